@@ -1,0 +1,69 @@
+"""Find the command, run it, and turn what went wrong into one line and an exit status."""
+
+import argparse
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+import commsched
+from commsched import cli
+from commsched.errors import CommschedError
+
+EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 is success, 2 what the user can fix, 130 an interrupt."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        parsed = _parser(arguments).parse_args(arguments)
+        status = parsed.run(parsed)
+        sys.stdout.flush()
+        return int(status or 0)
+    except CommschedError as error:
+        return _report(error)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        advice = f"pip install 'commsched[{EXTRAS[error.name]}]'"
+        return _report(CommschedError(f"{error.name} is not installed; {advice}"))
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Declare the command that `arguments` begin with, or all of them."""
+    parser = argparse.ArgumentParser(prog="commsched", description=commsched.__doc__)
+    version = f"commsched {commsched.__version__}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for module in _modules(arguments[0] if arguments else ""):
+        module.add(commands)
+    return parser
+
+
+def _modules(wanted: str) -> Iterator[ModuleType]:
+    """Import the module of the command `wanted`; of every command where there is none."""
+    names = [m.name for m in pkgutil.iter_modules(cli.__path__) if m.name != "main"]
+    for name in [wanted] if wanted in names else names:
+        module = importlib.import_module(f"{cli.__name__}.{name}")
+        if hasattr(module, "add"):
+            yield module
+
+
+def _report(error: CommschedError) -> int:
+    """Print the error: from rank 0 only, unless its attribute `rank` says whose it is."""
+    from commsched.run.launcher import environment_rank
+
+    culprit = getattr(error, "rank", None)
+    if culprit is not None:
+        print(f"commsched: rank {culprit}: {error}", file=sys.stderr)
+    elif environment_rank() in (None, 0):
+        print(f"commsched: {error}", file=sys.stderr)
+    return 2

@@ -1,0 +1,142 @@
+"""`commsched plan`: decide how a net's gradients are exchanged on a machine."""
+
+import argparse
+import json
+from pathlib import Path
+
+from commsched.cli import table
+from commsched.errors import CommschedError
+from commsched.ir import file as graph_file
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.plan import Plan
+from commsched.plan import file as plan_file
+from commsched.plan.model import Param
+from commsched.planner import Request, make_plan
+from commsched.units import nbytes
+
+EXAMPLE = """example:
+  commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
+  commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    p = commands.add_parser(
+        "plan",
+        help="decide how a net's gradients are exchanged on a machine",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("net", metavar="NET", help="name of a shipped net, or a net file")
+    p.add_argument("--machine", required=True, help="name of a shipped machine, or a machine file")
+    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    p.add_argument("--nodes", type=int, help="nodes, instead of the machine file's")
+    p.add_argument("--lanes", type=int, help="ranks per node, instead of the machine file's")
+    p.add_argument("--strategy", default="sync", help="default: sync")
+    p.add_argument("--param", action="append", default=[], metavar="KEY=VALUE")
+    p.add_argument("--planner", default="greedy", help="default: greedy")
+    p.add_argument("--lossless", action="store_true", help="refuse every lossy codec")
+    p.add_argument("--allow", default="", metavar="CODEC,...", help="lossy codecs that may be used")
+    p.add_argument("--force", action="append", default=[], metavar="TENSOR=METHOD")
+    p.add_argument("--bucket", type=float, metavar="MB", help="bucket size in MB of float32")
+    p.add_argument("--scale", type=float, default=1.0, help="scale bytes and seconds of the net")
+    p.add_argument("--stretch", type=float, default=1.0, help="multiply compute seconds only")
+    p.add_argument("--sum", action="store_true", help="sum gradients instead of averaging them")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--explain", action="store_true", help="print the reason of every launch")
+    p.add_argument("--json", action="store_true", help="print the plan's summary as JSON")
+    p.set_defaults(run=plan)
+
+
+def pairs(words: list[str], flag: str) -> dict[str, str]:
+    """Split KEY=VALUE words."""
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            raise CommschedError(f"{flag} {word}: expected NAME=VALUE")
+        found[key] = value
+    return found
+
+
+def request(args: argparse.Namespace) -> Request:
+    """What the command line asks for."""
+    lossy = tuple(filter(None, args.allow.split(",")))
+    if args.lossless and lossy:
+        raise CommschedError(f"--lossless and --allow {args.allow} contradict each other")
+    machine = machine_file.load(args.machine)
+    if args.nodes is not None or args.lanes is not None:
+        machine = resized(machine, args.nodes, args.lanes)
+    params: dict[str, Param] = dict(pairs(args.param, "--param"))
+    return Request(
+        graph=graph_file.load(args.net).scaled(args.scale, args.stretch),
+        machine=machine,
+        strategy=args.strategy,
+        params=params,
+        lossy=lossy,
+        force=pairs(args.force, "--force"),
+        bucket=None if args.bucket is None else args.bucket * 1e6,
+        mean=not args.sum,
+        seed=args.seed,
+    )
+
+
+def plan(args: argparse.Namespace) -> None:
+    made = make_plan(request(args), args.planner)
+    plan_file.write(args.output, made)
+    if args.json:
+        print(json.dumps(summary(made), indent=1))
+        return
+    print(headline(made))
+    if args.explain:
+        print(table.text(REASONS, reasons(made)))
+    print(f"written to {args.output}")
+
+
+def headline(made: Plan) -> str:
+    """One line about a plan."""
+    size = nbytes(4.0 * made.graph.numel)
+    return (
+        f"plan {made.hash[:12]}: {made.graph.name} ({size} of gradients) on {made.machine.name},"
+        f" {made.machine.nodes} x {made.machine.size // made.machine.nodes} ranks,"
+        f" {made.strategy}, {len(made.launches)} launches"
+    )
+
+
+REASONS = ("launch", "tensors", "size", "after", "method", "ms", "runner-up", "ms")
+
+
+def reasons(made: Plan) -> list[tuple[str, ...]]:
+    """A row per launch: what was chosen, and the runner-up."""
+    rows = []
+    for launch in made.launches:
+        numel = sum(stop - start for _, start, stop in launch.pieces)
+        why = launch.reason
+        rows.append(
+            (
+                launch.name,
+                str(len(launch.pieces)),
+                nbytes(4.0 * numel),
+                launch.after,
+                launch.method,
+                f"{why.seconds * 1e3:.3f}" if why else "-",
+                why.runner_up if why and why.runner_up else "-",
+                f"{why.runner_up_seconds * 1e3:.3f}" if why and why.runner_up else "-",
+            )
+        )
+    return rows
+
+
+def summary(made: Plan) -> dict[str, object]:
+    """The plan in a few keys, for scripts."""
+    return {
+        "hash": made.hash,
+        "net": made.graph.name,
+        "machine": made.machine.name,
+        "ranks": made.machine.size,
+        "strategy": made.strategy,
+        "planner": made.planner,
+        "launches": [dict(zip(("launch", "tensors", "size", "after", "method", "ms", "runner_up",
+                               "runner_up_ms"), row, strict=True)) for row in reasons(made)],
+    }

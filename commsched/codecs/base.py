@@ -1,0 +1,67 @@
+"""What every codec offers: encode and decode, and the prediction of its bytes and seconds."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.machine import CodecRate, Device
+from commsched.plan.bucket import BucketSpec
+
+Array = Any  # a NumPy or CuPy array; codecs use the array's own module
+State = dict[str, Any]  # named arrays of one rank and bucket that live from step to step
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Codec(ABC):
+    """Writes a run of float32 values as a packet, a 1-D array that MPI sends as bytes.
+
+    A packet whose length follows from the number of values (`fixed`) has no header: the plan, whose
+    hash all ranks compare, already says what it is. Any other packet describes itself.
+    """
+
+    name: str
+    lossless: bool
+    addable: bool  # sums of partial sums may be encoded again; encode(decode(packet)) == packet
+    fixed: bool  # packet bytes depend on the number of values alone
+    # Memory traffic for seconds that nobody measured: B moved per B of (values, packet, values).
+    encode_traffic: float
+    add_traffic: float
+    decode_traffic: float
+
+    @abstractmethod
+    def encode(self, values: Array, state: State, start: int = 0) -> Array:
+        """(n,) float32, elements [start, start + n) of the bucket -> packet. May be a view."""
+
+    @abstractmethod
+    def decode(self, packet: Array, out: Array) -> None:
+        """Overwrite `out` (n,) float32 with the packet's values."""
+
+    @abstractmethod
+    def add(self, packet: Array, out: Array) -> None:
+        """Add the packet's values to `out` (n,) float32, in place."""
+
+    @abstractmethod
+    def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Expected packet bytes for elements [start, stop) that sum `merged` ranks: (m,)."""
+
+    def packet(self, values: int, nbytes: int | None = None) -> Array:
+        """An empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""
+        assert nbytes is not None, "only codecs of fixed size know it beforehand"
+        return np.empty(nbytes, np.uint8)
+
+    def rate(self, device: Device) -> CodecRate:
+        """Seconds per byte: as measured on the device, else memory traffic over its bandwidth.
+
+        encode and decode count bytes of values, add counts bytes of packets.
+        """
+        if self.name in device.codecs:
+            return device.codecs[self.name]
+        return CodecRate(
+            encode=self.encode_traffic / device.bandwidth,
+            add=self.add_traffic / device.bandwidth,
+            decode=self.decode_traffic / device.bandwidth,
+            source="memory traffic over bandwidth",
+        )

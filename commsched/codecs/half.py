@@ -1,0 +1,47 @@
+"""16-bit floats on the wire, accumulated in float32."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from commsched.codecs import CODECS
+from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.kernels import half
+from commsched.plan.bucket import BucketSpec
+
+
+class Half(Codec):
+    """One 16-bit word per value; a partial sum is rounded once per hop."""
+
+    lossless = False
+    addable = True
+    fixed = True
+    encode_traffic = 2.5  # read 4, write 2, and the rounded 4 back, per 4 B of values
+    add_traffic = 5.0  # read 2 + 4, write 4, per 2 B of packet
+    decode_traffic = 1.5  # read 2, write 4, per 4 B of values
+
+    def __init__(
+        self, name: str, narrow: Callable[[Array], Array], widen: Callable[[Array], Array]
+    ) -> None:
+        self.name = name
+        self._narrow = narrow
+        self._widen = widen
+
+    def encode(self, values: Array, state: State, start: int = 0) -> Array:
+        return self._narrow(values)
+
+    def decode(self, packet: Array, out: Array) -> None:
+        out[:] = self._widen(packet)
+
+    def add(self, packet: Array, out: Array) -> None:
+        out += self._widen(packet)
+
+    def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        return np.asarray(2.0 * (stop - start))
+
+    def packet(self, values: int, nbytes: int | None = None) -> Array:
+        return np.empty(values, np.uint16)
+
+
+CODECS.add("fp16")(Half("fp16", half.to_fp16, half.from_fp16))
+CODECS.add("bf16")(Half("bf16", half.to_bf16, half.from_bf16))

@@ -1,0 +1,29 @@
+"""The ring all-gather: every rank forwards what it received last."""
+
+import numpy as np
+
+from commsched.collectives import COLLECTIVES
+from commsched.collectives.circle import everyone, ring_all_gather
+from commsched.machine import Group
+from commsched.schedule import Goal, Schedule
+
+
+@COLLECTIVES.add("all-gather")
+def all_gather(group: Group) -> Schedule:
+    """Pass block r of rank r around a ring that visits node after node.
+
+    p - 1 rounds; every rank sends and receives (p - 1) blocks, the least possible. Good for
+    packets that cannot be added (sparse, quantised) and as the second half of an all-reduce.
+    Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
+    MPICH", IJHPCA 19(1), 2005.
+    """
+    p = group.size
+    on = everyone(group)
+    return Schedule(
+        name="all-gather",
+        goal=Goal.ALL_GATHER,
+        ranks=p,
+        blocks=p,
+        rounds=lambda: ring_all_gather(on),
+        owner=np.arange(p, dtype=np.int64),
+    )

@@ -1,0 +1,30 @@
+"""The direct all-gather: every rank sends only its own block."""
+
+import numpy as np
+
+from commsched.collectives import COLLECTIVES
+from commsched.collectives.circle import everyone, rotated_all_gather
+from commsched.machine import Group
+from commsched.schedule import Goal, Schedule
+
+
+@COLLECTIVES.add("all-gather-direct")
+def all_gather_direct(group: Group) -> Schedule:
+    """Send block r of rank r straight to everybody, to rank r + k in round k.
+
+    p - 1 rounds that do not wait for each other; every rank sends its own block p - 1 times and
+    receives p - 1 blocks. Good where packets differ much in size: a large one delays its own rank,
+    not a chain of them.
+    Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
+    MPICH", IJHPCA 19(1), 2005 (pairwise exchange).
+    """
+    p = group.size
+    on = everyone(group)
+    return Schedule(
+        name="all-gather-direct",
+        goal=Goal.ALL_GATHER,
+        ranks=p,
+        blocks=p,
+        rounds=lambda: rotated_all_gather(on),
+        owner=np.arange(p, dtype=np.int64),
+    )

@@ -1,0 +1,36 @@
+"""The rotated all-to-all: every rank has one block for every other."""
+
+from collections.abc import Iterator
+
+from commsched.collectives import COLLECTIVES
+from commsched.collectives.circle import Circles, everyone
+from commsched.machine import Group
+from commsched.schedule import Goal, Round, Schedule
+
+
+@COLLECTIVES.add("all-to-all")
+def all_to_all(group: Group) -> Schedule:
+    """Send block s * p + d from rank s to rank d, in round k to the k-th rank ahead: no hot spot.
+
+    p - 1 rounds that do not wait for each other; every rank sends and receives p - 1 blocks, each
+    1 / p of what one rank holds. Good for packets that only their receiver can combine.
+    Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
+    MPICH", IJHPCA 19(1), 2005 (pairwise exchange).
+    """
+    p = group.size
+    on = everyone(group)
+    return Schedule(
+        name="all-to-all",
+        goal=Goal.ALL_TO_ALL,
+        ranks=p,
+        blocks=p * p,
+        rounds=lambda: _rounds(on),
+    )
+
+
+def _rounds(on: Circles) -> Iterator[Round]:
+    own = on.src * on.places
+    for k in range(1, on.places):
+        dst = on.ahead(on.ranks, k)
+        first = own + dst
+        yield Round(on.src, dst, first, first + 1, False, 1, waits=0)

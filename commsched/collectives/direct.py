@@ -1,0 +1,31 @@
+"""The direct all-reduce: everybody sends straight to the owner of each block."""
+
+from itertools import chain
+
+from commsched.collectives import COLLECTIVES
+from commsched.collectives.circle import everyone, rotated_all_gather, rotated_reduce_scatter
+from commsched.machine import Group
+from commsched.schedule import Goal, Schedule
+
+
+@COLLECTIVES.add("direct")
+def direct(group: Group) -> Schedule:
+    """Send every block to its owner, who adds and sends the sum to everybody.
+
+    2 (p - 1) rounds whose messages do not wait for each other within a half; every rank sends and
+    receives 2 (p - 1) / p of the tensor. In round k rank r sends to rank r + k, so that there is no
+    hot spot. Good for full-bisection networks and for lossy packets, which are merged only once.
+    Source: Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005 (pairwise exchange); Renggli et al.,
+    "SparCML", SC 2019 (split all-gather).
+    """
+    p = group.size
+    on = everyone(group)
+    return Schedule(
+        name="direct",
+        goal=Goal.ALL_REDUCE,
+        ranks=p,
+        blocks=p,
+        rounds=lambda: chain(
+            rotated_reduce_scatter(on), rotated_all_gather(on, merged=p, waits=p - 1)
+        ),
+    )

@@ -1,0 +1,29 @@
+"""The direct reduce-scatter: every rank sends its share straight to the owner."""
+
+import numpy as np
+
+from commsched.collectives import COLLECTIVES
+from commsched.collectives.circle import everyone, rotated_reduce_scatter
+from commsched.machine import Group
+from commsched.schedule import Goal, Schedule
+
+
+@COLLECTIVES.add("reduce-scatter-direct")
+def reduce_scatter_direct(group: Group) -> Schedule:
+    """Send block r straight to rank r, who adds; in round k rank r sends to rank r + k.
+
+    p - 1 rounds that do not wait for each other; every rank sends and receives (p - 1) / p of the
+    tensor. Good for packets that are dear or lossy to merge: each is merged once, by its owner.
+    Source: Li & Hoefler, "Near-optimal sparse allreduce", PPoPP 2022 (split and reduce); Wang et
+    al., "Zen", OSDI 2025 (push).
+    """
+    p = group.size
+    on = everyone(group)
+    return Schedule(
+        name="reduce-scatter-direct",
+        goal=Goal.REDUCE_SCATTER,
+        ranks=p,
+        blocks=p,
+        rounds=lambda: rotated_reduce_scatter(on),
+        owner=np.arange(p, dtype=np.int64),
+    )

@@ -1,0 +1,102 @@
+"""Strict JSON files: typed, without duplicates or NaN, written under a temporary name and renamed."""
+
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from commsched.errors import CommschedError
+
+T = TypeVar("T")
+
+MAX_BYTES = 2**30  # a net, machine, plan or timeline beyond 1 GiB is a mistake
+
+
+def _reject_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number; use a finite value")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"number {text} is out of range; use a finite value")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} stands twice in one object")
+    return found
+
+
+def parse(text: str | bytes, where: str) -> Any:
+    """Parse strict JSON; `where` names the file in errors."""
+    try:
+        data = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_reject_constant, parse_float=_finite
+        )
+        if ("\\u" if isinstance(text, str) else b"\\u") in text:
+            msgspec.json.encode(data)  # an escape may hide half a character, which nothing can print
+        return data
+    except RecursionError:
+        raise CommschedError(f"{where}: nested too deeply; see models/README.md") from None
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise CommschedError(f"{where}: not valid JSON: {error}") from None
+
+
+def convert(data: Any, kind: type[T], where: str) -> T:
+    """Check `data` against the msgspec type `kind`; unknown keys are refused by the type."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        message = str(error).replace("Object ", "").replace("`$", "`")
+        raise CommschedError(f"{where}: {message[:1].lower()}{message[1:]}") from None
+
+
+def read_text(path: str | Path) -> str:
+    """Return the text of a file, or one sentence that says why not."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise CommschedError(f"{path}: larger than {MAX_BYTES} bytes, which is the most allowed")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CommschedError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise CommschedError(f"{path}: not a text file; UTF-8 JSON is expected") from None
+
+
+def read(path: str | Path, kind: type[T]) -> T:
+    """Read a strict JSON file as `kind`."""
+    return convert(parse(read_text(path), str(path)), kind, str(path))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write under a temporary name in the same folder, then rename: never a torn file."""
+    path = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise CommschedError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def write(path: str | Path, data: Any) -> None:
+    """Write `data` as indented JSON."""
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")

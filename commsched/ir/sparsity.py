@@ -1,0 +1,219 @@
+"""How the non-zeros of a gradient lie, and how they fill up when ranks are summed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.errors import CommschedError
+
+Law = Literal["dense", "uniform", "zipf", "mask", "curve"]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+EXACT_ROWS = 4096  # zipf: rows with a cell of their own
+CELL_GROWTH = 1.002  # zipf: beyond those, how much longer each cell is; errs by less than 1e-5
+MAX_EXPONENT = 8.0  # zipf: beyond this the tail underflows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sparsity:
+    """A law for the support of a tensor on one rank, independent between ranks.
+
+    dense: every element. uniform: each element with probability `density`. zipf: whole rows of a
+    (rows, width) tensor, row i hit with probability 1 - (1 - p_i)^T, p_i ~ (i+1)^-exponent, T
+    draws chosen so that the expected density is `density`. mask: the same `density` of elements on
+    every rank. curve: measured (ranks summed, density) points, from (1, density) on; between them
+    log(-log(1 - density)) is linear in log(ranks), which is exact for `uniform`; past the last
+    point its density holds; spread evenly.
+    """
+
+    law: Law = "dense"
+    density: float = 1.0
+    exponent: float = 1.0  # zipf
+    rows: int = 0  # zipf
+    curve: tuple[tuple[float, float], ...] = ()  # curve: (ranks summed, density), ascending
+
+    def __post_init__(self) -> None:
+        if self.law not in get_args(Law):
+            known = ", ".join(get_args(Law))
+            raise CommschedError(f"no sparsity law named {self.law!r}; known: {known}")
+        if not 0.0 < self.density <= 1.0:
+            raise CommschedError(f"density must be in (0, 1], got {self.density}")
+        if self.law == "dense" and self.density != 1.0:
+            raise CommschedError(f"law 'dense' has density 1, got {self.density}")
+        self._check_zipf()
+        self._check_curve()
+
+    def _check_zipf(self) -> None:
+        if self.law != "zipf":
+            if self.rows != 0 or self.exponent != 1.0:
+                raise CommschedError(f"rows and exponent belong to law 'zipf', not to {self.law!r}")
+            return
+        if not 2 <= self.rows <= 2**40:
+            raise CommschedError(f"law 'zipf' needs rows in [2, 2^40], got {self.rows}")
+        if not 0.0 <= self.exponent <= MAX_EXPONENT:
+            raise CommschedError(
+                f"law 'zipf' needs an exponent in [0, {MAX_EXPONENT:g}], got {self.exponent}"
+            )
+
+    def _check_curve(self) -> None:
+        if self.law != "curve":
+            if self.curve:
+                raise CommschedError(f"a curve belongs to law 'curve', not to {self.law!r}")
+            return
+        if not self.curve or self.curve[0] != (1, self.density):
+            first = list(self.curve[0]) if self.curve else "no point"
+            raise CommschedError(f"the curve must start at [1, {self.density}], got {first}")
+        for (ranks, density), (more, denser) in zip(self.curve, self.curve[1:], strict=False):
+            if not (isfinite(more) and more > ranks and density <= denser <= 1.0):
+                raise CommschedError(
+                    f"curve point {[more, denser]} after {[ranks, density]}: ranks must ascend,"
+                    " densities must not descend and be at most 1"
+                )
+
+    def after(self, merged: int | Ints) -> Floats:
+        """Expected density after summing `merged` >= 1 ranks: same shape as `merged`."""
+        ranks = np.asarray(merged, np.float64)
+        assert np.all(ranks >= 1), merged
+        if self.law == "dense":
+            return np.ones_like(ranks)
+        if self.law == "mask":
+            return np.full_like(ranks, self.density)
+        if self.law == "uniform":
+            return _exactly_first(ranks, -np.expm1(ranks * _log_zero(self.density)), self.density)
+        if self.law == "curve":
+            return _exactly_first(ranks, _interpolate(self.curve, ranks), self.density)
+        return _each(lambda k: _zipf_rows(self, k)[-1] / self.rows, ranks)
+
+    def nonzeros(self, numel: int, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Expected non-zeros among elements [start, stop) after summing `merged` ranks: (m,).
+
+        A range that cuts a row of `zipf` gets the even share of it.
+        """
+        start, stop, merged = np.broadcast_arrays(start, stop, merged)
+        if self.law != "zipf":
+            return (stop - start) * self.after(merged)
+        edges = _zipf_cells(self.rows, self.exponent)[0]
+        width = numel / self.rows
+        found = np.empty(start.shape)
+        for k in np.unique(merged):
+            here, rows = merged == k, _zipf_rows(self, float(k))
+            upper = np.interp(stop[here] / width, edges, rows)
+            found[here] = width * (upper - np.interp(start[here] / width, edges, rows))
+        return found
+
+    def support(self, numel: int, rng: np.random.Generator) -> Ints:
+        """Draw one rank's support: sorted element indices; `mask` needs equal rngs on all ranks."""
+        if self.density == 1.0:
+            return np.arange(numel)
+        if self.law != "zipf":
+            return _bernoulli(numel, self.density, rng)
+        hit = np.flatnonzero(rng.random(self.rows) < _zipf_hits(self))
+        first, stop = (-(-(hit + i) * numel // self.rows) for i in (0, 1))  # ceiling: whole rows
+        lengths = stop - first
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        support: Ints = np.arange(total) + np.repeat(first - (ends - lengths), lengths)
+        return support
+
+
+DENSE = Sparsity()
+
+
+def _exactly_first(ranks: Floats, density: Floats, first: float) -> Floats:
+    """Put the given density where one rank is summed, where rounding would miss it by an ulp."""
+    return np.where(ranks == 1, first, np.maximum(density, first))
+
+
+def _each(function: Callable[[float], float], ranks: Floats) -> Floats:
+    """Call `function` once per different value."""
+    values, where = np.unique(ranks, return_inverse=True)
+    return np.array([function(float(v)) for v in values])[where].reshape(ranks.shape)
+
+
+def _log_zero(density: float) -> float:
+    """log(1 - density): the logarithm of the probability that an element is zero."""
+    return float(np.log1p(-min(density, 1 - 1e-15)))
+
+
+def _interpolate(curve: tuple[tuple[float, float], ...], ranks: Floats) -> Floats:
+    points = np.array(curve)
+    draws = np.log([-_log_zero(d) for d in points[:, 1]])
+    return -np.expm1(-np.exp(np.interp(np.log(ranks), np.log(points[:, 0]), draws)))
+
+
+def _bernoulli(numel: int, density: float, rng: np.random.Generator) -> Ints:
+    """Each element with probability `density`, by drawing the gaps between chosen ones: O(chosen).
+
+    Source: Batagelj & Brandes, "Efficient generation of large random networks", PRE 71, 2005.
+    """
+    parts, last = [], -1
+    while last < numel:
+        expected = (numel - last) * density
+        count = int(expected + 6 * expected**0.5) + 16
+        gaps = np.minimum(rng.geometric(density, count), numel + 1)
+        parts.append(last + np.cumsum(gaps))
+        last = int(parts[-1][-1])
+    found = np.concatenate(parts)
+    return found[: np.searchsorted(found, numel)]
+
+
+@lru_cache(maxsize=64)
+def _zipf_cells(rows: int, exponent: float) -> tuple[Floats, Floats]:
+    """Cells of rows alike in probability: edges (c+1,), and log(1 - p) of a row in each (c,).
+
+    The first rows stand alone, later ones in cells that grow geometrically, each with the mean
+    probability of its rows (Euler-Maclaurin: the integral at half-integers), so that a table of
+    millions of rows costs a few thousand numbers.
+    """
+    count = max(0, int(np.ceil(np.log(max(rows / EXACT_ROWS, 1.0)) / np.log(CELL_GROWTH))))
+    tail = EXACT_ROWS * (rows / EXACT_ROWS) ** (np.arange(1, count + 1) / max(count, 1))
+    edges = np.concatenate([np.arange(min(rows, EXACT_ROWS) + 1), np.round(tail)])
+    weights = (np.arange(len(edges) - 1) + 1.0) ** -exponent
+    if count:
+        low, high = edges[EXACT_ROWS:-1] + 0.5, edges[EXACT_ROWS + 1 :] + 0.5
+        if exponent == 1.0:
+            mass = np.log(high / low)
+        else:
+            mass = (high ** (1 - exponent) - low ** (1 - exponent)) / (1 - exponent)
+        weights[EXACT_ROWS:] = mass / (high - low)
+    return edges, np.log1p(-weights / np.sum(weights * np.diff(edges)))
+
+
+@lru_cache(maxsize=64)
+def _zipf_draws(rows: int, exponent: float, density: float) -> float:
+    """T such that the expected density is `density`: bisection over log(T)."""
+    if density == 1.0:
+        return np.inf
+    edges, log_miss = _zipf_cells(rows, exponent)
+    low, high = -50.0, 200.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        got = -np.sum(np.expm1(np.exp(middle) * log_miss) * np.diff(edges)) / rows
+        low, high = (middle, high) if got < density else (low, middle)
+    return float(np.exp(high))
+
+
+@lru_cache(maxsize=512)
+def _zipf_rows(law: Sparsity, merged: float) -> Floats:
+    """Expected rows hit before each edge of the cells after summing `merged` ranks: (c+1,)."""
+    edges, log_miss = _zipf_cells(law.rows, law.exponent)
+    draws = _zipf_draws(law.rows, law.exponent, law.density) * merged
+    rows = np.concatenate([[0.0], np.cumsum(-np.expm1(draws * log_miss) * np.diff(edges))])
+    if merged == 1:
+        rows *= law.density * law.rows / rows[-1]  # what is left of the bisection
+    return rows
+
+
+@lru_cache(maxsize=4)
+def _zipf_hits(law: Sparsity) -> Floats:
+    """Probability that one rank hits each row: (rows,)."""
+    edges, log_miss = _zipf_cells(law.rows, law.exponent)
+    draws = _zipf_draws(law.rows, law.exponent, law.density)
+    hits: Floats = np.repeat(-np.expm1(draws * log_miss), np.diff(edges).astype(np.int64))
+    return hits

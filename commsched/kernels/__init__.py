@@ -1,0 +1,1 @@
+"""Small array kernels that work on NumPy and CuPy arrays alike."""

@@ -1,0 +1,228 @@
+"""The machine as the cost model sees it: seconds, bytes and ranks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isfinite
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.errors import CommschedError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+MAX_RANKS = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A LogGP link class.
+
+    L [s] = latency; o [s] = overhead, paid by sender and by receiver; G [s/B] = per_byte.
+    Source: Alexandrov et al., "LogGP", SPAA 1995.
+    """
+
+    latency: float
+    overhead: float
+    per_byte: float
+    # Measured (bytes, seconds on the wire) where one slope does not fit; ascending; empty: n G.
+    points: tuple[tuple[float, float], ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        _check("latency", self.latency)
+        _check("overhead", self.overhead)
+        _check("seconds per byte", self.per_byte)
+        _check_points("points", self.points)
+
+    def wire(self, nbytes: float | Floats) -> float | Floats:
+        """Seconds that `nbytes` occupy a port: n G, or the measured curve, then its end + n G."""
+        if not self.points:
+            return nbytes * self.per_byte
+        x, y = np.array(self.points).T
+        beyond = np.maximum(np.asarray(nbytes) - x[-1], 0.0) * self.per_byte
+        seconds: Floats = np.interp(nbytes, x, y) + beyond
+        return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nic:
+    """Network ports of a node: the ranks of a node share them evenly."""
+
+    per_node: int
+    per_byte: float  # s/B of one port in each direction
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.per_node < 1:
+            raise CommschedError(f"nic: ports per node must be at least 1, got {self.per_node}")
+        _check("nic: seconds per byte", self.per_byte)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecRate:
+    """Measured codec speed on one device: seconds = fixed + s/B * bytes as uncompressed float32."""
+
+    encode: float  # s/B
+    add: float  # s/B
+    decode: float  # s/B
+    fixed: float = 0.0  # s per call
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("encode", "add", "decode", "fixed"):
+            _check(f"codec: {name}", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What computes and encodes on one rank."""
+
+    name: str
+    memory: float  # B
+    bandwidth: float  # B/s, of memory
+    flops: float  # 1/s, peak
+    efficiency: float = 1.0  # share of the peak that dense layers reach
+    codecs: Mapping[str, CodecRate] = field(default_factory=dict)  # measured; else from bandwidth
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        _check_name("device", self.name)
+        for name in ("memory", "bandwidth", "flops"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value > 0):
+                raise CommschedError(f"device: {name} must be finite and more than 0, got {value}")
+        if not 0.0 < self.efficiency <= 1.0:
+            raise CommschedError(f"device: efficiency must be in (0, 1], got {self.efficiency}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Some ranks of a machine, numbered 0..size-1 among themselves."""
+
+    ranks: tuple[int, ...]  # of the machine
+    nodes: tuple[int, ...]  # node of each member
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """Members of each node, as numbers inside the group, nodes in order of first member."""
+        found: dict[int, list[int]] = {}
+        for member, node in enumerate(self.nodes):
+            found.setdefault(node, []).append(member)
+        return tuple(tuple(m) for m in found.values())
+
+    @property
+    def lanes(self) -> int:
+        """Members per node, where every node has the same number; else an error."""
+        counts = {len(m) for m in self.members}
+        if len(counts) != 1:
+            raise CommschedError(
+                f"nodes have different numbers of ranks ({sorted(counts)}); a two-level collective"
+                " needs the same number on each"
+            )
+        return counts.pop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Nodes of ranks, the links inside and between them, and what computes on each rank."""
+
+    name: str
+    node_of_rank: tuple[int, ...]
+    inside: Link
+    between: Link
+    nic: Nic | None  # None: no port is shared
+    device: Device
+    overrides: Mapping[int, Link] = field(default_factory=dict)  # node -> its link to other nodes
+    jitter: float = 0.0  # sigma of the log-normal factor on compute, per rank and step
+    overlap: float = 1.0  # share of a transfer that progresses while its rank computes
+    native: tuple[tuple[float, float], ...] = ()  # measured (bytes, seconds) of MPI's all-reduce
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        _check_name("machine", self.name)
+        if not 1 <= self.size <= MAX_RANKS:
+            raise CommschedError(f"a machine has 1 to {MAX_RANKS} ranks, got {self.size}")
+        if set(self.node_of_rank) != set(range(self.nodes)):
+            raise CommschedError(
+                f"nodes must be numbered 0 to {self.nodes - 1} with a rank on each, got"
+                f" {sorted(set(self.node_of_rank))[:8]}"
+            )
+        unknown = [node for node in self.overrides if not 0 <= node < self.nodes]
+        if unknown:
+            raise CommschedError(
+                f"override of node {unknown[0]}: nodes are numbered 0 to {self.nodes - 1}"
+            )
+        _check("jitter", self.jitter)
+        if not 0.0 <= self.overlap <= 1.0:
+            raise CommschedError(f"overlap must be in [0, 1], got {self.overlap}")
+        _check_points("native", self.native)
+
+    @property
+    def size(self) -> int:
+        return len(self.node_of_rank)
+
+    @cached_property
+    def nodes(self) -> int:
+        return len(set(self.node_of_rank))
+
+    @cached_property
+    def everyone(self) -> Group:
+        return Group(ranks=tuple(range(self.size)), nodes=self.node_of_rank)
+
+
+def resized(machine: Machine, nodes: int | None = None, lanes: int | None = None) -> Machine:
+    """Give a machine other counts of nodes and of ranks per node; links and device stay.
+
+    Overrides of nodes that are gone are dropped, and so is the measured all-reduce of MPI, which
+    holds for the old counts only.
+    """
+    nodes = machine.nodes if nodes is None else nodes
+    lanes = machine.everyone.lanes if lanes is None else lanes
+    placed = placement(nodes, lanes)
+    return replace(
+        machine,
+        node_of_rank=placed,
+        overrides={n: link for n, link in machine.overrides.items() if n < nodes},
+        native=machine.native if placed == machine.node_of_rank else (),
+    )
+
+
+def placement(nodes: int, lanes: int) -> tuple[int, ...]:
+    """Node of each rank where ranks fill one node after the other."""
+    for name, count in (("nodes", nodes), ("lanes", lanes)):
+        if count < 1:
+            raise CommschedError(f"{name} must be at least 1, got {count}")
+    if nodes * lanes > MAX_RANKS:
+        raise CommschedError(f"a machine has 1 to {MAX_RANKS} ranks, got {nodes} x {lanes}")
+    return tuple(node for node in range(nodes) for _ in range(lanes))
+
+
+def _check(name: str, value: float) -> None:
+    if not (isfinite(value) and value >= 0):
+        raise CommschedError(f"{name} must be finite and at least 0, got {value}")
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not name or not name.isprintable() or len(name) > 200:
+        raise CommschedError(f"{kind} {name[:60]!a}: a name has 1 to 200 printable characters")
+
+
+def _check_points(name: str, points: tuple[tuple[float, float], ...]) -> None:
+    """Points are (bytes, seconds): bytes ascend, seconds do not descend."""
+    last, before = -1.0, 0.0
+    for nbytes, seconds in points:
+        if not (
+            nbytes >= 0 and nbytes > last and isfinite(nbytes) and before <= seconds < float("inf")
+        ):
+            raise CommschedError(
+                f"{name}: point ({nbytes:g} B, {seconds:g} s) is out of order: bytes must ascend"
+                " from 0 on, seconds must not descend"
+            )
+        last, before = nbytes, seconds

@@ -1,0 +1,65 @@
+"""A method as phases: local work, an exchange of a payload, local work."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from commsched.codecs import Array, State
+from commsched.machine import Device, Group
+from commsched.methods.payload import Payload
+from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Schedule
+
+
+def copy_seconds(nbytes: float) -> Callable[[Device], float]:
+    """Seconds to copy `nbytes` in memory: read once, written once."""
+    return lambda device: 2 * nbytes / device.bandwidth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One exchange. `take` and `give` touch only the rank's own state of this bucket.
+
+    State keys that every method shares: "gradient" (numel,) float32, which take may overwrite;
+    "result" (numel,) float32, the sum, which the last give leaves; "rank" and "ranks", the
+    member's number in the group and the group's size. A method adds keys of its own, which live
+    from step to step.
+    """
+
+    name: str  # "" where a method has one phase
+    schedule: Schedule
+    payload: Payload
+    # What goes into the exchange: for reducing goals (n,) float32; for an all-gather this rank's
+    # packet; for an all-to-all a list of packets, one per destination.
+    take: Callable[[State], Array]
+    # What comes out: for an all-reduce (n,) float32; for a reduce-scatter this rank's block; for
+    # an all-gather or all-to-all a list of packets in rank order.
+    give: Callable[[State, Array], None]
+    take_seconds: Callable[[Device], float]
+    give_seconds: Callable[[Device], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A phase that depends on the data: the group agrees on a number, which picks the phase.
+
+    The choices of all ranks are summed by `agree`; the simulator takes `expected`, or the number
+    that a recorded timeline holds.
+    """
+
+    name: str
+    vote: Callable[[State], float]
+    agree: str  # "sum", "max" or "min"
+    expected: float
+    then: Callable[[float], Phase]
+
+
+class Method(ABC):
+    """What a launch uses to sum a bucket over a group."""
+
+    name: str
+    lossless: bool
+
+    @abstractmethod
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
+        """The exchanges of one launch, in order; the same on every rank."""

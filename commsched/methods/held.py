@@ -1,0 +1,136 @@
+"""What a rank holds during an exchange: the meaning of sending, adding and replacing a block."""
+
+from typing import Protocol
+
+import numpy as np
+
+from commsched.codecs import Array, State
+from commsched.errors import CommschedError
+from commsched.methods.base import Phase
+from commsched.methods.payload import Payload
+from commsched.schedule import Goal
+
+
+class Held(Protocol):
+    """One rank's side of one exchange; `run` blocks are [first, stop)."""
+
+    def take(self, first: int, stop: int) -> Array:
+        """The packet to send now. May be a view of what is held."""
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        """Add a received packet to what is held."""
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        """Replace what is held by a received packet."""
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        """Where to receive: in place, a fresh packet, or None when the size is unknown."""
+
+    def result(self) -> Array:
+        """What the exchange gives, see `Phase.give`."""
+
+
+class Reduced:
+    """A bucket that is summed block by block in place (all-reduce, reduce-scatter).
+
+    A codec that rounds or drops changes what is held to what was sent, so that all ranks end with
+    equal bits. If the state has "lost", (n,) float32, the difference is added to it: the rank that
+    rounds or drops keeps the loss, also of sums that it merged.
+    """
+
+    def __init__(self, values: Array, payload: Payload, state: State, own: slice | None) -> None:
+        assert payload.cuts is not None
+        self._values = values
+        self._cuts: list[int] = payload.cuts.tolist()
+        self._codec = payload.codec
+        self._state = state
+        self._own = own
+
+    def _run(self, first: int, stop: int) -> Array:
+        return self._values[self._cuts[first] : self._cuts[stop]]
+
+    def take(self, first: int, stop: int) -> Array:
+        run = self._run(first, stop)
+        start = self._cuts[first]
+        packet = self._codec.encode(run, self._state, start)
+        if not self._codec.lossless:
+            lost = self._state.get("lost")
+            if lost is not None:
+                lost[start : start + len(run)] += run
+            self._codec.decode(packet, run)
+            if lost is not None:
+                lost[start : start + len(run)] -= run
+        return packet
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        self._codec.add(packet, self._run(first, stop))
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        run = self._run(first, stop)
+        if packet is not run:
+            self._codec.decode(packet, run)
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        if not self._codec.fixed:
+            return None
+        if not add and self._codec.decode_traffic == 0.0:
+            return self._run(first, stop)
+        return self._codec.packet(self._cuts[stop] - self._cuts[first])
+
+    def result(self) -> Array:
+        if self._own is None:
+            return self._values
+        return self._run(self._own.start, self._own.stop)
+
+
+class Gathered:
+    """Packets that are only forwarded (all-gather, all-to-all), block by block."""
+
+    def __init__(self, packets: dict[int, Array], wanted: list[int]) -> None:
+        self._packets = packets
+        self._wanted = wanted
+
+    def take(self, first: int, stop: int) -> Array:
+        if stop - first == 1:
+            return self._packets[first]
+        packets = [self._packets[block].view(np.uint8) for block in range(first, stop)]
+        lengths = np.array([len(p) for p in packets], np.int64).view(np.uint8)
+        return np.concatenate([lengths, *packets])
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        raise AssertionError("a gathering schedule does not add")
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        if stop - first == 1:
+            self._packets[first] = packet
+            return
+        count = stop - first
+        lengths = packet[: 8 * count].view(np.int64)
+        ends = 8 * count + np.cumsum(lengths)
+        if (lengths < 0).any() or ends[-1] != len(packet):
+            raise CommschedError(f"a message of {len(packet)} B does not hold {count} packets")
+        for block, end, length in zip(range(first, stop), ends, lengths, strict=True):
+            self._packets[block] = packet[end - length : end]
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        return None
+
+    def result(self) -> Array:
+        return [self._packets[block] for block in self._wanted]
+
+
+def hold(phase: Phase, state: State) -> Held:
+    """Start an exchange: run the phase's `take` on the state of one rank."""
+    schedule, payload = phase.schedule, phase.payload
+    rank, ranks = int(state["rank"]), schedule.ranks
+    taken = phase.take(state)
+    if schedule.goal is Goal.ALL_REDUCE:
+        return Reduced(taken, payload, state, None)
+    if schedule.goal is Goal.REDUCE_SCATTER:
+        assert schedule.owner is not None
+        (mine,) = np.nonzero(schedule.owner == rank)
+        return Reduced(taken, payload, state, slice(int(mine[0]), int(mine[-1]) + 1))
+    if schedule.goal is Goal.ALL_GATHER:
+        return Gathered({rank: taken}, list(range(ranks)))
+    own = {rank * ranks + to: packet for to, packet in enumerate(taken)}
+    return Gathered(own, [source * ranks + rank for source in range(ranks)])

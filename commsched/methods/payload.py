@@ -1,0 +1,84 @@
+"""The expected size of what an exchange carries, per run of blocks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.codecs import Codec
+from commsched.machine import CodecRate, Device
+from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Goal, Schedule
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="nothing to do")
+
+
+def frame_bytes(count: Ints) -> Ints:
+    """Bytes of the table of lengths before `count` packets in one message: none for one packet."""
+    return np.where(count > 1, 8 * count, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """Bytes and coding work of a message that carries blocks [first, stop).
+
+    For reducing goals the codec runs at every hop on runs of the bucket cut at `cuts`. For an
+    all-gather or all-to-all packets are made and read outside the exchange, and only forwarded in
+    it; `sizes` gives their expected bytes, (blocks,).
+    """
+
+    codec: Codec
+    cuts: Ints | None = None  # (blocks + 1,) element boundaries
+    spec: BucketSpec | None = None
+    sizes: Callable[[], Floats] | None = None
+
+    @classmethod
+    def reducing(cls, schedule: Schedule, codec: Codec, spec: BucketSpec) -> "Payload":
+        """Near-equal contiguous blocks of a bucket, coded at every hop."""
+        return cls(codec=codec, cuts=spec.cuts(schedule.blocks), spec=spec)
+
+    @classmethod
+    def gathered(cls, schedule: Schedule, codec: Codec, spec: BucketSpec) -> "Payload":
+        """Each rank's packet of the whole bucket."""
+        assert schedule.goal in (Goal.ALL_GATHER, Goal.ALL_TO_ALL)
+
+        def sizes() -> Floats:
+            zero, numel = np.zeros(1, np.int64), np.array([spec.numel])
+            return np.broadcast_to(codec.nbytes(spec, zero, numel, 1), (schedule.blocks,))
+
+        return cls(codec=codec, sizes=sizes)
+
+    @cached_property
+    def _ends(self) -> Floats:
+        """Running total of the blocks' bytes, where it does not depend on the round: (blocks + 1,)."""
+        if self.cuts is None:
+            assert self.sizes is not None
+            sizes = self.sizes()
+        else:
+            assert self.spec is not None and self.codec.fixed
+            sizes = self.codec.nbytes(self.spec, self.cuts[:-1], self.cuts[1:], 1)
+        return np.concatenate([[0.0], np.cumsum(sizes)])
+
+    def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Expected bytes handed to MPI for each run: (m,)."""
+        if self.cuts is None:
+            return self._ends[stop] - self._ends[first] + frame_bytes(stop - first)
+        if self.codec.fixed:
+            return self._ends[stop] - self._ends[first]
+        assert self.spec is not None
+        return self.codec.nbytes(self.spec, self.cuts[first], self.cuts[stop], merged)
+
+    def raw(self, first: Ints, stop: Ints) -> Floats:
+        """Bytes of float32 values that the codec reads or writes at a hop: (m,)."""
+        if self.cuts is None:
+            return np.zeros(len(first))
+        return 4.0 * (self.cuts[stop] - self.cuts[first])
+
+    def rate(self, device: Device) -> CodecRate:
+        """Codec speed inside the exchange."""
+        return FREE if self.cuts is None else self.codec.rate(device)

@@ -1,0 +1,50 @@
+"""All methods by name: legal pairs `collective+codec`, and registered ones of several phases."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from commsched.codecs import CODECS
+from commsched.collectives import COLLECTIVES
+from commsched.errors import CommschedError
+from commsched.machine import Group
+from commsched.methods.base import Choice, Method, Phase
+from commsched.methods.direct import Direct, illegal, route
+from commsched.plan import Plan
+from commsched.registry import Registry
+
+METHODS: Registry[Method] = Registry("method", "commsched.methods")
+
+
+def find_method(name: str) -> Method:
+    """Return the method called `name`; a pair is written `ring+dense`."""
+    collective, plus, codec = name.partition("+")
+    if plus:
+        COLLECTIVES[collective]
+        return Direct(collective, codec)
+    if name in METHODS:
+        return METHODS[name]
+    pairs = "COLLECTIVE+CODEC such as 'ring+dense'"
+    known = ", ".join(METHODS) or "none registered"
+    raise CommschedError(f"no method named {name!r}; allowed: {pairs}, or one of: {known}")
+
+
+def legal_methods(group: Group, *, lossless: bool = False) -> Iterator[Method]:
+    """Every method that can sum a bucket over the group, in a fixed order."""
+    for collective in COLLECTIVES:
+        try:
+            schedule = route(collective, group)
+        except CommschedError:
+            continue  # the collective does not fit this shape of machine
+        for name, codec in CODECS.items():
+            if (codec.lossless or not lossless) and illegal(schedule, codec) is None:
+                yield Direct(collective, name)
+    for method in METHODS.values():
+        if method.lossless or not lossless:
+            yield method
+
+
+@lru_cache(maxsize=8192)
+def phases_of(plan: Plan, index: int) -> tuple[Phase | Choice, ...]:
+    """The phases of a plan's launch; the same objects for the same plan."""
+    launch = plan.launches[index]
+    return find_method(launch.method).phases(plan.spec(launch), plan.group(launch))

@@ -1,0 +1,1 @@
+"""Real networks in NumPy and CuPy, for training runs."""

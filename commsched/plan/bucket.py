@@ -1,0 +1,78 @@
+"""What travels together: consecutive runs of tensors' elements, and how sparse they are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.errors import CommschedError
+from commsched.ir import Sparsity, Tensor
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Piece(NamedTuple):
+    """Elements [start, stop) of one tensor, flattened in C order."""
+
+    tensor: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class BucketSpec:
+    """The expected content of a bucket: its pieces in order, each with its tensor's law."""
+
+    pieces: tuple[tuple[Sparsity, int, int, int], ...]  # (law, tensor's numel, start, stop)
+
+    @classmethod
+    def of(cls, pieces: tuple[Piece, ...], tensors: Mapping[str, Tensor]) -> "BucketSpec":
+        """Look up each piece's tensor; unknown names and ranges outside a tensor are refused."""
+        rows = []
+        for name, start, stop in pieces:
+            if name not in tensors:
+                raise CommschedError(f"no tensor named {name!r} in the net")
+            tensor = tensors[name]
+            if not 0 <= start < stop <= tensor.numel:
+                raise CommschedError(
+                    f"elements [{start}, {stop}) of tensor {name!r}: allowed is 0 <= start < stop"
+                    f" <= {tensor.numel}"
+                )
+            rows.append((tensor.sparsity, tensor.numel, start, stop))
+        return cls(tuple(rows))
+
+    @classmethod
+    def uniform(cls, numel: int, density: float = 1.0) -> "BucketSpec":
+        """One tensor of `numel` elements, dense or with an evenly spread support."""
+        law = Sparsity(law="uniform", density=density) if density < 1.0 else Sparsity()
+        return cls(((law, numel, 0, numel),)) if numel else cls(())
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """Where each piece begins in the bucket, and the end: (pieces + 1,)."""
+        return np.cumsum([0, *(stop - start for _, _, start, stop in self.pieces)])
+
+    @property
+    def numel(self) -> int:
+        return int(self.bounds[-1])
+
+    def nonzeros(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
+        """Expected non-zeros among the bucket's elements [start, stop) over `merged` ranks: (m,)."""
+        total = np.zeros(np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged)))
+        for i, (law, numel, first, _) in enumerate(self.pieces):
+            low, high = self.bounds[i], self.bounds[i + 1]
+            lo = np.clip(start, low, high) - low + first
+            hi = np.clip(stop, low, high) - low + first
+            if law.law == "dense":
+                total += hi - lo
+            else:
+                total += law.nonzeros(numel, lo, hi, merged)
+        return total
+
+    def cuts(self, blocks: int) -> Ints:
+        """Boundaries of `blocks` near-equal runs of elements: (blocks + 1,)."""
+        return np.arange(blocks + 1) * self.numel // blocks

@@ -1,0 +1,108 @@
+"""A plan: the strategy, the launches with their reasons, and the net and machine they are for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.ir import Graph, Tensor
+from commsched.machine import Group, Machine
+from commsched.plan.bucket import BucketSpec, Piece
+
+Param = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a method was chosen: predicted seconds of the exchange alone, and of the runner-up."""
+
+    seconds: float
+    runner_up: str = ""
+    runner_up_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One bucket and the method that exchanges it."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+    after: str  # the layer whose backward completes the bucket
+    method: str
+    stream: str  # "inside" or "between" nodes
+    payload: str = "gradient"
+    priority: int = 0  # lower goes first among launches that are ready together
+    group: tuple[int, ...] = ()  # ranks; empty: all
+    every: int = 1  # steps
+    lag: int = 0  # steps until the result is merged
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity: caches hang on it
+class Plan:
+    """Self-contained and frozen; what it means for each rank is the strategy's `lower`."""
+
+    graph: Graph
+    machine: Machine
+    launches: tuple[Launch, ...]
+    strategy: str = "sync"
+    params: Mapping[str, Param] = field(default_factory=dict)
+    mean: bool = True  # the sum is divided by the number of ranks
+    seed: int = 0
+    planner: str = ""
+    hash: str = ""  # SHA-256 of the plan's file content without this key
+
+    def group(self, launch: Launch) -> Group:
+        """The ranks that take part in a launch."""
+        if not launch.group:
+            return self.machine.everyone
+        nodes = tuple(self.machine.node_of_rank[r] for r in launch.group)
+        return Group(ranks=launch.group, nodes=nodes)
+
+    def spec(self, launch: Launch) -> BucketSpec:
+        """The expected content of a launch's bucket."""
+        return BucketSpec.of(launch.pieces, self.graph.tensors)
+
+    def check(self) -> None:
+        """Refuse a plan that loses, repeats or misplaces a gradient."""
+        names = [launch.name for launch in self.launches]
+        if len(set(names)) != len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise CommschedError(f"two launches are named {twice!r}")
+        position = {layer.name: i for i, layer in enumerate(self.graph.layers)}
+        home = {t.name: layer.name for layer in self.graph.layers for t in layer.tensors}
+        covered: dict[str, list[tuple[int, int]]] = {t: [] for t in home}
+        for launch in self.launches:
+            where = f"launch {launch.name!r}"
+            if launch.after not in position:
+                raise CommschedError(f"{where}: no layer named {launch.after!r} in the net")
+            if launch.group and not set(launch.group) <= set(range(self.machine.size)):
+                raise CommschedError(
+                    f"{where}: a rank of the group is outside 0..{self.machine.size - 1}"
+                )
+            for piece in launch.pieces:
+                if piece.tensor not in home:
+                    raise CommschedError(f"{where}: no tensor named {piece.tensor!r} in the net")
+                if position[home[piece.tensor]] < position[launch.after]:
+                    raise CommschedError(
+                        f"{where}: tensor {piece.tensor!r} is ready only after layer"
+                        f" {home[piece.tensor]!r}, which comes later than {launch.after!r}"
+                    )
+                covered[piece.tensor].append((piece.start, piece.stop))
+        for name, runs in covered.items():
+            _check_cover(self.graph.tensors[name], runs)
+
+
+def _check_cover(tensor: Tensor, runs: list[tuple[int, int]]) -> None:
+    """Every element of a tensor is exchanged exactly once."""
+    ends = np.array([0, *(stop for _, stop in sorted(runs))])
+    starts = np.array([*(start for start, _ in sorted(runs)), tensor.numel])
+    wrong = np.flatnonzero(ends != starts)
+    if len(wrong):
+        first = int(wrong[0])
+        how = "never" if starts[first] > ends[first] else "more than once"
+        at = int(min(starts[first], ends[first]))
+        raise CommschedError(
+            f"tensor {tensor.name!r}: element {at} is exchanged {how}; allowed is exactly once"
+        )

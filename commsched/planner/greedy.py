@@ -1,0 +1,51 @@
+"""The first planner: near-equal buckets in backward order, the cheapest legal method for each."""
+
+from dataclasses import replace
+
+from commsched.cost.price import method_seconds
+from commsched.plan import BucketSpec, Launch, Plan, Reason
+from commsched.planner.base import PLANNERS, Request, buckets, launches
+from commsched.methods import find_method
+from commsched.simulate import simulate
+from commsched.timeline.measure import iteration_seconds
+
+# Buckets per net that are tried where the user gives no size; the best simulated iteration wins.
+COUNTS = (1, 4, 8, 16, 32, 64)
+
+
+@PLANNERS.add("greedy")
+def greedy(request: Request) -> Plan:
+    """Try some bucket sizes; keep the plan with the shortest simulated iteration."""
+    if request.bucket is not None:
+        return _with_buckets(request, request.bucket)
+    total = 4.0 * request.graph.numel
+    sizes = {max(total / count, 1.0) for count in COUNTS}
+    plans = [_with_buckets(request, size) for size in sorted(sizes)]
+    return min(plans, key=_iteration)
+
+
+def _iteration(plan: Plan) -> float:
+    """Seconds of the second simulated step: the first has no exchanges left over."""
+    return float(iteration_seconds(simulate(plan, steps=3).timeline())[1])
+
+
+def _with_buckets(request: Request, size: float) -> Plan:
+    group = request.machine.everyone
+    methods = list(request.methods(group))
+    known: dict[BucketSpec, list[tuple[float, str]]] = {}
+
+    def choose(launch: Launch) -> Launch:
+        spec = BucketSpec.of(launch.pieces, request.graph.tensors)
+        if spec not in known:
+            options = [find_method(launch.method)] if launch.method else methods
+            known[spec] = sorted(
+                (method_seconds(method, spec, request.machine, group), method.name)
+                for method in options
+            )
+        (seconds, name), *others = known[spec]
+        runner_up = others[0] if others else (0.0, "")
+        reason = Reason(seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0])
+        return replace(launch, method=name, reason=reason)
+
+    plan = launches(request, buckets(request, size), choose)
+    return replace(plan, planner="greedy")

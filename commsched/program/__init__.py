@@ -1,0 +1,5 @@
+"""Programs: what each rank does in one step, as operations on named streams."""
+
+from commsched.program.model import STREAMS, After, Kind, Op, Program, Role, is_exchange_stream
+
+__all__ = ["STREAMS", "After", "Kind", "Op", "Program", "Role", "is_exchange_stream"]

@@ -1,0 +1,69 @@
+"""Operations, their streams and dependencies: the object that is simulated and executed."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+# Coding has a stream for each direction: with one, the fifo would make the next bucket's encode
+# wait for this bucket's decode, which waits for its exchange.
+STREAMS = ("compute", "encode", "inside", "between", "decode")
+
+
+def is_exchange_stream(stream: str) -> bool:
+    """Whether a stream carries exchanges."""
+    return stream in ("inside", "between")
+
+
+class Kind(StrEnum):
+    """What an operation does."""
+
+    COMPUTE = "compute"  # forward or backward of a layer
+    ENCODE = "encode"  # gather the bucket's pieces, the phase's `take`, whole-bucket encoding
+    EXCHANGE = "exchange"  # the phase's schedule
+    DECODE = "decode"  # the phase's `give`; after the last phase the bucket's result is there
+    DECIDE = "decide"  # the group agrees on a number
+    SEND = "send"
+    RECV = "recv"
+    APPLY = "apply"  # optimiser step on the bucket's tensors
+    MERGE = "merge"  # a stale average into the parameters
+
+
+class After(NamedTuple):
+    """A dependency on an operation of this step, or of an earlier one."""
+
+    name: str
+    steps_back: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation of a role; `name` is its identity within the step."""
+
+    kind: Kind
+    name: str
+    stream: str
+    after: tuple[After, ...] = ()
+    seconds: float = 0.0  # compute and apply, without jitter
+    layer: str = ""  # compute
+    launch: int = -1  # index in the plan, for exchanges and what belongs to them
+    phase: int = 0  # of the launch's method
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """Ranks that do the same; the order of operations on each stream is their order here."""
+
+    ranks: tuple[int, ...]
+    ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One step of all ranks."""
+
+    step: int
+    roles: tuple[Role, ...]
+
+    def role_of(self, rank: int) -> Role:
+        """The role of a rank."""
+        return next(role for role in self.roles if rank in role.ranks)

@@ -1,0 +1,111 @@
+"""Before the first byte moves: the same plan on every rank, the right number of ranks, the place."""
+
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.machine import Machine
+from commsched.plan import Plan
+from commsched.run.launcher import expected_size
+
+T = TypeVar("T")
+
+
+def check_launcher() -> None:
+    """Refuse N singletons: the launcher of one MPI with the library of another gives just that."""
+    expected, actual = expected_size(), MPI.COMM_WORLD.size
+    if expected is not None and expected != actual:
+        raise CommschedError(
+            f"the launcher started {expected} ranks, but MPI sees {actual}: it belongs to another"
+            " MPI than the library that mpi4py loads; run 'commsched doctor'"
+        )
+
+
+def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
+    """Refuse a wrong number of ranks, and ranks that hold different plans."""
+    if comm.size != plan.machine.size:
+        raise CommschedError(
+            f"the plan is for {plan.machine.size} ranks, but {comm.size} were started; use"
+            f" 'mpiexec -n {plan.machine.size}'"
+        )
+    mine = np.frombuffer(plan.hash.encode(), np.uint8).copy()
+    least, most = np.empty_like(mine), np.empty_like(mine)
+    comm.Allreduce(mine, least, op=MPI.MIN)
+    comm.Allreduce(mine, most, op=MPI.MAX)
+    if (least != most).any():
+        raise CommschedError(
+            f"the ranks hold different plans: rank {comm.rank} has {plan.hash[:12]}...; give all"
+            " ranks the same file"
+        )
+
+
+def gather_text(text: str, comm: MPI.Intracomm) -> list[str]:
+    """Every rank's text, on every rank; in UTF-8, not pickled."""
+    mine = np.frombuffer(text.encode(), np.uint8)
+    lengths = np.empty(comm.size, np.int64)
+    comm.Allgather(np.array([len(mine)], np.int64), lengths)
+    everything = np.empty(int(lengths.sum()), np.uint8)
+    comm.Allgatherv(mine, [everything, lengths.tolist()])
+    ends = np.cumsum(lengths)
+    return [
+        everything[end - length : end].tobytes().decode()
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+
+
+def differences(machine: Machine, hosts: list[str]) -> list[str]:
+    """What differs between the machine's placement and the real one, a sentence each."""
+    found = []
+    names = list(dict.fromkeys(hosts))
+    if len(names) != machine.nodes:
+        found.append(
+            f"machine {machine.name!r} has {machine.nodes} nodes, but the ranks run on"
+            f" {len(names)} hosts ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+        )
+    host_of: dict[int, str] = {}
+    node_of: dict[str, int] = {}
+    for rank, (node, host) in enumerate(zip(machine.node_of_rank, hosts, strict=True)):
+        together = host_of.setdefault(node, host) == host
+        apart = node_of.setdefault(host, node) == node
+        if not together or not apart:
+            where = f"with node {node_of[host]}" if not apart else f"away from {host_of[node]}"
+            found.append(f"rank {rank} of node {node} runs on host {host}, {where}")
+            break
+    return found
+
+
+def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[str]]:
+    """The host of every rank, and what differs from the machine."""
+    hosts = gather_text(socket.gethostname(), comm)
+    return hosts, differences(machine, hosts)
+
+
+def each(value: float, comm: MPI.Intracomm) -> list[float]:
+    """Every rank's number, on every rank."""
+    found = np.empty(comm.size)
+    comm.Allgather(np.array([value]), found)
+    return [float(x) for x in found]
+
+
+def largest(value: float, comm: MPI.Intracomm) -> float:
+    """The largest number over all ranks, on every rank."""
+    return max(each(value, comm))
+
+
+def together(work: Callable[[], T], comm: MPI.Intracomm) -> T:
+    """Do local work on all ranks; an error on any rank is raised on all, so that nobody waits."""
+    result, text = None, ""
+    try:
+        result = work()
+    except CommschedError as error:
+        text = str(error)
+    texts = gather_text(text, comm)
+    failed = [rank for rank, said in enumerate(texts) if said]
+    if failed:
+        where = "" if len(failed) == comm.size else f"rank {failed[0]}: "
+        raise CommschedError(where + texts[failed[0]])
+    return result  # type: ignore[return-value]  # None only where `work` returns it

@@ -1,0 +1,209 @@
+"""The one thread of a rank that talks to MPI: exchanges, deadlines, and the end of a broken run."""
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.plan import Plan
+from commsched.program import Kind, Op
+from commsched.run.board import Board, Status
+from commsched.run.clock import now
+from commsched.run.coding import Buckets, communicators
+from commsched.run.record import Recorder
+from commsched.run.transfer import Exchange, Waiting, begin
+from commsched.units import nbytes, seconds
+
+SPIN = 100e-6  # s of polling without a sleep after the last event
+LONGEST = 500e-6  # s, the longest sleep while an exchange is under way
+IDLE = 0.1  # s between looks at the deadlines
+GRACE = 2.0  # s that the other ranks get to say what they wait for before the job is aborted
+ALARM = 1  # tag on the control communicator
+
+
+@dataclass(slots=True)
+class Active:
+    """An exchange under way on one stream."""
+
+    step: int
+    op: Op
+    exchange: Exchange
+    start: float
+
+
+class Communication(threading.Thread):
+    """Runs the exchange streams: one exchange at a time each, in plan order, all making progress."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        board: Board,
+        buckets: Buckets,
+        recorder: Recorder,
+        timeout: float,
+    ) -> None:
+        super().__init__(name="communication", daemon=True)
+        self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
+        self._timeout = timeout
+        self._control = comm.Dup()
+        self._comms = communicators(plan, comm)
+        self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
+        self._active: dict[str, Active] = {}
+        self._alarmed = False
+        self._looked = now()
+        self.cpu = 0.0  # s of processor time of this thread, so far
+
+    def run(self) -> None:
+        """Poll until the board is closed; any error ends the job."""
+        try:
+            self._loop()
+        except BaseException as error:  # whatever it is, the other ranks must not hang
+            self._board.fail(error)
+            self._abort(describe(error))
+
+    def _loop(self) -> None:
+        quiet = now()
+        pause = 0.0
+        while True:
+            started = self._start()
+            if self._board.failure is not None:
+                self._abort(describe(self._board.failure))
+            if self._board.closed and not self._active:
+                self.cpu = time.thread_time()
+                return
+            if self._progress() or started:
+                quiet, pause = now(), 0.0
+            elif self._active and now() - quiet > SPIN:
+                pause = min(LONGEST, pause * 1.5 + 10e-6)
+                time.sleep(pause)
+            elif self._active:
+                time.sleep(0)  # let other threads and ranks have the core
+            self._look()
+
+    def _start(self) -> bool:
+        """Begin the exchange at the head of each free stream, if its inputs are there."""
+        fresh = []
+        with self._board.changed:
+            for stream, queue in self.queues.items():
+                if queue and stream not in self._active:
+                    step, op = queue[0]
+                    if self._board.missing(step, op.after) is None:
+                        fresh.append((stream, *queue.popleft()))
+            nothing = not fresh and not self._active
+            if nothing and not self._board.closed and self._board.failure is None:
+                self._board.changed.wait(IDLE)
+        for stream, step, op in fresh:
+            launch = self._plan.launches[op.launch]
+            start = now()
+            schedule, held = self._buckets.exchange(op)
+            comm = self._comms[launch.stream, launch.group]
+            tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
+            self._active[stream] = Active(step, op, begin(schedule, held, comm, tag), start)
+        return bool(fresh)
+
+    def _progress(self) -> bool:
+        moved = False
+        for stream, active in list(self._active.items()):
+            before = active.exchange.moves
+            if active.exchange.progress():
+                del self._active[stream]
+                self._finish(stream, active)
+                moved = True
+            moved = moved or active.exchange.moves != before
+        return moved
+
+    def _finish(self, stream: str, active: Active) -> None:
+        step, op = active.step, active.op
+        if op.kind is Kind.DECIDE:
+            self._buckets.decide(step, op)
+        end = now()
+        self._recorder.add(stream, op.name, step, active.start, end, active.exchange.sent)
+        self._board.mark(step, op.name, end)
+
+    def _look(self) -> None:
+        """Every IDLE seconds: has a deadline passed here, or on another rank?"""
+        if now() - self._looked < IDLE:
+            return
+        self._looked = now()
+        self.cpu = time.thread_time()
+        if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
+            self._say_and_wait(self.describe(self._looked), GRACE + 2.0)
+        late = [s for s in self._statuses().values() if s.waits]
+        if any(self._looked - s.since > self._timeout for s in late):
+            self._alarm()
+
+    def _statuses(self) -> dict[str, Status]:
+        found = dict(self._board.status)
+        for stream, active in self._active.items():
+            what = " and ".join(map(self._waiting(active), active.exchange.waiting()))
+            found[stream] = Status(
+                active.step, active.op.name, f"waits {what}".rstrip(), active.start, True
+            )
+        return found
+
+    def _waiting(self, active: Active) -> Callable[[Waiting], str]:
+        ranks = self._plan.group(self._plan.launches[active.op.launch]).ranks
+
+        def say(wait: Waiting) -> str:
+            size = "a message" if wait.nbytes is None else nbytes(wait.nbytes)
+            if wait.direction == "among":
+                return f"for the MPI's own all-reduce of {size}"
+            return f"for {size} {wait.direction} rank {ranks[wait.peer]}"
+
+        return say
+
+    def describe(self, when: float) -> str:
+        """What every stream of this rank does now, a line each."""
+        rank = self._control.rank
+        lines = [
+            f"rank {rank}, {stream}: step {s.step}: {s.name} {s.what},"
+            f" for {seconds(when - s.since)}"
+            for stream, s in sorted(self._statuses().items())
+        ]
+        return "\n".join(lines) or f"rank {rank}: has nothing to do"
+
+    def _alarm(self) -> None:
+        """A deadline has passed: all ranks say what they wait for, then the job ends."""
+        rank = self._control.rank
+        note = np.zeros(1, np.uint8)
+        requests = [
+            self._control.Isend(note, peer, ALARM)
+            for peer in range(self._control.size)
+            if peer != rank
+        ]
+        text = f"rank {rank}: no progress for {seconds(self._timeout)} (--timeout)"
+        self._say_and_wait(f"{text}\n{self.describe(now())}", GRACE)
+        del requests
+
+    def _say_and_wait(self, text: str, grace: float) -> None:
+        say(text)
+        self._recorder.flush()
+        time.sleep(grace)
+        self._control.Abort(2)
+
+    def _abort(self, text: str) -> None:
+        """End all ranks; what was measured is on disk first."""
+        say(f"rank {self._control.rank}: {text}")
+        self._recorder.flush()
+        self._control.Abort(2)
+
+
+def say(text: str) -> None:
+    """Print lines for people, each with the program's name, in one write."""
+    sys.stderr.write("".join(f"commsched: {line}\n" for line in text.splitlines()))
+    sys.stderr.flush()
+
+
+def describe(error: BaseException) -> str:
+    """One sentence for what a user can fix, the traceback for our bugs."""
+    if isinstance(error, CommschedError):
+        return str(error)
+    return "".join(traceback.format_exception(error)).rstrip()

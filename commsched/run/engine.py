@@ -1,0 +1,107 @@
+"""Executes programs on one rank: coding threads, the communication thread, and their order."""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from mpi4py import MPI
+
+from commsched.plan import Plan
+from commsched.program import Kind, Op, Program
+from commsched.run.board import Board, Status, Stopped
+from commsched.run.clock import now
+from commsched.run.coding import Buckets
+from commsched.run.communication import Communication
+from commsched.run.record import Recorder
+from commsched.run.worker import Worker
+
+SWITCH = 0.5e-3  # s; Python's default of 5 ms would hold up the communication thread
+
+
+class Engine:
+    """The streams of one rank. Compute belongs to the caller; the rest runs in threads."""
+
+    def __init__(
+        self, plan: Plan, comm: MPI.Intracomm, worker: Worker, recorder: Recorder, timeout: float
+    ) -> None:
+        sys.setswitchinterval(SWITCH)
+        self.plan = plan
+        self.board = Board()
+        self.recorder = recorder
+        self.buckets = Buckets(plan, comm.rank, worker)
+        self._rank = comm.rank
+        self.communication = Communication(
+            plan, comm, self.board, self.buckets, recorder, timeout
+        )
+        self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
+        self._last: list[tuple[int, str]] = []  # the ends of each launch, newest step
+        self._threads: list[threading.Thread] = [
+            threading.Thread(target=self._code, args=(stream,), name=stream, daemon=True)
+            for stream in self._coding
+        ]
+        self.watched: set[str] = set()  # operations that others wait for
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in (self.communication, *self._threads):
+            thread.start()
+
+    def submit(self, program: Program) -> list[Op]:
+        """Queue one step; returns the operations of the compute stream, which the caller runs."""
+        ops = program.role_of(self._rank).ops
+        with self.board.changed:
+            self.watched = {after.name for op in ops for after in op.after}
+            self._last = [(program.step, op.name) for op in ops if op.kind is Kind.DECODE]
+            queues = {**self._coding, **self.communication.queues}
+            for op in ops:
+                if op.stream != "compute":
+                    queues[op.stream].append((program.step, op))
+            self.board.changed.notify_all()
+        self.board.forget_before(program.step)
+        return [op for op in ops if op.stream == "compute"]
+
+    def _code(self, stream: str) -> None:
+        queue = self._coding[stream]
+        work: dict[Kind, Callable[[int, Op], None]] = {
+            Kind.ENCODE: self.buckets.encode,
+            Kind.DECODE: self.buckets.decode,
+        }
+        try:
+            while True:
+                self.board.idle(stream)
+                self.board.until(lambda: bool(queue) or self.board.closed)
+                if not queue:
+                    return
+                step, op = queue[0]
+                self.board.wait(stream, step, op, deadline=False)
+                start = now()
+                work[op.kind](step, op)
+                end = now()
+                queue.popleft()
+                self.recorder.add(stream, op.name, step, start, end)
+                self.board.mark(step, op.name, end)
+        except Stopped:
+            return
+        except BaseException as error:
+            self.board.fail(error)
+
+    def drain(self) -> None:
+        """Wait until everything that was submitted is done."""
+        board = self.board
+        board.status["compute"] = Status(-1, "end", "waits for all exchanges", now(), True)
+        board.until(lambda: all(board.is_done(step, name) for step, name in self._last))
+        board.idle("compute")
+
+    def stop(self) -> None:
+        """End the threads; call after `drain`."""
+        with self.board.changed:
+            self.board.closed = True
+            self.board.changed.notify_all()
+        for thread in (*self._threads, self.communication):
+            thread.join()
+
+    def fail(self, error: BaseException) -> None:
+        """Something broke in the caller: the communication thread ends the job."""
+        self.board.fail(error)
+        self.communication.join()

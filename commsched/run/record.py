@@ -1,0 +1,38 @@
+"""Spans of this rank, on their way to its own file."""
+
+import threading
+
+from commsched.timeline import Span
+from commsched.timeline.parts import PartWriter
+
+
+class Recorder:
+    """Collects spans from all streams; `flush` appends the new ones to the rank's file."""
+
+    def __init__(self, rank: int, writer: PartWriter | None) -> None:
+        self.spans: list[Span] = []
+        self.decisions: dict[str, float] = {}
+        self._rank = rank
+        self._writer = writer
+        self._flushed = 0
+        self._lock = threading.Lock()
+
+    def add(
+        self, stream: str, name: str, step: int, start: float, end: float, nbytes: int = 0
+    ) -> None:
+        """Add a span, in seconds on this rank's clock."""
+        self.spans.append(Span(self._rank, stream, name, step, start, max(start, end), 0.0, nbytes))
+
+    def flush(self) -> None:
+        """Hand all new spans to the operating system."""
+        with self._lock:
+            fresh = self.spans[self._flushed :]
+            self._flushed += len(fresh)
+            if self._writer is not None and fresh:
+                self._writer.append(fresh)
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self.flush()
+        if self._writer is not None:
+            self._writer.close()

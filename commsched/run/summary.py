@@ -1,0 +1,48 @@
+"""A measured timeline in a few lines."""
+
+from typing import Any
+
+import numpy as np
+
+from commsched.timeline import Timeline
+from commsched.timeline.measure import exposed, iteration_seconds
+from commsched.units import nbytes, seconds
+
+
+def summary(timeline: Timeline) -> dict[str, Any]:
+    """Iteration time, exposed communication and bytes, in SI units."""
+    iterations = iteration_seconds(timeline)
+    settled = iterations[1:] if len(iterations) > 1 else iterations
+    steps = len(iterations)
+    total = float(timeline.nbytes.sum()) / (steps * timeline.ranks)
+    apart = exposed(timeline)
+    return {
+        "plan": timeline.plan_hash,
+        "ranks": timeline.ranks,
+        "steps": steps,
+        "iteration_seconds": float(np.median(settled)),
+        "iteration_p10": float(np.quantile(settled, 0.1)),
+        "iteration_p90": float(np.quantile(settled, 0.9)),
+        "exposed_seconds": float(np.median(apart[:, 1:] if steps > 1 else apart)),
+        "bytes_per_rank_and_step": total,
+        "clock_uncertainty_seconds": timeline.clock_uncertainty,
+        **{k: timeline.meta[k] for k in ("placement", "verified", "polling_cpu_s") if k in timeline.meta},
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    text = [
+        f"iteration {seconds(found['iteration_seconds'])}"
+        f" (p10 {seconds(found['iteration_p10'])}, p90 {seconds(found['iteration_p90'])},"
+        f" {found['steps']} steps, the first left out)",
+        f"exposed communication {seconds(found['exposed_seconds'])} per step,"
+        f" {nbytes(found['bytes_per_rank_and_step'])} sent per rank and step,"
+        f" clocks within {seconds(found['clock_uncertainty_seconds'])}",
+    ]
+    if "verified" in found:
+        errors = found["verified"]["largest_relative_error"]
+        shown = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
+        text.append(f"verified against the dense sum; largest relative L2 error: {shown}")
+    text += [f"warning: {sentence}" for sentence in found.get("placement", [])]
+    return text

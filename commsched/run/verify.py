@@ -1,0 +1,79 @@
+"""`--verify`: every bucket's result against the dense sum that MPI's own all-reduce gives."""
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.codecs import Array
+from commsched.errors import CommschedError
+from commsched.methods import find_method
+from commsched.plan import Plan
+from commsched.run.worker import Worker
+
+# float32 rounds at 2**-24 per addition; at most one per rank and one for the mean.
+UNIT = 2.0**-24
+
+
+class Verifier:
+    """A worker that keeps what goes into the exchanges and what comes out."""
+
+    def __init__(self, plan: Plan, comm: MPI.Intracomm, worker: Worker) -> None:
+        self._plan = plan
+        self._comm = comm.Dup()
+        self._worker = worker
+        self._before: dict[int, Array] = {}
+        self._after: dict[int, Array] = {}
+        self._worst: dict[str, float] = {}  # method -> largest relative L2 error seen
+
+    def seconds(self, step: int, nominal: float) -> float:
+        return self._worker.seconds(step, nominal)
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        self._worker.gradient(step, launch, out)
+        self._before[launch] = out.copy()
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        self._after[launch] = values.copy()
+        self._worker.result(step, launch, values)
+
+    def check(self, step: int) -> None:
+        """Compare all buckets of a step; every rank calls it after its exchanges are over."""
+        for index, launch in enumerate(self._plan.launches):
+            ranks = len(self._plan.group(launch).ranks)
+            if ranks != self._comm.size:
+                raise CommschedError(
+                    f"launch {launch.name!r} exchanges among {ranks} of {self._comm.size} ranks;"
+                    " --verify checks exchanges among all"
+                )
+            divisor = ranks if self._plan.mean else 1
+            exact, size = self._reference(self._before[index], divisor)
+            error = np.abs(self._after[index] - exact)
+            norm = float(np.linalg.norm(exact))
+            relative = float(np.linalg.norm(error)) / norm if norm else float(error.max(initial=0))
+            self._worst[launch.method] = max(self._worst.get(launch.method, 0.0), relative)
+            if find_method(launch.method).lossless:
+                wrong = np.flatnonzero(~(error <= (ranks + 1) * UNIT * size))
+                self._refuse(step, launch.name, wrong, index, exact)
+
+    def _reference(self, values: Array, divisor: int) -> tuple[Array, Array]:
+        """The sum over ranks in float64, and the sum of magnitudes, which bounds the rounding."""
+        exact = values.astype(np.float64)
+        size = np.abs(exact)
+        self._comm.Allreduce(MPI.IN_PLACE, exact)
+        self._comm.Allreduce(MPI.IN_PLACE, size)
+        return exact / divisor, size / divisor
+
+    def _refuse(self, step: int, name: str, wrong: Array, index: int, exact: Array) -> None:
+        """Raise on the ranks that hold a wrong element."""
+        if len(wrong):
+            at = int(wrong[0])
+            raise CommschedError(
+                f"step {step}, {name}: element {at} is {self._after[index][at]!r} on rank"
+                f" {self._comm.rank}, but the dense sum gives {exact[at]!r}; {len(wrong)} elements"
+                " are wrong"
+            )
+
+    def report(self) -> dict[str, Any]:
+        """The largest relative L2 error of each method."""
+        return {"largest_relative_error": dict(sorted(self._worst.items()))}

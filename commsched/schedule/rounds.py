@@ -1,0 +1,72 @@
+"""A schedule as lazily produced rounds of moves; pure data, independent of bytes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+class Goal(StrEnum):
+    """What holds before and after a schedule; `owner` is `Schedule.owner`.
+
+    ALL_REDUCE: every rank holds a contribution to every block -> every rank holds every sum.
+    REDUCE_SCATTER: the same -> rank owner[b] holds the sum of block b.
+    ALL_GATHER: rank owner[b] holds block b -> every rank holds every block.
+    ALL_TO_ALL: block s*p + d is held by rank s -> it is held by rank d.
+    """
+
+    ALL_REDUCE = "all-reduce"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_GATHER = "all-gather"
+    ALL_TO_ALL = "all-to-all"
+
+
+class Rows(NamedTuple):
+    """Tables of runs that stay the same objects over rounds; a round takes m rows of them.
+
+    Move i of the round carries [first[start + i], stop[start + i]). A reader can derive what it
+    needs from a table once, and slice that.
+    """
+
+    first: Ints  # (rows,)
+    stop: Ints  # (rows,)
+    start: int
+
+
+class Round(NamedTuple):
+    """Moves that may happen together: blocks [first[i], stop[i]) go from src[i] to dst[i].
+
+    In one round a rank sends at most one move and receives at most one. A send carries what its
+    rank held before the round. There is no barrier between rounds: a move waits only for its own
+    data. `merged` = how many ranks' contributions each carried block already sums (1 for a gather).
+    Generators reuse the same `src` and `dst` objects as long as the pattern stays, so that readers
+    can cache what they derive from it.
+    """
+
+    src: Ints  # (m,)
+    dst: Ints  # (m,)
+    first: Ints  # (m,)
+    stop: Ints  # (m,)
+    add: bool  # the receiver adds to what it has; otherwise it replaces it
+    merged: int | Ints  # scalar or (m,)
+    # Senders wait for what they received in the first `waits` rounds, 0: for nothing; None: in all
+    # rounds before this one. A number other than 0 is the round's own when it first appears.
+    waits: int | None = None
+    rows: Rows | None = None  # where `first` and `stop` are slices of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A route over ranks 0..ranks-1 and blocks 0..blocks-1."""
+
+    name: str
+    goal: Goal
+    ranks: int
+    blocks: int
+    rounds: Callable[[], Iterator[Round]] | None  # None: the MPI library's own collective
+    owner: Ints | None = field(default=None, compare=False)  # (blocks,), where the goal needs it

@@ -1,0 +1,35 @@
+"""Where the shipped nets and machines lie: in a checkout or in an installation."""
+
+import sysconfig
+from pathlib import Path
+
+from commsched.errors import CommschedError
+
+KINDS = {"nets": "net", "machines": "machine"}
+
+
+def folder(kind: str) -> Path:
+    """The folder of the shipped files of a kind, `nets` or `machines`."""
+    assert kind in KINDS, kind
+    checkout = Path(__file__).resolve().parent.parent / "models"
+    installed = Path(sysconfig.get_path("data")) / "share" / "commsched" / "models"
+    return (checkout if checkout.is_dir() else installed) / kind
+
+
+def names(kind: str) -> list[str]:
+    """The names of the shipped files of a kind, sorted."""
+    return sorted(path.stem for path in folder(kind).glob("*.json"))
+
+
+def path_of(kind: str, name: str) -> Path:
+    """The file of a shipped net or machine, or of a path: one that has a slash or ends in .json."""
+    if "/" in name or name.endswith(".json"):
+        return Path(name)
+    known = names(kind)
+    if name not in known:
+        shown = ", ".join(known) or "none"
+        raise CommschedError(
+            f"no shipped {KINDS[kind]} named {name!r}; known: {shown}; a file of your own is given"
+            " by its path, which ends in .json"
+        )
+    return folder(kind) / f"{name}.json"

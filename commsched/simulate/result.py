@@ -1,0 +1,114 @@
+"""What a simulation found: the timeline, the critical path, and the memory per rank."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.plan import Plan
+from commsched.program import STREAMS, Op
+from commsched.strategies import Memory
+from commsched.timeline import Timeline
+from commsched.timeline.measure import waiting_filled
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Placed(NamedTuple):
+    """One operation of one step, for all ranks of its role."""
+
+    op: Op
+    step: int
+    ranks: Ints
+    start: Floats
+    end: Floats
+    sent: Floats
+
+
+class PathPart(NamedTuple):
+    """A stretch of the critical path: an operation on one rank that ended the wait of the next."""
+
+    rank: int
+    stream: str
+    name: str
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prediction:
+    """A simulated run."""
+
+    plan: Plan
+    steps: int
+    placed: list[Placed]
+    memory: Memory
+
+    def timeline(self, ranks: int | None = None) -> Timeline:
+        """The spans of all ranks, or of the first `ranks`."""
+        names = tuple(dict.fromkeys(p.op.name for p in self.placed if p.step == self.steps - 1))
+        names = tuple(dict.fromkeys([*names, *(p.op.name for p in self.placed)]))
+        to_name = {name: i for i, name in enumerate(names)}
+        to_stream = {stream: i for i, stream in enumerate(STREAMS)}
+        keep = [p.ranks < (ranks or self.plan.machine.size) for p in self.placed]
+        counts = [int(k.sum()) for k in keep]
+
+        def column(values: list[int], kind: type[np.generic]) -> npt.NDArray[np.int32]:
+            return np.repeat(np.array(values), counts).astype(kind)
+
+        def joined(field: str) -> Floats:
+            return np.concatenate([getattr(p, field)[k] for p, k in zip(self.placed, keep, strict=True)])
+
+        whole = Timeline(
+            kind="predicted",
+            plan_hash=self.plan.hash,
+            ranks=self.plan.machine.size,
+            streams=STREAMS,
+            names=names,
+            rank=joined("ranks").astype(np.int32),
+            stream=column([to_stream[p.op.stream] for p in self.placed], np.int32),
+            name=column([to_name[p.op.name] for p in self.placed], np.int32),
+            step=column([p.step for p in self.placed], np.int32),
+            start=joined("start"),
+            end=joined("end"),
+            waited=np.zeros(sum(counts)),
+            nbytes=joined("sent"),
+            meta={
+                "net": self.plan.graph.name,
+                "machine": self.plan.machine.name,
+                "strategy": self.plan.strategy,
+                "steps": self.steps,
+            },
+        )
+        return waiting_filled(whole)
+
+    @cached_property
+    def critical_path(self) -> list[PathPart]:
+        """From the first operation to the last: what must get faster for the run to get faster."""
+        by_lane: dict[tuple[int, str], list[int]] = defaultdict(list)
+        where: dict[tuple[str, int], int] = {}
+        before: list[int] = []
+        for index, p in enumerate(self.placed):
+            lane = by_lane[int(p.ranks[0]), p.op.stream]
+            before.append(lane[-1] if lane else -1)
+            lane.append(index)
+            where[p.op.name, p.step] = index
+        index = max(range(len(self.placed)), key=lambda i: float(self.placed[i].end.max()))
+        column = int(self.placed[index].end.argmax())
+        path: list[PathPart] = []
+        while index >= 0:
+            p = self.placed[index]
+            if p.sent.any():  # an exchange begins in earnest with its last rank
+                column = int(p.start.argmax())
+            seconds = float(p.end[column] - p.start[column])
+            path.append(
+                PathPart(int(p.ranks[column]), p.op.stream, p.op.name, p.step, seconds)
+            )
+            inputs = [where[n, p.step - b] for n, b in p.op.after if p.step >= b]
+            candidates = [i for i in (*inputs, before[index]) if i >= 0]
+            index = max(candidates, key=lambda i: float(self.placed[i].end[column]), default=-1)
+        return path[::-1]

@@ -1,0 +1,195 @@
+"""Compare a predicted with a measured timeline of the same plan, operation by operation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.errors import CommschedError
+from commsched.timeline import measure, report
+from commsched.timeline.intervals import Floats
+from commsched.timeline.model import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One quantity on both sides."""
+
+    predicted: float
+    measured: float
+
+    @property
+    def difference(self) -> float:
+        """Predicted minus measured: above zero where the prediction is too high."""
+        return self.predicted - self.measured
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured; None where nothing was measured."""
+        return self.predicted / self.measured if self.measured else None
+
+    @property
+    def error(self) -> float | None:
+        """The difference as a share of the measured value."""
+        return self.difference / self.measured if self.measured else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation, by name: mean over the ranks that have it, median over the steps."""
+
+    name: str
+    stream: str
+    seconds: Pair
+    waited: Pair  # s of it waiting for a peer
+    nbytes: Pair  # B per rank and step that has it, a mean over both
+    below_clock: bool  # shorter than the clocks' uncertainty: its place in time means nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Both sides of everything; seconds are medians over the compared steps."""
+
+    plan_hash: str
+    ranks: int
+    steps: tuple[int, int]  # how many were compared: predicted, measured
+    iteration: Pair  # s, the longest over the ranks
+    exposed: Pair  # s of communication while compute was idle, mean over ranks
+    hidden: Pair  # s of communication under compute, mean over ranks
+    streams: tuple[tuple[str, Pair], ...]  # s busy in one step, mean over ranks
+    operations: tuple[Operation, ...]  # in program order
+    only_predicted: tuple[str, ...]
+    only_measured: tuple[str, ...]
+    clock_uncertainty: float  # s
+    warnings: tuple[str, ...]
+
+    def table(self, limit: int | None = None) -> str:
+        """Return aligned text; the operations with the largest differences first, `limit` many."""
+        return report.table(self, limit)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON, in program order, with units in the keys."""
+        return report.to_data(self)
+
+
+def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Comparison:
+    """Compare by identity, without the first `skip_first` steps of a side that has more.
+
+    The first step warms up connections and caches. Names that only one side has are listed.
+    """
+    _comparable(predicted, measured)
+    sides = (_settled(predicted, skip_first), _settled(measured, skip_first))
+    p, m = (_side(t, keep) for t, keep in sides)
+    streams = dict.fromkeys((*predicted.streams, *measured.streams))
+    busy = [_busy(t, keep) for t, keep in sides]
+    uncertainty = max(predicted.clock_uncertainty, measured.clock_uncertainty)
+    return Comparison(
+        plan_hash=measured.plan_hash,
+        ranks=measured.ranks,
+        steps=(int(sides[0][1].sum()), int(sides[1][1].sum())),
+        iteration=Pair(*(_median(measure.iteration_seconds(t)[keep]) for t, keep in sides)),
+        exposed=Pair(*(_median(measure.exposed(t).mean(axis=0)[keep]) for t, keep in sides)),
+        hidden=Pair(*(_median(measure.hidden(t).mean(axis=0)[keep]) for t, keep in sides)),
+        streams=tuple((s, Pair(*(side.get(s, 0.0) for side in busy))) for s in streams),
+        operations=_operations(p, m, uncertainty),
+        only_predicted=tuple(name for name in p.index if name not in m.index),
+        only_measured=tuple(name for name in m.index if name not in p.index),
+        clock_uncertainty=uncertainty,
+        warnings=(*predicted.warnings, *measured.warnings),
+    )
+
+
+def _comparable(predicted: Timeline, measured: Timeline) -> None:
+    for what, t in (("predicted", predicted), ("measured", measured)):
+        if not len(t):
+            raise CommschedError(
+                f"the {what} timeline has no spans, so there is nothing to compare"
+            )
+    if predicted.plan_hash != measured.plan_hash:
+        raise CommschedError(
+            f"the timelines are of different plans: predicted {predicted.plan_hash[:12]!r}, "
+            f"measured {measured.plan_hash[:12]!r}; simulate the plan that was run"
+        )
+    if predicted.ranks != measured.ranks:
+        raise CommschedError(
+            f"the timelines are of {predicted.ranks} ranks (predicted) and {measured.ranks} "
+            "(measured); both must have as many as the plan"
+        )
+
+
+def _settled(t: Timeline, skip_first: int) -> tuple[Timeline, npt.NDArray[np.bool_]]:
+    """Pair a timeline with the mask of its steps that count: at least the last one does."""
+    count = len(measure.steps(t))
+    return t, np.arange(count) >= min(skip_first, count - 1)
+
+
+def _median(values: Floats) -> float:
+    return float(np.median(values))
+
+
+def _busy(t: Timeline, keep: npt.NDArray[np.bool_]) -> dict[str, float]:
+    per_step = measure.busy(t).mean(axis=0)[keep]  # (steps, streams)
+    return dict(zip(t.streams, np.median(per_step, axis=0).tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Means over ranks and medians over steps of one side, (names,) each; NaN without spans."""
+
+    seconds: Floats
+    waited: Floats
+    nbytes: Floats
+    index: dict[str, int]
+    stream: dict[str, str]
+
+
+def _side(t: Timeline, keep: npt.NDArray[np.bool_]) -> _Side:
+    column = np.searchsorted(measure.steps(t), t.step)
+    t, column = t.select(keep[column]), column[keep[column]]
+    key, inverse, count = np.unique(
+        t.name.astype(np.int64) * len(keep) + column, return_inverse=True, return_counts=True
+    )
+    name = key // len(keep)
+    size = len(t.names)
+
+    def over_steps(values: Floats) -> Floats:
+        return _median_by(name, np.bincount(inverse, values, len(key)) / count, size)
+
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: the name has no span
+        nbytes = np.bincount(t.name, t.nbytes, size) / np.bincount(t.name, minlength=size)
+    names, first = np.unique(t.name, return_index=True)
+    streams = {t.names[i]: t.streams[t.stream[k]] for i, k in zip(names, first, strict=True)}
+    index = {t.names[i]: int(i) for i in names}
+    return _Side(over_steps(t.end - t.start), over_steps(t.waited), nbytes, index, streams)
+
+
+def _median_by(group: npt.NDArray[np.int64], values: Floats, groups: int) -> Floats:
+    """Return (groups,) the median of the values of each group, NaN for an empty one."""
+    order = np.lexsort((values, group))
+    count = np.bincount(group, minlength=groups)
+    first = np.cumsum(count) - count
+    medians = np.full(groups, np.nan)
+    some = count > 0
+    low = values[order[first[some] + (count[some] - 1) // 2]]
+    medians[some] = (low + values[order[first[some] + count[some] // 2]]) / 2
+    return medians
+
+
+def _operations(p: _Side, m: _Side, uncertainty: float) -> tuple[Operation, ...]:
+    found = []
+    for name, i in p.index.items():
+        if name not in m.index:
+            continue
+        k = m.index[name]
+        found.append(
+            Operation(
+                name=name,
+                stream=m.stream[name],
+                seconds=Pair(float(p.seconds[i]), float(m.seconds[k])),
+                waited=Pair(float(p.waited[i]), float(m.waited[k])),
+                nbytes=Pair(float(p.nbytes[i]), float(m.nbytes[k])),
+                below_clock=bool(m.seconds[k] < uncertainty),
+            )
+        )
+    return tuple(found)

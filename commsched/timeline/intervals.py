@@ -1,0 +1,102 @@
+"""Unions, intersections and differences of time intervals, for many ranks in one sweep."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Intervals(NamedTuple):
+    """Half-open intervals [start, end) as columns of length n, in any order.
+
+    Intervals of different groups (ranks, or streams of ranks) never meet.
+    """
+
+    group: Integers
+    start: Floats  # s
+    end: Floats  # s, not before start
+
+
+class Cover(NamedTuple):
+    """The time of each group, cut wherever an interval of any layer starts or ends."""
+
+    group: Integers  # (pieces,)
+    start: Floats  # (pieces,) s
+    end: Floats  # (pieces,) s
+    depth: Integers  # (layers, pieces) sum of the weights of the layer's intervals over the piece
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> Intervals:
+        """Return the kept pieces as disjoint sorted intervals, joining those that touch."""
+        group, start, end = self.group[keep], self.start[keep], self.end[keep]
+        parted = (group[1:] != group[:-1]) | (start[1:] != end[:-1])
+        if not len(group):
+            return Intervals(group, start, end)
+        first = np.concatenate(([True], parted))
+        last = np.concatenate((parted, [True]))
+        return Intervals(group[first], start[first], end[last])
+
+
+def intervals(group: npt.NDArray[np.integer], start: Floats, end: Floats) -> Intervals:
+    """Build intervals from columns of any integer type."""
+    assert np.all(start <= end), "an interval ends before it starts"
+    return Intervals(group.astype(np.int64), start, end)
+
+
+def cover(*layers: Intervals, weights: tuple[Integers | int, ...] = ()) -> Cover:
+    """Sweep over all groups and count the intervals (or add their weights) over each piece."""
+    sizes = [len(layer.group) for layer in layers]
+    change = np.zeros((len(layers), 2 * sum(sizes)), np.int64)
+    at = 0
+    for row in range(len(layers)):
+        weight = weights[row] if weights else 1
+        change[row, at : at + sizes[row]] = weight
+        change[row, at + sizes[row] : at + 2 * sizes[row]] = -np.asarray(weight)
+        at += 2 * sizes[row]
+    group = np.concatenate([layer.group for layer in layers for _ in range(2)])
+    time = np.concatenate([column for layer in layers for column in (layer.start, layer.end)])
+    order = np.lexsort((time, group))
+    group, time = group[order], time[order]
+    depth = np.cumsum(change[:, order], axis=1)[:, :-1]
+    # a group's changes add to zero, so the sum needs no reset between groups
+    real = (group[1:] == group[:-1]) & (time[1:] > time[:-1])
+    return Cover(group[:-1][real], time[:-1][real], time[1:][real], depth[:, real])
+
+
+def union(a: Intervals) -> Intervals:
+    """Return the time that any interval covers."""
+    pieces = cover(a)
+    return pieces.where(pieces.depth[0] > 0)
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """Return the time that both cover."""
+    pieces = cover(a, b)
+    return pieces.where((pieces.depth[0] > 0) & (pieces.depth[1] > 0))
+
+
+def difference(a: Intervals, b: Intervals) -> Intervals:
+    """Return the time that `a` covers and `b` does not."""
+    pieces = cover(a, b)
+    return pieces.where((pieces.depth[0] > 0) & (pieces.depth[1] == 0))
+
+
+def latest_before(a: Intervals) -> tuple[Integers, Integers]:
+    """Pair each interval with the one that ends last of those before it in its group.
+
+    Returns (earlier, later), indices into the columns of `a`; the first of a group has no pair.
+    """
+    n = len(a.group)
+    order = np.lexsort((a.end, a.start, a.group))
+    group, end = a.group[order], a.end[order]
+    by_end = np.argsort(end, kind="stable")
+    place = np.empty(n, np.int64)
+    place[by_end] = np.arange(n)
+    changed = np.concatenate(([False], group[1:] != group[:-1]))[:n]
+    # whole numbers instead of times: a running maximum that restarts with each group, exactly
+    running = np.maximum.accumulate(np.cumsum(changed) * n + place)
+    latest = by_end[running % max(n, 1)]
+    later = np.flatnonzero(~changed[1:]) + 1
+    return order[latest[later - 1]], order[later]

@@ -1,0 +1,161 @@
+"""What a timeline says in numbers; the same definitions for predicted and measured ones.
+
+Results per rank have one row for each of `ranks_seen(t)`, results per step one column for each of
+`steps(t)`. Steps may overlap: a step of a rank begins with its first compute span and lasts until
+the rank's next step begins; the last one lasts until the whole timeline ends.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.timeline.intervals import (
+    Floats,
+    Intervals,
+    cover,
+    difference,
+    intervals,
+    latest_before,
+    union,
+)
+from commsched.timeline.model import Span, Timeline
+
+COMPUTE = "compute"
+CODECS = ("codec", "encode", "decode")
+
+
+def is_communication(stream: str) -> bool:
+    """Tell whether a stream moves data between ranks: all do but those for compute and coding."""
+    return stream != COMPUTE and stream not in CODECS
+
+
+def ranks_seen(t: Timeline) -> npt.NDArray[np.int32]:
+    """Return the ranks that have a span, ascending."""
+    return np.unique(t.rank)
+
+
+def steps(t: Timeline) -> npt.NDArray[np.int32]:
+    """Return the steps that have a span, ascending."""
+    return np.unique(t.step)
+
+
+def communicates(t: Timeline) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether each span lies on a communication stream."""
+    return np.array([is_communication(s) for s in t.streams], bool)[t.stream]
+
+
+def computes(t: Timeline) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether each span lies on the compute stream."""
+    return np.array([s == COMPUTE for s in t.streams], bool)[t.stream]
+
+
+def step_starts(t: Timeline) -> Floats:
+    """Return (ranks, steps) s: the first compute span, or any span where none computes, or NaN."""
+    seen, step = ranks_seen(t), steps(t)
+    row, column = np.searchsorted(seen, t.rank), np.searchsorted(step, t.step)
+    first = np.full((2, len(seen), len(step)), np.inf)
+    computing = computes(t)
+    np.minimum.at(first[0], (row[computing], column[computing]), t.start[computing])
+    np.minimum.at(first[1], (row, column), t.start)
+    starts = np.where(np.isfinite(first[0]), first[0], first[1])
+    return np.where(np.isfinite(starts), starts, np.nan)
+
+
+def iteration_seconds(t: Timeline) -> Floats:
+    """Return (steps,) s from each step's start to the next one's, the longest over the ranks."""
+    if not len(t):
+        return np.zeros(0)
+    starts, step = step_starts(t), steps(t)
+    following = np.column_stack([starts[:, 1:], np.full(len(starts), t.end.max())])
+    ends = np.full(starts.shape, -np.inf)  # where a rank was lost before its next step
+    np.maximum.at(
+        ends, (np.searchsorted(ranks_seen(t), t.rank), np.searchsorted(step, t.step)), t.end
+    )
+    following = np.where(np.isnan(following), ends, following)
+    longest: Floats = np.fmax.reduce(following - starts, axis=0)  # fmax passes over NaN
+    return longest
+
+
+def spans_of(t: Timeline, keep: npt.NDArray[np.bool_]) -> Intervals:
+    """Return the kept spans as intervals, grouped by rank."""
+    return intervals(t.rank[keep], t.start[keep], t.end[keep])
+
+
+def exposed_intervals(t: Timeline) -> Intervals:
+    """Return when, per rank, a communication stream is busy while the compute stream is idle."""
+    return difference(spans_of(t, communicates(t)), spans_of(t, computes(t)))
+
+
+def exposed(t: Timeline) -> Floats:
+    """Return (ranks, steps) s within the step in which communication runs and compute does not."""
+    return _within_steps(t, exposed_intervals(t))
+
+
+def hidden(t: Timeline) -> Floats:
+    """Return (ranks, steps) s within the step in which communication runs under compute."""
+    return _within_steps(t, union(spans_of(t, communicates(t)))) - exposed(t)
+
+
+def _within_steps(t: Timeline, found: Intervals) -> Floats:
+    """Add up disjoint intervals by rank and by the step of the rank in which they lie."""
+    windows, column = _windows(t)
+    pieces = cover(found, windows, weights=(1, column + 1))
+    inside = (pieces.depth[0] > 0) & (pieces.depth[1] > 0)
+    shape = (len(ranks_seen(t)), len(steps(t)))
+    row = np.searchsorted(ranks_seen(t), pieces.group[inside])
+    place = row * shape[1] + pieces.depth[1][inside] - 1
+    length = (pieces.end - pieces.start)[inside]
+    return np.bincount(place, length, shape[0] * shape[1]).astype(np.float64).reshape(shape)
+
+
+def _windows(t: Timeline) -> tuple[Intervals, npt.NDArray[np.int64]]:
+    """Return the time of each rank's steps, which never overlap, and each one's step column."""
+    if not len(t):
+        nothing = np.zeros(0, np.int64)
+        return Intervals(nothing, np.zeros(0), np.zeros(0)), nothing
+    starts = step_starts(t)
+    row, column = np.nonzero(~np.isnan(starts))
+    start = np.fmax.accumulate(starts, axis=1)[row, column]
+    end = np.append(start[1:], 0.0)
+    end[np.append(row[1:] != row[:-1], True)] = t.end.max()
+    return intervals(ranks_seen(t)[row], start, np.maximum(start, end)), column
+
+
+def busy(t: Timeline) -> Floats:
+    """Return (ranks, steps, streams) s: what the spans of each step last, wherever they lie."""
+    seen, step = ranks_seen(t), steps(t)
+    shape = (len(seen), len(step), len(t.streams))
+    row, column = np.searchsorted(seen, t.rank), np.searchsorted(step, t.step)
+    place = (row * shape[1] + column) * shape[2] + t.stream
+    size = shape[0] * shape[1] * shape[2]
+    return np.bincount(place, t.end - t.start, size).astype(np.float64).reshape(shape)
+
+
+def waiting_filled(t: Timeline) -> Timeline:
+    """Return the timeline with the `waited` of every communication span filled in.
+
+        waited = max(0, min(end, latest start of the same name and step over all ranks) - start)
+
+    An exchange waits until its last rank arrives. Other streams keep what they have.
+    """
+    if not len(t):
+        return t
+    chosen = communicates(t)
+    _, same = np.unique(t.name.astype(np.int64) * 2**31 + t.step, return_inverse=True)
+    latest = np.full(int(same.max()) + 1, -np.inf)
+    np.maximum.at(latest, same[chosen], t.start[chosen])
+    waited = np.maximum(np.minimum(t.end, latest[same]) - t.start, 0.0)
+    return replace(t, waited=np.where(chosen, waited, t.waited))
+
+
+def overlaps(t: Timeline, tolerance: float = 1e-9) -> list[tuple[Span, Span]]:
+    """Return the pairs of spans of one rank and stream that overlap by more than `tolerance` s.
+
+    Each span is paired with the latest-ending one before it; no pair means that none overlap.
+    """
+    lane = t.rank.astype(np.int64) * max(len(t.streams), 1) + t.stream
+    earlier, later = latest_before(Intervals(lane, t.start, t.end))
+    bad = t.start[later] < t.end[earlier] - tolerance
+    pairs = zip(earlier[bad].tolist(), later[bad].tolist(), strict=True)
+    return [(t.span(i), t.span(j)) for i, j in pairs]

@@ -1,0 +1,22 @@
+"""Numbers with units, for people: the only place where seconds and bytes get prefixes."""
+
+
+def seconds(value: float) -> str:
+    """Format seconds as `12.3 ms`, `1.20 s`, `4.5 us`."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value / 1e-6:.4g} us"
+
+
+def nbytes(value: float) -> str:
+    """Format bytes as `1.5 MB`; decimal prefixes, as link rates have."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value:.4g} B"
+
+
+def significant(value: float) -> float:
+    """Round to 12 significant digits: what a file carries, stable when read and written again."""
+    return float(f"{value:.12g}")

@@ -1,0 +1,104 @@
+"""The package as a whole: commands, exit statuses, version, and what a rank imports."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import commsched
+from commsched.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What a rank imports before it can take part in a run.
+RANK = (
+    "numpy",
+    "mpi4py.MPI",
+    "commsched.collectives",
+    "commsched.schedule.rounds",
+    "commsched.timeline.model",
+)
+LIMIT = 0.3  # s, for all of these; design law
+FOREIGN = ("matplotlib", "networkx", "commsched.simulate", "commsched.planner", "commsched.plot")
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_help_lists_every_command():
+    done = run("-m", "commsched", "--help")
+    assert done.returncode == 0, done.stderr
+    folder = ROOT / "commsched" / "cli"
+    declared = {p.stem for p in folder.glob("*.py") if "\ndef add(" in p.read_text()}
+    assert declared
+    listed = set(re.findall(r"^ {4}(\w+)", done.stdout.split("COMMAND")[-1], re.MULTILINE))
+    assert listed == declared
+
+
+def test_help_of_one_command_exits_0(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["models", "--help"])
+    assert stop.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["models", "--nonsense"]])
+def test_a_wrong_command_line_exits_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "commsched" in capsys.readouterr().err
+
+
+def test_version_is_the_package_metadata_in_one_place(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"commsched {commsched.__version__}\n"
+    assert "version = attr: commsched.__version__" in (ROOT / "setup.cfg").read_text()
+
+
+def test_help_imports_neither_mpi_nor_drawing():
+    code = (
+        "import sys\nfrom commsched.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print([m for m in ('mpi4py', 'matplotlib', 'networkx') if m in sys.modules])"
+    )
+    assert run("-c", code).stdout.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "commsched", "models"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_rank_imports_what_it_needs_quickly_and_nothing_else():
+    code = (
+        "import importlib, sys, time\nstart = time.process_time()\n"
+        f"for name in {RANK}: importlib.import_module(name)\n"
+        "print(time.process_time() - start)\n"
+        f"print([m for m in {FOREIGN} if m in sys.modules])"
+    )
+    seconds = []
+    for _ in range(5):  # CPU seconds, best of several: other processes do not count
+        done = run("-c", code)
+        assert done.returncode == 0, done.stderr
+        spent, foreign = done.stdout.splitlines()[-2:]  # before: what an MPI says
+        assert foreign == "[]"
+        seconds.append(float(spent))
+    assert min(seconds) < LIMIT

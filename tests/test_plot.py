@@ -1,0 +1,191 @@
+"""Pictures: they are written, say what they show, and stay readable."""
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.plot import colours, timeline, view
+from commsched.timeline import Span, Timeline, measure, write
+
+HASH = "3fa9c1d2e4b5a697" * 4
+STREAMS = ("compute", "encode", "inside", "between", "decode")
+
+
+def training(ranks=4, buckets=30, steps=4, kind="predicted", slower=0.0, seed=0):
+    """Steps of forward, backward, encode, exchanges in two streams, decode and apply.
+
+    An exchange is over on all ranks at once, some time after the last one came. `slower` stretches
+    the exchanges and, at random, everything else.
+    """
+    rng, spans, begin = np.random.default_rng(seed), [], np.zeros(ranks)
+    for step in range(steps):
+        begin = _step(spans, begin, buckets, step, slower, rng)
+    made = Timeline.of(
+        spans, kind=kind, plan_hash=HASH, ranks=ranks, streams=STREAMS, meta={"net": "resnet50"}
+    )
+    return measure.waiting_filled(made)
+
+
+def _step(spans, begin, buckets, step, slower, rng):
+    share = np.linspace(0.4, 1.6, buckets) / buckets  # of the step's work
+
+    def lay(stream, name, start, seconds):
+        end = start + seconds * (1 + slower * rng.random(len(start)))
+        if stream in ("inside", "between"):
+            end = np.full(len(start), start.max() + seconds * (1 + slower))
+        for r in range(len(start)):
+            nbytes = int(seconds * 1e9) if stream in ("inside", "between") else 0
+            spans.append(Span(r, stream, name, step, start[r], end[r], 0.0, nbytes))
+        return end
+
+    now = begin
+    for b in range(buckets):
+        now = lay("compute", f"forward/layer{b}", now, 0.020 * share[b])
+    free, done = dict.fromkeys(STREAMS, now), now
+    for b in reversed(range(buckets)):
+        ready = now = lay("compute", f"backward/layer{b}", now, 0.040 * share[b])
+        for stream, seconds in zip(STREAMS[1:], (0.008, 0.010, 0.045, 0.008), strict=True):
+            if stream in ("inside", "between") or b % 3 == 0:
+                name = f"b{b}/{stream}" if "code" in stream else f"b{b}/{stream}/exchange"
+                ready = lay(stream, name, np.maximum(ready, free[stream]), seconds * share[b])
+                free[stream] = ready
+        done = np.maximum(done, ready)
+    return lay("compute", "b0/apply", np.maximum(now, done), 0.003)
+
+
+@pytest.fixture
+def both():
+    return training(), training(kind="measured", slower=0.1, seed=1)
+
+
+def test_a_png_is_a_png(both, tmp_path):
+    timeline.draw(*both, tmp_path / "t.png")
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["t.png"]
+
+
+def test_an_svg_says_what_it_shows(both, tmp_path):
+    timeline.draw(*both, tmp_path / "t.svg")
+    text = (tmp_path / "t.svg").read_text()
+    for words in (
+        "resnet50, 4 ranks, plan 3fa9c1d2e4b5, step",
+        "ms predicted",
+        "ms measured, error -",
+        "rank 3",
+        "backward",
+        "exposed: compute is idle",
+        "b29",
+    ):
+        assert words in text
+
+
+def test_the_same_picture_is_the_same_file(both, tmp_path):
+    for name in ("a.svg", "b.svg"):
+        timeline.draw(*both, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+@pytest.mark.parametrize("buckets", [3, 30, 100])
+def test_labels_never_overlap_and_stay_in_their_bars(buckets):
+    t = training(buckets=buckets)
+    shown = view.view(t, 1)
+    figure = timeline._figure([shown], {0: "", 1: ""}, "title")
+    figure.set_dpi(150)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    axes = figure.axes[0]
+    labels = [text for text in axes.texts if text.get_zorder() == 5]
+    assert labels
+    boxes = [text.get_window_extent(renderer) for text in labels]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    bars = [
+        axes.transData.transform(path.get_extents().get_points())
+        for collection in axes.collections
+        if collection.get_zorder() == 2
+        for path in collection.get_paths()
+    ]
+    for box in boxes:
+        assert any(
+            low[0] <= box.x0 and box.x1 <= high[0] and low[1] <= box.y0 and box.y1 <= high[1]
+            for low, high in bars
+        )
+
+
+def test_of_many_ranks_the_telling_ones_are_drawn_and_named_so(tmp_path):
+    t = training(ranks=20, buckets=3)
+    slow = (t.rank == 13) & measure.computes(t)
+    t.end[slow] += 1e-4  # a straggler; the small overlaps this makes are drawn, too
+    timeline.draw(t, None, tmp_path / "t.svg")
+    text = (tmp_path / "t.svg").read_text()
+    assert "8 of 20 ranks (first, median and slowest)" in text
+    assert "rank 13" in text
+    assert "rank 0" in text
+
+
+def test_chosen_ranks_are_drawn(both, tmp_path):
+    timeline.draw(*both, tmp_path / "t.svg", step=2, ranks=[3, 1])
+    text = (tmp_path / "t.svg").read_text()
+    assert "2 of 4 ranks, plan 3fa9c1d2e4b5, step 2" in text
+    assert "rank 1" in text
+    assert "rank 2" not in text
+
+
+def test_a_step_is_shown_until_its_last_exchange_ends():
+    spans = [
+        Span(0, "compute", "forward/a", 0, 1.0, 2.0, 0.0, 0),
+        Span(0, "inside", "b/exchange", 0, 2.0, 5.0, 0.5, 8),
+        Span(0, "compute", "forward/a", 1, 3.0, 6.0, 0.0, 0),
+    ]
+    shown = view.view(Timeline.of(spans, kind="predicted", plan_hash=HASH, ranks=1), 0)
+    assert shown.length == 4.0
+    assert [(s.step, s.start, s.end) for s in shown.spans] == [(0, 0, 1), (0, 1, 4), (1, 2, 4)]
+    assert [(a, b) for _, a, b in zip(*shown.exposed, strict=True)] == [(1.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "stream", "wanted"),
+    [
+        ("forward/conv1", "compute", colours.FORWARD),
+        ("backward/apply", "compute", colours.BACKWARD),
+        ("b3/apply", "compute", colours.APPLY),
+        ("b3/encode", "encode", colours.CODEC),
+        ("loss", "compute", colours.OTHER),
+        ("forward/send", "inside", colours.EXCHANGE),
+    ],
+)
+def test_operations_have_the_colour_of_their_kind(name, stream, wanted):
+    assert colours.look(name, stream) is wanted
+
+
+def test_what_cannot_be_drawn_is_said(both, tmp_path):
+    with pytest.raises(CommschedError, match=r"cannot draw '.gif' files; use .png or .svg"):
+        timeline.draw(*both, tmp_path / "t.gif")
+    with pytest.raises(CommschedError, match="step 9 is not in the timeline; it has steps 0 to 3"):
+        timeline.draw(*both, tmp_path / "t.png", step=9)
+    with pytest.raises(CommschedError, match="rank 4 has no spans in step"):
+        timeline.draw(*both, tmp_path / "t.png", ranks=[4])
+    with pytest.raises(CommschedError, match="no spans"):
+        timeline.draw(both[0].select(both[0].rank > 9), None, tmp_path / "t.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_odd_names_are_drawn_as_they_are(tmp_path):
+    spans = [Span(0, "compute", r"forward/$x^{<&", 0, 0.0, 1.0, 0.0, 0)]
+    t = Timeline.of(spans, kind="measured", plan_hash="", ranks=1)
+    timeline.draw(t, None, tmp_path / "t.svg")
+    assert "forward/$x^{&lt;&amp;" in (tmp_path / "t.svg").read_text()
+
+
+def test_the_command_draws(both, tmp_path, capsys):
+    paths = [tmp_path / "predicted.json", tmp_path / "measured.json"]
+    for path, t in zip(paths, both, strict=True):
+        write(path, t)
+    out = tmp_path / "t.svg"
+    assert main(["plot", *map(str, paths), "-o", str(out), "--ranks", "0,2", "--step", "1"]) == 0
+    assert "2 of 4 ranks" in out.read_text()
+    assert main(["plot", str(paths[0]), "-o", str(tmp_path / "t.html")]) == 2
+    assert main(["plot", str(paths[0]), "-o", str(out), "--ranks", "0-2"]) == 2
+    assert "whole numbers such as 0,3, got '0-2'" in capsys.readouterr().err

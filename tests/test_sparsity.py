@@ -1,0 +1,160 @@
+"""Sparsity laws against sums over every row, closed forms and drawn supports."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.errors import CommschedError
+from commsched.ir import Sparsity
+from commsched.ir.sparsity import Law
+
+densities = st.floats(1e-6, 1.0)
+
+
+@st.composite
+def sparsities(draw: st.DrawFn) -> Sparsity:
+    laws: tuple[Law, ...] = get_args(Law)
+    law = draw(st.sampled_from(laws))
+    if law == "dense":
+        return Sparsity()
+    density = draw(densities)
+    if law == "zipf":
+        rows, exponent = draw(st.integers(2, 10_000)), draw(st.sampled_from([0.0, 0.5, 1.0, 1.7]))
+        return Sparsity(law="zipf", density=density, rows=rows, exponent=exponent)
+    if law == "curve":
+        more = sorted(draw(st.lists(st.floats(density, 1.0), max_size=4)))
+        ranks = sorted(draw(st.sets(st.integers(2, 999), min_size=len(more), max_size=len(more))))
+        points = ((1.0, density), *zip(map(float, ranks), more, strict=True))
+        return Sparsity(law="curve", density=density, curve=points)
+    return Sparsity(law=law, density=density)
+
+
+@given(law=sparsities(), merged=st.lists(st.integers(1, 5000), min_size=1, max_size=8))
+def test_summing_more_ranks_never_empties_a_tensor(law: Sparsity, merged: list[int]) -> None:
+    ranks = np.array(sorted(merged))
+    density = law.after(ranks)
+    assert density.shape == ranks.shape
+    assert np.all(np.diff(density) >= -1e-12)
+    assert np.all(density <= 1 + 1e-12)
+    assert np.all(density >= law.density * (1 - 1e-12))
+    assert float(law.after(1)) == pytest.approx(law.density, rel=1e-12)
+
+
+@given(
+    law=sparsities(), numel=st.integers(20_000, 10**9), merged=st.integers(1, 999), data=st.data()
+)
+def test_ranges_add_up_to_the_whole_tensor(
+    law: Sparsity, numel: int, merged: int, data: st.DataObject
+) -> None:
+    cuts = data.draw(st.lists(st.integers(0, numel), max_size=6))
+    edges = np.array([0, *sorted(cuts), numel])
+    parts = law.nonzeros(numel, edges[:-1], edges[1:], merged)
+    assert np.all(parts >= -1e-9 * numel)
+    assert np.all(parts <= np.diff(edges) * (1 + 1e-9) + 1e-6)
+    assert parts.sum() == pytest.approx(float(law.after(merged)) * numel, rel=1e-9)
+
+
+@given(law=sparsities(), numel=st.integers(20_000, 10**6))
+def test_each_range_may_sum_a_different_number_of_ranks(law: Sparsity, numel: int) -> None:
+    start, stop, merged = np.array([0, 9, 9]), np.array([9, numel, numel]), np.array([1, 3, 7])
+    together = law.nonzeros(numel, start, stop, merged)
+    alone = [
+        law.nonzeros(numel, start[i : i + 1], stop[i : i + 1], int(k))[0]
+        for i, k in enumerate(merged)
+    ]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0, 1.5])
+@pytest.mark.parametrize("rows", [2, 300, 4096, 4097, 200_000])
+def test_zipf_equals_the_sum_over_every_row(rows: int, exponent: float) -> None:
+    law = Sparsity(law="zipf", density=0.05, rows=rows, exponent=exponent)
+    weights = np.arange(1, rows + 1.0) ** -exponent
+    miss = np.log1p(-weights / weights.sum())
+    low, high = 1e-9, 1e15  # draws: the reference solves for them anew
+    for _ in range(200):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if -np.expm1(middle * miss).mean() < 0.05 else (low, middle)
+    want = [-np.expm1(k * high * miss).mean() for k in (1, 2, 16, 500)]
+    np.testing.assert_allclose(law.after(np.array([1, 2, 16, 500])), want, rtol=1e-5)  # cells
+    first = -np.expm1(3 * high * miss)[: rows // 2].sum() * 8
+    got = law.nonzeros(rows * 8, np.array([0]), np.array([rows // 2 * 8]), 3)
+    np.testing.assert_allclose(got, first, rtol=2e-5)
+
+
+@given(density=st.floats(1e-4, 0.9), ranks=st.integers(2, 500), between=st.floats(0, 1))
+def test_a_curve_of_two_uniform_points_is_uniform(
+    density: float, ranks: int, between: float
+) -> None:
+    uniform = Sparsity(law="uniform", density=density)
+    last = float(uniform.after(ranks))
+    if last > 1 - 1e-9:  # no digits left of 1 - density
+        return
+    curve = Sparsity(law="curve", density=density, curve=((1.0, density), (float(ranks), last)))
+    k = np.array(round(1 + between * (ranks - 1)))
+    np.testing.assert_allclose(curve.after(k), uniform.after(k), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        Sparsity(law="uniform", density=0.03),
+        Sparsity(law="mask", density=0.5),
+        Sparsity(law="curve", density=0.2, curve=((1.0, 0.2), (8.0, 0.4))),
+        Sparsity(law="zipf", density=0.03, rows=5_000),
+        Sparsity(law="zipf", density=0.03, rows=5_001),  # rows do not divide the elements
+    ],
+)
+def test_drawn_supports_follow_the_law(law: Sparsity) -> None:
+    numel, draws, rng = 40_000, 200, np.random.default_rng(7)
+    edges = np.array([0, 100, 3000, 20_000, numel])
+    counts = []
+    for _ in range(draws):
+        support = law.support(numel, rng)
+        assert np.all(np.diff(support) > 0)
+        assert support[0] >= 0
+        assert support[-1] < numel
+        counts.append(np.histogram(support, edges)[0])
+    want = law.nonzeros(numel, edges[:-1], edges[1:], 1)
+    error = np.std(counts, axis=0) / draws**0.5
+    assert np.all(np.abs(np.mean(counts, axis=0) - want) < 5 * error + 1)  # 5 sigma, 1e-6 per range
+
+
+def test_unions_of_drawn_supports_fill_up_as_predicted() -> None:
+    law, numel, merged = Sparsity(law="zipf", density=0.02, rows=2_000), 16_000, 12
+    rng, found = np.random.default_rng(3), []
+    for _ in range(50):
+        union = np.unique(np.concatenate([law.support(numel, rng) for _ in range(merged)]))
+        found.append(len(union) / numel)
+    error = np.std(found) / 50**0.5
+    assert abs(np.mean(found) - float(law.after(merged))) < 5 * error  # 5 sigma
+
+
+def test_a_dense_support_is_every_element() -> None:
+    rng = np.random.default_rng(0)
+    assert Sparsity().support(7, rng).tolist() == list(range(7))
+    assert Sparsity(law="uniform", density=1e-9).support(7, rng).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"law": "poisson"}, "no sparsity law named 'poisson'"),
+        ({"law": "uniform", "density": 0.0}, "density must be in"),
+        ({"law": "uniform", "density": float("nan")}, "density must be in"),
+        ({"density": 0.5}, "law 'dense' has density 1, got 0.5"),
+        ({"law": "zipf", "density": 0.5}, "needs rows in"),
+        ({"law": "zipf", "density": 0.5, "rows": 9, "exponent": -1.0}, "needs an exponent in"),
+        ({"law": "uniform", "density": 0.5, "rows": 9}, "belong to law 'zipf'"),
+        ({"law": "curve", "density": 0.5}, "must start at"),
+        ({"law": "curve", "density": 0.5, "curve": ((1.0, 0.4),)}, "must start at"),
+        ({"law": "curve", "density": 0.5, "curve": ((1.0, 0.5), (2.0, 0.4))}, "not descend"),
+        ({"law": "mask", "density": 0.5, "curve": ((1.0, 0.5),)}, "belongs to law 'curve'"),
+    ],
+)
+def test_a_law_that_cannot_hold_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(CommschedError, match=message):
+        Sparsity(**fields)  # type: ignore[arg-type]
