@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from commsched.cli import table
+from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.ir import file as graph_file
 from commsched.machine import file as machine_file
@@ -90,7 +90,7 @@ def plan(args: argparse.Namespace) -> None:
         return
     print(headline(made))
     if args.explain:
-        print(table.text(REASONS, reasons(made)))
+        print(table(REASONS, reasons(made), {1, 5, 7}))
     print(f"written to {args.output}")
 
 

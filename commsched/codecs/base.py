@@ -18,6 +18,7 @@ Floats = npt.NDArray[np.float64]
 class Codec(ABC):
     """Writes a run of float32 values as a packet, a 1-D array that MPI sends as bytes.
 
+    A packet that was received may be an array of bytes: `decode` and `add` view it as they need.
     A packet whose length follows from the number of values (`fixed`) has no header: the plan, whose
     hash all ranks compare, already says what it is. Any other packet describes itself.
     """

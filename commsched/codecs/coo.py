@@ -49,13 +49,16 @@ class Coo(Codec):
     @staticmethod
     def _open(packet: Array, numel: int) -> tuple[Array, Array]:
         """Split a packet into indices and values, both (nnz,)."""
-        tag, count = packet[:HEADER].view(np.int64) if len(packet) >= HEADER else (0, 0)
-        if tag != TAG or len(packet) != HEADER + 8 * count:
+        tag, count = packet[:HEADER].view(np.int64).tolist() if len(packet) >= HEADER else (0, 0)
+        if tag != TAG or count < 0 or len(packet) != HEADER + 8 * count:
             raise CommschedError(f"a packet of {len(packet)} B is not a coordinate list")
         body = packet[HEADER:]
         index = body[: 4 * count].view(np.int32)
-        if count and not (index[0] >= 0 and index[-1] < numel):
-            raise CommschedError(f"a coordinate list reaches beyond its run of {numel} elements")
+        if count and not (index[0] >= 0 and index[-1] < numel and (index[1:] > index[:-1]).all()):
+            raise CommschedError(
+                f"a coordinate list must ascend within its run of {numel} elements; this one has"
+                f" indices from {index.min()} to {index.max()}"
+            )
         return index, body[4 * count :].view(np.float32)
 
 

@@ -23,10 +23,10 @@ class Dense(Codec):
 
     def decode(self, packet: Array, out: Array) -> None:
         if packet is not out:
-            out[:] = packet
+            out[:] = packet.view(np.float32)
 
     def add(self, packet: Array, out: Array) -> None:
-        out += packet
+        out += packet.view(np.float32)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(4.0 * (stop - start))

@@ -31,10 +31,10 @@ class Half(Codec):
         return self._narrow(values)
 
     def decode(self, packet: Array, out: Array) -> None:
-        out[:] = self._widen(packet)
+        out[:] = self._widen(packet.view(np.uint16))
 
     def add(self, packet: Array, out: Array) -> None:
-        out += self._widen(packet)
+        out += self._widen(packet.view(np.uint16))
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(2.0 * (stop - start))

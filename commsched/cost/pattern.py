@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,64 +14,58 @@ Floats = npt.NDArray[np.float64]
 Each = Floats | float  # (m,) one number per move, or one for all of them
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Pattern:
-    """Link parameters of the moves src[i] -> dst[i] of a round.
+class Shape(NamedTuple):
+    """Who sends to whom.
 
-    A pattern is whole where every rank sends and receives one move; clocks are then kept in the
-    order of `src`, so that senders need no indexing, and receivers none but a rotation where all
-    moves reach equally far.
+    A pattern is whole where every rank sends and receives one move. Clocks are then kept in the
+    order of `src`, so that senders need no indexing, and receivers but a rotation where all moves
+    reach equally far.
     """
 
     src: Ints  # (m,)
     dst: Ints  # (m,)
-    order: Ints | None  # whole: src; None there: ranks ascend
     whole: bool
-    turn: int | None  # whole: move i ends where move (i + turn) % m starts; None: no such number
+    order: Ints | None  # whole: src; None there: ranks ascend
+    turn: int | None  # whole: move i ends where move (i + turn) % m starts; None: not so
     back: Ints  # whole: move back[i] ends where move i starts
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Link parameters of the moves of a round."""
+
+    shape: Shape
     away: Each  # L + o, s: from a message's start to its first byte at the other end
     overhead: Each  # o, s
-    per_byte: Each  # G, s/B, with the share of the NIC
-    curves: tuple[tuple[Ints, Link], ...] = ()  # moves whose link has a measured curve
+    per_byte: Each  # G, s/B, with the share of the NIC; 0 where a curve stands for it
+    curves: tuple[tuple[Ints | slice, Link], ...] = ()  # moves whose link has a measured curve
 
     @cached_property
     def away_back(self) -> Each:
         """Whole: `away` of the move that ends where move i starts."""
-        return self.away if isinstance(self.away, float) else self.away[self.back]
+        return self.away if isinstance(self.away, float) else self.away[self.shape.back]
 
     @cached_property
-    def even(self) -> tuple[float, float, Link | None] | None:
-        """o, G and curve where they are the same for all moves, else None."""
+    def speed(self) -> tuple[float, float, tuple[int, ...]] | None:
+        """What `busy` depends on where it is the same for all moves, to compare; else None."""
         if not (isinstance(self.overhead, float) and isinstance(self.per_byte, float)):
             return None
-        if not self.curves:
-            return self.overhead, self.per_byte, None
-        (moves, link), *others = self.curves
-        one = not others and len(moves) == len(self.src)
-        return (self.overhead, self.per_byte, link) if one else None
+        if not all(isinstance(moves, slice) for moves, _ in self.curves):
+            return None
+        return self.overhead, self.per_byte, tuple(id(link) for _, link in self.curves)
 
-    @cached_property
-    def least(self) -> tuple[float, float]:
-        """The least o, s, and the least G, s/B."""
-        return float(np.min(self.overhead)), float(np.min(self.per_byte))
+    def least(self, nbytes: float) -> float:
+        """Seconds that a message of `nbytes` occupies a port at least."""
+        return float(np.min(self.overhead) + nbytes * np.min(self.per_byte))
 
     def busy(self, nbytes: Floats) -> Floats:
-        """Seconds that each message occupies a port, n G + o: (m,)."""
+        """Seconds that each message occupies a port, n G + o: (m,), or any length given `speed`."""
         seconds = nbytes * self.per_byte
         for moves, link in self.curves:
             # A shared NIC can only slow a message down from its measured curve.
             seconds[moves] = np.maximum(seconds[moves], link.wire(nbytes[moves]))
         seconds += self.overhead
         return seconds
-
-
-def busy_evenly(even: tuple[float, float, Link | None], nbytes: Floats) -> Floats:
-    """`Pattern.busy` for any number of messages, with what `Pattern.even` says of each."""
-    overhead, per_byte, link = even
-    seconds = nbytes * per_byte
-    if link is not None:
-        seconds = np.maximum(seconds, link.wire(nbytes))
-    return seconds + overhead
 
 
 class Places:
@@ -91,21 +86,21 @@ class Places:
 
     def pattern(self, rnd: Round) -> Pattern:
         """Derive the speeds of a round's moves, and where they end."""
-        src, dst = rnd.src, rnd.dst
-        place = self._places(src)
-        turn, back = None, src
-        if place is not None:
-            turn, back = _turn(place[dst])
-        order = src if place is not None and place is not self._ranks else None
-        shape = (src, dst, order, place is not None, turn, back)
+        shape = self._shape(rnd.src, rnd.dst)
         if self._one_node:
-            return _pattern(shape, self._machine.inside)
-        inside = self._node[src] == self._node[dst]
+            return _uniform(shape, self._machine.inside)
+        inside = self._node[rnd.src] == self._node[rnd.dst]
         if inside.all():
-            return _pattern(shape, self._machine.inside)
+            return _uniform(shape, self._machine.inside)
         if len(self._links) == 1 and not inside.any():
-            return _pattern(shape, self._machine.between, self._shared(src, dst, ~inside))
+            return _uniform(shape, self._machine.between, self._shared(shape, ~inside))
         return self._mixed(shape, inside)
+
+    def _shape(self, src: Ints, dst: Ints) -> Shape:
+        place = self._places(src)
+        if place is None:
+            return Shape(src, dst, False, None, None, src)
+        return Shape(src, dst, True, None if place is self._ranks else src, *_turn(place[dst]))
 
     def _places(self, src: Ints) -> Ints | None:
         """Where each rank stands in `src`, if every rank does: (p,)."""
@@ -121,28 +116,28 @@ class Places:
             self._seen = src, place
         return self._seen[1]
 
-    def _mixed(self, shape: "_Shape", inside: npt.NDArray[np.bool_]) -> Pattern:
+    def _mixed(self, shape: Shape, inside: npt.NDArray[np.bool_]) -> Pattern:
         """The slower end of each move decides, and the NIC."""
-        src, dst = shape[:2]
+        src, dst = shape.src, shape.dst
         latency, overhead, per_byte = (
             np.where(inside, own, np.maximum(values[self._kind[src]], values[self._kind[dst]]))
             for own, values in zip(_terms(self._machine.inside), self._columns(), strict=True)
         )
         if self._port is not None:
-            per_byte = np.maximum(per_byte, self._shared(src, dst, ~inside))
+            per_byte = np.maximum(per_byte, self._shared(shape, ~inside))
         curves = [(np.flatnonzero(inside), self._machine.inside)]
         for kind, link in enumerate(self._links):
             either = (self._kind[src] == kind) | (self._kind[dst] == kind)
             curves.append((np.flatnonzero(either & ~inside), link))
         found = tuple((moves, link) for moves, link in curves if link.points and len(moves))
-        return _made(shape, latency + overhead, overhead, per_byte, found)
+        return Pattern(shape, _one(latency + overhead), _one(overhead), _one(per_byte), found)
 
     def _columns(self) -> tuple[Floats, Floats, Floats]:
         """L, o and G of each kind of link between nodes."""
         latency, overhead, per_byte = np.array([_terms(link) for link in self._links]).T
         return latency, overhead, per_byte
 
-    def _shared(self, src: Ints, dst: Ints, out: npt.NDArray[np.bool_]) -> Floats:
+    def _shared(self, shape: Shape, out: npt.NDArray[np.bool_]) -> Floats:
         """Seconds per byte of each move on its NICs: a fluid fair share among the round's moves.
 
         Holds for moves of a round that are under way together; ranks that drift apart by more than
@@ -150,43 +145,19 @@ class Places:
         """
         nic, port = self._machine.nic, self._port
         if nic is None or port is None:
-            return np.zeros(len(src))
+            return np.zeros(len(shape.src))
+        src, dst = shape.src, shape.dst
         count = int(port.max()) + 1
         sending = np.bincount(port[src[out]], minlength=count)[port[src]]
         receiving = np.bincount(port[dst[out]], minlength=count)[port[dst]]
         return np.where(out, nic.per_byte * np.maximum(sending, receiving), 0.0)
 
 
-_Shape = tuple[Ints, Ints, Ints | None, bool, int | None, Ints]  # the first fields of a Pattern
-
-
-def _pattern(shape: _Shape, link: Link, shared: Each = 0.0) -> Pattern:
+def _uniform(shape: Shape, link: Link, shared: Each = 0.0) -> Pattern:
     """A pattern whose moves all use one link class."""
     latency, overhead, per_byte = _terms(link)
-    curves = ((np.arange(len(shape[0])), link),) if link.points else ()
-    return _made(shape, latency + overhead, overhead, np.maximum(per_byte, shared), curves)
-
-
-def _made(
-    shape: _Shape,
-    away: Each,
-    overhead: Each,
-    per_byte: Each,
-    curves: tuple[tuple[Ints, Link], ...],
-) -> Pattern:
-    src, dst, order, whole, turn, back = shape
-    return Pattern(
-        src=src,
-        dst=dst,
-        order=order,
-        whole=whole,
-        turn=turn,
-        back=back,
-        away=_one(away),
-        overhead=_one(overhead),
-        per_byte=_one(per_byte),
-        curves=curves,
-    )
+    curves = ((slice(None), link),) if link.points else ()
+    return Pattern(shape, latency + overhead, overhead, _one(np.maximum(per_byte, shared)), curves)
 
 
 def _terms(link: Link) -> tuple[float, float, float]:
@@ -217,4 +188,5 @@ def ports(machine: Machine) -> Ints:
     ranks = np.bincount(node)
     place = np.empty_like(node)
     place[order] = np.arange(len(node)) - np.repeat(np.cumsum(ranks) - ranks, ranks)
-    return node * machine.nic.per_node + place * machine.nic.per_node // ranks[node]
+    port: Ints = node * machine.nic.per_node + place * machine.nic.per_node // ranks[node]
+    return port

@@ -1,4 +1,4 @@
-"""The price of a schedule, round by round: LogGP on send and receive ports, for all ranks at once."""
+"""The price of a schedule, round by round: LogGP on ports, for all ranks at once."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.cost.pattern import Floats, Pattern, Places
+from commsched.cost.work import Work, Works
 from commsched.machine import Group, Machine
 from commsched.methods import Payload
-from commsched.schedule import Round, Schedule
+from commsched.schedule import Schedule
+from commsched.schedule.rounds import Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,102 +40,119 @@ def play(
 
 
 class _Play:
-    """Clocks of all ranks while the rounds go by."""
+    """Clocks of all ranks while the rounds go by, in the order of the current pattern."""
 
     def __init__(
         self, schedule: Schedule, payload: Payload, machine: Machine, group: Group, start: Floats
     ) -> None:
         assert schedule.ranks == group.size == len(start)
         assert schedule.rounds is not None, "the MPI's own collectives have a closed form only"
-        self.schedule, self.payload = schedule, payload
+        self.rounds = schedule.rounds
         self.places = Places(machine, group)
-        self.rate = payload.rate(machine.device)
+        self.works = Works(payload, machine.device)
+        self.order: Ints | None = None  # the rank that each clock is of; None: ranks ascend
         self.start = start
-        self.merged = start.copy()  # all received data is merged
-        self.held = start  # what the current round's senders wait for
-        self.held_round = 0
-        self.send_port = start.copy()
-        self.receive_port = start.copy()
-        self.processor = start.copy()
+        self.kept = start  # `merged` after the rounds that a `waits` names
+        self.merged = start  # all received data is merged
+        self.send_port = start
+        self.receive_port = start
+        self.processor = start
+        self.lag = 0.0  # processor - receive port is at most this, s
         self.sent = np.zeros(len(start))
         self.messages = np.zeros(len(start), np.int64)
+        self.doubled = np.zeros(2 * len(start))
+
     def run(self) -> Played:
-        assert self.schedule.rounds is not None
-        payload, coding = self.payload, self.rate.encode > 0 or self.rate.decode > 0
-        nothing = np.zeros(1)
+        """Play all rounds. No clock is changed in place: several may be one array."""
         pattern: Pattern | None = None
         src = dst = None
-        for number, rnd in enumerate(self.schedule.rounds()):
+        uses = 0
+        for number, rnd in enumerate(self.rounds()):
             if pattern is None or rnd.src is not src or rnd.dst is not dst:
-                src, dst = rnd.src, rnd.dst
-                pattern = self.places.pattern(rnd, self.schedule.ranks)
-            self._wait_for_data(rnd, number)
-            wire = payload.wire(rnd.first, rnd.stop, rnd.merged)
-            raw = payload.raw(rnd.first, rnd.stop) if coding else nothing
-            if pattern.whole:
-                self._whole(rnd, pattern, wire, raw)
+                self._count(pattern, uses)
+                src, dst, uses = rnd.src, rnd.dst, 0
+                pattern = self.places.pattern(rnd)
+                self._reorder(pattern.shape.order)
+            uses += 1
+            held = self.merged if rnd.waits is None else self._held(rnd.waits, number)
+            if pattern.shape.whole:
+                self._whole(self.works.whole(rnd, pattern), pattern, held)
             else:
-                self._some(rnd, pattern, wire, raw)
+                self._some(self.works.some(rnd, pattern), pattern, held)
+        self._count(pattern, uses)
+        self._reorder(None)
         end = np.maximum(np.maximum(self.send_port, self.merged), self.processor)
         return Played(end, self.sent, self.messages)
 
-    def _wait_for_data(self, rnd: Round, number: int) -> None:
-        """Set `held`: when each rank has merged what it received in the rounds it waits for."""
-        waits = number if rnd.waits is None else rnd.waits
+    def _held(self, waits: int, number: int) -> Floats:
+        """When each rank has merged what it received in the first `waits` rounds."""
+        if waits == 0:
+            return self.start
         if waits == number:
-            self.held, self.held_round = self.merged, waits
-        elif waits == 0:
-            self.held, self.held_round = self.start, 0
-        else:
-            assert waits == self.held_round, "a round waits for rounds that nobody waited for yet"
+            self.kept = self.merged
+        return self.kept
 
-    def _merging(self, rnd: Round, wire: Floats, raw: Floats) -> Floats | float:
-        """Processor seconds for a received message."""
-        rate = self.rate
-        if rnd.add:
-            return rate.fixed + wire * rate.add if rate.add else rate.fixed
-        return rate.fixed + raw * rate.decode if rate.decode else 0.0
+    def _count(self, pattern: Pattern | None, uses: int) -> None:
+        if pattern is not None:
+            moves = slice(None) if pattern.shape.whole else pattern.shape.src
+            self.messages[moves] += uses
 
-    def _whole(self, rnd: Round, pattern: Pattern, wire: Floats, raw: Floats) -> None:
-        """Every rank sends and receives one message: the same as `_some`, without indexing."""
-        ready = self.held
-        if self.rate.encode:
-            ready = np.maximum(ready, self.processor) + (self.rate.fixed + raw * self.rate.encode)
-            self.processor = ready
-        leaves = np.maximum(ready, self.send_port)
-        busy = pattern.wire(wire)
-        busy += pattern.overhead
+    def _reorder(self, order: Ints | None) -> None:
+        """Bring all clocks into the order of another pattern."""
+        if order is self.order:
+            return
+        old = np.arange(len(self.start))
+        if self.order is not None:
+            old[self.order] = old.copy()
+        take = old if order is None else old[order]
+        names = "start", "kept", "merged", "send_port", "receive_port", "processor", "sent"
+        for name in (*names, "messages"):
+            setattr(self, name, getattr(self, name)[take])
+        self.order = order
+
+    def _whole(self, work: Work, pattern: Pattern, held: Floats) -> None:
+        """Every rank sends and receives one message: as `_some`, but nearly without indexing."""
+        wire, busy, busy_back, code, merge, least, most = work
+        shape, size = pattern.shape, len(wire)
+        ready = held
+        if code is not None:
+            self.processor = ready = np.maximum(held, self.processor) + code
+            self.lag = np.inf
+        leaves = np.maximum(ready, self.send_port, out=self.doubled[size:])
         self.send_port = leaves + busy
-        leaves += pattern.away
-        arrives = leaves[pattern.back]
+        if shape.turn is None:
+            arrives = leaves[shape.back]
+            arrives += pattern.away_back
+        else:
+            first = size - shape.turn
+            self.doubled[first:size] = self.doubled[first + size :]
+            arrives = self.doubled[first : first + size] + pattern.away_back
         np.maximum(arrives, self.receive_port, out=arrives)
-        arrives += busy[pattern.back]
+        arrives += busy_back
         self.receive_port = arrives
-        merging = self._merging(rnd, wire, raw)
-        merged = np.maximum(arrives, self.processor)
-        merged += merging if isinstance(merging, float) else merging[pattern.back]
-        self.processor = self.merged = merged
+        if self.lag > least:  # else whatever arrives finds the processor idle
+            arrives = np.maximum(arrives, self.processor)
+        self.lag = max(0.0, self.lag - least) + most
+        self.merged = self.processor = arrives if merge is None else arrives + merge
         self.sent += wire
-        self.messages += 1
 
-    def _some(self, rnd: Round, pattern: Pattern, wire: Floats, raw: Floats) -> None:
-        """Some ranks send, some receive; each at most one message."""
-        src, dst = pattern.src, pattern.dst
-        ready = self.held[src]
-        if self.rate.encode:
-            coding = self.rate.fixed + raw * self.rate.encode
-            ready = np.maximum(ready, self.processor[src]) + coding
-            self.processor = self.processor.copy()
-            self.processor[src] = ready
-        leaves = np.maximum(ready, self.send_port[src])
-        busy = pattern.wire(wire) + pattern.overhead
-        self.send_port[src] = leaves + busy
-        arrives = np.maximum(leaves + pattern.away, self.receive_port[dst]) + busy
-        self.receive_port = self.receive_port.copy()
-        self.receive_port[dst] = arrives
-        merged = np.maximum(arrives, self.processor[dst]) + self._merging(rnd, wire, raw)
-        # Copies, not changes in place: `held` may still be one of these.
-        self.processor, self.merged = self.processor.copy(), self.merged.copy()
-        self.processor[dst] = self.merged[dst] = merged
-        self.sent[src] += wire
-        self.messages[src] += 1
+    def _some(self, work: Work, pattern: Pattern, held: Floats) -> None:
+        """Some ranks send, some receive; each at most one message. Ranks ascend."""
+        src, dst = pattern.shape.src, pattern.shape.dst
+        processor, send_port, receive_port, merged = (
+            clock.copy()
+            for clock in (self.processor, self.send_port, self.receive_port, self.merged)
+        )
+        ready = held[src]
+        if work.code is not None:
+            processor[src] = ready = np.maximum(ready, processor[src]) + work.code
+        leaves = np.maximum(ready, send_port[src])
+        send_port[src] = leaves + work.busy
+        arrives = np.maximum(leaves + pattern.away, receive_port[dst]) + work.busy
+        receive_port[dst] = arrives
+        arrives = np.maximum(arrives, processor[dst])
+        processor[dst] = merged[dst] = arrives if work.merge is None else arrives + work.merge
+        self.processor, self.send_port = processor, send_port
+        self.receive_port, self.merged = receive_port, merged
+        self.lag = np.inf
+        self.sent[src] += work.wire

@@ -13,6 +13,9 @@ from commsched.ir.sparsity import Law, Sparsity
 from commsched.units import significant
 
 
+FORMAT: Literal["commsched-net/1"] = "commsched-net/1"
+
+
 class SparsityFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A `sparsity` object of a net file; models/README.md explains the keys."""
 
@@ -94,7 +97,7 @@ def from_data(data: Any, where: str) -> Graph:
 def to_data(graph: Graph) -> dict[str, Any]:
     """Turn a graph into plain JSON data; `from_data` of it gives equal data again."""
     net = NetFile(
-        format="commsched-net/1",
+        format=FORMAT,
         name=graph.name,
         source=graph.source or "not stated",
         batch=graph.batch,

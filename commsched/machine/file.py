@@ -13,6 +13,9 @@ from commsched.units import significant
 Points = tuple[tuple[float, float], ...]
 
 
+FORMAT: Literal["commsched-machine/1"] = "commsched-machine/1"
+
+
 class LinkFile(
     msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True
 ):
@@ -89,6 +92,7 @@ class MachineFile(
     overrides: tuple[OverrideFile, ...] = ()
     device: DeviceFile
     jitter: float = 0.0
+    startup_us: float = 0.0
     overlap: float = 1.0
     native_us: Points = ()
 
@@ -122,6 +126,7 @@ def from_data(data: Any, where: str) -> Machine:
             device=_device(file.device),
             overrides=_overrides(file.overrides),
             jitter=significant(file.jitter),
+            startup=significant(file.startup_us * 1e-6),
             overlap=significant(file.overlap),
             native=_points(file.native_us),
             source=file.source,
@@ -135,7 +140,7 @@ def to_data(machine: Machine) -> dict[str, Any]:
     counts = [machine.node_of_rank.count(0), machine.nodes]
     regular = machine.node_of_rank == tuple(n for n in range(counts[1]) for _ in range(counts[0]))
     file = MachineFile(
-        format="commsched-machine/1",
+        format=FORMAT,
         name=machine.name,
         source=_source(machine.source),
         nodes=counts[1] if regular else None,
@@ -149,6 +154,7 @@ def to_data(machine: Machine) -> dict[str, Any]:
         ),
         device=_device_file(machine.device),
         jitter=significant(machine.jitter),
+        startup_us=significant(machine.startup * 1e6),
         overlap=significant(machine.overlap),
         native_us=_points_file(machine.native),
     )

@@ -22,8 +22,8 @@ class Phase:
 
     State keys that every method shares: "gradient" (numel,) float32, which take may overwrite;
     "result" (numel,) float32, the sum, which the last give leaves; "rank" and "ranks", the
-    member's number in the group and the group's size. A method adds keys of its own, which live
-    from step to step.
+    member's number in the group and the group's size; "seed", "step" and "name" (the launch's),
+    the key of random numbers. A method adds keys of its own, which live from step to step.
     """
 
     name: str  # "" where a method has one phase

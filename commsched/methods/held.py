@@ -33,9 +33,10 @@ class Held(Protocol):
 class Reduced:
     """A bucket that is summed block by block in place (all-reduce, reduce-scatter).
 
-    A codec that rounds or drops changes what is held to what was sent, so that all ranks end with
-    equal bits. If the state has "lost", (n,) float32, the difference is added to it: the rank that
-    rounds or drops keeps the loss, also of sums that it merged.
+    A codec that rounds or drops changes what is held to what was sent, and at the end what was
+    added to but never sent, so that all ranks end with equal bits. If the state has "lost", (n,)
+    float32, the difference is added to it: the rank that rounds or drops keeps the loss, also of
+    sums that it merged.
     """
 
     def __init__(self, values: Array, payload: Payload, state: State, own: slice | None) -> None:
@@ -45,6 +46,7 @@ class Reduced:
         self._codec = payload.codec
         self._state = state
         self._own = own
+        self._added = np.zeros(len(self._cuts) - 1, np.bool_)  # since it was last coded
 
     def _run(self, first: int, stop: int) -> Array:
         return self._values[self._cuts[first] : self._cuts[stop]]
@@ -53,6 +55,7 @@ class Reduced:
         run = self._run(first, stop)
         start = self._cuts[first]
         packet = self._codec.encode(run, self._state, start)
+        self._added[first:stop] = False
         if not self._codec.lossless:
             lost = self._state.get("lost")
             if lost is not None:
@@ -64,9 +67,11 @@ class Reduced:
 
     def add(self, first: int, stop: int, packet: Array) -> None:
         self._codec.add(packet, self._run(first, stop))
+        self._added[first:stop] = True
 
     def put(self, first: int, stop: int, packet: Array) -> None:
         run = self._run(first, stop)
+        self._added[first:stop] = False
         if packet is not run:
             self._codec.decode(packet, run)
 
@@ -78,9 +83,13 @@ class Reduced:
         return self._codec.packet(self._cuts[stop] - self._cuts[first])
 
     def result(self) -> Array:
-        if self._own is None:
-            return self._values
-        return self._run(self._own.start, self._own.stop)
+        if self._own is not None:
+            return self._run(self._own.start, self._own.stop)
+        if not self._codec.lossless:
+            edges = np.flatnonzero(np.diff(self._added, prepend=False, append=False))
+            for first, stop in edges.reshape(-1, 2).tolist():
+                self.take(first, stop)
+        return self._values
 
 
 class Gathered:

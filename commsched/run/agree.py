@@ -27,12 +27,8 @@ def check_launcher() -> None:
 
 def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
     """Refuse a wrong number of ranks, and ranks that hold different plans."""
-    if comm.size != plan.machine.size:
-        raise CommschedError(
-            f"the plan is for {plan.machine.size} ranks, but {comm.size} were started; use"
-            f" 'mpiexec -n {plan.machine.size}'"
-        )
     mine = np.frombuffer(plan.hash.encode(), np.uint8).copy()
+    assert len(mine) == 64, "only a plan as its file gives it back can be run"
     least, most = np.empty_like(mine), np.empty_like(mine)
     comm.Allreduce(mine, least, op=MPI.MIN)
     comm.Allreduce(mine, most, op=MPI.MAX)
@@ -40,6 +36,11 @@ def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
         raise CommschedError(
             f"the ranks hold different plans: rank {comm.rank} has {plan.hash[:12]}...; give all"
             " ranks the same file"
+        )
+    if comm.size != plan.machine.size:  # on all ranks alike, now that they hold the same plan
+        raise CommschedError(
+            f"the plan is for {plan.machine.size} ranks, but {comm.size} were started; use"
+            f" 'mpiexec -n {plan.machine.size}'"
         )
 
 

@@ -33,12 +33,14 @@ class Board:
         self.failure: BaseException | None = None
         self.closed = False
         self.status: dict[str, Status] = {}
+        self.moved = now()  # when an operation was last done
         self._done: dict[tuple[int, str], float] = {}
 
     def mark(self, step: int, name: str, when: float) -> None:
         """Post that an operation is done."""
         with self.changed:
             self._done[step, name] = when
+            self.moved = now()
             self.changed.notify_all()
 
     def forget_before(self, step: int) -> None:

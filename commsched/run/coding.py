@@ -35,7 +35,8 @@ class Buckets:
             member = group.ranks.index(rank) if rank in group.ranks else -1
             numel = sum(stop - start for _, start, stop in launch.pieces)
             buffer = np.zeros(numel, np.float32)  # touched now, not inside the first step
-            self.states.append({"gradient": buffer, "rank": member, "ranks": group.size})
+            state = {"gradient": buffer, "rank": member, "ranks": group.size}
+            self.states.append(state | {"seed": plan.seed, "step": 0, "name": launch.name})
         self._held: dict[int, Held] = {}
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
@@ -46,17 +47,23 @@ class Buckets:
 
     def encode(self, step: int, op: Op) -> None:
         """Gather the launch's gradient where its first phase begins, and run the phase's take."""
-        state = self.states[op.launch]
         if op.phase == 0:
-            self._worker.gradient(step, op.launch, state["gradient"])
-        self._held[op.launch] = hold(self._phase(op), state)
+            self._gather(step, op.launch)
+        self._held[op.launch] = hold(self._phase(op), self.states[op.launch])
 
-    def exchange(self, op: Op) -> Ready:
+    def _gather(self, step: int, launch: int) -> None:
+        state = self.states[launch]
+        state["step"] = step
+        self._worker.gradient(step, launch, state["gradient"])
+
+    def exchange(self, step: int, op: Op) -> Ready:
         """What to exchange for an Exchange or a Decide."""
         if op.kind is Kind.EXCHANGE:
             return Ready(self._phase(op).schedule, self._held[op.launch])
         choice = phases_of(self._plan, op.launch)[op.phase]
         assert isinstance(choice, Choice)
+        if op.phase == 0:
+            self._gather(step, op.launch)  # no encode comes before, and the vote reads it
         state = self.states[op.launch]
         vote = np.array([choice.vote(state)], np.float64).view(np.uint8)
         group = self._plan.group(self._plan.launches[op.launch])

@@ -17,12 +17,11 @@ from commsched.program import Kind, Op
 from commsched.run.board import Board, Status
 from commsched.run.clock import now
 from commsched.run.coding import Buckets, communicators
+from commsched.run.pacer import Pacer
 from commsched.run.record import Recorder
 from commsched.run.transfer import Exchange, Waiting, begin
 from commsched.units import nbytes, seconds
 
-SPIN = 100e-6  # s of polling without a sleep after the last event
-LONGEST = 500e-6  # s, the longest sleep while an exchange is under way
 IDLE = 0.1  # s between looks at the deadlines
 GRACE = 2.0  # s that the other ranks get to say what they wait for before the job is aborted
 ALARM = 1  # tag on the control communicator
@@ -36,6 +35,7 @@ class Active:
     op: Op
     exchange: Exchange
     start: float
+    moved: float  # when it last got on
 
 
 class Communication(threading.Thread):
@@ -70,8 +70,7 @@ class Communication(threading.Thread):
             self._abort(describe(error))
 
     def _loop(self) -> None:
-        quiet = now()
-        pause = 0.0
+        pacer = Pacer()
         while True:
             started = self._start()
             if self._board.failure is not None:
@@ -80,12 +79,9 @@ class Communication(threading.Thread):
                 self.cpu = time.thread_time()
                 return
             if self._progress() or started:
-                quiet, pause = now(), 0.0
-            elif self._active and now() - quiet > SPIN:
-                pause = min(LONGEST, pause * 1.5 + 10e-6)
-                time.sleep(pause)
+                pacer.busy()
             elif self._active:
-                time.sleep(0)  # let other threads and ranks have the core
+                pacer.rest()
             self._look()
 
     def _start(self) -> bool:
@@ -103,10 +99,11 @@ class Communication(threading.Thread):
         for stream, step, op in fresh:
             launch = self._plan.launches[op.launch]
             start = now()
-            schedule, held = self._buckets.exchange(op)
+            schedule, held = self._buckets.exchange(step, op)
             comm = self._comms[launch.stream, launch.group]
             tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
-            self._active[stream] = Active(step, op, begin(schedule, held, comm, tag), start)
+            exchange = begin(schedule, held, comm, tag)
+            self._active[stream] = Active(step, op, exchange, start, now())
         return bool(fresh)
 
     def _progress(self) -> bool:
@@ -117,7 +114,9 @@ class Communication(threading.Thread):
                 del self._active[stream]
                 self._finish(stream, active)
                 moved = True
-            moved = moved or active.exchange.moves != before
+            if active.exchange.moves != before:
+                active.moved = now()
+                moved = True
         return moved
 
     def _finish(self, stream: str, active: Active) -> None:
@@ -136,8 +135,10 @@ class Communication(threading.Thread):
         self.cpu = time.thread_time()
         if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
             self._say_and_wait(self.describe(self._looked), GRACE + 2.0)
-        late = [s for s in self._statuses().values() if s.waits]
-        if any(self._looked - s.since > self._timeout for s in late):
+        # Who waits for something on this rank is late only if nothing on this rank gets on.
+        since = [active.moved for active in self._active.values()]
+        since += [max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits]
+        if any(self._looked - moment > self._timeout for moment in since):
             self._alarm()
 
     def _statuses(self) -> dict[str, Status]:
@@ -145,7 +146,7 @@ class Communication(threading.Thread):
         for stream, active in self._active.items():
             what = " and ".join(map(self._waiting(active), active.exchange.waiting()))
             found[stream] = Status(
-                active.step, active.op.name, f"waits {what}".rstrip(), active.start, True
+                active.step, active.op.name, f"waits {what}".rstrip(), active.moved, True
             )
         return found
 

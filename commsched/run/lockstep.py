@@ -22,10 +22,10 @@ def exchange(schedule: Schedule, held: list[Held]) -> None:
             merge(first, stop, packet)
 
 
-def fresh_states(gradients: list[Array]) -> list[State]:
+def fresh_states(gradients: list[Array], seed: int = 0, name: str = "") -> list[State]:
     """State of each rank before its first launch, with its gradient, (numel,) float32."""
-    ranks = len(gradients)
-    return [{"gradient": g, "rank": r, "ranks": ranks} for r, g in enumerate(gradients)]
+    same = {"ranks": len(gradients), "seed": seed, "step": 0, "name": name}
+    return [{"gradient": g, "rank": r, **same} for r, g in enumerate(gradients)]
 
 
 def run_method(

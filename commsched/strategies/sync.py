@@ -1,7 +1,9 @@
 """Synchronous data parallelism: every gradient is summed over all ranks before it is applied."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
+from commsched.errors import CommschedError
 from commsched.ir import Layer
 from commsched.methods import Choice, phases_of
 from commsched.plan.model import Param, Plan
@@ -30,48 +32,11 @@ class Sync(Strategy):
     }
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
-        late = self.settings(plan)["overlap"] == "forward"
-        ops: list[Op] = []
-        waiting = list(range(len(plan.launches)))  # buckets not yet applied in this pass
-        home = {t.name: layer.name for layer in plan.graph.layers for t in layer.tensors}
-        for layer in plan.graph.layers:
-            if late and step > 0:
-                used = [i for i in waiting if _reads(plan, i, layer, home)]
-                waiting = [i for i in waiting if i not in used]
-                ops += [self._apply(plan, i, steps_back=1) for i in used]
-            ops.append(self._compute(plan, layer, "forward"))
-        for layer in reversed(plan.graph.layers):
-            ops.append(self._compute(plan, layer, "backward"))
-        for i in sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority):
-            ops += _exchange(plan, i)
-        if not late:
-            ops += [self._apply(plan, i, steps_back=0) for i in waiting]
-        everyone = Role(ranks=plan.machine.everyone.ranks, ops=tuple(ops))
-        return Program(step=step, roles=(everyone,))
-
-    def _compute(self, plan: Plan, layer: Layer, direction: str) -> Op:
-        seconds = plan.graph.seconds(layer, plan.machine.device)
-        return Op(
-            kind=Kind.COMPUTE,
-            name=f"{direction}/{layer.name}",
-            stream="compute",
-            seconds=seconds[0] if direction == "forward" else seconds[1],
-            layer=layer.name,
-        )
-
-    def _apply(self, plan: Plan, index: int, steps_back: int) -> Op:
-        traffic = OPTIMIZERS[str(self.settings(plan)["optimizer"])][1]
-        launch = plan.launches[index]
-        numel = sum(stop - start for _, start, stop in launch.pieces)
-        last = _exchange(plan, index)[-1].name
-        return Op(
-            kind=Kind.APPLY,
-            name=f"{launch.name}/apply",
-            stream="compute",
-            after=(After(last, steps_back),),
-            seconds=numel * traffic / plan.machine.device.bandwidth,
-            launch=index,
-        )
+        settings = self.settings(plan)
+        late, optimizer = settings["overlap"] == "forward", str(settings["optimizer"])
+        ops = _ops(plan, late, optimizer, step > 0)
+        role = Role(ranks=plan.machine.everyone.ranks, ops=ops)
+        return Program(step=step, roles=(role,))
 
     def memory(self, plan: Plan) -> Memory:
         state = OPTIMIZERS[str(self.settings(plan)["optimizer"])][0]
@@ -85,9 +50,69 @@ class Sync(Strategy):
         )
 
 
-def _reads(plan: Plan, index: int, layer: Layer, home: Mapping[str, str]) -> bool:
-    """Whether a layer's forward needs a bucket's tensors."""
-    return any(home[piece.tensor] == layer.name for piece in plan.launches[index].pieces)
+@lru_cache(maxsize=16)
+def _ops(plan: Plan, late: bool, optimizer: str, later_step: bool) -> tuple[Op, ...]:
+    """The operations of the first step, or of any later one: the same objects every step."""
+    _check(plan)
+    ops: list[Op] = []
+    waiting = list(range(len(plan.launches)))  # buckets not yet applied in this pass
+    home = {t.name: layer.name for layer in plan.graph.layers for t in layer.tensors}
+    readers = [{home[piece.tensor] for piece in launch.pieces} for launch in plan.launches]
+    for layer in plan.graph.layers:
+        if late and later_step:
+            used = [i for i in waiting if layer.name in readers[i]]
+            waiting = [i for i in waiting if i not in used]
+            ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
+        ops.append(_compute(plan, layer, "forward"))
+    for layer in reversed(plan.graph.layers):
+        ops.append(_compute(plan, layer, "backward"))
+    for i in sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority):
+        ops += _exchange(plan, i)
+    if not late:
+        ops += [_apply(plan, i, optimizer, steps_back=0) for i in waiting]
+    return tuple(ops)
+
+
+def _check(plan: Plan) -> None:
+    """Refuse launches that mean something else than a gradient's sum over all ranks."""
+    everyone = list(plan.machine.everyone.ranks)
+    for launch in plan.launches:
+        if launch.group and sorted(launch.group) != everyone:
+            what = f"among {len(launch.group)} of {len(everyone)} ranks"
+        elif launch.payload != "gradient":
+            what = f"a {launch.payload}"
+        elif launch.every != 1 or launch.lag != 0:
+            what = f"every {launch.every} steps, merged {launch.lag} steps later"
+        else:
+            continue
+        raise CommschedError(
+            f"launch {launch.name!r} exchanges {what}; strategy 'sync' exchanges gradients among"
+            " all ranks in every step"
+        )
+
+
+def _compute(plan: Plan, layer: Layer, direction: str) -> Op:
+    forward, backward = plan.graph.seconds(layer, plan.machine.device)
+    return Op(
+        kind=Kind.COMPUTE,
+        name=f"{direction}/{layer.name}",
+        stream="compute",
+        seconds=forward if direction == "forward" else backward,
+        layer=layer.name,
+    )
+
+
+def _apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
+    launch = plan.launches[index]
+    numel = sum(stop - start for _, start, stop in launch.pieces)
+    return Op(
+        kind=Kind.APPLY,
+        name=f"{launch.name}/apply",
+        stream="compute",
+        after=(After(_exchange(plan, index)[-1].name, steps_back),),
+        seconds=numel * OPTIMIZERS[optimizer][1] / plan.machine.device.bandwidth,
+        launch=index,
+    )
 
 
 def _exchange(plan: Plan, index: int) -> list[Op]:

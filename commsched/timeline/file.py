@@ -5,6 +5,7 @@ microseconds since the run's start, in whole nanoseconds. `otherData` carries wh
 Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -138,6 +139,10 @@ def read(path: str | Path) -> Timeline:
     wrong = check.problem(timeline)
     if wrong:
         raise CommschedError(f"{path}: {wrong}")
+    if left and parts.newer(left, Path(path)):
+        later = f"{path}: a later run to this file did not end; its parts lie beside it"
+        meta = {**timeline.meta, "warnings": [*timeline.warnings, later]}
+        return replace(timeline, meta=meta)
     return timeline
 
 

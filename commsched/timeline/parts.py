@@ -113,6 +113,14 @@ def find(path: str | Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def newer(found: Mapping[int, Path], path: Path) -> bool:
+    """Tell whether any of the parts was written after the file `path`."""
+    try:
+        return any(p.stat().st_mtime_ns > path.stat().st_mtime_ns for p in found.values())
+    except OSError:  # removed meanwhile, by the run that ended
+        return False
+
+
 def remove_parts(path: str | Path) -> None:
     """Delete the parts of `path`: before a run, and after its merged timeline is written."""
     for part in find(path).values():

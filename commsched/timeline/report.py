@@ -35,7 +35,7 @@ def table(c: "Comparison", limit: int | None) -> str:
         ("hidden communication", c.hidden),
         *((f"busy: {stream}", pair) for stream, pair in c.streams),
     ]
-    head = ["", "predicted ms", "measured ms", "difference ms", "error"]
+    head = ["in ms", "predicted", "measured", "difference", "error"]
     lines += aligned([head, *([name, *_cells(pair)] for name, pair in totals)])
     if c.operations:
         lines += ["", *_operations(c, limit)]
@@ -55,8 +55,8 @@ def _operations(c: "Comparison", limit: int | None) -> list[str]:
     shown = ranked if limit is None else ranked[:limit]
     if not shown:
         return [f"{len(ranked)} operations compared"]
-    head = ["operation", "stream", "predicted ms", "measured ms", "difference ms", "error"]
-    head += ["pred. wait ms", "meas. wait ms", "pred. size", "meas. size"]
+    head = ["operation, in ms", "stream", "predicted", "measured", "difference", "error"]
+    head += ["wait pred.", "wait meas.", "size pred.", "size meas."]
     lines = aligned([head, *map(_row, shown)], left=2)
     if len(shown) < len(ranked):
         lines.append(f"... and {len(ranked) - len(shown)} more with smaller differences")

@@ -1,0 +1,1 @@
+"""Benchmarks that print rates and ratios measured in one run."""

@@ -1,0 +1,99 @@
+"""`commsched bench`: rates and ratios, measured in one run."""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from commsched.cli.table import table
+from commsched.units import nbytes, seconds
+
+EXAMPLE = """example:
+  commsched bench simulator
+  mpiexec -n 4 commsched bench all-reduce
+  mpiexec -n 2 commsched bench overlap
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "bench",
+        help="rates of the simulator; under mpiexec, exchanges and overlap",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=", ".join(sorted(BENCHES)))
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=bench)
+
+
+def bench(args: argparse.Namespace) -> None:
+    """Run one benchmark and print its table."""
+    BENCHES[args.name](args.json)
+
+
+def simulator(as_json: bool) -> None:
+    """Pricing and simulation, on one core, without mpiexec."""
+    from commsched.bench.simulator import rows
+
+    found = []
+    for row in rows():
+        found.append(row)
+        if not as_json:
+            print(f"{row.what:48}  {seconds(row.seconds):>10}  {row.result}  (asked: {row.bar})")
+    if as_json:
+        print(json.dumps([row._asdict() for row in found], indent=1))
+
+
+def all_reduce(as_json: bool) -> None:
+    """Every dense all-reduce of ours against the MPI's own, 1 KB to 64 MB."""
+    from mpi4py import MPI
+
+    from commsched.run import bench as runtime
+
+    comm = MPI.COMM_WORLD
+    runtime.check_ranks(comm, 2)
+    cells = list(runtime.all_reduce(comm))
+    if comm.rank != 0:
+        return
+    if as_json:
+        print(json.dumps([cell._asdict() for cell in cells], indent=1))
+        return
+    header = ("size", "MPI us", *(f"{name} us" for name in runtime.COLLECTIVES), "best/MPI")
+    rows = [
+        (
+            nbytes(cell.nbytes),
+            f"{cell.mpi * 1e6:.0f}",
+            *(f"{cell.ours[name] * 1e6:.0f}" for name in runtime.COLLECTIVES),
+            f"{min(cell.ours.values()) / cell.mpi:.2f}",
+        )
+        for cell in cells
+    ]
+    print(f"all-reduce of float32 on {comm.size} ranks, median of the slowest rank")
+    print(table(header, rows, set(range(len(header)))))
+
+
+def overlap(as_json: bool) -> None:
+    """How much of a 32 MB exchange passes under emulated compute."""
+    from mpi4py import MPI
+
+    from commsched.run import bench as runtime
+
+    comm = MPI.COMM_WORLD
+    runtime.check_ranks(comm, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        found = runtime.overlap(comm, Path(folder) / "overlap.json")
+    if found is None:
+        return
+    share = 1 - found.exposed / found.exchange
+    if as_json:
+        print(json.dumps({**found._asdict(), "hidden_share": share}, indent=1))
+        return
+    print(
+        f"exchange of 32 MB on {comm.size} ranks: {seconds(found.exchange)}, of it"
+        f" {share:.1%} hidden under compute; polling takes {found.polling:.1%} of a core"
+    )
+
+
+BENCHES = {"simulator": simulator, "all-reduce": all_reduce, "overlap": overlap}

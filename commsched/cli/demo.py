@@ -1,0 +1,117 @@
+"""`commsched demo`: plan, simulate, run on 4 ranks, compare, plot - the main job in one command."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from commsched import timeline
+from commsched.cli.plan import headline
+from commsched.errors import CommschedError
+from commsched.ir import file as graph_file
+from commsched.machine import file as machine_file
+from commsched.plan import Plan
+from commsched.plan import file as plan_file
+from commsched.planner import Request, make_plan
+from commsched.simulate import simulate
+from commsched.simulate.report import lines, report
+from commsched.timeline.compare import compare
+
+EXAMPLE = """example:
+  commsched demo
+  commsched demo --net bert-base --ranks 2 --steps 20 -o out
+"""
+# The net's bytes and times are scaled so that the run ends soon on two cores. Compute is stretched
+# so that it lasts about as long as the communication of a CPU: then there is something to hide.
+NET, SCALE, STRETCH = "resnet50", 0.25, 12.0
+CALIBRATE = 4.0  # s
+RUN_LIMIT = 300.0  # s
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "demo",
+        help="plan, simulate, run on 4 ranks, compare and plot, in under a minute",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("-o", "--output", type=Path, default=Path("demo"), metavar="FOLDER")
+    p.add_argument("--net", default=NET, help=f"default: {NET}")
+    p.add_argument("--ranks", type=int, default=4, help="default: 4")
+    p.add_argument("--steps", type=int, default=15, help="default: 15")
+    p.add_argument("--scale", type=float, default=SCALE, help=f"of bytes and seconds: {SCALE}")
+    p.add_argument("--stretch", type=float, default=STRETCH, help=f"of compute: {STRETCH}")
+    p.set_defaults(run=demo)
+
+
+def demo(args: argparse.Namespace) -> None:
+    """Run the whole loop, saying what happens."""
+    folder: Path = args.output
+    if args.ranks < 1 or args.steps < 3:
+        raise CommschedError("the demo needs --ranks of at least 1 and --steps of at least 3")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommschedError(f"{folder}: cannot be made: {error.strerror}") from None
+    print(f"1. measuring this machine with {args.ranks} ranks ({CALIBRATE:.0f} s)", flush=True)
+    machine = folder / "machine.json"
+    under_mpiexec(args.ranks, ["calibrate", "-o", str(machine), "--seconds", str(CALIBRATE)])
+    print(f"2. planning {args.net}, bytes and times x {args.scale}, compute x {args.stretch}")
+    graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
+    plan = make_plan(Request(graph=graph, machine=machine_file.read(machine)))
+    plan_file.write(folder / "plan.json", plan)
+    print(f"   {headline(plan)}")
+    print("3. simulating it", flush=True)
+    prediction = simulate(plan, args.steps)
+    predicted = prediction.timeline()
+    timeline.write(folder / "predicted.json", predicted)
+    print("\n".join(f"   {line}" for line in lines(report(prediction))))
+    print(f"4. running the same plan with mpiexec -n {args.ranks}, {args.steps} steps", flush=True)
+    measured = run(plan, folder, args)
+    print("5. predicted against measured")
+    print(compare(predicted, measured).table(12))
+    from commsched.plot.timeline import draw
+
+    draw(predicted, measured, folder / "demo.png")
+    print(f"{folder}/: machine.json, plan.json, predicted.json, measured.json, demo.png")
+
+
+def run(plan: Plan, folder: Path, args: argparse.Namespace) -> timeline.Timeline:
+    """Execute the plan on real ranks and read its timeline."""
+    measured = folder / "measured.json"
+    words = ["run", str(folder / "plan.json"), "-o", str(measured), "--steps", str(args.steps)]
+    under_mpiexec(args.ranks, words)
+    return timeline.read(measured)
+
+
+def under_mpiexec(ranks: int, words: list[str]) -> None:
+    """Run a commsched command on real ranks; an interrupt or a timeout leaves no rank behind."""
+    from commsched.run.launcher import environment, find_mpiexec
+
+    command = [*find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "commsched", *words]
+    process = subprocess.Popen(
+        command, env={**os.environ, **environment()}, start_new_session=True
+    )
+    try:
+        status = process.wait(RUN_LIMIT)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        raise CommschedError(f"{words[0]} took more than {RUN_LIMIT:.0f} s") from None
+    except BaseException:
+        _end(process)
+        raise
+    if status != 0:
+        raise CommschedError(f"'{' '.join(command)}' ended with status {status}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the launcher, which ends its ranks; then whatever is left of the group."""
+    for what in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, what)
+            process.wait(5)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue

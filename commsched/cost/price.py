@@ -1,0 +1,149 @@
+"""Prices of exchanges and methods: played move by move, or by formula where moves are too many."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from commsched.codecs import CODECS
+from commsched.cost.closed import Cost, closed
+from commsched.cost.pattern import Floats
+from commsched.cost.play import Played, play
+from commsched.machine import Group, Machine
+from commsched.methods import Choice, Method, Payload
+from commsched.methods.direct import route
+from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Schedule
+
+# Moves that are still played, about 10 ms; a ring of 724 ranks has as many.
+LIMIT = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a method costs by itself, without packing and unpacking its bucket."""
+
+    encode: float  # s before the exchanges
+    exchange: float  # s, with the coding at every hop
+    decode: float  # s after them
+    sent: float  # B handed to MPI, mean of the ranks
+    messages: float  # the same
+
+    @property
+    def seconds(self) -> float:
+        return self.encode + self.exchange + self.decode
+
+
+def exchange(
+    schedule: Schedule,
+    payload: Payload,
+    machine: Machine,
+    group: Group,
+    start: Floats,
+    *,
+    limit: int = LIMIT,
+) -> Played:
+    """Price one exchange whose members arrive at `start`, (p,) s.
+
+    Played up to `limit` moves; beyond, the closed form from the latest start on, with mean bytes
+    and messages for every member. `native` has only the latter.
+    """
+    cost: Cost | None = None
+    if schedule.rounds is None:
+        cost = native(schedule, payload, machine, group)
+    elif moves_up_to(schedule, limit) > limit:
+        cost = closed(schedule, payload, machine, group)
+    if cost is None:
+        return play(schedule, payload, machine, group, start)
+    return Played(
+        np.full(len(start), start.max() + cost.seconds),
+        np.full(len(start), cost.sent),
+        np.full(len(start), round(cost.messages), np.int64),
+    )
+
+
+def votes(machine: Machine, group: Group, start: Floats) -> Played:
+    """Price agreeing on one number: a ring all-gather of each member's 8 B, as `run` does it."""
+    schedule = route("all-gather", group)
+    payload = Payload(codec=CODECS["dense"], sizes=lambda: np.full(schedule.blocks, 8.0))
+    return exchange(schedule, payload, machine, group, start)
+
+
+@lru_cache(maxsize=4096)
+def moves_up_to(schedule: Schedule, limit: int) -> int:
+    """Count the moves of a schedule, but stop once there are more than `limit`."""
+    assert schedule.rounds is not None
+    moves = 0
+    for rnd in schedule.rounds():
+        moves += len(rnd.src)
+        if moves > limit:
+            break
+    return moves
+
+
+def native(schedule: Schedule, payload: Payload, machine: Machine, group: Group) -> Cost:
+    """Price the MPI library's own all-reduce: as measured on all ranks of the machine, if it was.
+
+    Otherwise it costs the cheaper of recursive doubling and halving-doubling, between which MPICH
+    chooses by size (Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005); Open MPI's tuned component
+    has both to choose from. The payload counts as sent once: what travels is not seen.
+    """
+    if group.size == 1:
+        return Cost(0.0)
+    whole = payload.wire(np.array([0]), np.array([schedule.blocks]), 1)
+    nbytes = float(whole[0])
+    if machine.native and group.size == machine.size:
+        return Cost(measured(machine.native, nbytes), nbytes, 1.0)
+    assert payload.spec is not None
+    seconds = []
+    for name in ("doubling", "halving-doubling"):
+        other = route(name, group)
+        found = closed(other, Payload.reducing(other, payload.codec, payload.spec), machine, group)
+        assert found is not None
+        seconds.append(found.seconds)
+    return Cost(min(seconds), nbytes, 1.0)
+
+
+def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
+    """Seconds at `nbytes` from (bytes, seconds) points: a power law between two and past the last.
+
+    Below the first point its seconds hold: latency is all.
+    """
+    useful = [(x, y) for x, y in points if x > 0 and y > 0]
+    if not useful or nbytes <= useful[0][0]:
+        return points[0][1] if not useful else useful[0][1]
+    x, y = np.log(useful).T
+    at = np.log(nbytes)
+    if at <= x[-1]:
+        return float(np.exp(np.interp(at, x, y)))
+    slope = (y[-1] - y[-2]) / (x[-1] - x[-2]) if len(x) > 1 else 1.0
+    return float(np.exp(y[-1] + slope * (at - x[-1])))
+
+
+def price(
+    method: Method, spec: BucketSpec, machine: Machine, group: Group, *, limit: int = LIMIT
+) -> Price:
+    """Price one launch of a method whose members start together, phase after phase.
+
+    A choice counts as its votes and the phase that is expected of it.
+    """
+    device, start = machine.device, np.zeros(group.size)
+    encode = seconds = decode = sent = messages = 0.0
+    for phase in method.phases(spec, group):
+        played = []
+        if isinstance(phase, Choice):
+            played.append(votes(machine, group, start))
+            phase = phase.then(phase.expected)
+        encode += phase.take_seconds(device)
+        decode += phase.give_seconds(device)
+        schedule, payload = phase.schedule, phase.payload
+        played.append(exchange(schedule, payload, machine, group, start, limit=limit))
+        seconds += sum(float(part.end.max()) for part in played)
+        sent += sum(float(part.sent.mean()) for part in played)
+        messages += sum(float(part.messages.mean()) for part in played)
+    return Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)
+
+
+def method_seconds(method: Method, spec: BucketSpec, machine: Machine, group: Group) -> float:
+    """Seconds of one launch of a method by itself; packing its bucket is not in it."""
+    return price(method, spec, machine, group).seconds

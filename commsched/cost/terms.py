@@ -1,0 +1,131 @@
+"""What the closed forms are made of: seconds of a message, bytes of a share, links of a group."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.cost.pattern import Floats
+from commsched.machine import CodecRate, Group, Link, Machine
+from commsched.methods import Payload
+from commsched.schedule import Schedule
+from commsched.schedule.rounds import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Seconds of a message that uses the slowest of `links`, as in `play`."""
+
+    links: tuple[Link, ...]
+    shared: float = 0.0  # s/B, the share of a NIC
+
+    def port(self, nbytes: Floats) -> Floats:
+        """Seconds on a port, n G + o."""
+        seconds = nbytes * self.shared
+        for link in self.links:
+            seconds = np.maximum(seconds, link.wire(nbytes))
+        return seconds + max(link.overhead for link in self.links)
+
+    def hop(self, nbytes: Floats) -> Floats:
+        """Seconds until it has arrived, L + 2 o + n G."""
+        away = max(link.latency for link in self.links) + max(link.overhead for link in self.links)
+        return away + self.port(nbytes)
+
+
+class Size(NamedTuple):
+    """Messages: wire [B], and raw [B] of float32 values that the codec reads or writes."""
+
+    wire: Floats
+    raw: float
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """Seconds at one end of a message, as in `play`."""
+
+    rate: CodecRate
+
+    def code(self, size: Size) -> float:
+        """Seconds to encode a message."""
+        return self.rate.fixed + size.raw * self.rate.encode if self.rate.encode else 0.0
+
+    def merge(self, size: Size, add: bool) -> Floats:
+        """Seconds to add or decode what arrived."""
+        rate = self.rate
+        if add:
+            return rate.fixed + size.wire * rate.add
+        decode = rate.fixed + size.raw * rate.decode if rate.decode else 0.0
+        return np.full_like(size.wire, decode)
+
+
+class Load:
+    """Mean bytes of messages that carry a share of a payload."""
+
+    def __init__(self, schedule: Schedule, payload: Payload) -> None:
+        self._payload = payload
+        self._first, self._stop = np.array([0]), np.array([schedule.blocks])
+
+    def size(self, share: float, merged: Ints) -> Size:
+        """Messages of `share` of all blocks that sum `merged` ranks, (rounds,).
+
+        The expected bytes of a run are a header and a part that adds up over runs.
+        """
+        if self._payload.sizes is not None:
+            packets = float(np.sum(self._payload.sizes()))
+            return Size(np.full(len(merged), packets * share), 0.0)
+        header = self._payload.wire(self._first, self._first, merged)
+        whole = self._payload.wire(self._first, self._stop, merged)
+        wire = np.broadcast_to(header + (whole - header) * share, merged.shape)
+        return Size(wire, float(self._payload.raw(self._first, self._stop)[0]) * share)
+
+
+Circle = list[tuple[float, Terms]]  # shares of its hops, and their links
+
+
+class Site:
+    """Where a group sits on a machine: the links of its levels, in the order of its nodes."""
+
+    def __init__(self, machine: Machine, group: Group, rate: CodecRate) -> None:
+        self.coding = Coding(rate)
+        self.ranks = group.size
+        self.nodes = len(group.members)
+        self._counts = {len(members) for members in group.members}
+        self.lanes = max(self._counts)  # on the fullest node
+        self.inside = Terms((machine.inside,))
+        self._nic = machine.nic
+        ports = 1 if machine.nic is None else min(machine.nic.per_node, self.lanes)
+        self.crowd = -(-self.lanes // ports)  # ranks that share a port
+        nodes = (group.nodes[members[0]] for members in group.members)
+        self._ends = [machine.overrides.get(node, machine.between) for node in nodes]
+        self._links = tuple(set(self._ends))
+
+    def between(self, flows: int) -> Terms:
+        """The slowest link between nodes while `flows` messages share each port."""
+        return Terms(self._links, self._share(flows))
+
+    def apart(self, distance: int, flows: int) -> Terms:
+        """The slowest link of exchanges at this distance, of which at most `flows` share a port.
+
+        They stay inside nodes where aligned teams of 2 * `distance` ranks fill these.
+        """
+        if self.nodes == 1 or all(count % (2 * distance) == 0 for count in self._counts):
+            return self.inside
+        return self.between(min(flows, distance, self.crowd))
+
+    def circle(self, hops: int, flows: int) -> Circle:
+        """The links of a circle that enters each node once."""
+        if self.nodes == 1:
+            return [(1.0, self.inside)]
+        ends = zip(self._ends, self._ends[1:] + self._ends[:1], strict=True)
+        share = self._share(flows)
+        found = [
+            (count / hops, Terms(tuple(links), share))
+            for links, count in Counter(map(frozenset, ends)).items()
+        ]
+        if hops > self.nodes:
+            found.append(((hops - self.nodes) / hops, self.inside))
+        return found
+
+    def _share(self, flows: int) -> float:
+        return 0.0 if self._nic is None else self._nic.per_byte * flows

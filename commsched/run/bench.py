@@ -1,0 +1,119 @@
+"""Benchmarks of the runtime, under mpiexec: exchanges by size, and how much of one is hidden."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.codecs import CODECS
+from commsched.errors import CommschedError
+from commsched.ir import Graph, Layer, Tensor
+from commsched.machine import Group
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.methods import Payload
+from commsched.methods.direct import route
+from commsched.methods.held import Reduced
+from commsched.plan import BucketSpec, Launch, Piece, Plan
+from commsched.plan import file as plan_file
+from commsched.run import agree
+from commsched.run.calibrate import repeat
+from commsched.run.pacer import complete
+from commsched.run.session import Options
+from commsched.run.session import run as execute
+from commsched.run.transfer import begin
+from commsched.timeline.measure import exposed
+
+SIZES = tuple(2**k for k in range(10, 27, 2))  # 1 KB to 64 MB
+COLLECTIVES = ("ring", "doubling", "halving-doubling", "tree", "direct", "hierarchical", "native")
+SECONDS = 0.15  # for one cell
+
+
+class Cell(NamedTuple):
+    """All-reduce of one size: MPI's own and every one of ours, s."""
+
+    nbytes: int
+    mpi: float
+    ours: dict[str, float]
+
+
+def all_reduce(comm: MPI.Intracomm) -> Iterator[Cell]:
+    """The MPI's blocking all-reduce against our schedules, dense float32."""
+    hosts = agree.gather_text(MPI.Get_processor_name(), comm)
+    names = list(dict.fromkeys(hosts))
+    group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
+    for nbytes in SIZES:
+        values = np.zeros(nbytes // 4, np.float32)
+        mpi = repeat(comm, SECONDS, lambda v=values: comm.Allreduce(MPI.IN_PLACE, v))
+        ours = {name: _ours(comm, group, name, values) for name in COLLECTIVES}
+        yield Cell(nbytes, mpi, ours)
+
+
+def _ours(comm: MPI.Intracomm, group: Group, name: str, values: np.ndarray) -> float:
+    schedule = route(name, group)
+    payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(len(values)))
+    return repeat(
+        comm,
+        SECONDS,
+        lambda: complete(begin(schedule, Reduced(values, payload, {}, None), comm, 0)),
+    )
+
+
+class Hidden(NamedTuple):
+    """How much of an exchange passed under emulated compute."""
+
+    exchange: float  # s, median
+    exposed: float  # s, median
+    polling: float  # processor seconds of the communication thread per s of exchange
+
+
+def overlap(comm: MPI.Intracomm, path: Path, nbytes: int = 32 * 10**6) -> Hidden | None:
+    """Exchange `nbytes` while a layer computes for about twice as long; rank 0 gets the result."""
+    values = np.zeros(nbytes // 4, np.float32)
+    group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
+    alone = _ours(comm, group, "ring", values)
+    plan = _overlap_plan(comm.size, nbytes // 4, 2 * alone)
+    timeline = execute(plan, comm, path, Options(steps=10))
+    if timeline is None:
+        return None
+    big = np.array([name == "big/exchange" for name in timeline.names])[timeline.name]
+    settled = big & (timeline.step > 0)
+    exchange = timeline.end[settled] - timeline.start[settled]
+    total = float((timeline.end[big] - timeline.start[big]).sum())
+    return Hidden(
+        float(np.median(exchange)),
+        float(np.median(exposed(timeline)[:, 1:])),
+        sum(timeline.meta["polling_cpu_s"]) / total,
+    )
+
+
+def _overlap_plan(ranks: int, numel: int, seconds: float) -> Plan:
+    """A large tensor whose gradient comes first, then a layer without one that computes long."""
+    machine = resized(machine_file.load("localhost"), 1, ranks)
+    graph = Graph(
+        name="overlap",
+        layers=(
+            Layer(name="long", forward=1e-3, backward=seconds),
+            Layer(
+                name="big",
+                after=("long",),
+                forward=1e-3,
+                backward=1e-3,
+                tensors=(Tensor(name="big.weight", shape=(numel,)),),
+            ),
+        ),
+        source="made for the benchmark",
+    )
+    piece = Piece("big.weight", 0, numel)
+    launch = Launch(name="big", pieces=(piece,), after="big", method="ring+dense", stream="inside")
+    machine = replace(machine, jitter=0.0)
+    return plan_file.frozen(Plan(graph=graph, machine=machine, launches=(launch,), planner="bench"))
+
+
+def check_ranks(comm: MPI.Intracomm, ranks: int) -> None:
+    """Refuse a benchmark that needs more ranks."""
+    if comm.size < ranks:
+        raise CommschedError(f"this benchmark needs {ranks} ranks; use 'mpiexec -n {ranks}'")

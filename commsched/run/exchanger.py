@@ -1,0 +1,404 @@
+"""`commsched.Exchanger`: a training loop hands over gradients and gets them back summed."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from commsched.codecs import Array
+from commsched.errors import CommschedError
+from commsched.ir import Graph
+from commsched.plan import Plan
+from commsched.plan import file as plan_file
+from commsched.program import Kind, Program, Role
+from commsched.run import agree
+from commsched.run.board import Status
+from commsched.run.clock import now
+from commsched.run.engine import Engine
+from commsched.run.measured import Measurement, check_writable
+from commsched.run.record import Recorder
+from commsched.strategies import STRATEGIES
+
+Gradient = npt.NDArray[np.float32]
+
+
+class Place(NamedTuple):
+    """Elements [start, stop) of a tensor lie from element `at` on in a launch's bucket."""
+
+    launch: int
+    at: int
+    start: int
+    stop: int
+
+    @property
+    def bucket(self) -> slice:
+        return slice(self.at, self.at + self.stop - self.start)
+
+
+def places_of(plan: Plan) -> dict[str, tuple[Place, ...]]:
+    """Where each tensor travels, by ascending elements; tensors in the order they come back."""
+    found: dict[str, list[Place]] = {}
+    last: dict[str, int] = {}
+    order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
+    for position, index in enumerate(order):
+        at = 0
+        for name, start, stop in plan.launches[index].pieces:
+            found.setdefault(name, []).append(Place(index, at, start, stop))
+            last[name] = position
+            at += stop - start
+    names = sorted(found, key=last.__getitem__)
+    return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
+
+
+class Handover:
+    """Which tensors of a step were handed over and waited for, and the layers that completes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._layers = graph.layers[::-1]
+        self._depth = {layer.name: i for i, layer in enumerate(self._layers)}
+        self._tensors = [t.name for layer in self._layers for t in layer.tensors]
+        self._complete = 0  # layers, in backward order
+        self._taken: set[str] = set()
+        self._waited: set[str] = set()
+        self.step = -1
+
+    def take(self, name: str) -> bool:
+        """Note a tensor as handed over; True where it is the first of a step."""
+        first = self.step < 0 or len(self._waited) == len(self._tensors)
+        if first:
+            self.step += 1
+            self._complete = 0
+            self._taken.clear()
+            self._waited.clear()
+        elif name in self._taken:
+            missing = self._first_not_in(self._taken)
+            if missing is not None:
+                raise CommschedError(
+                    f"step {self.step}: tensor {name!r} was handed over twice; {missing!r} is"
+                    " still missing"
+                )
+            raise CommschedError(
+                f"step {self.step}: tensor {self._first_not_in(self._waited)!r} was not waited"
+                " for; wait for every tensor before the next step"
+            )
+        self._taken.add(name)
+        return first
+
+    def completed(self, all_of_them: bool = False) -> Iterator[str]:
+        """The layers whose backward is over now: theirs and all later layers' tensors are in."""
+        while self._complete < len(self._layers):
+            layer = self._layers[self._complete]
+            if not (all_of_them or self._taken.issuperset(t.name for t in layer.tensors)):
+                return
+            self._complete += 1
+            yield layer.name
+
+    def wait(self, name: str, after: list[str]) -> None:
+        """Note a tensor as waited for; `after` are the layers that its buckets wait for."""
+        if name not in self._taken:
+            raise CommschedError(
+                f"step {max(self.step, 0)}: tensor {name!r} was waited for before it was handed"
+                " over with ready()"
+            )
+        if any(self._depth[layer] >= self._complete for layer in after):
+            raise CommschedError(
+                f"step {self.step}: tensor {name!r} was waited for before"
+                f" {self._first_not_in(self._taken)!r} was handed over, which its bucket needs"
+            )
+        self._waited.add(name)
+
+    @property
+    def over(self) -> bool:
+        """Whether every tensor of the step was waited for."""
+        return len(self._waited) == len(self._tensors)
+
+    def _first_not_in(self, names: set[str]) -> str | None:
+        return next((name for name in self._tensors if name not in names), None)
+
+
+class Caller:
+    """The worker of an engine whose caller computes: gradients are in their buckets already."""
+
+    def __init__(self) -> None:
+        self.results: dict[int, Array] = {}  # launch -> (numel,) float32
+
+    def seconds(self, step: int, nominal: float) -> float:
+        raise AssertionError("the caller computes")
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        """Nothing to do."""
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        self.results[launch] = values
+
+
+class Forgetful(Recorder):
+    """Keeps no spans: a training of a million steps has none to spare memory for."""
+
+    def add(
+        self, stream: str, name: str, step: int, start: float, end: float, nbytes: int = 0
+    ) -> None:
+        """Drop the span."""
+
+
+class Exchanger:
+    """Sums gradients over the ranks of `comm` in the background, as a plan of `sync` says.
+
+    Use it in a with block, on all ranks, from one thread of each:
+
+        with commsched.Exchanger("plan.json", comm) as exchanger:
+            for batch in batches:
+                for name, gradient in backward(batch):  # the last layer's first
+                    exchanger.ready(name, gradient)
+                for name in exchanger.names:
+                    parameters[name] -= rate * exchanger.wait(name)
+
+    A step is over when every tensor has been handed over and waited for; the next `ready` begins
+    the next one. All ranks must leave the block in the same step; what is then under way is
+    brought to its end and dropped. An exception inside the block ends the whole MPI job. Where
+    nothing gets on for `timeout` seconds, all ranks say what they wait for and the job ends, so it
+    must be longer than the longest time that one rank lets the others wait.
+
+    With `timeline`, rank 0 leaves the measured timeline in that file: a compute span
+    "backward/LAYER" lasts from the one before until the gradients of LAYER and of all later layers
+    are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
+    """
+
+    names: tuple[str, ...]  # all tensors, in the order in which their sums come back
+
+    def __init__(
+        self,
+        plan: Plan | str | Path,
+        comm: MPI.Intracomm,
+        *,
+        timeline: str | Path | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        _check_mpi(comm)
+        self._timeline = None if timeline is None else Path(timeline)
+        self._timeout = timeout
+        self._plan = agree.together(lambda: self._checked(plan), comm)
+        agree.check_plan(self._plan, comm)
+        agree.check_same("timeline", str(timeline is not None), comm)
+        self._user_comm = comm
+        self._places = places_of(self._plan)
+        self.names = tuple(self._places)
+        self._whole: dict[str, Gradient] = {}  # where a tensor that is split is put together
+        self._handover = Handover(self._plan.graph)
+        self._caller = Caller()
+        self._engine: Engine | None = None
+        self._since = 0.0  # when the caller's span under way began
+        self._using = -1  # the launch whose result the caller took last, -1 for none
+        self._used: set[int] = set()
+
+    def _checked(self, plan: Plan | str | Path) -> Plan:
+        """What one rank can check by itself."""
+        if not self._timeout > 0:
+            raise CommschedError(f"timeout must be more than 0 seconds, got {self._timeout}")
+        if self._timeline is not None:
+            check_writable(self._timeline)
+        # Frozen anew, so that a plan that was changed after it was made is seen as another one.
+        checked = plan_file.frozen(plan) if isinstance(plan, Plan) else plan_file.read(plan)
+        if checked.strategy != "sync":
+            raise CommschedError(
+                f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}"
+            )
+        for launch in checked.launches:
+            ranks = checked.group(launch).size
+            if ranks != checked.machine.size:
+                raise CommschedError(
+                    f"launch {launch.name!r} exchanges among {ranks} of {checked.machine.size}"
+                    " ranks; an Exchanger sums over all"
+                )
+        return checked
+
+    def __enter__(self) -> "Exchanger":
+        if self._engine is not None:
+            raise CommschedError("an Exchanger is for one with block; make a new one")
+        plan = self._plan
+        self._comm = self._user_comm.Dup()
+        everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._comm.rank)
+        ops = tuple(op for op in everything.ops if op.stream != "compute")
+        self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
+        self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
+        self._measurement = None
+        recorder: Recorder = Forgetful(self._comm.rank, None)
+        if self._timeline is not None:
+            meta = {"compute": "the caller's"}
+            self._measurement = Measurement(plan, self._comm, self._timeline, meta)
+            recorder = self._measurement.recorder
+        self._switch = sys.getswitchinterval()  # an engine shortens it
+        self._engine = Engine(plan, self._comm, self._caller, recorder, self._timeout)
+        self._engine.start()
+        if self._measurement is not None:
+            self._measurement.wait_for_start()
+        self._since = now()
+        return self
+
+    def ready(self, name: str, gradient: Gradient) -> None:
+        """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
+
+        Any order is right; the order of backward overlaps best. Does not wait for other ranks.
+        """
+        engine = self._running()
+        self._check(name, gradient)
+        engine.board.check()
+        if self._handover.take(name):
+            engine.submit(replace(self._program, step=self._handover.step))
+            self._using = -1
+            self._used.clear()
+        places = self._places[name]
+        flat = gradient.reshape(-1) if len(places) > 1 else gradient
+        for place in places:
+            bucket = engine.buckets.states[place.launch]["gradient"][place.bucket]
+            if len(places) > 1:
+                bucket[:] = flat[place.start : place.stop]
+            else:
+                bucket.reshape(gradient.shape)[...] = gradient
+        self._mark()
+
+    def wait(self, name: str) -> Gradient:
+        """Wait for the sum, or mean where the plan says so, of a tensor over all ranks.
+
+        The array has the tensor's shape and stays valid until the next `ready` of this tensor.
+        """
+        engine = self._running()
+        self._known(name)
+        places, launches = self._places[name], self._plan.launches
+        step = self._handover.step
+        self._handover.wait(name, [launches[place.launch].after for place in places])
+        missing = [
+            self._ends[place.launch]
+            for place in places
+            if not engine.board.is_done(step, self._ends[place.launch])
+        ]
+        last = places[-1].launch
+        if missing or last != self._using:
+            self._end_use(step)
+            if missing:
+                self._block(step, name, missing)
+            self._using, self._since = last, now()
+        if self._handover.over:
+            engine.recorder.flush()
+        shape = self._plan.graph.tensors[name].shape
+        parts = [self._caller.results[place.launch][place.bucket] for place in places]
+        if len(parts) == 1:
+            whole: Gradient = parts[0].reshape(shape)
+            return whole
+        if name not in self._whole:
+            self._whole[name] = np.empty(shape, np.float32)
+        np.concatenate(parts, out=self._whole[name].reshape(-1))
+        return self._whole[name]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        engine = self._running()
+        try:
+            if error is not None:
+                raise error
+            self._leave()
+        except BaseException as failure:
+            engine.fail(failure)  # ends the job
+            raise
+        engine.stop()
+        if self._measurement is not None:
+            steps = self._handover.step + 1
+            self._measurement.finish(engine, {"steps": steps})
+        engine.communication.free()
+        self._comm.Free()
+        sys.setswitchinterval(self._switch)
+        self._comm = MPI.COMM_NULL
+
+    def _leave(self) -> None:
+        """Bring what is under way to its end, once all ranks are here."""
+        assert self._engine is not None
+        board, step = self._engine.board, self._handover.step
+        board.status["compute"] = Status(step, "end", "waits for all ranks to leave", now(), True)
+        steps = agree.each(step, self._comm)
+        if min(steps) != max(steps):
+            first, last = steps.index(min(steps)), steps.index(max(steps))
+            raise CommschedError(
+                f"the ranks left the with block after different numbers of steps: rank {first}"
+                f" after {int(min(steps)) + 1}, rank {last} after {int(max(steps)) + 1}"
+            )
+        self._mark(all_of_them=True)
+        self._engine.drain()
+
+    def _running(self) -> Engine:
+        if self._engine is None or self._comm == MPI.COMM_NULL:
+            raise CommschedError("an Exchanger works inside a with block; this one has none")
+        return self._engine
+
+    def _known(self, name: str) -> None:
+        if name not in self._places:
+            shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
+            raise CommschedError(
+                f"no tensor named {name!r} in net {self._plan.graph.name!r}; known: {shown}"
+            )
+
+    def _check(self, name: str, gradient: object) -> None:
+        """Refuse what would be summed wrongly; the values are not looked at."""
+        self._known(name)
+        shape = self._plan.graph.tensors[name].shape
+        if not isinstance(gradient, np.ndarray):
+            kind = type(gradient).__name__
+            raise CommschedError(f"tensor {name!r}: a gradient is a NumPy array, got {kind}")
+        if gradient.dtype != np.float32:
+            raise CommschedError(f"tensor {name!r}: a gradient is float32, got {gradient.dtype}")
+        if gradient.shape != shape:
+            raise CommschedError(
+                f"tensor {name!r}: the gradient's shape must be {list(shape)}, got"
+                f" {list(gradient.shape)}"
+            )
+
+    def _mark(self, all_of_them: bool = False) -> None:
+        """Post the layers whose backward is over, so that their buckets may travel."""
+        assert self._engine is not None
+        if self._handover.step < 0:
+            return
+        for layer in self._handover.completed(all_of_them):
+            end, name = now(), f"backward/{layer}"
+            step = self._handover.step
+            self._engine.recorder.add("compute", name, step, self._since, end)
+            self._engine.board.mark(step, name, end)
+            self._since = end
+
+    def _end_use(self, step: int) -> None:
+        """Record what the caller did with the last result; a bucket has one such span a step."""
+        assert self._engine is not None
+        if self._using >= 0 and self._using not in self._used:
+            name = f"{self._plan.launches[self._using].name}/apply"
+            self._engine.recorder.add("compute", name, step, self._since, now())
+            self._used.add(self._using)
+
+    def _block(self, step: int, name: str, missing: list[str]) -> None:
+        """Wait for the ends of launches, under the deadline."""
+        assert self._engine is not None
+        board = self._engine.board
+        what = f"waits for {', '.join(missing)}"
+        board.status["compute"] = Status(step, f"tensor {name!r}", what, now(), True)
+        board.until(lambda: all(board.is_done(step, end) for end in missing))
+        board.idle("compute")
+
+
+def _check_mpi(comm: object) -> None:
+    """Refuse what no collective call can be made with."""
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        kind = "COMM_NULL" if comm == MPI.COMM_NULL else type(comm).__name__
+        raise CommschedError(f"comm must be an mpi4py Intracomm such as COMM_WORLD, got {kind}")
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise CommschedError(
+            "an Exchanger communicates in a thread of its own, but MPI was initialised without"
+            " THREAD_MULTIPLE; leave mpi4py.rc.thread_level at 'multiple'"
+        )
+    agree.check_launcher()

@@ -1,0 +1,60 @@
+"""A prediction in a few lines: iteration, exposed communication, critical path, memory."""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from commsched.simulate.result import Prediction
+from commsched.timeline.measure import exposed, hidden, iteration_seconds
+from commsched.units import nbytes, seconds
+
+
+def report(prediction: Prediction) -> dict[str, Any]:
+    """Numbers of a prediction, in s and B."""
+    timeline = prediction.timeline()
+    plan, steps = prediction.plan, prediction.steps
+    iterations = iteration_seconds(timeline)
+    settled = slice(1, None) if steps > 1 else slice(None)
+    path: dict[str, float] = defaultdict(float)
+    for part in prediction.critical_path:
+        path[part.stream] += part.seconds / steps
+    memory, limit = prediction.memory, plan.machine.device.memory
+    return {
+        "plan": plan.hash,
+        "ranks": plan.machine.size,
+        "steps": steps,
+        "iteration_seconds": float(np.median(iterations[settled])),
+        "exposed_seconds": float(np.median(exposed(timeline)[:, settled])),
+        "hidden_seconds": float(np.median(hidden(timeline)[:, settled])),
+        "bytes_per_rank_and_step": float(timeline.nbytes.sum()) / steps / timeline.ranks,
+        "critical_path_seconds_per_step": dict(path),
+        "memory_bytes": {**memory._asdict(), "total": memory.total},
+        "memory_limit_bytes": limit,
+        "fits": memory.total <= limit,
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    path = found["critical_path_seconds_per_step"]
+    memory = found["memory_bytes"]
+    shown = ", ".join(f"{stream} {seconds(value)}" for stream, value in path.items())
+    text = [
+        f"iteration {seconds(found['iteration_seconds'])} on {found['ranks']} ranks"
+        f" ({found['steps']} steps, the first left out)",
+        f"communication per step: exposed {seconds(found['exposed_seconds'])}, hidden"
+        f" {seconds(found['hidden_seconds'])}; {nbytes(found['bytes_per_rank_and_step'])} sent"
+        " per rank",
+        f"critical path per step: {shown}",
+        f"memory per rank: {nbytes(memory['total'])} of {nbytes(found['memory_limit_bytes'])}"
+        f" (parameters {nbytes(memory['parameters'])}, gradients {nbytes(memory['gradients'])},"
+        f" optimizer {nbytes(memory['optimizer'])}, activations"
+        f" {nbytes(memory['activations'])}, buckets {nbytes(memory['buckets'])})",
+    ]
+    if not found["fits"]:
+        text.append(
+            "warning: this does not fit the device's memory: every rank of data parallelism holds"
+            " the whole model"
+        )
+    return text

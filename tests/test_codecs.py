@@ -1,0 +1,261 @@
+"""Every codec takes the same exam by being registered; what the formats promise one by one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.codecs import CODECS
+from commsched.codecs.coo import HEADER, TAG
+from commsched.errors import CommschedError
+from commsched.ir import Sparsity
+from commsched.machine import CodecRate, Device
+from commsched.plan import BucketSpec
+from tests.supports import SUPPORTS, gradient
+
+NAMES = list(CODECS)
+EXACT = [name for name in NAMES if CODECS[name].lossless]
+ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}  # largest relative error of a normal number
+LARGEST = {"fp16": 65504.0, "bf16": 3.3895e38}
+DEVICE = Device(name="d", memory=1e9, bandwidth=1e9, flops=1e9)
+
+values32 = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=60)
+
+
+def encoded(name: str, values: np.ndarray) -> np.ndarray:
+    """A packet as it arrives: its own memory, as bytes."""
+    return CODECS[name].encode(values, {}).copy().view(np.uint8)
+
+
+def decoded(name: str, packet: np.ndarray, numel: int) -> np.ndarray:
+    out = np.full(numel, 7.0, np.float32)
+    CODECS[name].decode(packet, out)
+    return out
+
+
+def round_trip(name: str, values: np.ndarray) -> np.ndarray:
+    return decoded(name, encoded(name, values), len(values))
+
+
+def expected_bytes(name: str, spec: BucketSpec, merged: int = 1) -> float:
+    zero, numel = np.zeros(1, np.int64), np.array([spec.numel])
+    (found,) = np.atleast_1d(CODECS[name].nbytes(spec, zero, numel, merged))
+    return float(found)
+
+
+# --- The exam. ---
+
+
+@pytest.mark.parametrize("kind", SUPPORTS)
+@pytest.mark.parametrize("name", EXACT)
+@given(numel=st.integers(1, 300), seed=st.integers(0, 9))
+def test_a_lossless_codec_gives_back_what_it_got(name, kind, numel, seed):
+    values = gradient(kind, 0, numel, seed)
+    np.testing.assert_array_equal(round_trip(name, values), values)
+
+
+@pytest.mark.parametrize("name", EXACT)
+@given(values=values32)
+def test_a_lossless_codec_gives_back_any_numbers(name, values):
+    values = np.array(values, np.float32)
+    np.testing.assert_array_equal(round_trip(name, values), values)
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+@given(values=values32)
+def test_a_rounding_codec_errs_by_less_than_its_last_bit(name, values):
+    values = np.clip(np.array(values, np.float32), -LARGEST[name], LARGEST[name])
+    error = np.abs(round_trip(name, values).astype(np.float64) - values)
+    smallest = 2.0**-25 if name == "fp16" else 2.0**-134  # half of the least subnormal
+    assert (error <= ROUNDING[name] * np.abs(values.astype(np.float64)) + smallest).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(values=values32)
+def test_what_was_decoded_encodes_to_the_same_packet(name, values):
+    if not CODECS[name].addable:
+        pytest.skip("only sums of partial sums are encoded again")
+    packet = encoded(name, np.array(values, np.float32))
+    again = encoded(name, decoded(name, packet, len(values)))
+    np.testing.assert_array_equal(again, packet)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(numel=st.integers(0, 200), seed=st.integers(0, 9), density=st.sampled_from([0.0, 0.1, 1.0]))
+def test_adding_a_packet_is_decoding_and_adding(name, numel, seed, density):
+    rng = np.random.default_rng(seed)
+    values = np.where(rng.random(numel) < density, rng.standard_normal(numel), 0)
+    packet = encoded(name, values.astype(np.float32))
+    total = rng.standard_normal(numel).astype(np.float32)
+    want = total + decoded(name, packet, numel)
+    CODECS[name].add(packet, total)
+    np.testing.assert_array_equal(total, want)
+
+
+@pytest.mark.parametrize("numel", [0, 1, 2, 1000])
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_predicted_exactly_where_the_support_is_known(name, numel):
+    full = np.arange(1, numel + 1, dtype=np.float32)
+    assert encoded(name, full).nbytes == expected_bytes(name, BucketSpec.uniform(numel))
+    if CODECS[name].fixed:
+        empty = np.zeros(numel, np.float32)
+        assert encoded(name, empty).nbytes == expected_bytes(name, BucketSpec.uniform(numel, 0.5))
+        assert CODECS[name].packet(numel).nbytes == encoded(name, full).nbytes
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        Sparsity(law="uniform", density=0.03),
+        Sparsity(law="zipf", density=0.05, rows=400),
+        Sparsity(law="curve", density=0.1, curve=((1, 0.1), (4, 0.3))),
+    ],
+    ids=lambda law: law.law,
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_are_predicted_in_expectation_for_random_supports(name, law):
+    numel, draws = 8000, 200
+    spec = BucketSpec(((law, numel, 0, numel),))
+    rng = np.random.default_rng(1)
+    sizes = []
+    for _ in range(draws):
+        values = np.zeros(numel, np.float32)
+        values[law.support(numel, rng)] = 1.0
+        sizes.append(encoded(name, values).nbytes)
+    # Five standard errors: a right prediction fails once in 1.7 million seeds.
+    slack = 5 * np.std(sizes, ddof=1) / np.sqrt(draws)
+    assert abs(np.mean(sizes) - expected_bytes(name, spec)) <= slack
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_of_a_sum_are_predicted_in_expectation(name):
+    numel, draws, ranks = 4000, 200, 3
+    law = Sparsity(law="uniform", density=0.1)
+    rng = np.random.default_rng(2)
+    sizes = []
+    for _ in range(draws):
+        total = np.zeros(numel, np.float32)
+        for _ in range(ranks):
+            total[law.support(numel, rng)] += 1.0
+        sizes.append(encoded(name, total).nbytes)
+    slack = 5 * np.std(sizes, ddof=1) / np.sqrt(draws)
+    spec = BucketSpec(((law, numel, 0, numel),))
+    assert abs(np.mean(sizes) - expected_bytes(name, spec, merged=ranks)) <= slack
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_broken_gradient_is_seen_after_the_exchange(name):
+    values = np.array([1.0, np.nan, np.inf, -np.inf, 0.0, 2.0], np.float32)
+    got = round_trip(name, values)
+    np.testing.assert_array_equal(got, values)
+    CODECS[name].add(encoded(name, values), got)
+    np.testing.assert_array_equal(got, 2 * values)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_in_the_middle_of_a_bucket_is_coded_alone(name):
+    bucket = np.arange(20, dtype=np.float32)
+    got = np.zeros(20, np.float32)
+    CODECS[name].decode(CODECS[name].encode(bucket[5:9], {}, 5).copy(), got[5:9])
+    CODECS[name].add(CODECS[name].encode(bucket[7:12], {}, 7).copy(), got[7:12])
+    want = [0] * 5 + [5, 6, 14, 16, 9, 10, 11] + [0] * 8
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(bucket, np.arange(20))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_packet_is_read_wherever_it_lies_in_a_message(name):
+    values = np.array([0, 3, 0, -4, 5], np.float32)
+    packet = encoded(name, values)
+    for shift in (1, 3, 8):
+        message = np.concatenate([np.zeros(shift, np.uint8), packet])
+        np.testing.assert_array_equal(decoded(name, message[shift:], 5), values)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_measured_rate_replaces_the_memory_traffic(name):
+    codec = CODECS[name]
+    assert codec.rate(DEVICE).encode == codec.encode_traffic / 1e9
+    measured = CodecRate(encode=1.0, add=2.0, decode=3.0)
+    known = Device(name="d", memory=1e9, bandwidth=1e9, flops=1e9, codecs={name: measured})
+    assert codec.rate(known) is measured
+
+
+# --- One by one. ---
+
+
+def test_fp16_ends_at_its_largest_number():
+    values = np.array([1e6, -1e38, 65504, 65519, 65521], np.float32)
+    np.testing.assert_array_equal(round_trip("fp16", values), [65504, -65504, 65504, 65504, 65504])
+
+
+def test_bf16_rounds_to_nearest_even():
+    values = np.array([0x3F800000, 0x3F808000, 0x3F818000, 0x3F808001], np.uint32)
+    words = encoded("bf16", values.view(np.float32)).view(np.uint16)
+    assert words.tolist() == [0x3F80, 0x3F80, 0x3F82, 0x3F81]
+
+
+def test_the_dense_packet_is_the_bucket_itself():
+    values = np.ones(4, np.float32)
+    assert np.shares_memory(CODECS["dense"].encode(values, {}), values)
+
+
+def test_a_golden_coordinate_list():
+    packet = encoded("coo", np.array([0, 1.5, 0, 0, -2], np.float32))
+    assert packet.tobytes().hex(" ", 4) == (
+        "434f4f00 00000000 02000000 00000000 01000000 04000000 0000c03f 000000c0"
+    )
+
+
+def coo(index: list[int], tag: int = TAG, count: int | None = None) -> np.ndarray:
+    head = np.array([tag, len(index) if count is None else count], np.int64)
+    ones = np.ones(len(index), np.float32)
+    parts = (head, np.array(index, np.int32), ones)
+    return np.concatenate([part.view(np.uint8) for part in parts])
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        np.zeros(0, np.uint8),
+        np.zeros(HEADER - 1, np.uint8),
+        np.zeros(HEADER, np.uint8),
+        coo([1, 2], tag=TAG + 1),
+        coo([1, 2], count=1),
+        coo([1, 2], count=3),
+        coo([], count=-1),
+        coo([], count=2**61),
+        coo([], count=-(2**61)),
+        coo([0, 1])[:-1],
+        coo([-1, 3]),
+        coo([3, 10]),
+        coo([2, 2]),
+        coo([4, 3]),
+        coo([0, 99, 5]),
+        coo([0, -99, 5]),
+    ],
+    ids=lambda packet: f"{len(packet)}-bytes",
+)
+@pytest.mark.parametrize("reader", ["decode", "add"])
+def test_a_malformed_coordinate_list_is_refused(reader, packet):
+    with pytest.raises(CommschedError, match="coordinate list"):
+        getattr(CODECS["coo"], reader)(packet, np.zeros(10, np.float32))
+
+
+@given(content=st.binary(max_size=64), known=st.booleans())
+def test_random_bytes_are_no_coordinate_list_or_a_right_one(content, known):
+    packet = np.frombuffer(content, np.uint8).copy()
+    if known and len(packet) >= HEADER:
+        packet[:HEADER].view(np.int64)[:] = (TAG, (len(packet) - HEADER) // 8)
+    out = np.full(10, 7.0, np.float32)
+    try:
+        CODECS["coo"].decode(packet, out)
+    except CommschedError:
+        assert (out == 7.0).all()
+    else:
+        assert np.count_nonzero(out) <= (len(packet) - HEADER) // 8
+
+
+def test_an_unknown_codec_is_named_with_the_known_ones():
+    with pytest.raises(CommschedError, match="no codec named 'fp8'; known: bf16, coo, dense, fp16"):
+        CODECS["fp8"]

@@ -1,0 +1,254 @@
+"""What timelines measure and how they compare: laws, grids to count on, and runs by hand."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.timeline import Span, Timeline, measure, write
+from commsched.timeline.compare import compare
+from commsched.timeline.intervals import Intervals, difference, intersection, union
+
+STREAMS = ("compute", "encode", "inside", "between", "decode")
+
+
+def of(*spans, **fields):
+    fields = {"kind": "measured", "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
+    return Timeline.of([Span(*s) for s in spans], **fields)
+
+
+def _build(rows):
+    return of(*[(r, s, n, k, a, a + d, w * d, b) for r, s, n, k, a, d, w, b in rows])
+
+
+whole = st.integers(0, 12).map(float)  # so that sums are exact
+timelines = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(STREAMS),
+        st.sampled_from("abcd"),
+        st.integers(0, 3),
+        whole,
+        whole,
+        st.floats(0, 1),
+        st.integers(0, 1000),
+    ),
+    min_size=1,
+    max_size=30,
+    unique_by=lambda row: (row[0], row[2], row[3]),
+).map(_build)
+
+
+# intervals, against a grid of unit cells
+
+GROUPS, CELLS = 3, 20
+sets = st.lists(
+    st.tuples(st.integers(0, GROUPS - 1), st.integers(0, CELLS), st.integers(0, CELLS)),
+    max_size=12,
+).map(lambda rows: [(g, min(a, b), max(a, b)) for g, a, b in rows])
+
+
+def columns(rows):
+    group, start, end = np.array(rows, float).reshape(-1, 3).T
+    return Intervals(group.astype(np.int64), start, end)
+
+
+def grid(rows):
+    cells = np.zeros((GROUPS, CELLS), bool)
+    for group, start, end in zip(*rows, strict=True):
+        cells[int(group), int(start) : int(end)] = True
+    return cells
+
+
+@given(a=sets, b=sets)
+def test_interval_arithmetic_is_set_arithmetic(a, b):
+    a, b = columns(a), columns(b)
+    cases = {
+        union: (union(a), grid(a)),
+        intersection: (intersection(a, b), grid(a) & grid(b)),
+        difference: (difference(a, b), grid(a) & ~grid(b)),
+    }
+    for found, want in cases.values():
+        np.testing.assert_array_equal(grid(found), want)
+        assert (found.end - found.start).sum() == want.sum()
+        order = np.lexsort((found.start, found.group))
+        np.testing.assert_array_equal(order, np.arange(len(order)))
+        apart = (found.group[1:] != found.group[:-1]) | (found.start[1:] > found.end[:-1])
+        assert apart.all()  # disjoint, and joined where they touch
+
+
+# measures
+
+
+@given(t=timelines)
+def test_exposed_and_hidden_are_what_a_grid_counts(t):
+    seen, steps = measure.ranks_seen(t).tolist(), measure.steps(t).tolist()
+    want = np.zeros((2, len(seen), len(steps)))
+    over = int(t.end.max())
+    for row, rank in enumerate(seen):
+        mine = [s for s in t if s.rank == rank]
+        compute, communication = np.zeros(over, bool), np.zeros(over, bool)
+        for s in mine:
+            kind = {"compute": compute, "inside": communication, "between": communication}
+            kind.get(s.stream, np.zeros(over, bool))[int(s.start) : int(s.end)] = True
+        begins = {}  # column -> the step's start, none before that of an earlier step
+        for column, step in enumerate(steps):
+            of_step = [s for s in mine if s.step == step]
+            first = [s.start for s in of_step if s.stream == "compute"] or [
+                s.start for s in of_step
+            ]
+            if first:
+                begins[column] = max([min(first), *begins.values()])
+        ends = [*list(begins.values())[1:], over]
+        for (column, begin), end in zip(begins.items(), ends, strict=True):
+            cells = slice(int(begin), int(end))
+            want[0, row, column] = (communication & ~compute)[cells].sum()
+            want[1, row, column] = (communication & compute)[cells].sum()
+    np.testing.assert_array_equal(measure.exposed(t), want[0])
+    np.testing.assert_array_equal(measure.hidden(t), want[1])
+
+
+@given(t=timelines)
+def test_overlaps_are_found_if_and_only_if_there_are_any(t):
+    def overlap(a, b):
+        later, earlier = (a, b) if (a.start, a.end) > (b.start, b.end) else (b, a)
+        same = (a.rank, a.stream) == (b.rank, b.stream)
+        return same and later.start < earlier.end
+
+    spans = list(t)
+    some = any(overlap(a, b) for i, a in enumerate(spans) for b in spans[:i])
+    found = measure.overlaps(t)
+    assert bool(found) == some
+    assert all(overlap(a, b) for a, b in found)
+
+
+@given(t=timelines)
+def test_nobody_waits_longer_than_until_the_last_one_comes(t):
+    filled = measure.waiting_filled(t)
+    for before, after in zip(t, filled, strict=True):
+        same = [s for s in t if (s.name, s.step) == (before.name, before.step)]
+        latest = max(
+            (s.start for s in same if measure.is_communication(s.stream)), default=before.start
+        )
+        want = max(min(before.end, latest) - before.start, 0)
+        if not measure.is_communication(before.stream):
+            want = before.waited
+        assert after == before._replace(waited=want)
+
+
+def two_steps(speed=1.0, **fields):
+    """Two ranks, two steps of 4 s: 3 s of compute, an exchange of 2 s for which rank 1 waits."""
+    spans = []
+    for step in range(3):
+        for rank in range(2):
+            begin = 4.0 * step
+            ready = begin + 2 - rank
+            spans += [
+                (rank, "compute", "forward/a", step, begin, begin + 3, 0.0, 0),
+                (rank, "between", "b0/exchange", step, ready, begin + 4, float(rank), 800),
+            ]
+    spans = [(r, s, n, k, a * speed, b * speed, w * speed, m) for r, s, n, k, a, b, w, m in spans]
+    return of(*spans, **{"ranks": 2} | fields)
+
+
+def test_a_small_run_by_hand():
+    t = two_steps()
+    np.testing.assert_array_equal(measure.iteration_seconds(t), [4, 4, 4])
+    np.testing.assert_array_equal(measure.exposed(t), np.ones((2, 3)))
+    np.testing.assert_array_equal(measure.hidden(t), [[1, 1, 1], [2, 2, 2]])
+    np.testing.assert_array_equal(measure.busy(t)[0], [[3, 0, 0, 2, 0]] * 3)
+    np.testing.assert_array_equal(measure.waiting_filled(t).waited, t.waited)
+    assert measure.overlaps(t) == []
+
+
+def test_a_rank_that_was_lost_does_not_change_the_others():
+    t = two_steps()
+    lost = t.select((t.rank == 0) | (t.step == 0))
+    np.testing.assert_array_equal(measure.iteration_seconds(lost), [4, 4, 4])
+
+
+# comparison
+
+
+@given(t=timelines, factor=st.sampled_from([0.5, 1.0, 2.0]))
+def test_a_slower_copy_is_slower_by_that_factor_everywhere(t, factor):
+    slow = t.select(np.arange(len(t)))
+    for column in ("start", "end", "waited"):
+        getattr(slow, column)[:] *= factor
+    c = compare(slow, t)
+    pairs = [c.iteration, c.exposed, c.hidden, *(pair for _, pair in c.streams)]
+    for pair in (*pairs, *(o.seconds for o in c.operations), *(o.waited for o in c.operations)):
+        assert pair.predicted == pytest.approx(factor * pair.measured, rel=1e-12, abs=1e-15)
+    assert all(o.nbytes.difference == 0 for o in c.operations)
+    assert c.only_predicted == c.only_measured == ()
+
+
+def test_golden_table():
+    extra = [(0, "inside", "only/here", 2, 9.0, 9.5, 0.0, 0)]
+    slow = two_steps(kind="predicted", speed=1.25)
+    measured = of(*two_steps(), *extra, ranks=2, clock_uncertainty=2.75, meta={"warnings": ["w"]})
+    c = compare(slow, measured)
+    assert (
+        c.table(limit=0)
+        == """\
+plan h, 2 ranks, medians of 2 predicted and 2 measured steps
+
+in ms                  predicted  measured  difference    error
+iteration               5000.000  4000.000   +1000.000   +25.0%
+exposed communication   1250.000  1000.000    +250.000   +25.0%
+hidden communication    1875.000  1625.000    +250.000   +15.4%
+busy: compute           3750.000  3000.000    +750.000   +25.0%
+busy: encode               0.000     0.000      +0.000        -
+busy: inside               0.000   125.000    -125.000  -100.0%
+busy: between           3125.000  2500.000    +625.000   +25.0%
+busy: decode               0.000     0.000      +0.000        -
+
+2 operations compared
+
+only measured: only/here
+
+* shorter than the clocks' uncertainty of 2.75 s
+
+warning: w"""
+    )
+    lines = c.table(limit=1).split("\n")
+    at = next(i for i, line in enumerate(lines) if line.startswith("operation"))
+    assert lines[at].split("  ")[0] == "operation, in ms"
+    row = "forward/a compute 3750.000 3000.000 +750.000 +25.0% 0.000 0.000 0 B 0 B"
+    assert lines[at + 1].split() == row.split()
+    assert lines[at + 2] == "... and 1 more with smaller differences"
+    exchange = c.table().split("\n")[at + 2]
+    row = "b0/exchange* between 3125.000 2500.000 +625.000 +25.0% 625.000 500.000 800 B 800 B"
+    assert exchange.split() == row.split()
+
+
+def test_only_the_same_plan_and_ranks_compare():
+    t = two_steps()
+    with pytest.raises(CommschedError, match="different plans: predicted 'other', measured 'h'"):
+        compare(two_steps(plan_hash="other"), t)
+    with pytest.raises(CommschedError, match="3 ranks \\(predicted\\) and 2"):
+        compare(two_steps(ranks=3), t)
+    with pytest.raises(CommschedError, match="the measured timeline has no spans"):
+        compare(t, t.select(t.step > 9))
+
+
+def test_the_command_fails_above_the_error_that_is_allowed(tmp_path, capsys):
+    files = [str(tmp_path / "p.json"), str(tmp_path / "m.json")]
+    write(files[0], two_steps(kind="predicted", speed=1.25))
+    write(files[1], two_steps())
+    assert main(["compare", *files, "--fail-above", "25.1%"]) == 0
+    assert "iteration" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        main(["compare", *files, "--json", "--fail-above", "24.9%"])
+    assert caught.value.code == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["iteration"]["ratio"] == pytest.approx(1.25, rel=1e-9)  # whole ns in the file
+    assert data["operations"][1]["predicted_nbytes"] == 800
+    for wrong in ("15", "0.15", "x%", "-1%", "nan%"):
+        with pytest.raises(SystemExit):
+            main(["compare", *files, f"--fail-above={wrong}"])
+        assert "must be a percentage such as 15%" in capsys.readouterr().err
