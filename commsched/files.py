@@ -1,4 +1,4 @@
-"""Strict JSON files: typed, without duplicates or NaN, written under a temporary name and renamed."""
+"""Strict JSON files: typed, no duplicates, no NaN; written under another name, then renamed."""
 
 import json
 import math
@@ -42,8 +42,11 @@ def parse(text: str | bytes, where: str) -> Any:
         data = json.loads(
             text, object_pairs_hook=_unique, parse_constant=_reject_constant, parse_float=_finite
         )
-        if ("\\u" if isinstance(text, str) else b"\\u") in text:
-            msgspec.json.encode(data)  # an escape may hide half a character, which nothing can print
+        escaped = "\\u" in text if isinstance(text, str) else b"\\u" in text
+        if escaped:
+            msgspec.json.encode(
+                data
+            )  # an escape may hide half a character, which nothing can print
         return data
     except RecursionError:
         raise CommschedError(f"{where}: nested too deeply; see models/README.md") from None
@@ -65,7 +68,9 @@ def read_text(path: str | Path) -> str:
     path = Path(path)
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise CommschedError(f"{path}: larger than {MAX_BYTES} bytes, which is the most allowed")
+            raise CommschedError(
+                f"{path}: larger than {MAX_BYTES} bytes, which is the most allowed"
+            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise CommschedError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -81,6 +81,16 @@ def test_what_was_decoded_encodes_to_the_same_packet(name, values):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@given(values=values32, cut=st.integers(0, 60))
+def test_runs_that_were_coded_apart_are_coded_together_without_further_loss(name, values, cut):
+    if not CODECS[name].addable:
+        pytest.skip("only sums of partial sums are encoded again")
+    runs = np.split(np.array(values, np.float32), [min(cut, len(values))])
+    joined = np.concatenate([round_trip(name, run) for run in runs])
+    np.testing.assert_array_equal(round_trip(name, joined), joined)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @given(numel=st.integers(0, 200), seed=st.integers(0, 9), density=st.sampled_from([0.0, 0.1, 1.0]))
 def test_adding_a_packet_is_decoding_and_adding(name, numel, seed, density):
     rng = np.random.default_rng(seed)

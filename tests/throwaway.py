@@ -132,7 +132,7 @@ class Quantised(Codec):
 
 
 class TopK(Codec):
-    """The largest tenth of a run; re-encoding what it gives changes nothing."""
+    """The largest tenth of a run; encoding that run again changes nothing, a longer one would."""
 
     name = "top-k"
     lossless = False
@@ -360,5 +360,6 @@ def shares(spec, schedule, merged):
 
 
 LOSSLESS = (Switching(), EarlyChoice(), Regions(), PushPull())
-FEEDBACK = tuple(Feedback(name) for name in ("ring", "tree", "direct", "hierarchical"))
+# Of the schedules in which one rank makes each sum, those that never join runs on the way back.
+FEEDBACK = tuple(Feedback(name) for name in ("ring", "tree", "direct"))
 ALL = (*LOSSLESS, *FEEDBACK, LowRank(), Pair("all-gather", Quantised()))

@@ -100,7 +100,9 @@ def _net(net: str) -> Row:
         begin = time.perf_counter()
         simulate(plan, 1)
         best = min(best, time.perf_counter() - begin)
-    return Row(f"one iteration of {net}, 64 ranks", best, f"{len(plan.launches)} launches", "< 50 ms")
+    return Row(
+        f"one iteration of {net}, 64 ranks", best, f"{len(plan.launches)} launches", "< 50 ms"
+    )
 
 
 def peak() -> float:

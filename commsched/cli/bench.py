@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import tempfile
-from pathlib import Path
 
 from commsched.cli.table import table
 from commsched.units import nbytes, seconds
@@ -48,15 +46,12 @@ def simulator(as_json: bool) -> None:
 
 def all_reduce(as_json: bool) -> None:
     """Every dense all-reduce of ours against the MPI's own, 1 KB to 64 MB."""
-    from mpi4py import MPI
-
     from commsched.run import bench as runtime
 
-    comm = MPI.COMM_WORLD
-    runtime.check_ranks(comm, 2)
-    cells = list(runtime.all_reduce(comm))
-    if comm.rank != 0:
+    found = runtime.all_reduce()
+    if found is None:
         return
+    cells, ranks = found
     if as_json:
         print(json.dumps([cell._asdict() for cell in cells], indent=1))
         return
@@ -70,20 +65,15 @@ def all_reduce(as_json: bool) -> None:
         )
         for cell in cells
     ]
-    print(f"all-reduce of float32 on {comm.size} ranks, median of the slowest rank")
+    print(f"all-reduce of float32 on {ranks} ranks, median of the slowest rank")
     print(table(header, rows, set(range(len(header)))))
 
 
 def overlap(as_json: bool) -> None:
     """How much of a 32 MB exchange passes under emulated compute."""
-    from mpi4py import MPI
-
     from commsched.run import bench as runtime
 
-    comm = MPI.COMM_WORLD
-    runtime.check_ranks(comm, 2)
-    with tempfile.TemporaryDirectory() as folder:
-        found = runtime.overlap(comm, Path(folder) / "overlap.json")
+    found = runtime.overlap()
     if found is None:
         return
     share = 1 - found.exposed / found.exchange
@@ -91,7 +81,7 @@ def overlap(as_json: bool) -> None:
         print(json.dumps({**found._asdict(), "hidden_share": share}, indent=1))
         return
     print(
-        f"exchange of 32 MB on {comm.size} ranks: {seconds(found.exchange)}, of it"
+        f"exchange of 32 MB on {found.ranks} ranks: {seconds(found.exchange)}, of it"
         f" {share:.1%} hidden under compute; polling takes {found.polling:.1%} of a core"
     )
 

@@ -92,9 +92,7 @@ def under_mpiexec(ranks: int, words: list[str]) -> None:
     from commsched.run.launcher import environment, find_mpiexec
 
     command = [*find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "commsched", *words]
-    process = subprocess.Popen(
-        command, env={**os.environ, **environment()}, start_new_session=True
-    )
+    process = subprocess.Popen(command, env={**os.environ, **environment()}, start_new_session=True)
     try:
         status = process.wait(RUN_LIMIT)
     except subprocess.TimeoutExpired:

@@ -109,7 +109,7 @@ REASONS = ("launch", "tensors", "size", "after", "method", "ms", "runner-up", "m
 
 def reasons(made: Plan) -> list[tuple[str, ...]]:
     """A row per launch: what was chosen, and the runner-up."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for launch in made.launches:
         numel = sum(stop - start for _, start, stop in launch.pieces)
         why = launch.reason
@@ -137,6 +137,23 @@ def summary(made: Plan) -> dict[str, object]:
         "ranks": made.machine.size,
         "strategy": made.strategy,
         "planner": made.planner,
-        "launches": [dict(zip(("launch", "tensors", "size", "after", "method", "ms", "runner_up",
-                               "runner_up_ms"), row, strict=True)) for row in reasons(made)],
+        "launches": [
+            dict(
+                zip(
+                    (
+                        "launch",
+                        "tensors",
+                        "size",
+                        "after",
+                        "method",
+                        "ms",
+                        "runner_up",
+                        "runner_up_ms",
+                    ),
+                    row,
+                    strict=True,
+                )
+            )
+            for row in reasons(made)
+        ],
     }

@@ -44,4 +44,8 @@ def run(args: argparse.Namespace) -> None:
     from commsched.run.summary import lines, summary
 
     found = summary(timeline)
-    print(json.dumps(found, indent=1) if args.json else "\n".join([*lines(found), f"written to {args.output}"]))
+    print(
+        json.dumps(found, indent=1)
+        if args.json
+        else "\n".join([*lines(found), f"written to {args.output}"])
+    )

@@ -121,7 +121,9 @@ def _graph(graph: Graph) -> str:
             )
         )
     size = nbytes(4.0 * graph.numel)
-    head = f"{graph.name}: {len(graph.layers)} layers, {len(graph.tensors)} tensors, {size} of float32"
+    head = (
+        f"{graph.name}: {len(graph.layers)} layers, {len(graph.tensors)} tensors, {size} of float32"
+    )
     header = ("layer", "tensors", "gradient", "density", "forward", "backward")
     return "\n".join([head, f"source: {graph.source}", table(header, rows, {1, 3})])
 

@@ -25,7 +25,9 @@ class Codec(ABC):
 
     name: str
     lossless: bool
-    addable: bool  # sums of partial sums may be encoded again; encode(decode(packet)) == packet
+    # Sums of partial sums may be encoded again; what was decoded encodes without further loss,
+    # also where a schedule joins runs on the way back.
+    addable: bool
     fixed: bool  # packet bytes depend on the number of values alone
     # Memory traffic for seconds that nobody measured: B moved per B of (values, packet, values).
     encode_traffic: float

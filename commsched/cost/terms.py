@@ -80,7 +80,23 @@ class Load:
         return Size(wire, float(self._payload.raw(self._first, self._stop)[0]) * share)
 
 
-Circle = list[tuple[float, Terms]]  # shares of its hops, and their links
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """The hops of a circle of ranks: how many of each kind, and their links."""
+
+    counts: tuple[int, ...]
+    terms: tuple[Terms, ...]
+    together: int  # how many hops of the last kind stand next to each other
+
+    def headstart(self, hops: list[float], missing: int) -> float:
+        """What the mean hop misses where a way around leaves out `missing` hops, the fastest.
+
+        A reduce-scatter goes around but for one hop, an all-reduce twice but for two.
+        """
+        last = min(missing, self.together)
+        others = hops[:-1] if self.together else hops
+        fastest = last * hops[-1] + (missing - last) * min(others)
+        return float(np.average(hops, weights=self.counts)) - fastest / missing
 
 
 class Site:
@@ -113,19 +129,26 @@ class Site:
             return self.inside
         return self.between(min(flows, distance, self.crowd))
 
-    def circle(self, hops: int, flows: int) -> Circle:
-        """The links of a circle that enters each node once."""
+    def circle(self) -> Circle:
+        """The links of a circle of all ranks that enters each node once."""
         if self.nodes == 1:
-            return [(1.0, self.inside)]
+            return Circle((self.ranks,), (self.inside,), 0)
+        across = self._across(1)
+        if self.lanes == 1:
+            return across
+        counts = (*across.counts, self.ranks - self.nodes)
+        return Circle(counts, (*across.terms, self.inside), self.lanes - 1)
+
+    def lane(self) -> Circle:
+        """The links of a circle of one rank per node, of which each node has one per lane."""
+        return self._across(self.crowd) if self.nodes > 1 else Circle((1,), (self.inside,), 0)
+
+    def _across(self, flows: int) -> Circle:
         ends = zip(self._ends, self._ends[1:] + self._ends[:1], strict=True)
+        kinds = Counter(map(frozenset, ends))
         share = self._share(flows)
-        found = [
-            (count / hops, Terms(tuple(links), share))
-            for links, count in Counter(map(frozenset, ends)).items()
-        ]
-        if hops > self.nodes:
-            found.append(((hops - self.nodes) / hops, self.inside))
-        return found
+        terms = tuple(Terms(tuple(links), share) for links in kinds)
+        return Circle(tuple(kinds.values()), terms, 0)
 
     def _share(self, flows: int) -> float:
         return 0.0 if self._nic is None else self._nic.per_byte * flows

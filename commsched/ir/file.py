@@ -12,7 +12,6 @@ from commsched.ir.graph import Graph, Layer, Tensor
 from commsched.ir.sparsity import Law, Sparsity
 from commsched.units import significant
 
-
 FORMAT: Literal["commsched-net/1"] = "commsched-net/1"
 
 

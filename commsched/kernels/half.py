@@ -12,7 +12,8 @@ def to_fp16(values: Array) -> Array:
 
     NaN and infinity stay what they are: a broken gradient must be seen.
     """
-    half = values.astype(np.float16)
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
     if not np.isfinite(half).all():
         big = np.isinf(half) & np.isfinite(values)
         half[big] = np.copysign(np.float16(65504), values[big])

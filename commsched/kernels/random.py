@@ -23,14 +23,16 @@ def name_key(name: str) -> int:
 
 def keys(seed: int, step: int, ranks: npt.NDArray[np.int64], name: str) -> Words:
     """One well-mixed 64-bit key per rank: (ranks,)."""
-    key = np.uint64(name_key(name))
+    key = np.array(name_key(name), np.uint64)
     with np.errstate(over="ignore"):
-        for part in (np.uint64(seed), np.uint64(step)):
-            key = _mix(np.asarray(key + part * np.uint64(0x9E3779B97F4A7C15)))
+        for part in (seed, step):
+            key = _mix(key + np.array(part, np.uint64) * np.uint64(0x9E3779B97F4A7C15))
         return _mix(key + (ranks.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03))
 
 
-def normal(seed: int, step: int, ranks: npt.NDArray[np.int64], name: str) -> npt.NDArray[np.float64]:
+def normal(
+    seed: int, step: int, ranks: npt.NDArray[np.int64], name: str
+) -> npt.NDArray[np.float64]:
     """One standard normal number per rank by the Box-Muller transform: (ranks,)."""
     first = keys(seed, step, ranks, name)
     second = _mix(first ^ np.uint64(0x9E3779B97F4A7C15))

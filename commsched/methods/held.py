@@ -114,10 +114,11 @@ class Gathered:
             self._packets[first] = packet
             return
         count = stop - first
-        lengths = packet[: 8 * count].view(np.int64)
+        size = len(packet)
+        lengths = packet[: 8 * count].view(np.int64) if size >= 8 * count else np.array([-1])
         ends = 8 * count + np.cumsum(lengths)
-        if (lengths < 0).any() or ends[-1] != len(packet):
-            raise CommschedError(f"a message of {len(packet)} B does not hold {count} packets")
+        if (lengths < 0).any() or ends[-1] != size:
+            raise CommschedError(f"a message of {size} B does not hold {count} packets")
         for block, end, length in zip(range(first, stop), ends, lengths, strict=True):
             self._packets[block] = packet[end - length : end]
 

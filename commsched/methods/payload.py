@@ -55,21 +55,24 @@ class Payload:
 
     @cached_property
     def _ends(self) -> Floats:
-        """Running total of the blocks' bytes, where it does not depend on the round: (blocks + 1,)."""
+        """Running total of block bytes, where no round changes them: (blocks + 1,)."""
         if self.cuts is None:
             assert self.sizes is not None
             sizes = self.sizes()
         else:
-            assert self.spec is not None and self.codec.fixed
+            assert self.spec is not None
+            assert self.codec.fixed
             sizes = self.codec.nbytes(self.spec, self.cuts[:-1], self.cuts[1:], 1)
         return np.concatenate([[0.0], np.cumsum(sizes)])
 
     def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """Expected bytes handed to MPI for each run: (m,)."""
         if self.cuts is None:
-            return self._ends[stop] - self._ends[first] + frame_bytes(stop - first)
+            framed: Floats = self._ends[stop] - self._ends[first] + frame_bytes(stop - first)
+            return framed
         if self.codec.fixed:
-            return self._ends[stop] - self._ends[first]
+            fixed: Floats = self._ends[stop] - self._ends[first]
+            return fixed
         assert self.spec is not None
         return self.codec.nbytes(self.spec, self.cuts[first], self.cuts[stop], merged)
 

@@ -61,7 +61,7 @@ class BucketSpec:
         return int(self.bounds[-1])
 
     def nonzeros(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
-        """Expected non-zeros among the bucket's elements [start, stop) over `merged` ranks: (m,)."""
+        """Expected non-zeros of elements [start, stop), `merged` ranks summed: (m,)."""
         total = np.zeros(np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged)))
         for i, (law, numel, first, _) in enumerate(self.pieces):
             low, high = self.bounds[i], self.bounds[i + 1]

@@ -81,7 +81,7 @@ def _launch_data(launch: Launch) -> dict[str, Any]:
     reason = launch.reason
     file = LaunchFile(
         name=launch.name,
-        pieces=[tuple(piece) for piece in launch.pieces],
+        pieces=[(piece.tensor, piece.start, piece.stop) for piece in launch.pieces],
         after=launch.after,
         method=launch.method,
         stream=launch.stream,  # type: ignore[arg-type]
@@ -90,8 +90,9 @@ def _launch_data(launch: Launch) -> dict[str, Any]:
         group=list(launch.group),
         every=launch.every,
         lag=launch.lag,
-        reason=reason
-        and ReasonFile(
+        reason=None
+        if reason is None
+        else ReasonFile(
             predicted_ms=significant(reason.seconds * 1e3),
             runner_up=reason.runner_up,
             runner_up_ms=significant(reason.runner_up_seconds * 1e3),
@@ -141,8 +142,9 @@ def _launch(file: LaunchFile) -> Launch:
         group=tuple(file.group),
         every=file.every,
         lag=file.lag,
-        reason=reason
-        and Reason(
+        reason=None
+        if reason is None
+        else Reason(
             seconds=reason.predicted_ms * 1e-3,
             runner_up=reason.runner_up,
             runner_up_seconds=reason.runner_up_ms * 1e-3,

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from commsched.cost.price import method_seconds
+from commsched.methods import find_method
 from commsched.plan import BucketSpec, Launch, Plan, Reason
 from commsched.planner.base import PLANNERS, Request, buckets, launches
-from commsched.methods import find_method
 from commsched.simulate import simulate
 from commsched.timeline.measure import iteration_seconds
 

@@ -1,4 +1,4 @@
-"""Before the first byte moves: the same plan on every rank, the right number of ranks, the place."""
+"""Before the first byte moves: the same plan on every rank, as many ranks, the right places."""
 
 import socket
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[st
 def each(value: float, comm: MPI.Intracomm) -> list[float]:
     """Every rank's number, on every rank."""
     found = np.empty(comm.size)
-    comm.Allgather(np.array([value]), found)
+    comm.Allgather(np.array([value], np.float64), found)
     return [float(x) for x in found]
 
 

@@ -1,7 +1,9 @@
 """Benchmarks of the runtime, under mpiexec: exchanges by size, and how much of one is hidden."""
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,14 +42,22 @@ class Cell(NamedTuple):
     ours: dict[str, float]
 
 
-def all_reduce(comm: MPI.Intracomm) -> Iterator[Cell]:
+def all_reduce() -> tuple[list[Cell], int] | None:
+    """Table of all cells and the number of ranks, on rank 0."""
+    comm = MPI.COMM_WORLD
+    check_ranks(comm, 2)
+    cells = list(_cells(comm))
+    return (cells, comm.size) if comm.rank == 0 else None
+
+
+def _cells(comm: MPI.Intracomm) -> Iterator[Cell]:
     """The MPI's blocking all-reduce against our schedules, dense float32."""
     hosts = agree.gather_text(MPI.Get_processor_name(), comm)
     names = list(dict.fromkeys(hosts))
     group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
     for nbytes in SIZES:
         values = np.zeros(nbytes // 4, np.float32)
-        mpi = repeat(comm, SECONDS, lambda v=values: comm.Allreduce(MPI.IN_PLACE, v))
+        mpi = repeat(comm, SECONDS, partial(comm.Allreduce, MPI.IN_PLACE, values))
         ours = {name: _ours(comm, group, name, values) for name in COLLECTIVES}
         yield Cell(nbytes, mpi, ours)
 
@@ -65,18 +75,22 @@ def _ours(comm: MPI.Intracomm, group: Group, name: str, values: np.ndarray) -> f
 class Hidden(NamedTuple):
     """How much of an exchange passed under emulated compute."""
 
+    ranks: int
     exchange: float  # s, median
     exposed: float  # s, median
     polling: float  # processor seconds of the communication thread per s of exchange
 
 
-def overlap(comm: MPI.Intracomm, path: Path, nbytes: int = 32 * 10**6) -> Hidden | None:
+def overlap(nbytes: int = 32 * 10**6) -> Hidden | None:
     """Exchange `nbytes` while a layer computes for about twice as long; rank 0 gets the result."""
+    comm = MPI.COMM_WORLD
+    check_ranks(comm, 2)
     values = np.zeros(nbytes // 4, np.float32)
     group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
     alone = _ours(comm, group, "ring", values)
     plan = _overlap_plan(comm.size, nbytes // 4, 2 * alone)
-    timeline = execute(plan, comm, path, Options(steps=10))
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = execute(plan, comm, Path(folder) / "overlap.json", Options(steps=10))
     if timeline is None:
         return None
     big = np.array([name == "big/exchange" for name in timeline.names])[timeline.name]
@@ -84,6 +98,7 @@ def overlap(comm: MPI.Intracomm, path: Path, nbytes: int = 32 * 10**6) -> Hidden
     exchange = timeline.end[settled] - timeline.start[settled]
     total = float((timeline.end[big] - timeline.start[big]).sum())
     return Hidden(
+        comm.size,
         float(np.median(exchange)),
         float(np.median(exposed(timeline)[:, 1:])),
         sum(timeline.meta["polling_cpu_s"]) / total,

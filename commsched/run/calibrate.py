@@ -113,7 +113,8 @@ def repeat(comm: MPI.Intracomm, seconds: float, work: Callable[[], None]) -> flo
 class Exchanges:
     """Dense exchanges of any size, on memory that no cache still holds."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
+        assert isinstance(comm, MPI.Intracomm)
         self.comm = comm
         self.group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
         self.arena = np.zeros(max(ARENA, SIZES[-1] * comm.size) // 4, np.float32)
@@ -167,7 +168,10 @@ def _link(exchanges: Exchanges, step: Callable[[], float]) -> tuple[Link, float]
         latency=hop * (1 - 2 * OVERHEAD),
         overhead=hop * OVERHEAD,
         per_byte=float(curve[-1] - curve[-2]) / (SIZES[-1] - SIZES[-2]),
-        points=((0.0, 0.0), *((float(n), float(t)) for n, t in zip(SIZES[1:], curve[1:], strict=True))),
+        points=(
+            (0.0, 0.0),
+            *((float(n), float(t)) for n, t in zip(SIZES[1:], curve[1:], strict=True)),
+        ),
     )
     return link, startup
 

@@ -7,8 +7,8 @@ from mpi4py import MPI
 
 from commsched.codecs import Array, State
 from commsched.methods import Choice, Held, Phase, hold, phases_of
-from commsched.methods.held import Gathered
 from commsched.methods.direct import route
+from commsched.methods.held import Gathered
 from commsched.plan import Plan
 from commsched.program import Kind, Op
 from commsched.run.lockstep import AGREE
@@ -92,7 +92,9 @@ class Buckets:
             self._worker.result(step, op.launch, result)
 
 
-def communicators(plan: Plan, comm: MPI.Intracomm) -> dict[tuple[str, tuple[int, ...]], MPI.Intracomm]:
+def communicators(
+    plan: Plan, comm: MPI.Intracomm
+) -> dict[tuple[str, tuple[int, ...]], MPI.Intracomm]:
     """One communicator per exchange stream and group of ranks; the same order on every rank."""
     found: dict[tuple[str, tuple[int, ...]], MPI.Intracomm] = {}
     for launch in plan.launches:
@@ -101,5 +103,7 @@ def communicators(plan: Plan, comm: MPI.Intracomm) -> dict[tuple[str, tuple[int,
             ranks = plan.group(launch).ranks
             mine = comm.rank in ranks
             color = 0 if mine else MPI.UNDEFINED
-            found[key] = comm.Split(color, ranks.index(comm.rank) if mine else 0)
+            split = comm.Split(color, ranks.index(comm.rank) if mine else 0)
+            assert isinstance(split, MPI.Intracomm)
+            found[key] = split
     return found

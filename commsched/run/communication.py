@@ -39,7 +39,7 @@ class Active:
 
 
 class Communication(threading.Thread):
-    """Runs the exchange streams: one exchange at a time each, in plan order, all making progress."""
+    """Runs the exchange streams: one exchange at a time on each, in plan order."""
 
     def __init__(
         self,
@@ -68,6 +68,12 @@ class Communication(threading.Thread):
         except BaseException as error:  # whatever it is, the other ranks must not hang
             self._board.fail(error)
             self._abort(describe(error))
+
+    def free(self) -> None:
+        """Give the communicators back to MPI; all ranks call it, after the thread has ended."""
+        for comm in (self._control, *self._comms.values()):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
 
     def _loop(self) -> None:
         pacer = Pacer()
@@ -137,7 +143,9 @@ class Communication(threading.Thread):
             self._say_and_wait(self.describe(self._looked), GRACE + 2.0)
         # Who waits for something on this rank is late only if nothing on this rank gets on.
         since = [active.moved for active in self._active.values()]
-        since += [max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits]
+        since += [
+            max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits
+        ]
         if any(self._looked - moment > self._timeout for moment in since):
             self._alarm()
 

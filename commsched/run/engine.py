@@ -31,9 +31,7 @@ class Engine:
         self.recorder = recorder
         self.buckets = Buckets(plan, comm.rank, worker)
         self._rank = comm.rank
-        self.communication = Communication(
-            plan, comm, self.board, self.buckets, recorder, timeout
-        )
+        self.communication = Communication(plan, comm, self.board, self.buckets, recorder, timeout)
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
         self._last: list[tuple[int, str]] = []  # the ends of each launch, newest step
         self._threads: list[threading.Thread] = [

@@ -1,11 +1,9 @@
 """`commsched.Exchanger`: a training loop hands over gradients and gets them back summed."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +11,6 @@ from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.errors import CommschedError
-from commsched.ir import Graph
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.program import Kind, Program, Role
@@ -21,105 +18,12 @@ from commsched.run import agree
 from commsched.run.board import Status
 from commsched.run.clock import now
 from commsched.run.engine import Engine
+from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
 from commsched.run.record import Recorder
 from commsched.strategies import STRATEGIES
 
 Gradient = npt.NDArray[np.float32]
-
-
-class Place(NamedTuple):
-    """Elements [start, stop) of a tensor lie from element `at` on in a launch's bucket."""
-
-    launch: int
-    at: int
-    start: int
-    stop: int
-
-    @property
-    def bucket(self) -> slice:
-        return slice(self.at, self.at + self.stop - self.start)
-
-
-def places_of(plan: Plan) -> dict[str, tuple[Place, ...]]:
-    """Where each tensor travels, by ascending elements; tensors in the order they come back."""
-    found: dict[str, list[Place]] = {}
-    last: dict[str, int] = {}
-    order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
-    for position, index in enumerate(order):
-        at = 0
-        for name, start, stop in plan.launches[index].pieces:
-            found.setdefault(name, []).append(Place(index, at, start, stop))
-            last[name] = position
-            at += stop - start
-    names = sorted(found, key=last.__getitem__)
-    return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
-
-
-class Handover:
-    """Which tensors of a step were handed over and waited for, and the layers that completes."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._layers = graph.layers[::-1]
-        self._depth = {layer.name: i for i, layer in enumerate(self._layers)}
-        self._tensors = [t.name for layer in self._layers for t in layer.tensors]
-        self._complete = 0  # layers, in backward order
-        self._taken: set[str] = set()
-        self._waited: set[str] = set()
-        self.step = -1
-
-    def take(self, name: str) -> bool:
-        """Note a tensor as handed over; True where it is the first of a step."""
-        first = self.step < 0 or len(self._waited) == len(self._tensors)
-        if first:
-            self.step += 1
-            self._complete = 0
-            self._taken.clear()
-            self._waited.clear()
-        elif name in self._taken:
-            missing = self._first_not_in(self._taken)
-            if missing is not None:
-                raise CommschedError(
-                    f"step {self.step}: tensor {name!r} was handed over twice; {missing!r} is"
-                    " still missing"
-                )
-            raise CommschedError(
-                f"step {self.step}: tensor {self._first_not_in(self._waited)!r} was not waited"
-                " for; wait for every tensor before the next step"
-            )
-        self._taken.add(name)
-        return first
-
-    def completed(self, all_of_them: bool = False) -> Iterator[str]:
-        """The layers whose backward is over now: theirs and all later layers' tensors are in."""
-        while self._complete < len(self._layers):
-            layer = self._layers[self._complete]
-            if not (all_of_them or self._taken.issuperset(t.name for t in layer.tensors)):
-                return
-            self._complete += 1
-            yield layer.name
-
-    def wait(self, name: str, after: list[str]) -> None:
-        """Note a tensor as waited for; `after` are the layers that its buckets wait for."""
-        if name not in self._taken:
-            raise CommschedError(
-                f"step {max(self.step, 0)}: tensor {name!r} was waited for before it was handed"
-                " over with ready()"
-            )
-        if any(self._depth[layer] >= self._complete for layer in after):
-            raise CommschedError(
-                f"step {self.step}: tensor {name!r} was waited for before"
-                f" {self._first_not_in(self._taken)!r} was handed over, which its bucket needs"
-            )
-        self._waited.add(name)
-
-    @property
-    def over(self) -> bool:
-        """Whether every tensor of the step was waited for."""
-        return len(self._waited) == len(self._tensors)
-
-    def _first_not_in(self, names: set[str]) -> str | None:
-        return next((name for name in self._tensors if name not in names), None)
 
 
 class Caller:
@@ -185,7 +89,9 @@ class Exchanger:
         self._timeout = timeout
         self._plan = agree.together(lambda: self._checked(plan), comm)
         agree.check_plan(self._plan, comm)
-        agree.check_same("timeline", str(timeline is not None), comm)
+        wanted = agree.each(timeline is not None, comm)
+        if min(wanted) != max(wanted):
+            raise CommschedError("give a timeline on all ranks, or on none")
         self._user_comm = comm
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
@@ -193,6 +99,7 @@ class Exchanger:
         self._handover = Handover(self._plan.graph)
         self._caller = Caller()
         self._engine: Engine | None = None
+        self._over = False
         self._since = 0.0  # when the caller's span under way began
         self._using = -1  # the launch whose result the caller took last, -1 for none
         self._used: set[int] = set()
@@ -227,10 +134,10 @@ class Exchanger:
         ops = tuple(op for op in everything.ops if op.stream != "compute")
         self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
         self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
-        self._measurement = None
+        self._measurement: Measurement | None = None
         recorder: Recorder = Forgetful(self._comm.rank, None)
         if self._timeline is not None:
-            meta = {"compute": "the caller's"}
+            meta = {"compute": "caller"}
             self._measurement = Measurement(plan, self._comm, self._timeline, meta)
             recorder = self._measurement.recorder
         self._switch = sys.getswitchinterval()  # an engine shortens it
@@ -317,7 +224,7 @@ class Exchanger:
         engine.communication.free()
         self._comm.Free()
         sys.setswitchinterval(self._switch)
-        self._comm = MPI.COMM_NULL
+        self._over = True
 
     def _leave(self) -> None:
         """Bring what is under way to its end, once all ranks are here."""
@@ -335,7 +242,7 @@ class Exchanger:
         self._engine.drain()
 
     def _running(self) -> Engine:
-        if self._engine is None or self._comm == MPI.COMM_NULL:
+        if self._engine is None or self._over:
             raise CommschedError("an Exchanger works inside a with block; this one has none")
         return self._engine
 

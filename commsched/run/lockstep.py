@@ -1,12 +1,14 @@
 """All ranks in one process, round by round: what a method means, and the reference of every run."""
 
+from collections.abc import Callable
+
 from commsched.codecs import Array, State
 from commsched.machine import Group
 from commsched.methods import Choice, Held, Method, Phase, hold
 from commsched.plan import BucketSpec
 from commsched.schedule import Schedule
 
-AGREE = {"sum": sum, "max": max, "min": min}
+AGREE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "max": max, "min": min}
 
 
 def exchange(schedule: Schedule, held: list[Held]) -> None:
@@ -14,7 +16,13 @@ def exchange(schedule: Schedule, held: list[Held]) -> None:
     assert schedule.rounds is not None, "the MPI's own collectives have no rounds"
     for rnd in schedule.rounds():
         moves = list(
-            zip(rnd.src.tolist(), rnd.dst.tolist(), rnd.first.tolist(), rnd.stop.tolist(), strict=True)
+            zip(
+                rnd.src.tolist(),
+                rnd.dst.tolist(),
+                rnd.first.tolist(),
+                rnd.stop.tolist(),
+                strict=True,
+            )
         )
         packets = [held[src].take(first, stop).copy() for src, _, first, stop in moves]
         for (_, dst, first, stop), packet in zip(moves, packets, strict=True):

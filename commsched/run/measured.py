@@ -39,6 +39,8 @@ class Measurement:
     ) -> None:
         self._plan, self._comm, self._path = plan, comm, path
         hosts, different = agree.placement(plan.machine, comm)
+        if comm.rank == 0:
+            remove_parts(path)  # of a run that crashed, perhaps with more ranks
         self._aligned = clock.align(comm)
         self.start = _common_start(comm, self._aligned)  # on this rank's clock
         self._header = _header(plan, comm, self._aligned, self.start)

@@ -26,7 +26,11 @@ def summary(timeline: Timeline) -> dict[str, Any]:
         "exposed_seconds": float(np.median(apart[:, 1:] if steps > 1 else apart)),
         "bytes_per_rank_and_step": total,
         "clock_uncertainty_seconds": timeline.clock_uncertainty,
-        **{k: timeline.meta[k] for k in ("placement", "verified", "polling_cpu_s") if k in timeline.meta},
+        **{
+            k: timeline.meta[k]
+            for k in ("placement", "verified", "polling_cpu_s")
+            if k in timeline.meta
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""One exchange over MPI: non-blocking point-to-point messages in schedule order, merged in order."""
+"""One exchange over MPI: non-blocking messages that leave and are merged in schedule order."""
 
 from collections import deque
 from typing import NamedTuple, Protocol

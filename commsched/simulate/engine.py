@@ -1,4 +1,4 @@
-"""Lists every operation of every rank in time: streams are first in, first out; ranks are columns."""
+"""Places every operation in time: streams are first in, first out; ranks are columns."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from commsched.kernels import random
 from commsched.methods import Choice, Phase, phases_of
 from commsched.methods.base import copy_seconds
 from commsched.plan import Plan
-from commsched.program import STREAMS, Kind, Op, Role, is_exchange_stream
+from commsched.program import Kind, Op, Role, is_exchange_stream
 from commsched.simulate.result import Placed, Prediction
 from commsched.strategies import STRATEGIES
 
@@ -116,9 +116,7 @@ class _Simulation:
             return phase.then(self.decisions.get(key, phase.expected))
         return phase
 
-    def _exchange(
-        self, op: Op, step: int, lane: _Lane, start: Floats
-    ) -> tuple[Floats, Floats]:
+    def _exchange(self, op: Op, step: int, lane: _Lane, start: Floats) -> tuple[Floats, Floats]:
         launch = self.plan.launches[op.launch]
         machine, group = self.plan.machine, self.plan.group(launch)
         start = start + machine.startup

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.plan import Plan
-from commsched.program import STREAMS, Op
+from commsched.program import STREAMS, Op, is_exchange_stream
 from commsched.strategies import Memory
 from commsched.timeline import Timeline
 from commsched.timeline.measure import waiting_filled
@@ -61,7 +61,9 @@ class Prediction:
             return np.repeat(np.array(values), counts).astype(kind)
 
         def joined(field: str) -> Floats:
-            return np.concatenate([getattr(p, field)[k] for p, k in zip(self.placed, keep, strict=True)])
+            return np.concatenate(
+                [getattr(p, field)[k] for p, k in zip(self.placed, keep, strict=True)]
+            )
 
         whole = Timeline(
             kind="predicted",
@@ -102,13 +104,12 @@ class Prediction:
         path: list[PathPart] = []
         while index >= 0:
             p = self.placed[index]
-            if p.sent.any():  # an exchange begins in earnest with its last rank
-                column = int(p.start.argmax())
-            seconds = float(p.end[column] - p.start[column])
-            path.append(
-                PathPart(int(p.ranks[column]), p.op.stream, p.op.name, p.step, seconds)
-            )
+            end = float(p.end[column])
+            if is_exchange_stream(p.op.stream) and p.start.max() < end:
+                column = int(p.start.argmax())  # it begins in earnest with its last rank
+            seconds = end - float(p.start[column])
+            path.append(PathPart(int(p.ranks[column]), p.op.stream, p.op.name, p.step, seconds))
             inputs = [where[n, p.step - b] for n, b in p.op.after if p.step >= b]
-            candidates = [i for i in (*inputs, before[index]) if i >= 0]
+            candidates = [i for i in (before[index], *inputs) if i >= 0]
             index = max(candidates, key=lambda i: float(self.placed[i].end[column]), default=-1)
         return path[::-1]

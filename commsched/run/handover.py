@@ -1,0 +1,102 @@
+"""Which gradients of a step a training loop has handed over and waited for, and what that frees."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from commsched.errors import CommschedError
+from commsched.ir import Graph
+from commsched.plan import Plan
+
+
+class Place(NamedTuple):
+    """Elements [start, stop) of a tensor lie from element `at` on in a launch's bucket."""
+
+    launch: int
+    at: int
+    start: int
+    stop: int
+
+    @property
+    def bucket(self) -> slice:
+        return slice(self.at, self.at + self.stop - self.start)
+
+
+def places_of(plan: Plan) -> dict[str, tuple[Place, ...]]:
+    """Where each tensor travels, by ascending elements; tensors in the order they come back."""
+    found: dict[str, list[Place]] = {}
+    last: dict[str, int] = {}
+    order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
+    for position, index in enumerate(order):
+        at = 0
+        for name, start, stop in plan.launches[index].pieces:
+            found.setdefault(name, []).append(Place(index, at, start, stop))
+            last[name] = position
+            at += stop - start
+    names = sorted(found, key=last.__getitem__)
+    return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
+
+
+class Handover:
+    """Which tensors of a step were handed over and waited for, and the layers that completes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._layers = graph.layers[::-1]
+        self._depth = {layer.name: i for i, layer in enumerate(self._layers)}
+        self._tensors = [t.name for layer in self._layers for t in layer.tensors]
+        self._complete = 0  # layers, in backward order
+        self._taken: set[str] = set()
+        self._waited: set[str] = set()
+        self.step = -1
+
+    def take(self, name: str) -> bool:
+        """Note a tensor as handed over; True where it is the first of a step."""
+        first = self.step < 0 or len(self._waited) == len(self._tensors)
+        if first:
+            self.step += 1
+            self._complete = 0
+            self._taken.clear()
+            self._waited.clear()
+        elif name in self._taken:
+            missing = self._first_not_in(self._taken)
+            if missing is not None:
+                raise CommschedError(
+                    f"step {self.step}: tensor {name!r} was handed over twice; {missing!r} is"
+                    " still missing"
+                )
+            raise CommschedError(
+                f"step {self.step}: tensor {self._first_not_in(self._waited)!r} was not waited"
+                " for; wait for every tensor before the next step"
+            )
+        self._taken.add(name)
+        return first
+
+    def completed(self, all_of_them: bool = False) -> Iterator[str]:
+        """The layers whose backward is over now: theirs and all later layers' tensors are in."""
+        while self._complete < len(self._layers):
+            layer = self._layers[self._complete]
+            if not (all_of_them or self._taken.issuperset(t.name for t in layer.tensors)):
+                return
+            self._complete += 1
+            yield layer.name
+
+    def wait(self, name: str, after: list[str]) -> None:
+        """Note a tensor as waited for; `after` are the layers that its buckets wait for."""
+        if name not in self._taken:
+            raise CommschedError(
+                f"step {max(self.step, 0)}: tensor {name!r} was waited for before it was handed"
+                " over with ready()"
+            )
+        if any(self._depth[layer] >= self._complete for layer in after):
+            raise CommschedError(
+                f"step {self.step}: tensor {name!r} was waited for before"
+                f" {self._first_not_in(self._taken)!r} was handed over, which its bucket needs"
+            )
+        self._waited.add(name)
+
+    @property
+    def over(self) -> bool:
+        """Whether every tensor of the step was waited for."""
+        return len(self._waited) == len(self._tensors)
+
+    def _first_not_in(self, names: set[str]) -> str | None:
+        return next((name for name in self._tensors if name not in names), None)

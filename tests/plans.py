@@ -1,0 +1,62 @@
+"""Small plans for tests."""
+
+from dataclasses import replace
+
+from commsched.ir import Graph, Layer, Tensor
+from commsched.machine import Device, Link, Machine
+from commsched.machine.model import placement
+from commsched.plan import Launch, Plan
+from commsched.plan import file as plan_file
+from commsched.planner.base import Request, buckets, launches
+
+FAST = Link(latency=2e-6, overhead=1e-6, per_byte=1e-9, source="test")
+SLOW = Link(latency=10e-6, overhead=2e-6, per_byte=8e-9, source="test")
+DEVICE = Device(name="test", memory=1e9, bandwidth=1e11, flops=1e12, source="test")
+
+
+def machine(nodes: int = 1, lanes: int = 4, jitter: float = 0.0) -> Machine:
+    """Fast links inside nodes, slow ones between them."""
+    return Machine(
+        name="test",
+        node_of_rank=placement(nodes, lanes),
+        inside=FAST,
+        between=SLOW,
+        nic=None,
+        device=DEVICE,
+        jitter=jitter,
+        source="test",
+    )
+
+
+def graph(sizes: list[int], seconds: float = 1e-3) -> Graph:
+    """A chain of layers; backward takes twice as long as forward."""
+    layers = tuple(
+        Layer(
+            name=f"l{i}",
+            after=(f"l{i - 1}",) if i else (),
+            forward=seconds,
+            backward=2 * seconds,
+            tensors=(Tensor(name=f"l{i}.weight", shape=(size,)),),
+            activation=100.0,
+        )
+        for i, size in enumerate(sizes)
+    )
+    return Graph(name="chain", layers=layers, source="test")
+
+
+def plan(
+    net: Graph,
+    on: Machine,
+    methods: list[str],
+    bucket: float = 1.0,
+    **changes: object,
+) -> Plan:
+    """Buckets of at most `bucket` bytes, the methods in turn."""
+    request = Request(graph=net, machine=on)
+    turn = iter(range(10**9))
+
+    def choose(launch: Launch) -> Launch:
+        return replace(launch, method=methods[next(turn) % len(methods)])
+
+    made = launches(request, buckets(request, bucket), choose)
+    return plan_file.frozen(replace(made, **changes))  # type: ignore[arg-type]

@@ -1,0 +1,322 @@
+"""Playing a schedule: against a slow interpreter of the same equations, and the laws of a price."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.codecs import CODECS
+from commsched.collectives import COLLECTIVES
+from commsched.cost.play import Played, play
+from commsched.machine import CodecRate, Device, Group, Link, Machine, Nic
+from commsched.methods import Payload
+from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Goal, Schedule
+
+ROUTES = [name for name in COLLECTIVES if name != "native"]
+DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)
+FAST = Link(latency=1e-6, overhead=3e-7, per_byte=1e-11)
+SLOW = Link(latency=5e-6, overhead=1e-6, per_byte=1e-10)
+
+
+def machine(nodes: tuple[int, ...], **changes: object) -> Machine:
+    """A machine whose rank i sits on node nodes[i]."""
+    made = Machine(
+        name="test", node_of_rank=nodes, inside=FAST, between=SLOW, nic=None, device=DEVICE
+    )
+    return replace(made, **changes)
+
+
+def filled(nodes: int, lanes: int, **changes: object) -> Machine:
+    return machine(tuple(node for node in range(nodes) for _ in range(lanes)), **changes)
+
+
+def carry(schedule: Schedule, codec: str, spec: BucketSpec) -> Payload:
+    gathers = schedule.goal in (Goal.ALL_GATHER, Goal.ALL_TO_ALL)
+    return (Payload.gathered if gathers else Payload.reducing)(schedule, CODECS[codec], spec)
+
+
+def played(
+    name: str,
+    on: Machine,
+    numel: int,
+    codec: str = "dense",
+    density: float = 1.0,
+    start: np.ndarray | None = None,
+) -> Played:
+    group = on.everyone
+    schedule = COLLECTIVES[name](group)
+    payload = carry(schedule, codec, BucketSpec.uniform(numel, density))
+    begin = np.zeros(group.size) if start is None else start
+    return play(schedule, payload, on, group, begin)
+
+
+# --- A slow interpreter: one message after the other, in plain Python. ---
+
+
+def wire_seconds(on: Machine, group: Group, moves: list, ports: list[int]) -> list[tuple]:
+    """(L, o, seconds on the wire) of each move (src, dst, bytes) of a round."""
+    crossing = [(s, d) for s, d, _ in moves if group.nodes[s] != group.nodes[d]]
+    found = []
+    for src, dst, nbytes in moves:
+        ends = [group.nodes[src], group.nodes[dst]]
+        if ends[0] == ends[1]:
+            found.append((on.inside.latency, on.inside.overhead, float(on.inside.wire(nbytes))))
+            continue
+        links = [on.overrides.get(node, on.between) for node in ends]
+        seconds = max(float(link.wire(nbytes)) for link in links)
+        if on.nic is not None:
+            flows = [sum(ports[s] == ports[src] for s, _ in crossing)]
+            flows.append(sum(ports[d] == ports[dst] for _, d in crossing))
+            seconds = max(seconds, nbytes * on.nic.per_byte * max(flows))
+        found.append((max(x.latency for x in links), max(x.overhead for x in links), seconds))
+    return found
+
+
+def ports_of(on: Machine, group: Group) -> list[int]:
+    per_node = on.nic.per_node if on.nic else 1
+    found = []
+    for rank in group.ranks:
+        here = [r for r, node in enumerate(on.node_of_rank) if node == on.node_of_rank[rank]]
+        place = here.index(rank) * per_node // len(here)
+        found.append(on.node_of_rank[rank] * per_node + place)
+    return found
+
+
+def reference(
+    schedule: Schedule, payload: Payload, on: Machine, group: Group, start: np.ndarray
+) -> tuple[list[float], list[float], list[int]]:
+    rate, ports, p = payload.rate(on.device), ports_of(on, group), group.size
+    history = [start.tolist()]  # merged, after so many rounds
+    send_port, receive_port, processor = (start.tolist() for _ in range(3))
+    sent, messages = [0.0] * p, [0] * p
+    for index, rnd in enumerate(schedule.rounds()):
+        data = history[index if rnd.waits is None else rnd.waits]
+        merged = list(history[index])
+        wire = payload.wire(rnd.first, rnd.stop, rnd.merged).tolist()
+        raw = payload.raw(rnd.first, rnd.stop).tolist()
+        moves = list(zip(rnd.src.tolist(), rnd.dst.tolist(), wire, strict=True))
+        leaves = []
+        for (src, _, nbytes), values in zip(moves, raw, strict=True):
+            ready = data[src]
+            if rate.encode:
+                ready = max(ready, processor[src]) + rate.fixed + values * rate.encode
+                processor[src] = ready
+            leaves.append(max(ready, send_port[src]))
+            sent[src] += nbytes
+            messages[src] += 1
+        seconds = wire_seconds(on, group, moves, ports)
+        for (src, dst, nbytes), values, leave, (away, over, busy) in zip(
+            moves, raw, leaves, seconds, strict=True
+        ):
+            send_port[src] = leave + busy + over
+            receive_port[dst] = max(leave + over + away, receive_port[dst]) + busy + over
+            work = rate.fixed + nbytes * rate.add if rnd.add else 0.0
+            if not rnd.add and rate.decode:
+                work = rate.fixed + values * rate.decode
+            merged[dst] = max(receive_port[dst], processor[dst]) + work
+        for _, dst, _ in moves:
+            processor[dst] = merged[dst]
+        history.append(merged)
+    end = [max(times) for times in zip(send_port, history[-1], processor, strict=True)]
+    return end, sent, messages
+
+
+seconds = st.floats(0.0, 1e-3)
+slopes = st.sampled_from([0.0, 1e-9, 3e-8])
+
+
+@st.composite
+def links(draw: st.DrawFn) -> Link:
+    points = draw(st.sampled_from([(), ((0.0, 1e-6), (500.0, 2e-6), (4000.0, 9e-5))]))
+    return Link(latency=draw(seconds), overhead=draw(seconds), per_byte=draw(slopes), points=points)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """Up to 4 nodes of equally many ranks in any order; everything may differ."""
+    nodes, lanes = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    placed = draw(st.permutations([node for node in range(nodes) for _ in range(lanes)]))
+    rate = CodecRate(
+        encode=draw(slopes), add=draw(slopes), decode=draw(slopes), fixed=draw(seconds)
+    )
+    nics = st.builds(Nic, per_node=st.integers(1, 3), per_byte=slopes)
+    return machine(
+        tuple(placed),
+        inside=draw(links()),
+        between=draw(links()),
+        nic=draw(st.none() | nics),
+        overrides=draw(st.dictionaries(st.integers(0, nodes - 1), links(), max_size=2)),
+        device=replace(DEVICE, codecs=dict.fromkeys(CODECS, rate)),
+    )
+
+
+@pytest.mark.parametrize("codec", ["dense", "fp16", "coo"])
+@given(name=st.sampled_from(ROUTES), on=machines(), numel=st.integers(0, 3000), data=st.data())
+def test_playing_is_following_each_message(codec, name, on, numel, data):
+    group = on.everyone
+    start = np.array(data.draw(st.lists(seconds, min_size=on.size, max_size=on.size)))
+    schedule = COLLECTIVES[name](group)
+    payload = carry(schedule, codec, BucketSpec.uniform(numel, 0.05 if codec == "coo" else 1.0))
+    got = play(schedule, payload, on, group, start)
+    end, sent, messages = reference(schedule, payload, on, group, start)
+    np.testing.assert_allclose(got.end, end, rtol=1e-12, atol=0)
+    np.testing.assert_allclose(got.sent, sent, rtol=1e-12, atol=0)
+    assert got.messages.tolist() == messages
+    assert (got.end >= start).all()
+
+
+@given(name=st.sampled_from(ROUTES), on=machines(), data=st.data())
+def test_a_group_of_some_ranks_is_played_like_all(name, on, data):
+    """Which ports are shared depends on where a member sits on the machine, not in the group."""
+    some = sorted(data.draw(st.sets(st.integers(0, on.size - 1), min_size=1)))
+    group = Group(ranks=tuple(some), nodes=tuple(on.node_of_rank[rank] for rank in some))
+    if name == "hierarchical" and len({len(members) for members in group.members}) > 1:
+        return
+    schedule = COLLECTIVES[name](group)
+    payload = carry(schedule, "dense", BucketSpec.uniform(1000))
+    start = np.zeros(group.size)
+    got = play(schedule, payload, on, group, start)
+    want = reference(schedule, payload, on, group, start)
+    np.testing.assert_allclose(got.end, want[0], rtol=1e-12, atol=0)
+
+
+# --- Laws. ---
+
+
+@given(name=st.sampled_from(ROUTES), on=machines(), numel=st.integers(0, 3000))
+def test_more_elements_never_cost_less(name, on, numel):
+    less, more = (played(name, on, n).end for n in (numel, numel + 7))
+    assert (more >= less * (1 - 1e-12)).all()
+
+
+@given(name=st.sampled_from(ROUTES), on=machines(), late=st.integers(0, 15), by=seconds)
+def test_a_later_start_never_ends_earlier_nor_later_than_by_as_much(name, on, late, by):
+    start = np.zeros(on.size)
+    before = played(name, on, 1000, start=start).end
+    start[late % on.size] += by
+    after = played(name, on, 1000, start=start).end
+    assert (after >= before * (1 - 1e-12)).all()
+    assert (after <= (before + by) * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", ROUTES)
+@pytest.mark.parametrize("numel", [0, 1])
+def test_nothing_and_one_element_cost_latency_alone(name, numel):
+    on = filled(2, 3)
+    got = played(name, on, numel)
+    rounds = len(list(COLLECTIVES[name](on.everyone).rounds()))
+    most = 2 * rounds * (SLOW.latency + 2 * SLOW.overhead + 1e-9)
+    assert (got.end > 0).all()
+    assert got.end.max() <= most
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_one_rank_ends_when_it_starts(name):
+    got = played(name, filled(1, 1), 1000, start=np.array([2.5]))
+    assert (got.end[0], got.sent[0], got.messages[0]) == (2.5, 0, 0)
+
+
+@given(name=st.sampled_from(ROUTES), on=machines(), codec=st.sampled_from(list(CODECS)))
+def test_what_all_send_is_what_all_moves_carry(name, on, codec):
+    schedule = COLLECTIVES[name](on.everyone)
+    payload = carry(schedule, codec, BucketSpec.uniform(1000, 0.02))
+    total = sum(payload.wire(r.first, r.stop, r.merged).sum() for r in schedule.rounds())
+    moves = sum(len(r.src) for r in schedule.rounds())
+    got = play(schedule, payload, on, on.everyone, np.zeros(on.size))
+    assert got.sent.sum() == pytest.approx(total, rel=1e-12)
+    assert got.messages.sum() == moves
+
+
+# --- Networks. ---
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 5])
+def test_flows_through_one_nic_take_so_many_times_as_long(lanes):
+    """Each of the lanes sends 1200 B to the other node, twice, and nothing else costs anything."""
+    free = Link(latency=0.0, overhead=0.0, per_byte=0.0)
+    rate = CodecRate(encode=0.0, add=0.0, decode=0.0)
+    on = filled(
+        2,
+        lanes,
+        inside=free,
+        between=replace(free, per_byte=1e-9),
+        nic=Nic(per_node=1, per_byte=1e-9),
+        device=replace(DEVICE, codecs={"dense": rate}),
+    )
+    ends = [played("hierarchical", x, 600 * lanes).end for x in (on, replace(on, nic=None))]
+    np.testing.assert_allclose(ends[0], 2 * 1200e-9 * lanes, rtol=1e-12)
+    np.testing.assert_allclose(ends[1], 2 * 1200e-9, rtol=1e-12)
+
+
+@given(
+    name=st.sampled_from(ROUTES),
+    lanes=st.integers(1, 4),
+    nodes=st.integers(2, 4),
+    per_node=st.integers(1, 3),
+)
+def test_no_node_sends_faster_than_its_ports(name, lanes, nodes, per_node):
+    nic = Nic(per_node=per_node, per_byte=1e-9)
+    on = filled(nodes, lanes, nic=nic)
+    got = played(name, on, 10_000)
+    schedule = COLLECTIVES[name](on.everyone)
+    payload = carry(schedule, "dense", BucketSpec.uniform(10_000))
+    node = np.array(on.node_of_rank)
+    crossing = np.zeros(nodes)
+    for rnd in schedule.rounds():
+        out = node[rnd.src] != node[rnd.dst]
+        np.add.at(crossing, node[rnd.src][out], payload.wire(rnd.first, rnd.stop, 1)[out])
+    assert got.end.max() >= crossing.max() * nic.per_byte / min(per_node, lanes) * (1 - 1e-12)
+
+
+def test_ranks_with_a_port_each_do_not_wait_for_each_other():
+    link = replace(SLOW, per_byte=1e-9)
+    own = filled(2, 4, between=link, nic=Nic(per_node=4, per_byte=1e-9))
+    alone = filled(2, 4, between=link)
+    np.testing.assert_array_equal(played("direct", own, 999).end, played("direct", alone, 999).end)
+
+
+def test_a_slow_node_slows_those_who_talk_to_it():
+    slow = replace(SLOW, per_byte=10 * SLOW.per_byte)
+    on = filled(4, 1, overrides={2: slow})
+    even = played("all-gather-direct", filled(4, 1), 100_000).end
+    got = played("all-gather-direct", on, 100_000).end
+    assert (got > even * 2).all()
+    one_slow = played("ring", on, 100_000).end.max()
+    all_slow = played("ring", filled(4, 1, between=slow), 100_000).end.max()
+    assert one_slow == pytest.approx(all_slow, rel=0.05)  # a ring is as fast as its slowest link
+
+
+def test_a_measured_curve_replaces_the_slope():
+    curve = ((0.0, 1e-6), (400.0, 5e-6), (4000.0, 6e-6))
+    on = filled(2, 1, between=replace(SLOW, points=curve))
+    [end] = set(played("all-gather", on, 100).end)  # 400 B
+    assert end == pytest.approx(SLOW.latency + 2 * SLOW.overhead + 5e-6, rel=1e-12)
+
+
+# --- Codecs. ---
+
+
+def test_sparse_sums_grow_on_their_way():
+    on, numel, density = filled(4, 1), 4000, 0.1
+    got = played("ring", on, numel, "coo", density)
+    after = [1 - (1 - density) ** merged for merged in (1, 2, 3, 4, 4, 4)]
+    want = sum(16 + 8 * numel / 4 * share for share in after)
+    np.testing.assert_allclose(got.sent, want, rtol=1e-12)
+
+
+def test_coding_and_fixed_costs_are_counted_where_they_occur():
+    """Two ranks, one element each way: encode, hop and add; then encode, hop and decode."""
+    rate = CodecRate(encode=1e-6, add=2e-6, decode=3e-6, fixed=7e-3)
+    on = filled(1, 2, device=replace(DEVICE, codecs={"fp16": rate}))
+    [end] = set(played("ring", on, 2, "fp16").end)
+    hop = FAST.latency + 2 * FAST.overhead + 2 * FAST.per_byte
+    assert end == pytest.approx(2 * hop + 4 * 7e-3 + (4 + 4) * 1e-6 + 2 * 2e-6 + 4 * 3e-6)
+
+
+def test_packets_that_are_only_forwarded_are_not_coded():
+    rate = CodecRate(encode=1.0, add=1.0, decode=1.0, fixed=1.0)
+    on = filled(1, 4, device=replace(DEVICE, codecs={"fp16": rate}))
+    assert played("all-gather", on, 1000, "fp16").end.max() < 1e-3

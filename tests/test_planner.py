@@ -1,0 +1,110 @@
+"""The planners: every plan is legal and complete, and the choice is the cheapest."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.codecs import CODECS
+from commsched.cost.price import method_seconds
+from commsched.errors import CommschedError
+from commsched.ir import Graph, Layer, Sparsity, Tensor
+from commsched.methods import find_method, legal_methods
+from commsched.planner import PLANNERS, Request, make_plan
+from commsched.planner.base import buckets
+from tests.plans import graph, machine
+
+SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=8)
+
+
+def sparse(density: float) -> Graph:
+    """One embedding whose gradient is mostly zeros."""
+    law = Sparsity(law="uniform", density=density)
+    tensor = Tensor(name="embedding", shape=(10**6,), sparsity=law)
+    layer = Layer(name="embedding", forward=1e-4, backward=1e-4, tensors=(tensor,))
+    return Graph(name="sparse", layers=(layer,), source="test")
+
+
+@given(sizes=SIZES, limit=st.floats(1, 1e7), first=st.one_of(st.none(), st.floats(1, 1e6)))
+def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
+    request = Request(graph=graph(sizes), machine=machine())
+    found = buckets(request, limit, first)
+    names = [piece.tensor for pieces in found for piece in pieces]
+    assert names == [f"l{i}.weight" for i in reversed(range(len(sizes)))]
+    for pieces in found:
+        assert len(pieces) == 1 or 4 * sum(p.stop for p in pieces) <= max(limit, first or 0)
+
+
+@pytest.mark.parametrize("planner", list(PLANNERS))
+@given(sizes=SIZES, nodes=st.integers(1, 2), lanes=st.integers(1, 4))
+def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, lanes):
+    made = make_plan(Request(graph=graph(sizes), machine=machine(nodes, lanes)), planner)
+    made.check()
+    assert made.planner == planner
+    for launch in made.launches:
+        method = find_method(launch.method)
+        assert method.lossless
+        seconds = method_seconds(method, made.spec(launch), made.machine, made.group(launch))
+        assert launch.reason is not None
+        assert launch.reason.seconds == pytest.approx(seconds, rel=1e-9, abs=1e-15)
+        assert (
+            launch.reason.runner_up_seconds >= launch.reason.seconds or not launch.reason.runner_up
+        )
+
+
+@given(sizes=SIZES)
+def test_no_allowed_method_is_cheaper_than_the_chosen(sizes):
+    made = make_plan(Request(graph=graph(sizes), machine=machine(2, 2), lossy=("fp16",)))
+    group = made.machine.everyone
+    for launch in made.launches:
+        spec = made.spec(launch)
+        for method in legal_methods(group):
+            if method.lossless or method.codec.name == "fp16":
+                assert method_seconds(
+                    method, spec, made.machine, group
+                ) >= launch.reason.seconds * (1 - 1e-9)
+
+
+def test_a_lossy_codec_is_used_only_where_it_is_allowed():
+    net, on = graph([10**7]), machine(2, 1)
+    (dense,) = make_plan(Request(graph=net, machine=on, bucket=1e9)).launches
+    (half,) = make_plan(Request(graph=net, machine=on, bucket=1e9, lossy=("bf16",))).launches
+    assert dense.method.endswith("+dense")
+    assert half.method.endswith("+bf16")
+
+
+def test_sparse_gradients_travel_as_coordinates_and_dense_ones_do_not():
+    on = machine(4, 1)
+    for density, codec in ((0.001, "coo"), (0.9, "dense")):
+        (launch,) = make_plan(Request(graph=sparse(density), machine=on)).launches
+        assert launch.method.endswith(f"+{codec}")
+
+
+def test_forced_methods_are_kept_and_get_a_bucket_of_their_own():
+    force = {"l1.weight": "tree+bf16"}
+    made = make_plan(Request(graph=graph([10, 20, 30]), machine=machine(), force=force))
+    forced = [e for e in made.launches if e.method == "tree+bf16"]
+    assert [[p.tensor for p in e.pieces] for e in forced] == [["l1.weight"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"force": {"nothing": "ring+dense"}}, "no tensor named 'nothing' in net 'chain'"),
+        ({"force": {"l0.weight": "rign+dense"}}, "no collective named 'rign'"),
+        ({"force": {"l0.weight": "ring"}}, "no method named 'ring'"),
+        ({"force": {"l0.weight": "native+fp16"}}, "use codec 'dense' with it"),
+        ({"lossy": ("fp17",)}, "no codec named 'fp17'"),
+        ({"strategy": "snyc"}, "no strategy named 'snyc'"),
+        ({"params": {"overlap": "never"}}, "overlap cannot be 'never'"),
+        ({"params": {"speed": 1}}, "has no parameter 'speed'"),
+    ],
+)
+def test_impossible_wishes_get_one_sentence(changes, sentence):
+    with pytest.raises(CommschedError, match=sentence):
+        make_plan(Request(graph=graph([10]), machine=machine(), **changes))
+
+
+def test_equal_requests_give_equal_plans():
+    request = Request(graph=graph([10**5, 10, 10**6]), machine=machine(2, 2))
+    assert make_plan(request).hash == make_plan(request).hash
+    assert set(CODECS) >= {"dense", "fp16", "bf16", "coo"}

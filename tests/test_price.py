@@ -1,0 +1,259 @@
+"""Closed forms against the play of every move, and prices of exchanges and methods."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched import shipped
+from commsched.codecs import CODECS
+from commsched.collectives import COLLECTIVES
+from commsched.cost import price
+from commsched.cost.closed import FORMS, closed, closed_seconds
+from commsched.cost.play import play
+from commsched.machine import CodecRate, Device, Group, Link, Machine, Nic
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.methods import Choice, Direct, Method, Payload, legal_methods
+from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Goal, Schedule
+
+DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)
+LINK = Link(latency=5e-6, overhead=1e-6, per_byte=1e-10)
+LOGARITHMIC = {"doubling", "halving-doubling", "tree"}
+
+
+def flat(ranks: int, link: Link = LINK, rate: CodecRate | None = None, **keys: object) -> Machine:
+    codecs = dict.fromkeys(CODECS, rate) if rate else {}
+    made = Machine(
+        name="test",
+        node_of_rank=(0,) * ranks,
+        inside=link,
+        between=link,
+        nic=None,
+        device=replace(DEVICE, codecs=codecs),
+    )
+    return replace(made, **keys)
+
+
+def carry(schedule: Schedule, codec: str, spec: BucketSpec) -> Payload:
+    gathers = schedule.goal in (Goal.ALL_GATHER, Goal.ALL_TO_ALL)
+    return (Payload.gathered if gathers else Payload.reducing)(schedule, CODECS[codec], spec)
+
+
+def both(name: str, on: Machine, spec: BucketSpec, codec: str = "dense") -> tuple:
+    """The closed form and the play of the same exchange."""
+    schedule = COLLECTIVES[name](on.everyone)
+    question = schedule, carry(schedule, codec, spec), on, on.everyone
+    cost = closed(*question)
+    assert cost is not None
+    return cost, play(*question, np.zeros(on.size))
+
+
+# --- Closed forms. ---
+
+seconds = st.floats(0, 1e-3)
+slopes = st.sampled_from([0.0, 1e-10, 3e-9, 1e-8])
+links = st.builds(Link, latency=seconds, overhead=seconds, per_byte=slopes)
+rates = st.builds(CodecRate, encode=slopes, add=slopes, decode=slopes, fixed=seconds)
+
+
+def test_every_visible_route_has_a_closed_form():
+    assert set(FORMS) == set(COLLECTIVES) - {"native"}
+    schedule = COLLECTIVES["native"](flat(4).everyone)
+    payload = carry(schedule, "dense", BucketSpec.uniform(9))
+    assert closed_seconds(schedule, payload, flat(4), flat(4).everyone) is None
+
+
+@pytest.mark.parametrize("name", list(FORMS))
+@given(
+    ranks=st.integers(1, 20),
+    block=st.integers(0, 10**5),
+    link=links,
+    rate=rates,
+    codec=st.sampled_from(list(CODECS)),
+)
+def test_on_equal_links_a_closed_form_is_what_is_played(name, ranks, block, link, rate, codec):
+    spec = BucketSpec.uniform(ranks * block, 0.03 if codec == "coo" else 1.0)
+    cost, played = both(name, flat(ranks, link, rate), spec, codec)
+    if name in LOGARITHMIC and ranks & (ranks - 1):
+        assert cost.seconds >= played.end.max() * (1 - 1e-9)
+    else:
+        assert cost.seconds == pytest.approx(played.end.max(), rel=1e-9, abs=1e-15)
+    assert cost.sent == pytest.approx(played.sent.mean(), rel=1e-9)
+    assert cost.messages == pytest.approx(played.messages.mean(), rel=1e-9)
+
+
+@given(p=st.integers(2, 40), numel=st.integers(0, 10**7), link=links, rate=rates)
+def test_a_dense_ring_costs_what_the_textbook_says(p, numel, link, rate):
+    rate = replace(rate, encode=0.0, decode=0.0)
+    cost, _ = both("ring", flat(p, link, rate), BucketSpec.uniform(numel))
+    n, away = 4 * numel, link.latency + 2 * link.overhead
+    want = 2 * (p - 1) * (away + n * link.per_byte / p)
+    want += (p - 1) * (rate.fixed + n * rate.add / p)
+    assert cost.seconds == pytest.approx(want, rel=1e-9)
+
+
+@given(k=st.integers(0, 6), numel=st.integers(0, 10**7), link=links)
+def test_few_rounds_cost_what_the_textbook_says(k, numel, link):
+    p, n, free = 2**k, 4 * numel, CodecRate(encode=0.0, add=0.0, decode=0.0)
+    away, g = link.latency + 2 * link.overhead, link.per_byte
+    want = {
+        "doubling": k * (away + n * g),
+        "halving-doubling": 2 * k * away + 2 * (p - 1) / p * n * g,
+        "tree": 2 * k * (away + n * g),
+    }
+    for name, value in want.items():
+        cost, _ = both(name, flat(p, link, free), BucketSpec.uniform(numel))
+        assert cost.seconds == pytest.approx(value, rel=1e-9)
+
+
+@given(nodes=st.integers(1, 5), lanes=st.integers(1, 5), per_node=st.integers(1, 3), rate=rates)
+def test_a_hierarchy_is_what_is_played_with_shared_ports_too(nodes, lanes, per_node, rate):
+    on = resized(flat(1, rate=rate), nodes, lanes)
+    on = replace(on, inside=replace(LINK, per_byte=1e-11), nic=Nic(per_node=1, per_byte=1e-10))
+    cost, played = both("hierarchical", on, BucketSpec.uniform(60 * on.size))
+    assert cost.seconds == pytest.approx(played.end.max(), rel=1e-9)
+
+
+@given(
+    name=st.sampled_from(list(FORMS)),
+    k=st.integers(0, 4),
+    start=st.lists(seconds, min_size=16, max_size=16),
+)
+def test_a_closed_form_is_off_by_no_more_than_the_spread_of_the_starts(name, k, start):
+    on, begin = flat(2**k), np.array(start[: 2**k])
+    schedule = COLLECTIVES[name](on.everyone)
+    question = schedule, carry(schedule, "dense", BucketSpec.uniform(1600)), on, on.everyone
+    alone = closed_seconds(*question)
+    end = play(*question, begin).end.max()
+    assert begin.min() + alone <= end * (1 + 1e-9)
+    assert end <= (begin.max() + alone) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", list(FORMS))
+@pytest.mark.parametrize("machine", shipped.names("machines"))
+def test_on_the_shipped_machines_a_closed_form_is_within_15_percent(machine, name):
+    base = machine_file.load(machine)
+    for nodes in (2, 4, 8, 16):
+        on = resized(base, nodes, base.everyone.lanes)
+        for codec, numel in [("dense", 10**3), ("dense", 10**7), ("fp16", 10**5), ("coo", 10**6)]:
+            cost, played = both(name, on, BucketSpec.uniform(numel, 0.01), codec)
+            if name in LOGARITHMIC and on.size & (on.size - 1):
+                assert cost.seconds >= played.end.max() * 0.85
+            else:
+                assert cost.seconds == pytest.approx(played.end.max(), rel=0.15)
+
+
+def test_one_slow_node_slows_a_ring_in_its_closed_form_too():
+    slow = replace(LINK, per_byte=10 * LINK.per_byte)
+    on = replace(resized(flat(1), 8, 2), overrides={3: slow})
+    cost, played = both("ring", on, BucketSpec.uniform(10**6))
+    assert cost.seconds == pytest.approx(played.end.max(), rel=0.02)
+
+
+# --- Exchanges. ---
+
+
+def asked(name: str, on: Machine, numel: int = 1000) -> tuple[Schedule, Payload, Machine, Group]:
+    schedule = COLLECTIVES[name](on.everyone)
+    return schedule, carry(schedule, "dense", BucketSpec.uniform(numel)), on, on.everyone
+
+
+@given(name=st.sampled_from(list(FORMS)), ranks=st.integers(1, 12), limit=st.integers(0, 300))
+def test_moves_are_counted_up_to_the_limit(name, ranks, limit):
+    schedule = COLLECTIVES[name](flat(ranks).everyone)
+    moves = sum(len(r.src) for r in schedule.rounds())
+    found = price.moves_up_to(schedule, limit)
+    assert found == moves if moves <= limit else limit < found <= limit + ranks
+
+
+@pytest.mark.parametrize("name", list(FORMS))
+def test_beyond_the_limit_the_closed_form_starts_with_the_last(name):
+    question, start = asked(name, flat(8)), np.linspace(1.0, 2.0, 8)
+    few, many = (price.exchange(*question, start, limit=limit) for limit in (0, 10**6))
+    np.testing.assert_array_equal(many.end, play(*question, start).end)
+    np.testing.assert_allclose(few.end, 2.0 + closed_seconds(*question), rtol=1e-12)
+    assert few.sent.sum() == pytest.approx(many.sent.sum(), rel=1e-9)
+    if name != "tree":  # 14 messages of 8 ranks
+        np.testing.assert_array_equal(few.messages, many.messages)
+
+
+def test_the_library_costs_the_cheaper_of_two_unless_measured():
+    on, start = flat(8), np.zeros(8)
+    for numel in (1, 10**7):
+        doubling, halving = (
+            closed_seconds(*asked(x, on, numel)) for x in ("doubling", "halving-doubling")
+        )
+        got = price.exchange(*asked("native", on, numel), start)
+        assert got.end.max() == min(doubling, halving)
+        assert (got.sent.tolist(), got.messages.tolist()) == ([4.0 * numel] * 8, [1] * 8)
+    known = replace(on, native=((4000.0, 0.25),))
+    assert price.exchange(*asked("native", known), start).end.tolist() == [0.25] * 8
+    assert price.exchange(*asked("native", flat(1)), start[:1]).end.tolist() == [0.0]
+
+
+def test_measured_seconds_follow_a_power_law_and_never_fall_below_the_first():
+    points = ((0.0, 0.0), (100.0, 1e-6), (10_000.0, 1e-5), (1_000_000.0, 1e-3))
+    bytes_ = [0, 50, 100, 1000, 10_000, 100_000, 1_000_000, 1e8]
+    got = [price.measured(points, n) for n in bytes_]
+    half = 10**-5.5
+    want = [1e-6, 1e-6, 1e-6, half, 1e-5, 1e-4, 1e-3, 1e-1]
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_votes_go_around_a_ring_with_eight_bytes_each():
+    got = price.votes(flat(5), flat(5).everyone, np.zeros(5))
+    assert got.sent.tolist() == [32.0] * 5
+    assert got.messages.tolist() == [4] * 5
+
+
+# --- Methods. ---
+
+
+@pytest.mark.parametrize("density", [1.0, 0.01])
+def test_every_legal_method_has_a_price(density):
+    on, spec = resized(flat(1), 2, 4), BucketSpec.uniform(10**5, density)
+    for method in legal_methods(on.everyone):
+        found = price.price(method, spec, on, on.everyone)
+        assert found.seconds > 0
+        assert found.sent > 0
+        assert found.seconds == price.method_seconds(method, spec, on, on.everyone)
+
+
+def test_a_method_costs_its_coding_and_its_exchange():
+    on = flat(4)
+    spec = BucketSpec.uniform(1000, 0.1)
+    [phase] = Direct("all-gather", "coo").phases(spec, on.everyone)
+    found = price.price(Direct("all-gather", "coo"), spec, on, on.everyone)
+    end = play(phase.schedule, phase.payload, on, on.everyone, np.zeros(4)).end.max()
+    assert found.encode == phase.take_seconds(DEVICE) > 0
+    assert found.decode == phase.give_seconds(DEVICE) > 0
+    assert found.exchange == end
+    assert found.seconds == found.encode + found.exchange + found.decode
+
+
+def test_a_choice_costs_its_votes_and_what_is_expected():
+    class Undecided(Method):
+        name, lossless = "undecided", True
+
+        def phases(self, spec, group):
+            [dense] = Direct("ring", "dense").phases(spec, group)
+            [tree] = Direct("tree", "dense").phases(spec, group)
+            choice = Choice(
+                name="which",
+                vote=lambda state: 1.0,
+                agree="max",
+                expected=1.0,
+                then=lambda value: dense if value else tree,
+            )
+            return (choice,)
+
+    on, spec = flat(4), BucketSpec.uniform(1000)
+    known = price.price(Direct("ring", "dense"), spec, on, on.everyone)
+    found = price.price(Undecided(), spec, on, on.everyone)
+    votes = price.votes(on, on.everyone, np.zeros(4))
+    assert found.seconds == pytest.approx(known.seconds + votes.end.max(), rel=1e-12)
+    assert found.sent == known.sent + 3 * 8
