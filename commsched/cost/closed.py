@@ -33,7 +33,7 @@ def closed(schedule: Schedule, payload: Payload, machine: Machine, group: Group)
     except where a formula says "at most". Otherwise `play` ends no later than this after the last
     start, and no earlier than this after the first: off by at most the spread of the starts.
     Where links differ it is off by up to 15 % on the shipped machines at 2 to 16 nodes (a test),
-    except where it says "at most"; blocks of unequal size count as their mean.
+    except where it says "at most"; packets of unequal size count as their mean.
     """
     form = FORMS.get(schedule.name)
     if form is None:
@@ -118,7 +118,7 @@ def doubling(site: Site, load: Load) -> Cost:
     """
     q = 1 << (site.ranks.bit_length() - 1)
     costs = [
-        _round(site, site.apart(d * _stretch(site), q), load, 1.0, d * site.ranks // q, True)
+        _round(site, site.apart(d * _stretch(site), q), load, 1.0, d * site.ranks / q, True)
         for d in _distances(q)
     ]
     return _folded(site, load, costs)
@@ -138,7 +138,7 @@ def halving_doubling(site: Site, load: Load) -> Cost:
     costs = []
     for d in _distances(q):
         terms = site.apart(d * _stretch(site), q)
-        costs.append(_round(site, terms, load, 0.5 / d, d * p // q, True))
+        costs.append(_round(site, terms, load, 0.5 / d, d * p / q, True))
         costs.append(_round(site, terms, load, 0.5 / d, p, False))
     return _folded(site, load, costs)
 
@@ -154,8 +154,10 @@ def tree(site: Site, load: Load) -> Cost:
     p = site.ranks
     costs = []
     for d in _distances(p):
-        terms, share = site.apart(d, 1), len(range(d, p, 2 * d)) / p
-        costs.append(_round(site, terms, load, 1.0, d, True, share))
+        children = range(d, p, 2 * d)
+        terms, share = site.apart(d, 1), len(children) / p
+        merged = sum(min(d, p - child) for child in children) / len(children)
+        costs.append(_round(site, terms, load, 1.0, merged, True, share))
         costs.append(_round(site, terms, load, 1.0, p, False, share))
     return _sum(*costs)
 
@@ -241,10 +243,18 @@ def _chain(site: Site, circle: Circle, *halves: tuple[Size, bool]) -> Cost:
 
 
 def _round(
-    site: Site, terms: Terms, load: Load, share: float, merged: int, add: bool, senders: float = 1.0
+    site: Site,
+    terms: Terms,
+    load: Load,
+    share: float,
+    merged: float,
+    add: bool,
+    senders: float = 1.0,
 ) -> Cost:
-    """One round in which a share of the members send."""
-    size = load.size(share, np.array([merged]))
+    """One round in which a share of the members send what sums `merged` ranks in the mean."""
+    low = int(merged)
+    wire, raw = load.size(share, np.array([low, low + 1]))
+    size = Size(wire[:1] + (merged - low) * (wire[1:] - wire[:1]), raw)
     seconds = site.coding.code(size) + terms.hop(size.wire) + site.coding.merge(size, add)
     return Cost(float(seconds[0]), senders * float(size.wire[0]), senders)
 

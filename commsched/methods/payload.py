@@ -80,7 +80,7 @@ class Payload:
         """Bytes of float32 values that the codec reads or writes at a hop: (m,)."""
         if self.cuts is None:
             return np.zeros(len(first))
-        return 4.0 * (self.cuts[stop] - self.cuts[first])
+        return np.asarray(4.0 * (self.cuts[stop] - self.cuts[first]), np.float64)
 
     def rate(self, device: Device) -> CodecRate:
         """Codec speed inside the exchange."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from commsched.program import After, Op
 from commsched.run.clock import now
 
+Key = tuple[int, str]  # step, name of an operation
 KEEP = 4  # steps whose finished operations are remembered
 
 
@@ -26,36 +27,54 @@ class Status:
 
 
 class Board:
-    """Finished operations by (step, name), guarded by one condition that all streams share."""
+    """Finished operations by (step, name), guarded by one lock.
+
+    A stream that waits says for which operations, and only these wake it: waking all streams at
+    every operation costs more processor time than the operations, where ranks share cores.
+    """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
         self.failure: BaseException | None = None
         self.closed = False
         self.status: dict[str, Status] = {}
         self.moved = now()  # when an operation was last done
         self._done: dict[tuple[int, str], float] = {}
+        self._waiting: list[tuple[set[Key], threading.Condition]] = []
 
     def mark(self, step: int, name: str, when: float) -> None:
         """Post that an operation is done."""
-        with self.changed:
+        with self.lock:
             self._done[step, name] = when
             self.moved = now()
-            self.changed.notify_all()
+            for keys, condition in self._waiting:
+                if (step, name) in keys:
+                    condition.notify()
+
+    def wake(self) -> None:
+        """Wake all streams: there is new work, an end or a failure."""
+        with self.lock:
+            for _, condition in self._waiting:
+                condition.notify()
+
+    def sleep(self, keys: set[Key], timeout: float | None = None) -> None:
+        """Give up the held lock until one of the operations is done, or all are woken."""
+        entry = (keys, threading.Condition(self.lock))
+        self._waiting.append(entry)
+        entry[1].wait(timeout)
+        self._waiting.remove(entry)
 
     def forget_before(self, step: int) -> None:
         """Drop operations of steps that nothing can depend on any more."""
-        with self.changed:
+        with self.lock:
             old = [key for key in self._done if key[0] < step - KEEP]
             for key in old:
                 del self._done[key]
 
-    def missing(self, step: int, after: Iterable[After]) -> str | None:
-        """The first dependency that is not done; what lies before the first step is."""
-        for name, back in after:
-            if step - back >= 0 and (step - back, name) not in self._done:
-                return name
-        return None
+    def missing(self, step: int, after: Iterable[After]) -> list[Key]:
+        """The dependencies that are not done; what lies before the first step is."""
+        keys = [(step - back, name) for name, back in after]
+        return [key for key in keys if key[0] >= 0 and key not in self._done]
 
     def is_done(self, step: int, name: str) -> bool:
         """Whether an operation is done."""
@@ -68,14 +87,14 @@ class Board:
 
     def wait(self, stream: str, step: int, op: Op, deadline: bool) -> None:
         """Block until the dependencies of an operation are done."""
-        with self.changed:
-            while (name := self.missing(step, op.after)) is not None:
+        with self.lock:
+            while missing := self.missing(step, op.after):
                 self.check()
-                what = f"waits for {name}"
+                what = f"waits for {missing[0][1]}"
                 status = self.status.get(stream)
                 if status is None or (status.name, status.what) != (op.name, what):
                     self.status[stream] = Status(step, op.name, what, now(), deadline)
-                self.changed.wait()
+                self.sleep(set(missing))
             self.check()
             self.status[stream] = Status(step, op.name, "runs", now(), False)
 
@@ -85,20 +104,29 @@ class Board:
 
     def fail(self, error: BaseException) -> None:
         """Post a failure; every waiting stream stops. The first one counts."""
-        with self.changed:
+        with self.lock:
             if self.failure is None:
                 self.failure = error
-            self.changed.notify_all()
+            self.wake()
 
     def check(self) -> None:
         """Raise `Stopped` where something failed on this rank."""
         if self.failure is not None:
             raise Stopped
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Block until a condition over what the board guards holds."""
-        with self.changed:
-            while not condition():
+    def until(self, woken: Callable[[], bool]) -> None:
+        """Block until a condition holds that somebody makes true and then wakes all."""
+        with self.lock:
+            while not woken():
                 self.check()
-                self.changed.wait()
+                self.sleep(set())
+            self.check()
+
+    def until_done(self, keys: Iterable[Key]) -> None:
+        """Block until all these operations are done."""
+        with self.lock:
+            for key in keys:
+                while key not in self._done:
+                    self.check()
+                    self.sleep({key})
             self.check()

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from commsched.errors import CommschedError
 from commsched.plan import Plan
 from commsched.program import Kind, Op
-from commsched.run.board import Board, Status
+from commsched.run.board import Board, Key, Status
 from commsched.run.clock import now
 from commsched.run.coding import Buckets, communicators
 from commsched.run.pacer import Pacer
@@ -93,15 +93,18 @@ class Communication(threading.Thread):
     def _start(self) -> bool:
         """Begin the exchange at the head of each free stream, if its inputs are there."""
         fresh = []
-        with self._board.changed:
+        missing: set[Key] = set()
+        with self._board.lock:
             for stream, queue in self.queues.items():
                 if queue and stream not in self._active:
                     step, op = queue[0]
-                    if self._board.missing(step, op.after) is None:
+                    wanted = self._board.missing(step, op.after)
+                    missing.update(wanted)
+                    if not wanted:
                         fresh.append((stream, *queue.popleft()))
             nothing = not fresh and not self._active
             if nothing and not self._board.closed and self._board.failure is None:
-                self._board.changed.wait(IDLE)
+                self._board.sleep(missing, IDLE)
         for stream, step, op in fresh:
             launch = self._plan.launches[op.launch]
             start = now()

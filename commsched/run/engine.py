@@ -48,14 +48,14 @@ class Engine:
     def submit(self, program: Program) -> list[Op]:
         """Queue one step; returns the operations of the compute stream, which the caller runs."""
         ops = program.role_of(self._rank).ops
-        with self.board.changed:
+        with self.board.lock:
             self.watched = {after.name for op in ops for after in op.after}
             self._last = [(program.step, op.name) for op in ops if op.kind is Kind.DECODE]
             queues = {**self._coding, **self.communication.queues}
             for op in ops:
                 if op.stream != "compute":
                     queues[op.stream].append((program.step, op))
-            self.board.changed.notify_all()
+            self.board.wake()
         self.board.forget_before(program.step)
         return [op for op in ops if op.stream == "compute"]
 
@@ -88,14 +88,14 @@ class Engine:
         """Wait until everything that was submitted is done."""
         board = self.board
         board.status["compute"] = Status(-1, "end", "waits for all exchanges", now(), True)
-        board.until(lambda: all(board.is_done(step, name) for step, name in self._last))
+        board.until_done(self._last)
         board.idle("compute")
 
     def stop(self) -> None:
         """End the threads; call after `drain`."""
-        with self.board.changed:
+        with self.board.lock:
             self.board.closed = True
-            self.board.changed.notify_all()
+            self.board.wake()
         for thread in (*self._threads, self.communication):
             thread.join()
 

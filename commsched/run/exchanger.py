@@ -294,7 +294,7 @@ class Exchanger:
         board = self._engine.board
         what = f"waits for {', '.join(missing)}"
         board.status["compute"] = Status(step, f"tensor {name!r}", what, now(), True)
-        board.until(lambda: all(board.is_done(step, end) for end in missing))
+        board.until_done((step, end) for end in missing)
         board.idle("compute")
 
 

@@ -64,10 +64,13 @@ class Measurement:
         header["meta"]["decisions"] = engine.buckets.decisions
         header["meta"] |= meta
         timeline = _collect(self._plan, comm, self.recorder, header)
+        agree.together(lambda: self._write(timeline), comm)
+        return timeline
+
+    def _write(self, timeline: Timeline | None) -> None:
         if timeline is not None:
             timeline_file.write(self._path, timeline)
             remove_parts(self._path)
-        return timeline
 
 
 def _header(plan: Plan, comm: MPI.Intracomm, aligned: Clock, start: float) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _check(plan: Plan) -> None:
         if launch.group and sorted(launch.group) != everyone:
             what = f"among {len(launch.group)} of {len(everyone)} ranks"
         elif launch.payload != "gradient":
-            what = f"a {launch.payload}"
+            what = f"{launch.payload}s"
         elif launch.every != 1 or launch.lag != 0:
             what = f"every {launch.every} steps, merged {launch.lag} steps later"
         else:

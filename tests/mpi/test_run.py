@@ -1,0 +1,277 @@
+"""A whole run of a plan with every kind of method: its results, bytes, decisions and files."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from commsched.codecs import CODECS
+from commsched.errors import CommschedError
+from commsched.ir import Graph, Sparsity, Tensor
+from commsched.methods import METHODS, Choice, find_method, legal_methods, phases_of
+from commsched.plan import file as plan_file
+from commsched.run import agree, session
+from commsched.run.lockstep import fresh_states, run_method
+from commsched.run.session import Options
+from commsched.run.worker import Emulated, draw_launch
+from commsched.timeline import file as timeline_file
+from commsched.timeline.parts import find
+from tests import throwaway
+from tests.plans import graph, machine, plan
+from tests.supports import bits
+
+WORLD = MPI.COMM_WORLD
+SHAPE = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
+STEPS = 3
+
+
+class Slow(throwaway.PushPull):
+    """Takes its time to write the result."""
+
+    name = "slow"
+
+    def phases(self, spec, group):
+        push, pull = super().phases(spec, group)
+
+        def give(state, packets):
+            time.sleep(0.4)
+            pull.give(state, packets)
+
+        return push, replace(pull, give=give)
+
+
+for method in (*throwaway.ALL, Slow()):
+    METHODS.add(method.name)(method)
+EVERY = [m.name for m in legal_methods(machine(*SHAPE).everyone) if m.name != "slow"]
+
+
+class Kept(Emulated):
+    """Keeps every result, where a run would drop it."""
+
+    results: list[np.ndarray]
+
+    def __init__(self, made, rank):
+        super().__init__(made, rank)
+        Kept.results = []
+
+    def result(self, step, launch, values):
+        self.results.append(values.copy())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One folder for all ranks: the first rank's."""
+    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
+
+
+def net(count: int) -> Graph:
+    """Layers of 40 to 300 elements, every other one sparse."""
+    made = graph([40 + 37 * i % 260 for i in range(count)], seconds=1e-4)
+    law = Sparsity(law="uniform", density=0.1)
+
+    def thin(tensor: Tensor) -> Tensor:
+        return replace(tensor, sparsity=law)
+
+    layers = [
+        replace(layer, tensors=tuple(map(thin, layer.tensors))) if i % 2 else layer
+        for i, layer in enumerate(made.layers)
+    ]
+    return replace(made, layers=tuple(layers))
+
+
+def everything(**changes):
+    """One bucket for every method that there is."""
+    return plan(net(len(EVERY)), machine(*SHAPE), EVERY, **changes)
+
+
+def execute(made, folder, monkeypatch, name="m.json", **options):
+    """Run a plan; the timeline on rank 0, and this rank's results in the order of their ends."""
+    monkeypatch.setattr(session, "Emulated", Kept)
+    timeline = session.run(made, WORLD, folder / name, Options(**{"steps": STEPS} | options))
+    return timeline, Kept.results
+
+
+def reference(made):
+    """What one process computes for every step and launch: this rank's results, and decisions."""
+    found, decisions = [[] for _ in range(STEPS)], {}
+    for launch in made.launches:
+        grads = [draw_launch(made, rank, launch) for rank in range(WORLD.size)]
+        states = fresh_states([np.zeros_like(g) for g in grads], made.seed, launch.name)
+        for step in range(STEPS):
+            for state, gradient in zip(states, grads, strict=True):
+                state["gradient"][:] = gradient
+                state["step"] = step
+            method = find_method(launch.method)
+            if launch.method.startswith("native"):
+                result = np.sum(grads, axis=0)
+            else:
+                chosen = run_method(method, made.spec(launch), made.group(launch), states)
+                for phase, value in chosen.items():
+                    decisions[f"{step}/{launch.name}/{phase}/decide"] = value
+                result = states[WORLD.rank]["result"]
+            divisor = np.float32(WORLD.size if made.mean else 1)
+            found[step].append(result / divisor)
+    return [result for step in found for result in step], decisions
+
+
+def together(problems):
+    """Fail on all ranks with what any rank found, once nobody communicates any more."""
+    texts = agree.gather_text("\n".join(problems), WORLD)
+    assert not any(texts), "\n".join(f"rank {r}: {t}" for r, t in enumerate(texts) if t)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_run_gives_the_bits_and_decisions_of_one_process(folder, monkeypatch, mean):
+    made = everything(seed=3, mean=mean)
+    timeline, results = execute(made, folder, monkeypatch, verify=True)
+    wanted, decisions = reference(made)
+    problems = []
+    if len(results) != STEPS * len(made.launches):
+        problems.append(f"{len(results)} results")
+    for number, (got, want) in enumerate(zip(results, wanted, strict=False)):
+        step, index = divmod(number, len(made.launches))
+        name = made.launches[index].method
+        if name.startswith("native"):
+            same = np.allclose(got, want, rtol=1e-5, atol=1e-5)
+        else:
+            same = np.array_equal(bits(got), bits(want))
+        if not same:
+            problems.append(f"step {step}, {name}: other bits than in one process")
+    if timeline is not None and timeline.meta["decisions"] != decisions:
+        problems.append(f"decisions {timeline.meta['decisions']}, not {decisions}")
+    together(problems)
+
+
+def test_equal_seeds_give_equal_bits_run_after_run(folder, monkeypatch):
+    runs = []
+    for seed in (1, 1, 2):
+        _, results = execute(everything(seed=seed), folder, monkeypatch)
+        runs.append([result.tobytes() for result in results])
+    together(["equal seeds, other bits"] * (runs[0] != runs[1]))
+    together(["other seeds, equal bits"] * (runs[0] == runs[2]))
+
+
+def test_a_timeline_has_every_operation_once_with_the_bytes_of_its_plan(folder, monkeypatch):
+    made = everything()
+    timeline, _ = execute(made, folder, monkeypatch)
+    problems = []
+    if timeline is not None:
+        rows = [(s.rank, s.step, s.name) for s in timeline]
+        if len(set(rows)) != len(rows):
+            problems.append("an operation stands twice")
+        if timeline_file.read(folder / "m.json").plan_hash != made.hash:
+            problems.append("the file is of another plan")
+        sent = {(s.rank, s.step, s.name): s.nbytes for s in timeline}
+        for index, launch in enumerate(made.launches):
+            for name, expected in fixed_bytes(made, index).items():
+                problems += [
+                    f"{launch.method}: rank {rank} sent {sent[rank, step, name]} B, not {want}"
+                    for rank, want in enumerate(expected)
+                    for step in range(STEPS)
+                    if sent[rank, step, name] != want
+                ]
+        if find(folder / "m.json"):
+            problems.append("parts are left")
+    together(problems)
+
+
+def fixed_bytes(made, index):
+    """Bytes that every rank sends in each exchange whose packets have a fixed size."""
+    found = {}
+    for phase in phases_of(made, index):
+        if isinstance(phase, Choice) or not phase.payload.codec.fixed:
+            continue
+        stem = made.launches[index].name + (f"/{phase.name}" if phase.name else "")
+        sent = np.zeros(WORLD.size)
+        if phase.schedule.rounds is None:
+            sent += 4 * made.spec(made.launches[index]).numel
+        else:
+            for rnd in phase.schedule.rounds():
+                np.add.at(sent, rnd.src, phase.payload.wire(rnd.first, rnd.stop, rnd.merged))
+        found[f"{stem}/exchange"] = sent.tolist()
+    return found
+
+
+def test_lists_take_the_bytes_of_their_non_zeros(folder, monkeypatch):
+    made = plan(net(4), machine(*SHAPE), ["all-gather-direct+coo"])
+    timeline, _ = execute(made, folder, monkeypatch)
+    problems = []
+    for launch in made.launches:
+        for rank in range(WORLD.size):
+            packet = CODECS["coo"].encode(draw_launch(made, rank, launch), {})
+            want = packet.nbytes * (WORLD.size - 1)
+            name = f"{launch.name}/exchange"
+            for span in timeline or []:
+                if (span.rank, span.name) == (rank, name) and span.nbytes != want:
+                    problems.append(f"{name}: rank {rank} sent {span.nbytes} B, not {want}")
+    together(problems)
+
+
+@pytest.mark.skipif(WORLD.size != 2, reason="one count of ranks is enough")
+def test_a_run_that_gets_on_slowly_does_not_run_out_of_time(folder, monkeypatch):
+    made = plan(graph([50] * 6, seconds=1e-4), machine(*SHAPE), ["slow"])
+    # The first layer's bucket is the last to come: the next step waits 2.4 s for it.
+    _, results = execute(made, folder, monkeypatch, timeout=1.5, steps=2)
+    assert len(results) == 12
+
+
+def test_parts_of_a_crashed_run_with_more_ranks_are_cleared_away(folder, monkeypatch):
+    if WORLD.rank == 0:
+        (folder / "m.json.rank11.jsonl").write_text("left by a crash")
+    WORLD.Barrier()
+    execute(plan(net(1), machine(*SHAPE), ["tree+dense"]), folder, monkeypatch)
+    WORLD.Barrier()
+    together(["parts are left"] * bool(find(folder / "m.json")))
+
+
+def test_one_bucket_of_one_element_is_enough(folder, monkeypatch):
+    made = plan(graph([1]), machine(*SHAPE), ["ring+dense"])
+    timeline, results = execute(made, folder, monkeypatch, verify=True)
+    want = np.mean([draw_launch(made, r, made.launches[0]) for r in range(WORLD.size)], axis=0)
+    together(["not the mean"] * any(not np.allclose(r, want, rtol=1e-5) for r in results))
+    assert (timeline is not None) == (WORLD.rank == 0)
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="one rank cannot differ from itself")
+@pytest.mark.parametrize("lanes", [WORLD.size, WORLD.size + 1])
+def test_ranks_with_different_plans_are_refused_on_all_ranks(folder, lanes):
+    mine = machine(1, lanes if WORLD.rank == WORLD.size - 1 else WORLD.size)
+    made = plan(net(2), mine, ["ring+dense"], seed=WORLD.rank)
+    with pytest.raises(CommschedError, match="the ranks hold different plans: rank"):
+        session.run(made, WORLD, folder / "m.json", Options())
+    WORLD.Barrier()
+    together(["something was written"] * bool(list(folder.iterdir())))
+
+
+def test_a_plan_for_other_ranks_is_refused_on_all_ranks(folder):
+    made = plan(net(2), machine(1, WORLD.size + 1), ["ring+dense"])
+    message = f"the plan is for {WORLD.size + 1} ranks, but {WORLD.size} were started; use 'mpiexec"
+    with pytest.raises(CommschedError, match=message):
+        session.run(made, WORLD, folder / "m.json", Options())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "ring+zip"}, "no codec named 'zip'"),
+        ({"method": "all-to-all+dense"}, "does not leave the sum on every rank"),
+        ({"method": "unheard-of"}, "no method named 'unheard-of'"),
+        ({"group": (0,)}, r"exchanges among 1 of \d ranks; strategy 'sync'"),
+        ({"payload": "activation"}, "exchanges activations"),
+        ({"every": 2}, "exchanges every 2 steps"),
+        ({"lag": 3}, "merged 3 steps later"),
+    ],
+    ids=str,
+)
+def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_written(folder, change, message):
+    if change == {"group": (0,)} and WORLD.size == 1:
+        pytest.skip("the first rank is everyone")
+    made = plan(net(2), machine(*SHAPE), ["ring+dense"])
+    broken = replace(made, launches=(replace(made.launches[0], **change), *made.launches[1:]))
+    with pytest.raises(CommschedError, match=message):
+        session.run(plan_file.frozen(broken), WORLD, folder / "m.json", Options())
+    WORLD.Barrier()
+    together(["something was written"] * bool(list(folder.iterdir())))

@@ -1,0 +1,104 @@
+"""How a training loop's Exchanger ends where something goes wrong: every rank, with a reason."""
+
+import sys
+
+import pytest
+
+from commsched.timeline.parts import read_parts
+from tests.launch import Ended, Job
+
+# The plan and the step of tests/mpi/test_exchanger.py; deadlines far beyond the test's own limit.
+BEGIN = """
+import sys, time
+from tests.mpi.test_exchanger import BACKWARD, WORLD, Exchanger, gradients, make_plan, one_step
+timeline = sys.argv[1] if len(sys.argv) > 1 else None
+"""
+LIMIT = 60  # s
+
+
+def run(ranks: int, program: str, *arguments: str) -> Ended:
+    with Job(ranks, [sys.executable, "-c", BEGIN + program, *arguments]) as job:
+        return job.wait(LIMIT)
+
+
+def test_an_exception_on_one_rank_ends_all_with_its_traceback(tmp_path):
+    program = """
+with Exchanger(make_plan(), WORLD, timeline=timeline, timeout=1000) as exchanger:
+    one_step(exchanger, 0, WORLD.rank)
+    one_step(exchanger, 1, WORLD.rank)
+    if WORLD.rank == 1:
+        1 / 0
+    one_step(exchanger, 2, WORLD.rank)
+"""
+    path = tmp_path / "measured.json"
+    done = run(3, program, str(path))
+    assert done.status != 0
+    assert "commsched: rank 1: Traceback" in done.output
+    assert "ZeroDivisionError" in done.output
+    left = read_parts(path, ended=False)  # what was measured is on disk
+    assert {(s.rank, s.step) for s in left} >= {(1, 0), (1, 1)}
+
+
+def test_what_a_user_can_fix_is_one_sentence():
+    program = """
+with Exchanger(make_plan(), WORLD, timeout=1000) as exchanger:
+    one_step(exchanger, 0, WORLD.rank)
+    exchanger.ready("nothing" if WORLD.rank == 0 else "a", gradients(1, 0)["a"])
+    exchanger.wait("a")
+"""
+    done = run(2, program)
+    assert done.status != 0
+    assert "commsched: rank 0: no tensor named 'nothing' in net 'tiny'; known: " in done.output
+
+
+def test_a_rank_that_hands_over_nothing_is_told_by_the_others():
+    program = """
+with Exchanger(make_plan(), WORLD, timeout=1) as exchanger:
+    one_step(exchanger, 0, WORLD.rank)
+    if WORLD.rank == 2:
+        time.sleep(1000)
+    one_step(exchanger, 1, WORLD.rank)
+"""
+    done = run(3, program)
+    assert done.status != 0
+    assert "no progress for 1 s" in done.output
+    assert "rank 0, compute: step 1: tensor 'e' waits for b0/decode" in done.output
+    assert "from rank 2" in done.output
+    assert "rank 2: has nothing to do" in done.output
+
+
+@pytest.mark.parametrize("handed", [0, 2])
+def test_ranks_that_leave_after_different_steps_are_told(handed):
+    program = f"""
+with Exchanger(make_plan(), WORLD, timeout=1000) as exchanger:
+    for step in range(3 if WORLD.rank == 0 else 1):
+        mine = gradients(step, WORLD.rank)
+        for name in BACKWARD if step < 1 else BACKWARD[:{handed}]:
+            exchanger.ready(name, mine[name])
+        if step == 1:
+            break
+        for name in exchanger.names:
+            exchanger.wait(name)
+"""
+    done = run(2, program)
+    if handed == 0:
+        assert done.status == 0, done.output  # nobody had begun another step
+    else:
+        assert done.status != 0
+        said = (
+            "left the with block after different numbers of steps: rank 1 after 1, rank 0 after 2"
+        )
+        assert said in done.output
+
+
+def test_a_rank_that_leaves_while_another_waits_does_not_hang():
+    program = """
+with Exchanger(make_plan(), WORLD, timeout=1) as exchanger:
+    one_step(exchanger, 0, WORLD.rank)
+    if WORLD.rank == 0:
+        one_step(exchanger, 1, WORLD.rank)
+"""
+    done = run(2, program)
+    assert done.status != 0
+    assert "rank 1, compute: step 0: end waits for all ranks to leave" in done.output
+    assert "rank 0, compute: step 1: tensor 'e' waits for b0/decode" in done.output

@@ -1,0 +1,298 @@
+"""What happens when something breaks: real ranks are killed, stopped, late, wrong or misled."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from commsched.plan import file as plan_file
+from commsched.run.launcher import family, library
+from commsched.timeline import file as timeline_file
+from commsched.timeline.parts import find
+from tests.launch import RUN, Job, Single
+from tests.plans import graph, machine, plan
+
+SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
+
+# Run a plan like `commsched run`, but rank 1 breaks at the place that the last argument names.
+BROKEN = """
+import sys
+from pathlib import Path
+from commsched.cli.main import main
+from commsched.codecs import CODECS
+from commsched.errors import CommschedError
+from commsched.run import session
+from commsched.run.launcher import environment_rank
+from commsched.run.worker import Emulated
+
+where = sys.argv.pop()
+mine = environment_rank() == 1
+
+def breaks(place, step):
+    if mine and place == where.split("-")[0] and step == 2:
+        raise CommschedError("no such tensor") if "-" in where else KeyError("no such tensor")
+
+class Broken(Emulated):
+    def gradient(self, step, launch, out):
+        breaks("gradient", step)
+        super().gradient(step, launch, out)
+
+    def result(self, step, launch, values):
+        breaks("result", step)
+
+    def seconds(self, step, nominal):
+        breaks("seconds", step)
+        return super().seconds(step, nominal)
+
+count = [0]
+half = type(CODECS["fp16"])
+encode = half.encode
+
+def counted(self, values, state, start=0):
+    count[0] += 1
+    breaks("codec", count[0])
+    return encode(self, values, state, start)
+
+session.Emulated, half.encode = Broken, counted
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """A plan for three ranks, with steps of 12 ms."""
+    return written(tmp_path / "plan.json", lanes=3)
+
+
+def written(path: Path, lanes: int, **changes: object) -> Path:
+    made = plan(graph([500] * 4, seconds=1e-3), machine(1, lanes), ["ring+fp16"], **changes)
+    plan_file.write(path, made)
+    return path
+
+
+def long_run(made: Path, *options: str) -> list[str]:
+    output = made.with_name("m.json")
+    return [*RUN, str(made), "-o", str(output), "--steps", "1000000", *options]
+
+
+def begun(made: Path, ranks: int = 3) -> bool:
+    """Whether every rank has written some spans."""
+    parts = find(made.with_name("m.json"))
+    return len(parts) == ranks and all(p.read_bytes().count(b"\n") > 20 for p in parts.values())
+
+
+def assert_spans_are_kept(made: Path, ranks: int = 3) -> None:
+    left = timeline_file.read(made.with_name("m.json"))
+    assert "did not end" in left.warnings[0]
+    assert set(left.rank.tolist()) == set(range(ranks))
+    assert left.step.max() >= 1
+    assert left.ranks == ranks
+
+
+# --- A rank disappears. ---
+
+
+def test_a_killed_rank_ends_the_job_and_leaves_the_spans(endless):
+    with Job(3, long_run(endless)) as job:
+        job.until(lambda: begun(endless))
+        os.kill(job.rank(1), signal.SIGKILL)
+        ended = job.wait(SECONDS)
+        assert ended.status != 0
+        assert job.left() == {}
+    assert_spans_are_kept(endless)
+
+
+def test_a_stopped_rank_is_named_by_those_that_wait_for_it(endless):
+    with Job(3, long_run(endless, "--timeout", "1.5")) as job:
+        job.until(lambda: begun(endless))
+        os.kill(job.rank(1), signal.SIGSTOP)
+        ended = job.wait(SECONDS)
+        assert ended.status != 0
+        assert job.left() == {}
+    lines = [line for line in ended.output.splitlines() if line.startswith("commsched: rank ")]
+    assert any(line.endswith("no progress for 1.5 s (--timeout)") for line in lines), ended.output
+    for rank in (0, 2):
+        said = [line for line in lines if line.startswith(f"commsched: rank {rank}, inside: step ")]
+        assert len(said) == 1, ended.output
+        assert "/exchange waits for " in said[0]
+        assert " B from rank " in said[0]
+    assert any("from rank 1" in line for line in lines), ended.output
+    assert not [line for line in lines if line.startswith("commsched: rank 1")]
+    assert "Traceback" not in ended.output
+    assert_spans_are_kept(endless)
+
+
+def test_an_interrupt_leaves_no_process_behind(endless):
+    with Job(3, long_run(endless)) as job:
+        job.until(lambda: begun(endless))
+        job.process.send_signal(signal.SIGINT)
+        ended = job.wait(SECONDS)
+        assert ended.status != 0
+        assert job.left() == {}
+    assert_spans_are_kept(endless)
+
+
+# --- A rank raises. ---
+
+
+@pytest.mark.parametrize("place", ["gradient", "result", "seconds", "codec"])
+def test_an_exception_on_one_rank_ends_all_with_its_traceback(endless, place):
+    run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], place]
+    with Job(3, run) as job:
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    assert ended.status != 0
+    assert "commsched: rank 1: Traceback (most recent call last):" in ended.output
+    assert "KeyError: 'no such tensor'" in ended.output
+    assert set(find(endless.with_name("m.json"))) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("place", ["gradient", "seconds"])
+def test_what_a_user_can_fix_on_one_rank_is_one_sentence(endless, place):
+    run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], f"{place}-"]
+    with Job(3, run) as job:
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    assert ended.status != 0
+    said = [line for line in ended.output.splitlines() if line.startswith("commsched: ")]
+    assert said == ["commsched: rank 1: no such tensor"], ended.output
+    assert "Traceback" not in ended.output
+
+
+# --- Ranks that do not belong together. ---
+
+
+@pytest.mark.parametrize("lanes", [2, 3])
+def test_two_ranks_with_different_plans_are_refused(tmp_path, lanes):
+    first = written(tmp_path / "a.json", lanes=2)
+    second = written(tmp_path / "b.json", lanes=lanes, seed=1)
+    output = ["-o", str(tmp_path / "m.json")]
+    with Job([1, 1], [*RUN, str(first), *output], [*RUN, str(second), *output]) as job:
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    assert ended.status == 2
+    assert said(ended.output).startswith("commsched: the ranks hold different plans: rank 0 has ")
+    assert nothing_written(tmp_path)
+
+
+def test_a_file_that_one_rank_cannot_read_is_said_once_with_its_rank(tmp_path):
+    first = written(tmp_path / "a.json", lanes=2)
+    output = ["-o", str(tmp_path / "m.json")]
+    with Job([1, 1], [*RUN, str(first), *output], [*RUN, "/nowhere/b.json", *output]) as job:
+        ended = job.wait(SECONDS)
+    assert ended.status == 2
+    want = "commsched: rank 1: /nowhere/b.json: cannot be read: No such file or directory"
+    assert said(ended.output) == want
+    assert nothing_written(tmp_path)
+
+
+def test_a_wrong_number_of_ranks_is_told_the_right_one(tmp_path):
+    made = written(tmp_path / "a.json", lanes=3)
+    with Job(2, [*RUN, str(made), "-o", str(tmp_path / "m.json")]) as job:
+        ended = job.wait(SECONDS)
+    assert ended.status == 2
+    assert said(ended.output) == (
+        "commsched: the plan is for 3 ranks, but 2 were started; use 'mpiexec -n 3'"
+    )
+    assert nothing_written(tmp_path)
+
+
+def test_the_launcher_of_another_mpi_is_seen(tmp_path):
+    made = written(tmp_path / "a.json", lanes=2)
+    other = ("PMI_RANK", "PMI_SIZE")
+    if family(library()) != "Open MPI":
+        other = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    variables = dict(zip(other, ("0", "2"), strict=True))
+    with Single(*RUN, str(made), "-o", str(tmp_path / "m.json"), variables=variables) as job:
+        ended = job.wait(SECONDS)
+    assert ended.status == 2
+    assert "the launcher started 2 ranks, but MPI sees 1" in said(ended.output)
+    assert nothing_written(tmp_path)
+
+
+# --- Bad files and options: one sentence, exit 2, nothing written. ---
+
+
+def said(output: str) -> str:
+    """The one line that a refusal prints; some MPIs add lines of their own."""
+    (line,) = [line for line in output.splitlines() if line.startswith("commsched: ")]
+    assert "Traceback" not in output
+    return line
+
+
+def nothing_written(folder: Path) -> bool:
+    return all(path.name in ("a.json", "b.json", "m.json.d") for path in folder.iterdir())
+
+
+def damaged(content: str, how: str) -> bytes:
+    data = json.loads(content)
+    if how == "digit":
+        data["launches"][0]["pieces"][0][2] += 1
+    elif how == "rehashed":
+        data["launches"][0]["pieces"][0][2] += 1
+        data["hash"] = plan_file.digest(data)
+    elif how == "duplicate":
+        return content.replace('"mean"', '"seed": 1, "mean"', 1).encode()
+    elif how == "truncated":
+        return content[: len(content) // 2].encode()
+    elif how == "text":
+        return b"not JSON at all"
+    elif how == "binary":
+        return bytes(range(256))
+    elif how == "empty":
+        return b""
+    elif how == "timeline":
+        data = {"traceEvents": []}
+    return json.dumps(data).encode()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("digit", "the plan was changed after it was made: its hash is "),
+        ("rehashed", r"elements \[0, 501\) of tensor|element 500 is exchanged more than once"),
+        ("duplicate", "key 'seed' stands twice"),
+        ("truncated", "not valid JSON"),
+        ("text", "not valid JSON"),
+        ("binary", "not a text file"),
+        ("empty", "not valid JSON"),
+        ("timeline", "unknown field `traceEvents`|missing required field"),
+    ],
+)
+def test_a_damaged_plan_is_refused(tmp_path, how, message):
+    path = written(tmp_path / "a.json", lanes=1)
+    path.write_bytes(damaged(path.read_text(), how))
+    with Single(*RUN, str(path), "-o", str(tmp_path / "m.json")) as job:
+        ended = job.wait(SECONDS)
+    assert ended.status == 2, ended.output
+    line = said(ended.output)
+    assert line.startswith(f"commsched: {path}: ")
+    import re
+
+    assert re.search(message, line), line
+    assert nothing_written(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--steps", "0"], "--steps must be at least 1, got 0"),
+        (["--steps", "-3"], "--steps must be at least 1, got -3"),
+        (["--timeout", "0"], "--timeout must be more than 0 seconds, got 0.0"),
+        (["--timeout", "nan"], "--timeout must be more than 0 seconds, got nan"),
+        (["-o", "{folder}/none/m.json"], "{folder}/none/m.json: cannot be written there; give a"),
+        (["-o", "{folder}"], "{folder}: cannot be written there; give a"),
+    ],
+    ids=str,
+)
+def test_an_impossible_option_is_refused(tmp_path, options, message):
+    path = written(tmp_path / "a.json", lanes=1)
+    options = [option.format(folder=tmp_path) for option in options]
+    with Single(*RUN, str(path), "-o", str(tmp_path / "m.json"), *options) as job:
+        ended = job.wait(SECONDS)
+    assert ended.status == 2, ended.output
+    assert said(ended.output).startswith("commsched: " + message.format(folder=tmp_path))
+    assert nothing_written(tmp_path)
