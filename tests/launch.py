@@ -43,7 +43,7 @@ class Job:
     def _start(self, line: Sequence[str], variables: Mapping[str, str]) -> None:
         self.mark = uuid.uuid4().hex
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        self._out = tempfile.TemporaryFile()
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the job
         self.process = subprocess.Popen(
             line,
             cwd=ROOT,
@@ -75,7 +75,7 @@ class Job:
             time.sleep(0.02)
 
     def processes(self) -> dict[int, int | None]:
-        """Every living process of this job, with its rank: the launcher and its helpers have none."""
+        """Every living process of this job, with its rank; launchers and helpers have none."""
         return {
             int(entry.name): environment_rank(found)
             for entry in Path("/proc").iterdir()

@@ -13,7 +13,7 @@ from commsched.cost.play import Played, play
 from commsched.machine import CodecRate, Device, Group, Link, Machine, Nic
 from commsched.methods import Payload
 from commsched.plan.bucket import BucketSpec
-from commsched.schedule import Goal, Schedule
+from commsched.schedule import Goal, Round, Rows, Schedule
 
 ROUTES = [name for name in COLLECTIVES if name != "native"]
 DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)
@@ -166,6 +166,46 @@ def test_playing_is_following_each_message(codec, name, on, numel, data):
     np.testing.assert_allclose(got.sent, sent, rtol=1e-12, atol=0)
     assert got.messages.tolist() == messages
     assert (got.end >= start).all()
+
+
+@st.composite
+def any_rounds(draw: st.DrawFn, ranks: int) -> list[Round]:
+    """Rounds that need not reach a goal: any pattern, runs, waits; blocks are the ranks'."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    firsts = [np.tile(rng.permutation(ranks), 2) for _ in range(2)]
+    tables = [(first, first + 1) for first in firsts]
+    orders = [np.arange(ranks), rng.permutation(ranks)]
+    rounds: list[Round] = []
+    named = 0
+    for index in range(draw(st.integers(1, 8))):
+        src = orders[rng.integers(2)]
+        dst = np.roll(src, rng.integers(1, ranks)) if rng.integers(2) else rng.permutation(src)
+        rows = Rows(*tables[rng.integers(2)], int(rng.integers(ranks)))
+        if rng.integers(3) == 0:
+            some = rng.permutation(ranks) <= rng.integers(ranks)
+            src, dst = src[some], dst[some]
+        run = rows.first[rows.start : rows.start + len(src)]
+        waits = [None, 0, index, named][rng.integers(4)]
+        named = index if waits == index else named
+        merged = int(rng.integers(1, ranks + 1))
+        rounds.append(Round(src, dst, run, run + 1, bool(rng.integers(2)), merged, waits, rows))
+    return rounds
+
+
+@pytest.mark.parametrize("codec", ["dense", "fp16", "coo"])
+@given(on=machines().filter(lambda on: on.size > 1), numel=st.integers(0, 3000), data=st.data())
+def test_playing_is_following_each_message_of_any_rounds(codec, on, numel, data):
+    group, rounds = on.everyone, data.draw(any_rounds(on.size))
+    schedule = Schedule(
+        name="any", goal=Goal.ALL_REDUCE, ranks=on.size, blocks=on.size, rounds=lambda: iter(rounds)
+    )
+    start = np.array(data.draw(st.lists(seconds, min_size=on.size, max_size=on.size)))
+    payload = carry(schedule, codec, BucketSpec.uniform(numel, 0.05 if codec == "coo" else 1.0))
+    got = play(schedule, payload, on, group, start)
+    end, sent, messages = reference(schedule, payload, on, group, start)
+    np.testing.assert_allclose(got.end, end, rtol=1e-12, atol=0)
+    np.testing.assert_allclose(got.sent, sent, rtol=1e-12, atol=0)
+    assert got.messages.tolist() == messages
 
 
 @given(name=st.sampled_from(ROUTES), on=machines(), data=st.data())

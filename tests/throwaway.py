@@ -288,9 +288,7 @@ class Regions(Method):
 
         def merge(state, packets):
             cuts, rank = state["cuts"], state["rank"]
-            state["share"] = np.zeros(cuts[rank + 1] - cuts[rank], np.float32)
-            for packet in packets:
-                coo.add(packet, state["share"])
+            state["share"] = added(packets, cuts[rank + 1] - cuts[rank])
 
         def compose(state, packets):
             cuts = state["cuts"]
@@ -302,13 +300,7 @@ class Regions(Method):
         return (
             phase("regions", everyone, bounds, propose, agree),
             phase("split", across, shares(spec, across, 1), split, merge),
-            phase(
-                "gather",
-                everyone,
-                shares(spec, everyone, ranks),
-                lambda state: coo.encode(state["share"], state),
-                compose,
-            ),
+            phase("gather", everyone, shares(spec, everyone, ranks), encode_share, compose),
         )
 
 
@@ -329,9 +321,7 @@ class PushPull(Method):
             return [coo.encode(state["gradient"][d::ranks], state) for d in range(ranks)]
 
         def merge(state, packets):
-            state["share"] = np.zeros(len(state["gradient"][state["rank"] :: ranks]), np.float32)
-            for packet in packets:
-                coo.add(packet, state["share"])
+            state["share"] = added(packets, len(state["gradient"][state["rank"] :: ranks]))
 
         def compose(state, packets):
             for owner, packet in enumerate(packets):
@@ -340,14 +330,20 @@ class PushPull(Method):
 
         return (
             phase("push", push, shares(spec, push, 1), split, merge),
-            phase(
-                "pull",
-                pull,
-                shares(spec, pull, ranks),
-                lambda state: coo.encode(state["share"], state),
-                compose,
-            ),
+            phase("pull", pull, shares(spec, pull, ranks), encode_share, compose),
         )
+
+
+def added(packets, numel):
+    """The sum of coordinate lists over a run of `numel` elements."""
+    total = np.zeros(numel, np.float32)
+    for packet in packets:
+        CODECS["coo"].add(packet, total)
+    return total
+
+
+def encode_share(state):
+    return CODECS["coo"].encode(state["share"], state)
 
 
 def shares(spec, schedule, merged):

@@ -74,6 +74,7 @@ class Places:
     def __init__(self, machine: Machine, group: Group) -> None:
         self._machine = machine
         self._ranks = np.arange(group.size)
+        self._around = np.tile(self._ranks, 2)
         self._node = np.array(group.nodes)
         self._one_node = bool((self._node == self._node[0]).all())
         self._links = [machine.between]  # and those of nodes that differ
@@ -100,7 +101,7 @@ class Places:
         place = self._places(src)
         if place is None:
             return Shape(src, dst, False, None, None, src)
-        return Shape(src, dst, True, None if place is self._ranks else src, *_turn(place[dst]))
+        return Shape(src, dst, True, None if place is self._ranks else src, *self._turn(place[dst]))
 
     def _places(self, src: Ints) -> Ints | None:
         """Where each rank stands in `src`, if every rank does: (p,)."""
@@ -115,6 +116,15 @@ class Places:
                     place = None
             self._seen = src, place
         return self._seen[1]
+
+    def _turn(self, to: Ints) -> tuple[int | None, Ints]:
+        """Whether every move reaches equally far, and which move ends at each place. to: (p,)."""
+        count, turn = len(to), int(to[0])
+        if (to == self._around[turn : turn + count]).all():
+            return turn, self._around[count - turn : 2 * count - turn]
+        back = np.empty_like(to)
+        back[to] = self._ranks
+        return None, back
 
     def _mixed(self, shape: Shape, inside: npt.NDArray[np.bool_]) -> Pattern:
         """The slower end of each move decides, and the NIC."""
@@ -169,15 +179,6 @@ def _one(values: Each) -> Each:
     """One number in place of many equal ones."""
     first = float(np.ravel(values)[0]) if np.size(values) else 0.0
     return first if np.all(values == first) else values
-
-
-def _turn(to: Ints) -> tuple[int | None, Ints]:
-    """Whether every move reaches equally far, and which move ends at each place. to: (m,)."""
-    count, turn = len(to), int(to[0])
-    back = np.empty_like(to)
-    back[to] = np.arange(count)
-    rotates = to[-1] == (turn or count) - 1 and bool((np.diff(to) % count == 1).all())
-    return (turn, back) if rotates else (None, back)
 
 
 def ports(machine: Machine) -> Ints:

@@ -60,7 +60,8 @@ class _Play:
         self.lag = 0.0  # processor - receive port is at most this, s
         self.sent = np.zeros(len(start))
         self.messages = np.zeros(len(start), np.int64)
-        self.doubled = np.zeros(2 * len(start))
+        # What senders leave at, twice around, so that receivers find theirs in one slice.
+        self.around = np.zeros(2 * len(start))
 
     def run(self) -> Played:
         """Play all rounds. No clock is changed in place: several may be one array."""
@@ -73,6 +74,7 @@ class _Play:
                 src, dst, uses = rnd.src, rnd.dst, 0
                 pattern = self.places.pattern(rnd)
                 self._reorder(pattern.shape.order)
+                self._turn(pattern.shape.turn or 0)
             uses += 1
             held = self.merged if rnd.waits is None else self._held(rnd.waits, number)
             if pattern.shape.whole:
@@ -110,23 +112,29 @@ class _Play:
             setattr(self, name, getattr(self, name)[take])
         self.order = order
 
+    def _turn(self, turn: int) -> None:
+        """Slice `around` for a pattern whose moves reach `turn` places ahead."""
+        size = len(self.start)
+        first = size - turn
+        self.leaves = self.around[size:]
+        self.wrapped, self.last = self.around[first:size], self.around[first + size :]
+        self.came = self.around[first : first + size]
+
     def _whole(self, work: Work, pattern: Pattern, held: Floats) -> None:
         """Every rank sends and receives one message: as `_some`, but nearly without indexing."""
         wire, busy, busy_back, code, merge, least, most = work
-        shape, size = pattern.shape, len(wire)
         ready = held
         if code is not None:
             self.processor = ready = np.maximum(held, self.processor) + code
             self.lag = np.inf
-        leaves = np.maximum(ready, self.send_port, out=self.doubled[size:])
+        leaves = np.maximum(ready, self.send_port, out=self.leaves)
         self.send_port = leaves + busy
-        if shape.turn is None:
-            arrives = leaves[shape.back]
+        if pattern.shape.turn is None:
+            arrives = leaves[pattern.shape.back]
             arrives += pattern.away_back
         else:
-            first = size - shape.turn
-            self.doubled[first:size] = self.doubled[first + size :]
-            arrives = self.doubled[first : first + size] + pattern.away_back
+            self.wrapped[:] = self.last
+            arrives = self.came + pattern.away_back
         np.maximum(arrives, self.receive_port, out=arrives)
         arrives += busy_back
         self.receive_port = arrives

@@ -15,8 +15,8 @@ from commsched.methods.direct import route
 from commsched.plan.bucket import BucketSpec
 from commsched.schedule import Schedule
 
-# Moves that are still played, about 10 ms; a ring of 724 ranks has as many.
-LIMIT = 2**20
+# Moves that are still played: at most 5 ms, or 20 ms where every round has its own pattern.
+LIMIT = 2**19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

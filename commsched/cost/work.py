@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import numpy as np
-
 from commsched.cost.pattern import Floats, Pattern
 from commsched.machine import Device
 from commsched.methods import Payload
@@ -67,7 +65,7 @@ class Works:
         wire = table.wire[start : start + size]
         if table.busy is None:
             busy = pattern.busy(wire)
-            busy_back = np.concatenate([busy[size - shape.turn :], busy[: size - shape.turn]])
+            busy_back = busy[shape.back]
         else:
             busy = table.busy[start : start + size]
             busy_back = table.busy[back : back + size]

@@ -164,4 +164,5 @@ def write(path: str | Path, plan: Plan) -> None:
 
 def frozen(plan: Plan) -> Plan:
     """The plan as its file gives it back, hash included: what every user of it works with."""
-    return from_data(to_data(replace(plan, hash="")), "plan")
+    once = from_data(to_data(plan), "plan")
+    return replace(once, hash=to_data(once)["hash"])  # reading turns 1 into 1.0

@@ -15,11 +15,15 @@ from commsched.run.launcher import expected_size
 T = TypeVar("T")
 
 
+class Agreed(CommschedError):
+    """An error that all ranks raise alike: each can end by itself, none waits for another."""
+
+
 def check_launcher() -> None:
     """Refuse N singletons: the launcher of one MPI with the library of another gives just that."""
     expected, actual = expected_size(), MPI.COMM_WORLD.size
     if expected is not None and expected != actual:
-        raise CommschedError(
+        raise Agreed(
             f"the launcher started {expected} ranks, but MPI sees {actual}: it belongs to another"
             " MPI than the library that mpi4py loads; run 'commsched doctor'"
         )
@@ -33,12 +37,12 @@ def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
     comm.Allreduce(mine, least, op=MPI.MIN)
     comm.Allreduce(mine, most, op=MPI.MAX)
     if (least != most).any():
-        raise CommschedError(
+        raise Agreed(
             f"the ranks hold different plans: rank {comm.rank} has {plan.hash[:12]}...; give all"
             " ranks the same file"
         )
     if comm.size != plan.machine.size:  # on all ranks alike, now that they hold the same plan
-        raise CommschedError(
+        raise Agreed(
             f"the plan is for {plan.machine.size} ranks, but {comm.size} were started; use"
             f" 'mpiexec -n {plan.machine.size}'"
         )
@@ -108,5 +112,5 @@ def together(work: Callable[[], T], comm: MPI.Intracomm) -> T:
     failed = [rank for rank, said in enumerate(texts) if said]
     if failed:
         where = "" if len(failed) == comm.size else f"rank {failed[0]}: "
-        raise CommschedError(where + texts[failed[0]])
+        raise Agreed(where + texts[failed[0]])
     return result  # type: ignore[return-value]  # None only where `work` returns it

@@ -214,8 +214,16 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def end_all(error: BaseException, comm: MPI.Intracomm) -> None:
+    """End all ranks of the job because of an error on this one."""
+    say(f"rank {comm.rank}: {describe(error)}")
+    comm.Abort(2)
+
+
 def describe(error: BaseException) -> str:
     """One sentence for what a user can fix, the traceback for our bugs."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
     if isinstance(error, CommschedError):
         return str(error)
     return "".join(traceback.format_exception(error)).rstrip()

@@ -14,8 +14,10 @@ from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.program import Op
 from commsched.run import agree
+from commsched.run.board import Status
 from commsched.run.calibrate import Budget, calibrate
 from commsched.run.clock import now
+from commsched.run.communication import end_all
 from commsched.run.engine import Engine
 from commsched.run.measured import Measurement, check_writable
 from commsched.run.verify import Verifier
@@ -45,7 +47,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
     """
     agree.check_launcher()
     agree.check_plan(plan, comm)
-    worker: Worker = Emulated(plan, comm.rank)
+    worker = agree.together(lambda: _worker(plan, comm.rank), comm)
     verifier = Verifier(plan, comm, worker) if options.verify else None
     meta = {"steps": options.steps, "compute": "emulated"}
     measurement = Measurement(plan, comm, path, meta)
@@ -59,6 +61,12 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
         raise
     engine.stop()
     return measurement.finish(engine, {"verified": verifier.report()} if verifier else {})
+
+
+def _worker(plan: Plan, rank: int) -> Worker:
+    """Emulate a rank of a plan; refuse a plan that has no meaning."""
+    STRATEGIES[plan.strategy].lower(plan, 0, {})
+    return Emulated(plan, rank)
 
 
 def _steps(
@@ -80,7 +88,10 @@ def _steps(
             engine.recorder.flush()
         if verifier is not None:
             engine.drain()
+            what = "waits for the dense sums of all ranks"
+            engine.board.status["compute"] = Status(step, "verify", what, now(), True)
             verifier.check(step)
+            engine.board.idle("compute")
             clock_ = now()
         if options.progress is not None:
             options.progress(step)
@@ -115,6 +126,17 @@ def run_file(plan: Path, output: Path, options: Options, progress: bool) -> Time
         raise CommschedError(f"--steps must be at least 1, got {options.steps}")
     if not options.timeout > 0:
         raise CommschedError(f"--timeout must be more than 0 seconds, got {options.timeout}")
+    try:
+        return _run_file(plan, output, options, progress)
+    except agree.Agreed:
+        raise
+    except BaseException as error:  # the other ranks would wait for this one
+        end_all(error, comm)
+        raise
+
+
+def _run_file(plan: Path, output: Path, options: Options, progress: bool) -> Timeline | None:
+    comm = MPI.COMM_WORLD
     agree.check_launcher()
     made = agree.together(lambda: plan_file.read(plan), comm)
     agree.together(lambda: check_writable(output), comm)

@@ -20,6 +20,7 @@ from commsched.strategies import STRATEGIES
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Progress = Callable[[int], None]
+MOVES = 2**26  # that one simulation plays, about a second
 
 
 @dataclass(slots=True, eq=False)
@@ -35,8 +36,9 @@ class _Lane:
 class _Simulation:
     """State of a run of the simulator."""
 
-    def __init__(self, plan: Plan, decisions: Mapping[str, float]) -> None:
+    def __init__(self, plan: Plan, decisions: Mapping[str, float], limit: int) -> None:
         self.plan = plan
+        self.limit = limit
         self.decisions = decisions
         self.strategy = STRATEGIES[plan.strategy]
         self.placed: list[Placed] = []
@@ -129,7 +131,9 @@ class _Simulation:
             played = price.votes(machine, group, start)
         else:
             phase = self._phase(op, step)
-            played = price.exchange(phase.schedule, phase.payload, machine, group, start)
+            played = price.exchange(
+                phase.schedule, phase.payload, machine, group, start, limit=self.limit
+            )
         return played.end, played.sent
 
 
@@ -138,16 +142,20 @@ def simulate(
     steps: int = 3,
     decisions: Mapping[str, float] | None = None,
     progress: Progress | None = None,
+    moves: int = MOVES,
 ) -> Prediction:
     """Predict the timeline of a plan over some steps.
 
     Each stream of a rank does one operation at a time, in program order; an operation starts when
     its stream is free and its inputs are there. An exchange is priced with every rank's own start.
     `decisions` are the agreed numbers of a recorded run; without them the expected ones are taken.
+    Exchanges are played move by move as long as `moves` last for all of them; larger ones are
+    priced by their closed form from the start of the last rank.
     """
     if steps < 1:
         raise CommschedError(f"steps must be at least 1, got {steps}")
-    simulation = _Simulation(plan, decisions or {})
+    share = moves // (steps * max(len(plan.launches), 1))
+    simulation = _Simulation(plan, decisions or {}, min(price.LIMIT, share))
     for step in range(steps):
         simulation.step(step)
         if progress is not None:

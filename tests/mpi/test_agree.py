@@ -35,7 +35,7 @@ def test_an_error_on_all_ranks_is_said_once():
     def work():
         raise CommschedError("no such file")
 
-    with pytest.raises(CommschedError, match="^no such file$"):
+    with pytest.raises(CommschedError, match=r"^no such file$"):
         agree.together(work, WORLD)
 
 

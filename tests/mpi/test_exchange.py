@@ -70,7 +70,9 @@ def difference(method, inputs):
     """What is wrong on this rank after some steps with the same state, a sentence or nothing."""
     numel = len(inputs[0][0])
     states = fresh_states([np.zeros(numel, np.float32) for _ in range(WORLD.size)], 5, "b0")
-    own = fresh_states([np.zeros(numel, np.float32) for _ in range(WORLD.size)], 5, "b0")[WORLD.rank]
+    own = fresh_states([np.zeros(numel, np.float32) for _ in range(WORLD.size)], 5, "b0")[
+        WORLD.rank
+    ]
     for step, grads in enumerate(inputs):
         for state, gradient in zip([*states, own], [*grads, grads[WORLD.rank]], strict=True):
             state["gradient"][:] = gradient

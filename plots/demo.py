@@ -1,0 +1,22 @@
+"""Draws demo.png: a step of resnet50 on four ranks, predicted over measured.
+
+The recorded run is traces/demo; `commsched demo` makes one of your machine.
+"""
+
+from pathlib import Path
+
+from commsched import timeline
+from commsched.plot.timeline import draw
+
+HERE = Path(__file__).resolve().parent
+TRACES = HERE.parent / "traces" / "demo"
+
+
+def main() -> None:
+    """Draw."""
+    predicted = timeline.read(TRACES / "predicted.json")
+    draw(predicted, timeline.read(TRACES / "measured.json"), HERE / "demo.png")
+
+
+if __name__ == "__main__":
+    main()
