@@ -43,7 +43,7 @@ def exchange(
     *,
     limit: int = LIMIT,
 ) -> Played:
-    """Price one exchange whose members arrive at `start`, (p,) s.
+    """Price one exchange whose members arrive at `start`, (p,) s, the machine's start-up included.
 
     Played up to `limit` moves; beyond, the closed form from the latest start on, with mean bytes
     and messages for every member. `native` has only the latter.
@@ -53,10 +53,13 @@ def exchange(
         cost = native(schedule, payload, machine, group)
     elif moves_up_to(schedule, limit) > limit:
         cost = closed(schedule, payload, machine, group)
+    # A measured all-reduce has its start-up in it; one rank alone has nothing to start.
+    whole = schedule.rounds is None and bool(machine.native)
+    begin = start if whole or group.size == 1 else start + machine.startup
     if cost is None:
-        return play(schedule, payload, machine, group, start)
+        return play(schedule, payload, machine, group, begin)
     return Played(
-        np.full(len(start), start.max() + cost.seconds),
+        np.full(len(start), begin.max() + cost.seconds),
         np.full(len(start), cost.sent),
         np.full(len(start), round(cost.messages), np.int64),
     )
@@ -105,9 +108,10 @@ def native(schedule: Schedule, payload: Payload, machine: Machine, group: Group)
 
 
 def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
-    """Seconds at `nbytes` from (bytes, seconds) points: a power law between two and past the last.
+    """Seconds at `nbytes` from (bytes, seconds) points: a power law between two.
 
-    Below the first point its seconds hold: latency is all.
+    Below the first point its seconds hold: latency is all. Past the last one they grow with the
+    bytes: bandwidth is all.
     """
     useful = [(x, y) for x, y in points if x > 0 and y > 0]
     if not useful or nbytes <= useful[0][0]:
@@ -116,8 +120,7 @@ def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
     at = np.log(nbytes)
     if at <= x[-1]:
         return float(np.exp(np.interp(at, x, y)))
-    slope = (y[-1] - y[-2]) / (x[-1] - x[-2]) if len(x) > 1 else 1.0
-    return float(np.exp(y[-1] + slope * (at - x[-1])))
+    return float(np.exp(y[-1] + at - x[-1]))
 
 
 def price(

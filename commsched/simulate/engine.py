@@ -121,7 +121,6 @@ class _Simulation:
     def _exchange(self, op: Op, step: int, lane: _Lane, start: Floats) -> tuple[Floats, Floats]:
         launch = self.plan.launches[op.launch]
         machine, group = self.plan.machine, self.plan.group(launch)
-        start = start + machine.startup
         if group.size != len(start):
             raise CommschedError(
                 f"launch {launch.name!r} exchanges among {group.size} of {len(start)} ranks; the"
