@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from commsched.cost.pattern import Floats, Pattern
 from commsched.machine import Device
 from commsched.methods import Payload
@@ -43,6 +45,7 @@ class Works:
         self._grows = payload.cuts is not None and not payload.codec.fixed
         self._key: tuple[object, ...] = ()
         self._table: _Table | None = None
+        self._around = np.empty(0)
 
     def some(self, rnd: Round, pattern: Pattern) -> Work:
         """Senders and receivers in the order of the moves."""
@@ -65,13 +68,22 @@ class Works:
         wire = table.wire[start : start + size]
         if table.busy is None:
             busy = pattern.busy(wire)
-            busy_back = busy[shape.back]
+            busy_back = self._turned(busy, shape.turn)
         else:
             busy = table.busy[start : start + size]
             busy_back = table.busy[back : back + size]
         code = None if table.code is None else table.code[start : start + size]
         merge = None if table.merge is None else table.merge[back : back + size]
         return Work(wire, busy, busy_back, code, merge, table.busy_least, table.merge_most)
+
+    def _turned(self, values: Floats, turn: int) -> Floats:
+        """`values` of the moves that end where each move starts; overwritten by the next call."""
+        if len(self._around) != len(values):
+            self._around = np.empty(len(values))
+        split = len(values) - turn
+        self._around[turn:] = values[:split]
+        self._around[:turn] = values[split:]
+        return self._around
 
     def _tabled(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table | None:
         """The table of the round's runs, if it goes around: row i + m = row i for m moves."""
