@@ -1,7 +1,7 @@
 """Before the first byte moves: the same plan on every rank, as many ranks, the right places."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -114,3 +114,10 @@ def together(work: Callable[[], T], comm: MPI.Intracomm) -> T:
         where = "" if len(failed) == comm.size else f"rank {failed[0]}: "
         raise Agreed(where + texts[failed[0]])
     return result  # type: ignore[return-value]  # None only where `work` returns it
+
+
+def from_rank(rank: int, numbers: Sequence[float], comm: MPI.Intracomm) -> list[float]:
+    """The numbers that one rank has, on every rank; all give as many."""
+    told = np.array(numbers, np.float64)
+    comm.Bcast(told, rank)
+    return [float(x) for x in told]

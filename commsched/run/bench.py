@@ -22,8 +22,8 @@ from commsched.methods.held import Reduced
 from commsched.plan import BucketSpec, Launch, Piece, Plan
 from commsched.plan import file as plan_file
 from commsched.run import agree
-from commsched.run.calibrate import repeat
 from commsched.run.pacer import complete
+from commsched.run.probe import repeat
 from commsched.run.session import Options
 from commsched.run.session import run as execute
 from commsched.run.transfer import begin

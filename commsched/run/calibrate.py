@@ -1,6 +1,7 @@
 """Measure the links, the MPI's all-reduce and the codecs with the very code that a run uses."""
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,29 +10,13 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.codecs import CODECS, Array, Codec
-from commsched.codecs.dense import Dense
-from commsched.collectives import COLLECTIVES
-from commsched.machine import CodecRate, Device, Group, Link, Machine
-from commsched.methods.held import Reduced
-from commsched.methods.payload import Payload
-from commsched.plan import BucketSpec
-from commsched.run import agree
-from commsched.run.clock import now
-from commsched.run.pacer import complete
-from commsched.run.transfer import begin
+from commsched.machine import CodecRate, Device, Group, Machine
+from commsched.run import agree, links
+from commsched.run.probe import Arena, Exchanges, repeat
 
-SIZES = (256, 4096, 32768, 131072, 524288, 2 * 2**20, 4 * 2**20)  # B per message
+NATIVE = (256, 4096, 32768, 131072, 524288, 2 * 2**20, 8 * 2**20)  # B of the MPI's all-reduce
 ARENA = 64 * 2**20  # B that exchanges walk through: more than the caches hold
-PAUSE = 1e-3  # s of sleep before each repeat
 BLOCK = 262144  # elements of a codec's run: 1 MB, the size of a typical message
-OVERHEAD = 0.25  # share of a small message's time that each end spends: rest is latency
-
-
-class Silent(Dense):
-    """Dense values that nobody adds: what is left is the message."""
-
-    def add(self, packet: Array, out: Array) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +24,6 @@ class Budget:
     """Seconds that all measurements together may take."""
 
     seconds: float = 5.0
-
-    def share(self, parts: int) -> float:
-        """Seconds for one of `parts` equal measurements."""
-        return self.seconds / parts
 
 
 def calibrate(
@@ -52,128 +33,43 @@ def calibrate(
 
     Where ranks share cores, what they do to each other is in the figures.
     """
-    hosts = agree.gather_text(MPI.Get_processor_name(), comm)
+    hosts = agree.gather_text(socket.gethostname(), comm)
     names = list(dict.fromkeys(hosts))
     nodes = tuple(names.index(host) for host in hosts)
     group = Group(ranks=tuple(range(comm.size)), nodes=nodes)
-    many = len(names) > 1
-    parts = (len(SIZES) + 1) * (1 + many) + len(SIZES) + 3 * len(CODECS) + 1
+    arena = Arena(max(ARENA, links.SIZES[-1] * comm.size))
+    parts = 1 + len(NATIVE) + 3 * len(CODECS) + 1
     done = iter(range(1, parts + 1))
 
-    def step() -> float:
+    def step(share: float = 0.5) -> float:
+        """Seconds for the next part: half of the budget is the links'."""
         if progress is not None:
             progress(next(done), parts)
-        return budget.share(parts)
+        return budget.seconds * share
 
-    inside, startup = _link(Exchanges(comm.Split(nodes[comm.rank], comm.rank)), step)
-    lane = next(m.index(comm.rank) for m in group.members if comm.rank in m)
-    between = inside
-    if many:
-        between, startup = _link(Exchanges(comm.Split(lane, comm.rank)), step)
-    everyone = Exchanges(comm)
-    levelled = np.maximum.accumulate(
-        [everyone.seconds("native", CODECS["dense"], n // 4, step()) for n in SIZES]
+    found = links.measure(comm, group, arena, step())
+    everyone = Exchanges(comm, arena)
+    small = 0.5 / (parts - 1)
+    # A longer all-reduce takes no less time: what the noise says otherwise is levelled.
+    dense = CODECS["dense"]
+    native = np.maximum.accumulate(
+        [everyone.seconds("native", dense, n // 4, step(small)) for n in NATIVE]
     )
-    native = tuple((float(n), float(t)) for n, t in zip(SIZES, levelled, strict=True))
-    device = _device(everyone, step)
+    device = _device(everyone, lambda: step(small))
     source = f"measured {time.strftime('%Y-%m-%d')} on {', '.join(names[:4])}, {comm.size} ranks"
+    nic = found.nic
     return Machine(
         name="calibrated",
         node_of_rank=nodes,
-        inside=replace(inside, source=source),
-        between=replace(between, source=source),
-        nic=None,
-        startup=startup,
+        inside=replace(found.inside, source=source),
+        between=replace(found.between, source=source),
+        nic=None if nic is None else replace(nic, source=source),
+        overrides={n: replace(link, source=source) for n, link in found.overrides.items()},
+        startup=found.startup,
         device=replace(device, source=source),
-        native=native,
+        native=tuple((float(n), float(t)) for n, t in zip(NATIVE, native, strict=True)),
         source=f"{source}, {MPI.Get_library_version().splitlines()[0]}".strip("\x00 "),
     )
-
-
-def repeat(comm: MPI.Intracomm, seconds: float, work: Callable[[], None]) -> float:
-    """Median s of one `work`, the slowest rank's, over at least 3 repeats; the first is dropped.
-
-    Every repeat begins from sleep, as an exchange of a training step does: wake-up, cold caches
-    and the ranks' skew are in it.
-    """
-    work()
-    times: list[float] = []
-    end = now() + seconds
-    enough = np.zeros(1, np.uint8)
-    while not enough[0]:
-        enough[0] = now() > end and len(times) >= 3
-        comm.Allreduce(MPI.IN_PLACE, enough, op=MPI.MAX)
-        start = now() + PAUSE
-        time.sleep(PAUSE)
-        work()
-        times.append(now() - start)
-    return agree.largest(float(np.median(times)), comm)
-
-
-class Exchanges:
-    """Dense exchanges of any size, on memory that no cache still holds."""
-
-    def __init__(self, comm: MPI.Comm) -> None:
-        assert isinstance(comm, MPI.Intracomm)
-        self.comm = comm
-        self.group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
-        self.arena = np.zeros(max(ARENA, SIZES[-1] * comm.size) // 4, np.float32)
-        self._next = 0
-
-    def window(self, numel: int) -> Array:
-        """The next `numel` elements of the arena, (numel,) float32."""
-        if self._next + numel > len(self.arena):
-            self._next = 0
-        self._next += numel
-        return self.arena[self._next - numel : self._next]
-
-    def seconds(self, collective: str, codec: Codec, numel: int, budget: float) -> float:
-        """Median s of an all-reduce of `numel` elements from a common start."""
-        schedule = COLLECTIVES[collective](self.group)
-        payload = Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
-
-        def work() -> None:
-            held = Reduced(self.window(numel), payload, {}, None)
-            complete(begin(schedule, held, self.comm, 0))
-
-        return repeat(self.comm, budget, work)
-
-    def rounds(self, collective: str) -> int:
-        """Hops that one rank waits for, one after the other."""
-        schedule = COLLECTIVES[collective](self.group)
-        assert schedule.rounds is not None
-        return sum(1 for _ in schedule.rounds())
-
-
-def _link(exchanges: Exchanges, step: Callable[[], float]) -> tuple[Link, float]:
-    """A link class and the start-up of an exchange, from rings in which all ranks are at work.
-
-    An exchange of h hops of n bytes takes S + h (L + 2 o + w(n)); a ring and a recursive doubling
-    of tiny messages differ in h, which tells S from L + 2 o. w is kept as a measured curve.
-    """
-    ranks = exchanges.comm.size
-    if ranks == 1:
-        for _ in range(len(SIZES) + 1):
-            step()
-        return Link(latency=0.0, overhead=0.0, per_byte=0.0), 0.0
-    hops, few = exchanges.rounds("ring"), exchanges.rounds("doubling")
-    times = [exchanges.seconds("ring", Silent(), n // 4 * ranks, step()) for n in SIZES]
-    short = exchanges.seconds("doubling", Silent(), SIZES[0] // 4, step())
-    hop = max(times[0] - short, 0.0) / (hops - few) if hops > few else times[0] / hops
-    startup = max(times[0] - hops * hop, 0.0)
-    # A longer message takes no less time: what the noise says otherwise is levelled.
-    curve = np.maximum.accumulate([(t - startup) / hops - hop for t in times])
-    curve -= curve[0]
-    link = Link(
-        latency=hop * (1 - 2 * OVERHEAD),
-        overhead=hop * OVERHEAD,
-        per_byte=float(curve[-1] - curve[-2]) / (SIZES[-1] - SIZES[-2]),
-        points=(
-            (0.0, 0.0),
-            *((float(n), float(t)) for n, t in zip(SIZES[1:], curve[1:], strict=True)),
-        ),
-    )
-    return link, startup
 
 
 def _device(exchanges: Exchanges, step: Callable[[], float]) -> Device:
@@ -181,7 +77,7 @@ def _device(exchanges: Exchanges, step: Callable[[], float]) -> Device:
     comm = exchanges.comm
 
     def work() -> None:
-        np.copyto(exchanges.window(BLOCK), exchanges.window(BLOCK))
+        np.copyto(exchanges.arena.window(BLOCK), exchanges.arena.window(BLOCK))
 
     copy = repeat(comm, step(), work)
     return Device(
@@ -203,13 +99,13 @@ def _codec(exchanges: Exchanges, codec: Codec, step: Callable[[], float]) -> Cod
     values = rng.standard_normal(BLOCK).astype(np.float32)
     if not codec.fixed:  # a sparse gradient: one element in a hundred
         values[rng.random(BLOCK) > 0.01] = 0.0
-    for _ in range(len(exchanges.arena) // BLOCK):
-        exchanges.window(BLOCK)[:] = values
+    for _ in range(len(exchanges.arena.values) // BLOCK):
+        exchanges.arena.window(BLOCK)[:] = values
     packet = codec.encode(values, {})
     zero_copy = codec.encode_traffic == 0.0
-    encode = repeat(comm, step(), lambda: _drop(codec.encode(exchanges.window(BLOCK), {})))
-    add = repeat(comm, step(), lambda: codec.add(packet, exchanges.window(BLOCK)))
-    decode = repeat(comm, step(), lambda: codec.decode(packet, exchanges.window(BLOCK)))
+    encode = repeat(comm, step(), lambda: _drop(codec.encode(exchanges.arena.window(BLOCK), {})))
+    add = repeat(comm, step(), lambda: codec.add(packet, exchanges.arena.window(BLOCK)))
+    decode = repeat(comm, step(), lambda: codec.decode(packet, exchanges.arena.window(BLOCK)))
     return CodecRate(
         encode=0.0 if zero_copy else encode / values.nbytes,
         add=add / packet.nbytes,

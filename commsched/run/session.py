@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,6 +120,18 @@ def _compute(engine: Engine, worker: Worker, step: int, op: Op, ready: float) ->
     return end
 
 
+@contextmanager
+def guarded(comm: MPI.Intracomm) -> Iterator[None]:
+    """End all ranks when an error is raised on one of them: the others would wait for it."""
+    try:
+        yield
+    except agree.Agreed:
+        raise
+    except BaseException as error:
+        end_all(error, comm)
+        raise
+
+
 def run_file(plan: Path, output: Path, options: Options, progress: bool) -> Timeline | None:
     """Run a plan file on all ranks of the job; an error on one rank alone ends all of them."""
     comm = MPI.COMM_WORLD
@@ -126,13 +139,8 @@ def run_file(plan: Path, output: Path, options: Options, progress: bool) -> Time
         raise CommschedError(f"--steps must be at least 1, got {options.steps}")
     if not options.timeout > 0:
         raise CommschedError(f"--timeout must be more than 0 seconds, got {options.timeout}")
-    try:
+    with guarded(comm):
         return _run_file(plan, output, options, progress)
-    except agree.Agreed:
-        raise
-    except BaseException as error:  # the other ranks would wait for this one
-        end_all(error, comm)
-        raise
 
 
 def _run_file(plan: Path, output: Path, options: Options, progress: bool) -> Timeline | None:
@@ -165,7 +173,8 @@ def calibrate_file(output: Path, budget: float) -> None:
             bar.total = parts
             bar.update(done - bar.n)
 
-    machine = calibrate(comm, Budget(seconds=budget), progress)
-    if comm.rank == 0:
-        machine_file.write(output, machine)
-        print(f"{machine.source}; written to {output}")
+    with guarded(comm):
+        machine = calibrate(comm, Budget(seconds=budget), progress)
+        if comm.rank == 0:
+            machine_file.write(output, machine)
+            print(f"{machine.source}; written to {output}")

@@ -1,0 +1,146 @@
+"""Link classes from measured rings: inside nodes, between them, shared ports, slow nodes."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.machine import Group, Link, Nic
+from commsched.run import agree
+from commsched.run.probe import Arena, Exchanges, Silent, together
+
+SIZES = (256, 4096, 32768, 131072, 524288, 2 * 2**20)  # B per message
+PAIR = 131072  # B, the message that tells a slow node
+SLOW = 1.15  # a node is slow when its pairs take this many times the median
+SHARED = 1.2  # lanes share a port when together they take this many times what one takes alone
+OVERHEAD = 0.25  # share of a small message's time that each end spends: the rest is latency
+NOTHING = Link(latency=0.0, overhead=0.0, per_byte=0.0)
+
+
+@dataclass(kw_only=True)
+class Links:
+    """What the rings told."""
+
+    inside: Link = NOTHING
+    between: Link = NOTHING
+    startup: float = 0.0
+    nic: Nic | None = None
+    overrides: dict[int, Link] = field(default_factory=dict)
+
+
+def measure(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> Links:
+    """Measure all link classes of the ranks in at most about `budget` s, the rest asleep."""
+    node, found = group.nodes[comm.rank], Links()
+    nodes = len(group.members)
+    local = Exchanges(comm.Split(node, comm.rank), arena)
+    share = budget / (1 if nodes == 1 else 3)
+    found.inside, found.startup = curve(local, share)
+    together(comm)
+    if nodes == 1:
+        found.between = found.inside
+        return found
+    slow = _slow_nodes(comm, group, arena, share / 4)
+    first = [members[0] for members in group.members]
+    usual = [r for r in first if group.nodes[r] not in slow]
+    found.between, found.startup = _among(comm, usual, arena, share)
+    for number in slow:
+        pair = [usual[0], first[number]]
+        found.overrides[number] = _among(comm, pair, arena, share / 4)[0]
+    found.nic = _shared_port(comm, group, usual, arena, found.between, share / 4)
+    return found
+
+
+def _among(
+    comm: MPI.Intracomm, ranks: list[int], arena: Arena, budget: float
+) -> tuple[Link, float]:
+    """A link class and start-up measured by some ranks while the others sleep; all get it."""
+    color = 0 if comm.rank in ranks else MPI.UNDEFINED
+    part = comm.Split(color, comm.rank)
+    link, startup = NOTHING, 0.0
+    if color == 0:
+        link, startup = curve(Exchanges(part, arena), budget)
+    together(comm)
+    points = link.points or ((0.0, 0.0),) * len(SIZES)
+    numbers = [startup, link.latency, link.overhead, link.per_byte, *np.array(points).ravel()]
+    told = agree.from_rank(ranks[0], numbers, comm)
+    rest = [float(x) for x in told[4:]]
+    link = Link(
+        latency=told[1],
+        overhead=told[2],
+        per_byte=told[3],
+        points=tuple(zip(rest[0::2], rest[1::2], strict=True)),
+    )
+    return link, told[0]
+
+
+def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
+    """A link class and the start-up of an exchange, from rings of several sizes.
+
+    An exchange of h hops of n bytes takes S + h (L + 2 o + w(n)); a ring and a recursive doubling
+    of tiny messages differ in h, which tells S from L + 2 o. w is kept as a measured curve: one
+    slope would be far off.
+    """
+    if exchanges.comm.size == 1:
+        return NOTHING, 0.0
+    share = budget / (len(SIZES) + 1)
+    hops, few = exchanges.rounds("ring"), exchanges.rounds("doubling")
+    times = [exchanges.ring(n, share) for n in SIZES]
+    short = exchanges.seconds("doubling", Silent(), SIZES[0] // 4, share)
+    hop = max(times[0] - short, 0.0) / (hops - few) if hops > few else times[0] / hops
+    startup = max(times[0] - hops * hop, 0.0)
+    # A longer message takes no less time: what the noise says otherwise is levelled.
+    wire = np.maximum.accumulate([(t - startup) / hops - hop for t in times])
+    wire -= wire[0]
+    points = [(0.0, 0.0), *zip(map(float, SIZES[1:]), map(float, wire[1:]), strict=True)]
+    link = Link(
+        latency=hop * (1 - 2 * OVERHEAD),
+        overhead=hop * OVERHEAD,
+        per_byte=float(wire[-1] - wire[-2]) / (SIZES[-1] - SIZES[-2]),
+        points=tuple(points),
+    )
+    return link, startup
+
+
+def _slow_nodes(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> list[int]:
+    """Nodes whose exchanges with both neighbours take longer than those of most nodes.
+
+    Two nodes alone cannot be told apart.
+    """
+    first = [members[0] for members in group.members]
+    nodes = len(first)
+    if nodes == 2:
+        return []
+    pairs = np.zeros(nodes)  # s of each node with its successor
+    for number in range(nodes):
+        ranks = [first[number], first[(number + 1) % nodes]]
+        part = comm.Split(0 if comm.rank in ranks else MPI.UNDEFINED, comm.rank)
+        seconds = 0.0
+        if comm.rank in ranks:
+            seconds = Exchanges(part, arena).ring(PAIR, budget / nodes)
+        together(comm)
+        pairs[number] = agree.from_rank(ranks[0], [seconds], comm)[0]
+    best = np.minimum(pairs, np.roll(pairs, 1))
+    slow = np.flatnonzero(best > SLOW * np.median(best))
+    return [int(n) for n in slow] if len(slow) <= nodes - 2 else []
+
+
+def _shared_port(
+    comm: MPI.Intracomm, group: Group, usual: list[int], arena: Arena, alone: Link, budget: float
+) -> Nic | None:
+    """The port that the ranks of a node share: all lanes at once against one lane alone."""
+    lanes = min(len(group.members[group.nodes[rank]]) for rank in usual)
+    if lanes == 1 or len(usual) == 1:
+        return None
+    place = group.members[group.nodes[comm.rank]].index(comm.rank)
+    taking = place < lanes and group.members[group.nodes[comm.rank]][0] in usual
+    part = comm.Split(place if taking else MPI.UNDEFINED, comm.rank)
+    seconds = [0.0, 0.0]
+    if taking:
+        seconds = [Exchanges(part, arena).ring(n, budget / 2) for n in SIZES[-2:]]
+    together(comm)
+    shorter, longer = (agree.largest(s, comm) for s in seconds)
+    hops = 2 * (len(usual) - 1)
+    per_byte = max(longer - shorter, 0.0) / hops / (SIZES[-1] - SIZES[-2])
+    if per_byte < SHARED * alone.per_byte:
+        return None
+    return Nic(per_node=1, per_byte=per_byte / lanes)

@@ -1,0 +1,102 @@
+"""Timed exchanges among some ranks, from sleep and on cold memory, as a training step has them."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.codecs import Array, Codec
+from commsched.codecs.dense import Dense
+from commsched.collectives import COLLECTIVES
+from commsched.machine import Group
+from commsched.methods.held import Reduced
+from commsched.methods.payload import Payload
+from commsched.plan import BucketSpec
+from commsched.run import agree
+from commsched.run.clock import now
+from commsched.run.pacer import complete
+from commsched.run.transfer import begin
+
+PAUSE = 1e-3  # s of sleep before each repeat
+IDLE = 2e-3  # s between looks of ranks that wait for others to measure
+
+
+class Silent(Dense):
+    """Dense values that nobody adds: what is left is the message."""
+
+    def add(self, packet: Array, out: Array) -> None:
+        """Nothing."""
+
+
+def repeat(comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3) -> float:
+    """Median s of one `work`, the slowest rank's, over `least` repeats or more.
+
+    The first is dropped. Every repeat begins from sleep, as an exchange of a training step does:
+    wake-up, cold caches and the ranks' skew are in it.
+    """
+    work()
+    times: list[float] = []
+    end = now() + seconds
+    enough = np.zeros(1, np.uint8)
+    while not enough[0]:
+        enough[0] = now() > end and len(times) >= least
+        comm.Allreduce(MPI.IN_PLACE, enough, op=MPI.MAX)
+        start = now() + PAUSE
+        time.sleep(PAUSE)
+        work()
+        times.append(now() - start)
+    return agree.largest(float(np.median(times)), comm)
+
+
+def together(comm: MPI.Intracomm) -> None:
+    """Wait for all ranks, asleep: a blocking barrier would take a core from those that measure."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(IDLE)
+
+
+class Arena:
+    """Memory to exchange and to code, walked through so that no cache holds it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.values = np.zeros(nbytes // 4, np.float32)
+        self._next = 0
+
+    def window(self, numel: int) -> Array:
+        """The next `numel` elements, (numel,) float32."""
+        if self._next + numel > len(self.values):
+            self._next = 0
+        self._next += numel
+        return self.values[self._next - numel : self._next]
+
+
+class Exchanges:
+    """All-reduces of any size among the ranks of a communicator."""
+
+    def __init__(self, comm: MPI.Comm, arena: Arena) -> None:
+        assert isinstance(comm, MPI.Intracomm)
+        self.comm = comm
+        self.group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
+        self.arena = arena
+
+    def seconds(self, collective: str, codec: Codec, numel: int, budget: float) -> float:
+        """Median s of an all-reduce of `numel` elements from a common start."""
+        schedule = COLLECTIVES[collective](self.group)
+        payload = Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
+
+        def work() -> None:
+            held = Reduced(self.arena.window(numel), payload, {}, None)
+            complete(begin(schedule, held, self.comm, 0))
+
+        return repeat(self.comm, budget, work)
+
+    def ring(self, message: int, budget: float) -> float:
+        """Median s of a ring whose every message has `message` bytes, without additions."""
+        return self.seconds("ring", Silent(), message // 4 * self.comm.size, budget)
+
+    def rounds(self, collective: str) -> int:
+        """Hops that one rank waits for, one after the other."""
+        schedule = COLLECTIVES[collective](self.group)
+        assert schedule.rounds is not None
+        return sum(1 for _ in schedule.rounds())

@@ -1,0 +1,40 @@
+"""Calibration gives a machine that planning and pricing can use, and that its file keeps."""
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.codecs import CODECS
+from commsched.cost.price import method_seconds
+from commsched.machine import file as machine_file
+from commsched.methods import legal_methods
+from commsched.plan import BucketSpec
+from commsched.run import agree
+from commsched.run.calibrate import Budget, calibrate
+
+COMM = MPI.COMM_WORLD
+
+
+def test_the_calibrated_machine_can_be_planned_with_and_written():
+    seen: list[tuple[int, int]] = []
+    machine = calibrate(COMM, Budget(seconds=0.5), lambda done, parts: seen.append((done, parts)))
+    assert machine.size == COMM.size
+    assert seen == [(i + 1, len(seen)) for i in range(len(seen))]
+    assert set(machine.device.codecs) == set(CODECS)
+    data = machine_file.to_data(machine)
+    again = machine_file.from_data(data, "calibrated")
+    assert machine_file.to_data(again) == data
+    group = machine.everyone
+    for method in legal_methods(group):
+        times = [
+            method_seconds(method, BucketSpec.uniform(numel), machine, group)
+            for numel in (1, 10**4, 10**6)
+        ]
+        assert all(np.isfinite(times))
+        assert times == sorted(times)
+
+
+def test_every_rank_gets_the_same_links():
+    machine = calibrate(COMM, Budget(seconds=0.2))
+    numbers = [machine.inside.latency, machine.inside.per_byte, machine.startup]
+    for number in numbers:
+        assert len(set(agree.each(number, COMM))) == 1
