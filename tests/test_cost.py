@@ -70,7 +70,9 @@ def wire_seconds(on: Machine, group: Group, moves: list, ports: list[int]) -> li
         if on.nic is not None:
             flows = [sum(ports[s] == ports[src] for s, _ in crossing)]
             flows.append(sum(ports[d] == ports[dst] for _, d in crossing))
-            seconds = max(seconds, nbytes * on.nic.per_byte * max(flows))
+            for node, flow in zip(ends, flows, strict=True):
+                own = on.overrides[node].per_byte if node in on.overrides else 0.0
+                seconds = max(seconds, nbytes * max(on.nic.per_byte, own) * flow)
         found.append((max(x.latency for x in links), max(x.overhead for x in links), seconds))
     return found
 
@@ -328,6 +330,15 @@ def test_a_slow_node_slows_those_who_talk_to_it():
     one_slow = played("ring", on, 100_000).end.max()
     all_slow = played("ring", filled(4, 1, between=slow), 100_000).end.max()
     assert one_slow == pytest.approx(all_slow, rel=0.05)  # a ring is as fast as its slowest link
+
+
+def test_the_ranks_of_a_slow_node_share_its_slow_port():
+    slow = replace(SLOW, per_byte=10 * SLOW.per_byte)
+    nic = Nic(per_node=1, per_byte=SLOW.per_byte)
+    shared = filled(2, 4, overrides={1: slow}, nic=nic)
+    alone = filled(2, 4, overrides={1: slow}, nic=Nic(per_node=4, per_byte=SLOW.per_byte))
+    ends = [played("hierarchical", on, 8_000_000).end.max() for on in (shared, alone)]
+    assert ends[0] == pytest.approx(4 * ends[1], rel=0.2)  # inside the nodes it is as before
 
 
 def test_a_measured_curve_replaces_the_slope():
