@@ -93,6 +93,7 @@ class MachineFile(
     device: DeviceFile
     jitter: float = 0.0
     startup_us: float = 0.0
+    cores: int = 0
     overlap: float = 1.0
     native_us: Points = ()
 
@@ -127,6 +128,7 @@ def from_data(data: Any, where: str) -> Machine:
             overrides=_overrides(file.overrides),
             jitter=significant(file.jitter),
             startup=significant(file.startup_us * 1e-6),
+            cores=file.cores,
             overlap=significant(file.overlap),
             native=_points(file.native_us),
             source=file.source,
@@ -155,6 +157,7 @@ def to_data(machine: Machine) -> dict[str, Any]:
         device=_device_file(machine.device),
         jitter=significant(machine.jitter),
         startup_us=significant(machine.startup * 1e6),
+        cores=machine.cores,
         overlap=significant(machine.overlap),
         native_us=_points_file(machine.native),
     )

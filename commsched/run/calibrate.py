@@ -66,6 +66,7 @@ def calibrate(
         nic=None if nic is None else replace(nic, source=source),
         overrides={n: replace(link, source=source) for n, link in found.overrides.items()},
         startup=found.startup,
+        cores=len(os.sched_getaffinity(0)),
         device=replace(device, source=source),
         native=tuple((float(n), float(t)) for n, t in zip(NATIVE, native, strict=True)),
         source=f"{source}, {MPI.Get_library_version().splitlines()[0]}".strip("\x00 "),

@@ -14,6 +14,7 @@ from commsched.methods import Choice, Phase, phases_of
 from commsched.methods.base import copy_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
+from commsched.simulate.crowd import Crowd, under_compute
 from commsched.simulate.result import Placed, Prediction
 from commsched.strategies import STRATEGIES
 
@@ -45,6 +46,7 @@ class _Simulation:
         self.ends: dict[tuple[int, int, str], Floats] = {}  # (role, step, name) -> (ranks,)
         self.lanes: dict[tuple[int, str], _Lane] = {}
         self.ranks: list[Ints] = []
+        self.crowds: list[Crowd] = []
         self.factor: list[Floats] = []
 
     def step(self, step: int) -> None:
@@ -52,6 +54,7 @@ class _Simulation:
         program = self.strategy.lower(self.plan, step, self.decisions)
         if not self.ranks:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
+            self.crowds = [Crowd(self.plan.machine, ranks) for ranks in self.ranks]
         machine, seed = self.plan.machine, self.plan.seed
         self.factor = [random.jitter(machine.jitter, seed, step, r) for r in self.ranks]
         for index, role in enumerate(program.roles):
@@ -74,6 +77,8 @@ class _Simulation:
             for lane in self.lanes.values():
                 while lane.queue and self._place(lane):
                     moved = True
+                    if is_exchange_stream(lane.stream):
+                        break  # the decode that it starts shares the processor with the next one
         stuck = [lane.queue[0][1].name for lane in self.lanes.values() if lane.queue]
         assert not stuck, f"operations wait for each other: {stuck}"
 
@@ -104,10 +109,14 @@ class _Simulation:
         numel = self.plan.spec(self.plan.launches[op.launch]).numel
         if op.kind is Kind.ENCODE:
             gather = copy_seconds(4.0 * numel)(device) if op.phase == 0 else 0.0
-            return start + (phase.take_seconds(device) + gather), nothing
+            end = start + (phase.take_seconds(device) + gather)
+            self.crowds[lane.role].coded(start, end)
+            return end, nothing
         last = op.phase == len(phases_of(self.plan, op.launch)) - 1
         scale = copy_seconds(4.0 * numel)(device) if last and self.plan.mean else 0.0
-        return start + (phase.give_seconds(device) + scale), nothing
+        end = start + (phase.give_seconds(device) + scale)
+        self.crowds[lane.role].coded(start, end)
+        return end, nothing
 
     def _phase(self, op: Op, step: int) -> Phase:
         """The phase of an operation; a choice takes the recorded decision, else the expected."""
@@ -133,7 +142,13 @@ class _Simulation:
             played = price.exchange(
                 phase.schedule, phase.payload, machine, group, start, limit=self.limit
             )
-        return played.end, played.sent
+        end = played.end
+        compute = self.lanes.get((lane.role, "compute"))
+        if compute is not None:
+            end = under_compute(start, end, compute.free, machine.overlap)
+        if op.stream == "inside":
+            end = self.crowds[lane.role].stretched(start, end)
+        return end, played.sent
 
 
 def simulate(

@@ -1,0 +1,75 @@
+"""Ranks that share cores: coding lengthens exchanges in memory by what it takes, and no more."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.simulate import simulate
+from commsched.simulate.crowd import Crowd, under_compute
+from tests.plans import graph, machine, plan
+
+RANKS = np.arange(4)
+
+
+def crowd(cores: int) -> Crowd:
+    return Crowd(replace(machine(1, 4), cores=cores), RANKS)
+
+
+@pytest.mark.parametrize(("cores", "share"), [(0, 0.0), (8, 0.0), (6, 0.5), (4, 1.0), (2, 1.0)])
+def test_the_share_of_coding_that_comes_on_top_follows_from_the_cores(cores, share):
+    found = crowd(cores)
+    found.coded(np.full(4, 1.0), np.full(4, 2.0))
+    got = found.stretched(np.full(4, 0.0), np.full(4, 10.0))
+    np.testing.assert_allclose(got, 10.0 + share)
+
+
+def test_only_coding_during_the_exchange_counts():
+    found = crowd(2)
+    found.coded(np.full(4, 0.0), np.full(4, 1.0))
+    found.coded(np.array([1.5, 2.5, 4.0, 1.0]), np.array([2.5, 3.5, 5.0, 5.0]))
+    got = found.stretched(np.full(4, 2.0), np.full(4, 3.0))
+    np.testing.assert_allclose(got, [3.5, 3.5, 3.0, 4.0])
+
+
+def test_no_rank_ends_earlier_on_fewer_cores():
+    net = graph([200_000] * 5, seconds=1e-4)
+    ends = []
+    for cores in (0, 8, 5, 2, 1):
+        made = plan(net, replace(machine(1, 4), cores=cores), ["ring+fp16", "direct+dense"])
+        ends.append(simulate(made, 3).timeline().end.max())
+    assert ends == sorted(ends)
+    assert ends[-1] > ends[0]
+
+
+def test_exchanges_between_nodes_wait_for_the_network_and_not_for_cores():
+    net = graph([200_000] * 3, seconds=1e-4)
+    ends = [
+        simulate(plan(net, replace(machine(2, 2), cores=cores), ["ring+dense"]), 2).timeline().end
+        for cores in (0, 1)
+    ]
+    np.testing.assert_array_equal(*ends)
+
+
+@given(
+    alone=st.floats(0, 10), busy=st.floats(-5, 20), overlap=st.sampled_from([0.0, 0.25, 0.8, 1.0])
+)
+def test_a_share_of_an_exchange_moves_on_while_its_rank_computes(alone, busy, overlap):
+    start, end = np.array([1.0]), np.array([1.0 + alone])
+    [got] = under_compute(start, end, np.array([1.0 + busy]), overlap)
+    covered = min(max(busy, 0.0), got - 1.0)
+    moved = overlap * covered + (got - 1.0 - covered)
+    assert got >= end[0]
+    if alone > 0:
+        assert moved == pytest.approx(alone, rel=1e-9, abs=1e-12)
+
+
+def test_polling_that_hides_less_makes_steps_longer():
+    net = graph([500_000] * 4, seconds=1e-3)
+    ends = []
+    for overlap in (1.0, 0.9, 0.5):
+        made = plan(net, replace(machine(2, 2), overlap=overlap), ["ring+dense"])
+        ends.append(simulate(made, 3).timeline().end.max())
+    assert ends[0] < ends[1] < ends[2]
