@@ -12,15 +12,19 @@ from commsched.timeline.measure import iteration_seconds
 # Buckets per net that are tried where the user gives no size; the best simulated iteration wins.
 COUNTS = (1, 4, 8, 16, 32, 64)
 
+# Bucket and forced method -> seconds and name of its methods, cheapest first.
+Known = dict[tuple[BucketSpec, str], list[tuple[float, str]]]
+
 
 @PLANNERS.add("greedy")
 def greedy(request: Request) -> Plan:
     """Try some bucket sizes; keep the plan with the shortest simulated iteration."""
+    known: Known = {}
     if request.bucket is not None:
-        return _with_buckets(request, request.bucket)
+        return _with_buckets(request, request.bucket, known)
     total = 4.0 * request.graph.numel
     sizes = {max(total / count, 1.0) for count in COUNTS}
-    plans = [_with_buckets(request, size) for size in sorted(sizes)]
+    plans = [_with_buckets(request, size, known) for size in sorted(sizes)]
     return min(plans, key=_iteration)
 
 
@@ -29,20 +33,20 @@ def _iteration(plan: Plan) -> float:
     return float(iteration_seconds(simulate(plan, steps=3).timeline())[1])
 
 
-def _with_buckets(request: Request, size: float) -> Plan:
+def _with_buckets(request: Request, size: float, known: Known) -> Plan:
+    """The cheapest method for each bucket of `size` bytes; buckets in `known` are priced already."""
     group = request.machine.everyone
     methods = list(request.methods(group))
-    known: dict[BucketSpec, list[tuple[float, str]]] = {}
 
     def choose(launch: Launch) -> Launch:
         spec = BucketSpec.of(launch.pieces, request.graph.tensors)
-        if spec not in known:
+        if (spec, launch.method) not in known:
             options = [find_method(launch.method)] if launch.method else methods
-            known[spec] = sorted(
+            known[spec, launch.method] = sorted(
                 (method_seconds(method, spec, request.machine, group), method.name)
                 for method in options
             )
-        (seconds, name), *others = known[spec]
+        (seconds, name), *others = known[spec, launch.method]
         runner_up = others[0] if others else (0.0, "")
         reason = Reason(seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0])
         return replace(launch, method=name, reason=reason)
