@@ -161,7 +161,7 @@ def test_operations_have_the_colour_of_their_kind(name, stream, wanted):
 
 
 def test_what_cannot_be_drawn_is_said(both, tmp_path):
-    with pytest.raises(CommschedError, match=r"cannot draw '.gif' files; use .png or .svg"):
+    with pytest.raises(CommschedError, match=r"cannot draw '.gif' files; use .png, .svg or .html"):
         timeline.draw(*both, tmp_path / "t.gif")
     with pytest.raises(CommschedError, match="step 9 is not in the timeline; it has steps 0 to 3"):
         timeline.draw(*both, tmp_path / "t.png", step=9)
@@ -186,6 +186,6 @@ def test_the_command_draws(both, tmp_path, capsys):
     out = tmp_path / "t.svg"
     assert main(["plot", *map(str, paths), "-o", str(out), "--ranks", "0,2", "--step", "1"]) == 0
     assert "2 of 4 ranks" in out.read_text()
-    assert main(["plot", str(paths[0]), "-o", str(tmp_path / "t.html")]) == 2
+    assert main(["plot", str(paths[0]), "-o", str(tmp_path / "t.gif")]) == 2
     assert main(["plot", str(paths[0]), "-o", str(out), "--ranks", "0-2"]) == 2
     assert "whole numbers such as 0,3, got '0-2'" in capsys.readouterr().err

@@ -9,9 +9,12 @@ EXAMPLE = """\
 example:
   commsched plot predicted.json measured.json -o timeline.png
   commsched plot measured.json -o timeline.svg --step 3 --ranks 0,7
+  commsched plot predicted.json measured.json -o timeline.html
 
 Without --step, the measured step of median iteration time is drawn. Of more than 8 ranks the
-first, the slowest and some median ones are drawn, unless --ranks says which.
+first, the slowest and some median ones are drawn, unless --ranks says which. An .html page has all
+steps and ranks, to zoom, pan and search, in one file that needs no network; it opens at that step
+with those ranks unfolded.
 """
 
 
@@ -19,13 +22,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Declare the command."""
     p = commands.add_parser(
         "plot",
-        help="draw a timeline as PNG or SVG",
+        help="draw a timeline as PNG, SVG or a page to zoom",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("predicted", type=Path, help="timeline: predicted, or the only one")
     p.add_argument("measured", type=Path, nargs="?", help="timeline to draw below it")
-    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png or .svg")
+    kinds = ".png, .svg or .html"
+    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=kinds)
     p.add_argument("--step", type=int, metavar="N", help="which step to draw")
     p.add_argument("--ranks", metavar="RANK,...", help="which ranks to draw")
     p.set_defaults(run=plot)
@@ -35,7 +39,7 @@ def plot(args: argparse.Namespace) -> None:
     """Draw the picture."""
     ranks = None if args.ranks is None else _ranks(args.ranks)
     from commsched import timeline
-    from commsched.plot.timeline import draw
+    from commsched.plot import draw
 
     predicted = timeline.read(args.predicted)
     measured = None if args.measured is None else timeline.read(args.measured)

@@ -62,15 +62,15 @@ class BucketSpec:
 
     def nonzeros(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
         """Expected non-zeros of elements [start, stop), `merged` ranks summed: (m,)."""
-        total = np.zeros(np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged)))
+        shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
+        total = np.broadcast_to(np.asarray(stop) - start, shape).astype(np.float64)
         for i, (law, numel, first, _) in enumerate(self.pieces):
+            if law.law == "dense":
+                continue
             low, high = self.bounds[i], self.bounds[i + 1]
             lo = np.clip(start, low, high) - low + first
             hi = np.clip(stop, low, high) - low + first
-            if law.law == "dense":
-                total += hi - lo
-            else:
-                total += law.nonzeros(numel, lo, hi, merged)
+            total += law.nonzeros(numel, lo, hi, merged) - (hi - lo)
         return total
 
     def cuts(self, blocks: int) -> Ints:

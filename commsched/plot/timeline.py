@@ -65,7 +65,7 @@ def draw(
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
+        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png, .svg or .html")
     sides = [predicted] if measured is None else [predicted, measured]
     for t in sides:
         if not len(t):

@@ -1,0 +1,188 @@
+"""Write a timeline, or a predicted over a measured one, as one HTML page to zoom and search."""
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.plot import colours
+from commsched.plot.view import MOST_RANKS, median_step, ranks_to_draw, steps_to_draw, view
+from commsched.timeline import measure
+from commsched.timeline.compare import compare
+from commsched.timeline.intervals import Floats, Integers, Intervals, difference, intervals
+from commsched.timeline.model import Timeline
+
+SCRIPTS = ("data.js", "draw.js", "operations.js", "page.js")  # in this order, as one script
+
+
+def draw(
+    predicted: Timeline,
+    measured: Timeline | None,
+    path: str | Path,
+    step: int | None = None,
+    ranks: Sequence[int] | None = None,
+) -> None:
+    """Write a page of all steps that opens at one: by default the measured one of median time.
+
+    The page needs no other file and no network. Of more than 8 ranks the first, the slowest and
+    some median ones are unfolded unless `ranks` says which.
+    """
+    sides = [predicted] if measured is None else [predicted, measured]
+    for t in sides:
+        if not len(t):
+            raise CommschedError(f"the {t.kind} timeline has no spans, so there is nothing to draw")
+    before, after = _template()
+    content = msgspec.json.encode(page_data(sides, step, ranks), enc_hook=np.ndarray.tolist)
+    # in a script element nothing but `<` can end the data, and in JSON it stands in strings only
+    content = content.replace(b"<", b"\\u003c")
+    files.write_bytes(path, b"".join((before, content, after)))
+
+
+def _template() -> tuple[bytes, bytes]:
+    """Return the page up to where its data go, and what follows them."""
+    folder = resources.files("commsched.plot") / "page"
+    script = b"\n".join((folder / name).read_bytes() for name in SCRIPTS)
+    page = (folder / "timeline.html").read_bytes().replace(b"@SCRIPT@", script)
+    before, after = page.split(b"@DATA@")
+    return before, after
+
+
+def page_data(
+    sides: Sequence[Timeline], step: int | None, ranks: Sequence[int] | None
+) -> dict[str, Any]:
+    """Return what the page shows, as JSON and arrays; times are whole nanoseconds.
+
+    Spans are columns, ordered by lane (a stream of a rank) and start; in a lane `start` is the
+    difference to the span before. Names and streams are indices into tables of both sides.
+    """
+    names = list(dict.fromkeys(name for t in sides for name in t.names))
+    streams = list(dict.fromkeys(stream for t in sides for stream in t.streams))
+    opening = steps_to_draw(sides, step)
+    last = sides[-1]
+    return {
+        "net": [word for key in ("net", "machine") if isinstance(word := last.meta.get(key), str)],
+        "ranks": last.ranks,
+        "plan": last.plan_hash,
+        "clock": round(max(t.clock_uncertainty for t in sides) * 1e9),
+        "warnings": [f"{t.kind}: {text}" for t in sides for text in t.warnings],
+        "step": opening[-1],
+        "open": _unfolded(sides, opening[-1], ranks),
+        "names": names,
+        "short": {name: short for name in names if (short := colours.short(name)) != name},
+        "looks": [look._asdict() for look in colours.LOOKS],
+        "exposed": colours.EXPOSED,
+        "look": [colours.LOOKS.index(colours.look(name, measure.COMPUTE)) for name in names],
+        "streams": [[stream, *_stream_look(stream)] for stream in streams],
+        "totals": _totals(sides),
+        "sides": [_side(t, names, streams) for t in sides],
+    }
+
+
+def _unfolded(sides: Sequence[Timeline], step: int, ranks: Sequence[int] | None) -> dict[int, str]:
+    """Return the ranks that are unfolded at first, and what each stands for."""
+    seen = sorted({rank for t in sides for rank in measure.ranks_seen(t).tolist()})
+    if ranks is None and len(seen) <= MOST_RANKS:
+        return dict.fromkeys(seen, "")
+    return ranks_to_draw(view(sides[-1], step), ranks)
+
+
+def _stream_look(stream: str) -> tuple[int, bool]:
+    """Return the look of all operations of a stream, or -1, and whether it communicates."""
+    moves = measure.is_communication(stream)
+    one = moves or stream in measure.CODECS
+    return colours.LOOKS.index(colours.look("", stream)) if one else -1, moves
+
+
+def _totals(sides: Sequence[Timeline]) -> list[dict[str, Any]]:
+    """Return seconds per side: medians over the steps that count, a mean over the ranks."""
+    if len(sides) == 2:
+        c = compare(sides[0], sides[1])
+        rows = {"iteration": c.iteration, "exposed communication": c.exposed, "hidden": c.hidden}
+        return [{"what": k, "seconds": [pair.predicted, pair.measured]} for k, pair in rows.items()]
+    t = sides[0]
+    by_step = {
+        "iteration": measure.iteration_seconds(t),
+        "exposed communication": measure.exposed(t).mean(axis=0),
+        "hidden": measure.hidden(t).mean(axis=0),
+    }
+    skip = 1 if len(measure.steps(t)) > 1 else 0  # the first step warms up, as in `compare`
+    return [{"what": k, "seconds": [float(np.median(v[skip:]))]} for k, v in by_step.items()]
+
+
+def _side(t: Timeline, names: list[str], streams: list[str]) -> dict[str, Any]:
+    """Return one timeline: its steps, its lanes, and the columns of its spans."""
+    to_name = {name: i for i, name in enumerate(names)}
+    name = np.array([to_name[n] for n in t.names], np.int64)[t.name]
+    stream = np.array([streams.index(s) for s in t.streams], np.int64)[t.stream]
+    lane = t.rank.astype(np.int64) * len(streams) + stream
+    order = np.lexsort((t.end, t.start, lane))
+    lanes, first, count = np.unique(lane[order], return_index=True, return_counts=True)
+    found = _exposed(t, lane, len(streams))
+    start, end = _nanoseconds(t.start[order]), _nanoseconds(t.end[order])
+    begin, stop = _nanoseconds(found.start), _nanoseconds(found.end)
+    bare = np.bincount(np.searchsorted(lanes, found.group), minlength=len(lanes))
+    return {
+        "kind": t.kind,
+        "lanes": {
+            "rank": lanes // len(streams),
+            "stream": lanes % len(streams),
+            "spans": count,
+            "exposed": bare,
+        },
+        "steps": _steps(t),
+        "median": median_step(t),
+        "name": name[order],
+        "step": t.step[order],
+        "start": _differences(start, first),
+        "length": end - start,
+        "waited": _nanoseconds(t.waited[order]),
+        "nbytes": np.rint(t.nbytes[order]).astype(np.int64),
+        "exposed": {
+            "start": _differences(begin, np.cumsum(bare) - bare),
+            "length": stop - begin,
+        },
+    }
+
+
+def _steps(t: Timeline) -> dict[str, Any]:
+    """Return, per step, its first start on any rank, its last end, and its length."""
+    steps = measure.steps(t)
+    last = np.full(len(steps), -np.inf)
+    np.maximum.at(last, np.searchsorted(steps, t.step), t.end)
+    start = np.nanmin(measure.step_starts(t), axis=0)
+    return {
+        "step": steps,
+        "start": _nanoseconds(start),
+        "end": _nanoseconds(np.maximum(start, last)),
+        "iteration": _nanoseconds(measure.iteration_seconds(t)),
+        "exposed": _nanoseconds(measure.exposed(t).mean(axis=0)),
+    }
+
+
+def _exposed(t: Timeline, lane: Integers, streams: int) -> Intervals:
+    """Return when each communication lane is busy while its rank computes nothing."""
+    moves, computing = measure.communicates(t), measure.computes(t)
+    used = np.unique(lane[moves] % streams)
+    # the compute spans of a rank once for each communication lane that it may have
+    lanes = t.rank[computing].astype(np.int64) * streams + used[:, None]
+    start, end = (np.tile(column[computing], len(used)) for column in (t.start, t.end))
+    busy = intervals(lanes.ravel(), start, end)
+    return difference(intervals(lane[moves], t.start[moves], t.end[moves]), busy)
+
+
+def _nanoseconds(seconds: Floats) -> Integers:
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _differences(values: Integers, first: npt.NDArray[np.integer]) -> Integers:
+    """Return each value less the one before it; those at `first` stay as they are."""
+    found = np.diff(values, prepend=0)
+    first = first[first < len(values)]
+    found[first] = values[first]
+    return found
