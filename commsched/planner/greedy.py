@@ -34,7 +34,7 @@ def _iteration(plan: Plan) -> float:
 
 
 def _with_buckets(request: Request, size: float, known: Known) -> Plan:
-    """The cheapest method for each bucket of `size` bytes; buckets in `known` are priced already."""
+    """The cheapest method for each bucket of `size` bytes; those in `known` are priced already."""
     group = request.machine.everyone
     methods = list(request.methods(group))
 
