@@ -62,8 +62,7 @@ def test_a_share_of_an_exchange_moves_on_while_its_rank_computes(alone, busy, ov
     covered = min(max(busy, 0.0), got - 1.0)
     moved = overlap * covered + (got - 1.0 - covered)
     assert got >= end[0]
-    if alone > 0:
-        assert moved == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    assert moved == pytest.approx(end[0] - 1.0, rel=1e-9, abs=1e-12)
 
 
 def test_polling_that_hides_less_makes_steps_longer():

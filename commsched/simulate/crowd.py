@@ -58,4 +58,4 @@ def under_compute(start: Floats, end: Floats, busy: Floats, overlap: float) -> F
     covered, alone = np.maximum(busy - start, 0.0), end - start
     within = alone <= overlap * covered
     slowed = start + alone / overlap if overlap else end
-    return np.where(within & (alone > 0), slowed, end + (1.0 - overlap) * covered)
+    return np.where(within, slowed, end + (1.0 - overlap) * covered)
