@@ -207,6 +207,19 @@ busy: inside               0.000   125.000    -125.000  -100.0%
 busy: between           3125.000  2500.000    +625.000   +25.0%
 busy: decode               0.000     0.000      +0.000        -
 
+p10 to p90 of the prediction, 5 s to 5 s, does not hold the measured iteration;
+that is the spread of the steps only: the machine file has no held-out errors
+
+why, in ms     difference  of the iteration
+compute drift      +0.000             +0.0%
+latency            +0.000             +0.0%
+bandwidth        +500.000            +12.5%
+codec              +0.000             +0.0%
+stragglers       +250.000             +6.2%
+lost overlap     +250.000             +6.2%
+sum             +1000.000            +25.0%
+along the predicted chain of rank 1
+
 2 operations compared
 
 only measured: only/here
@@ -216,6 +229,9 @@ only measured: only/here
 warning: w"""
     )
     lines = c.table(limit=1).split("\n")
+    at = next(i for i, line in enumerate(lines) if line.startswith("why, by operation"))
+    row = "b0/exchange . . +500.000 . +250.000 +250.000 +1000.000"
+    assert lines[at + 1].split() == row.split()
     at = next(i for i, line in enumerate(lines) if line.startswith("operation"))
     assert lines[at].split("  ")[0] == "operation, in ms"
     row = "forward/a compute 3750.000 3000.000 +750.000 +25.0% 0.000 0.000 0 B 0 B"

@@ -133,7 +133,9 @@ class Communication(threading.Thread):
         if op.kind is Kind.DECIDE:
             self._buckets.decide(step, op)
         end = now()
-        self._recorder.add(stream, op.name, step, active.start, end, active.exchange.sent)
+        exchange = active.exchange
+        coded = min(exchange.coded, end - active.start)
+        self._recorder.add(stream, op.name, step, active.start, end, exchange.sent, coded)
         self._board.mark(step, op.name, end)
 
     def _look(self) -> None:

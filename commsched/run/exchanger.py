@@ -46,7 +46,14 @@ class Forgetful(Recorder):
     """Keeps no spans: a training of a million steps has none to spare memory for."""
 
     def add(
-        self, stream: str, name: str, step: int, start: float, end: float, nbytes: int = 0
+        self,
+        stream: str,
+        name: str,
+        step: int,
+        start: float,
+        end: float,
+        nbytes: int = 0,
+        coded: float = 0.0,
     ) -> None:
         """Drop the span."""
 

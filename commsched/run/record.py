@@ -18,10 +18,18 @@ class Recorder:
         self._lock = threading.Lock()
 
     def add(
-        self, stream: str, name: str, step: int, start: float, end: float, nbytes: int = 0
+        self,
+        stream: str,
+        name: str,
+        step: int,
+        start: float,
+        end: float,
+        nbytes: int = 0,
+        coded: float = 0.0,
     ) -> None:
-        """Add a span, in seconds on this rank's clock."""
-        self.spans.append(Span(self._rank, stream, name, step, start, max(start, end), 0.0, nbytes))
+        """Add a span, in seconds on this rank's clock; `coded` seconds of it went into coding."""
+        end = max(start, end)
+        self.spans.append(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded))
 
     def flush(self) -> None:
         """Hand all new spans to the operating system."""

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.methods import Held
+from commsched.run.clock import now
 from commsched.run.script import Receive, script
 from commsched.schedule import Schedule
 
@@ -28,6 +29,7 @@ class Exchange(Protocol):
 
     sent: int  # B handed to MPI by this rank
     moves: int  # grows whenever something happened
+    coded: float  # s spent in encoding, adding and decoding
 
     def progress(self) -> bool:
         """Do what can be done now without waiting; True when the exchange is over."""
@@ -103,6 +105,7 @@ class Transfer:
         self._issued = 0  # sends
         self.sent = 0
         self.moves = 0
+        self.coded = 0.0
 
     def progress(self) -> bool:
         """Post, test and merge until nothing more can be done now; True when all is over."""
@@ -123,7 +126,9 @@ class Transfer:
         sends = self._script.sends
         while self._issued < len(sends) and sends[self._issued].merged <= self._merged:
             send = sends[self._issued]
+            started = now()
             packet = self._held.take(send.first, send.stop)
+            self.coded += now() - started
             requests = [
                 self._comm.Isend([piece, MPI.BYTE], send.peer, self._tag)
                 for piece in pieces(packet)
@@ -168,7 +173,9 @@ class Transfer:
                 break  # the blocks are still being sent
             packet = self._posted.popleft().packet
             merge = self._held.add if move.add else self._held.put
+            started = now()
             merge(move.first, move.stop, packet)
+            self.coded += now() - started
             self._merged += 1
             moved = True
         return moved
@@ -197,6 +204,7 @@ class Native:
         ]
         self.sent = values.nbytes
         self.moves = 0
+        self.coded = 0.0  # what MPI adds is not seen
 
     def progress(self) -> bool:
         """Test; True when it is over."""

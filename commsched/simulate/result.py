@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from commsched.plan import Plan
 from commsched.program import STREAMS, Op, is_exchange_stream
+from commsched.simulate.makeup import makeups
 from commsched.strategies import Memory
 from commsched.timeline import Timeline
 from commsched.timeline.measure import waiting_filled
+from commsched.units import significant
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -65,6 +67,9 @@ class Prediction:
                 [getattr(p, field)[k] for p, k in zip(self.placed, keep, strict=True)]
             )
 
+        made = makeups(self.plan, (p.op for p in self.placed))
+        lengths = joined("end") - joined("start")
+        coded = [made[p.op.name].coded if p.op.name in made else 0.0 for p in self.placed]
         whole = Timeline(
             kind="predicted",
             plan_hash=self.plan.hash,
@@ -79,11 +84,17 @@ class Prediction:
             end=joined("end"),
             waited=np.zeros(sum(counts)),
             nbytes=joined("sent"),
+            coded=np.minimum(np.repeat(coded, counts), lengths),
             meta={
                 "net": self.plan.graph.name,
                 "machine": self.plan.machine.name,
                 "strategy": self.plan.strategy,
                 "steps": self.steps,
+                "after": {p.op.name: list(map(list, p.op.after)) for p in self.placed},
+                "exchanges": {
+                    name: [significant(part.latency * 1e6), significant(part.bandwidth * 1e6)]
+                    for name, part in made.items()
+                },
             },
         )
         return waiting_filled(whole)

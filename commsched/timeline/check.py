@@ -27,6 +27,7 @@ def problem(t: Timeline) -> str | None:
 
 def _bad_number(t: Timeline) -> str | None:
     columns = {"start": t.start, "end": t.end, "waited": t.waited, "nbytes": t.nbytes}
+    columns["coded"] = t.coded
     for what, column in columns.items():
         if (bad := _first(~np.isfinite(column))) is not None:
             return f"{_span(t, bad)}: {what} is {column[bad]}; use a finite value"
@@ -35,8 +36,9 @@ def _bad_number(t: Timeline) -> str | None:
         return f"{_span(t, bad)}: starts or ends more than {LONGEST:g} s from the run's start"
     if (bad := _first(t.end < t.start)) is not None:
         return f"{_span(t, bad)}: ends {t.start[bad] - t.end[bad]:.3g} s before it starts"
-    if (bad := _first((t.waited < 0) | (t.waited > t.end - t.start + 2e-9))) is not None:
-        return f"{_span(t, bad)}: waited {t.waited[bad]:.9g} s, outside 0 and its own duration"
+    for what, column in (("waited", t.waited), ("coded", t.coded)):
+        if (bad := _first((column < 0) | (column > t.end - t.start + 2e-9))) is not None:
+            return f"{_span(t, bad)}: {what} {column[bad]:.9g} s, outside 0 and its own duration"
     if (bad := _first(t.nbytes < 0)) is not None:
         return f"{_span(t, bad)}: nbytes must not be negative, got {t.nbytes[bad]:g}"
     return None

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commsched import units
 from commsched.errors import CommschedError
 from commsched.timeline import measure, report
+from commsched.timeline.attribute import Why, attribute
 from commsched.timeline.intervals import Floats
 from commsched.timeline.model import Timeline
+from commsched.timeline.spread import Interval, interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Comparison:
     only_measured: tuple[str, ...]
     clock_uncertainty: float  # s
     warnings: tuple[str, ...]
+    interval: Interval | None  # of the predicted iteration; None: the first one is measured, too
+    why: Why | None  # the iteration's error in parts; None: no rank has all steps of both
 
     def table(self, limit: int | None = None) -> str:
         """Return aligned text; the operations with the largest differences first, `limit` many."""
@@ -97,6 +102,8 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         only_measured=tuple(name for name in m.index if name not in p.index),
         clock_uncertainty=uncertainty,
         warnings=(*predicted.warnings, *measured.warnings),
+        interval=interval(predicted, skip_first) if predicted.kind == "predicted" else None,
+        why=attribute(predicted, measured, skip_first),
     )
 
 
@@ -118,10 +125,28 @@ def _comparable(predicted: Timeline, measured: Timeline) -> None:
         )
 
 
+def check_clocks(measured: Timeline, skip_first: int = 1) -> None:
+    """Refuse a measurement whose exchanges are mostly shorter than its clocks are certain."""
+    if not len(measured):
+        return
+    keep = measure.settled(measured, skip_first)
+    compared = keep[np.searchsorted(measure.steps(measured), measured.step)]
+    compared &= measure.communicates(measured)
+    if not compared.any():
+        return
+    typical = _median((measured.end - measured.start)[compared])
+    if measured.clock_uncertainty > typical:
+        raise CommschedError(
+            f"the clocks of the {measured.kind} timeline are uncertain by"
+            f" {units.seconds(measured.clock_uncertainty)}, more than the {units.seconds(typical)}"
+            " that an exchange lasts (median), so that waiting cannot be told from transfer; run"
+            " it again with less else on these hosts, or with larger buckets"
+        )
+
+
 def _settled(t: Timeline, skip_first: int) -> tuple[Timeline, npt.NDArray[np.bool_]]:
     """Pair a timeline with the mask of its steps that count: at least the last one does."""
-    count = len(measure.steps(t))
-    return t, np.arange(count) >= min(skip_first, count - 1)
+    return t, measure.settled(t, skip_first)
 
 
 def _median(values: Floats) -> float:

@@ -25,12 +25,13 @@ Duration = Annotated[float, msgspec.Meta(ge=0, le=2 * check.LONGEST * 1e6)]
 Size = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Arguments(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class Arguments(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """What a span carries besides its place."""
 
     step: Count
     waited_us: Duration
     nbytes: Size
+    coded_us: Duration = 0.0
 
 
 class SpanEvent(msgspec.Struct, tag="X", tag_field="ph", forbid_unknown_fields=True, gc=False):
@@ -81,6 +82,7 @@ def write(path: str | Path, timeline: Timeline) -> None:
         raise CommschedError(f"{path}: not written: {wrong}")
     start, end = np.rint(timeline.start * 1e9), np.rint(timeline.end * 1e9)
     waited = np.minimum(np.rint(timeline.waited * 1e9), end - start)
+    coded = np.minimum(np.rint(timeline.coded * 1e9), end - start)
     streams, names = timeline.streams, timeline.names
     columns = zip(
         [names[i] for i in timeline.name.tolist()],
@@ -91,9 +93,14 @@ def write(path: str | Path, timeline: Timeline) -> None:
         timeline.step.tolist(),
         (waited / 1e3).tolist(),
         timeline.nbytes.tolist(),
+        (coded / 1e3).tolist(),
         strict=True,
     )
-    spans = [SpanEvent(n, r, s, a, b, Arguments(k, w, m)) for n, r, s, a, b, k, w, m in columns]
+    spans = [
+        # only the default itself is left out of the file, not a number that equals it
+        SpanEvent(n, r, s, a, b, Arguments(k, w, m, c) if c else Arguments(k, w, m))
+        for n, r, s, a, b, k, w, m, c in columns
+    ]
     other = OtherData(
         format=FORMAT,
         kind="predicted" if timeline.kind == "predicted" else "measured",
@@ -199,6 +206,7 @@ def _timeline(file: TraceFile, where: str) -> Timeline:
         end=(start + length) / 1e9,
         waited=np.array([s.args.waited_us for s in spans], np.float64) / 1e6,
         nbytes=np.array([s.args.nbytes for s in spans], np.float64),
+        coded=np.array([s.args.coded_us for s in spans], np.float64) / 1e6,
         clock_uncertainty=other.clock_uncertainty_us / 1e6,
         meta=other.meta,
     )

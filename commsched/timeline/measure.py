@@ -40,6 +40,12 @@ def steps(t: Timeline) -> npt.NDArray[np.int32]:
     return np.unique(t.step)
 
 
+def settled(t: Timeline, skip_first: int) -> npt.NDArray[np.bool_]:
+    """Return (steps,) which steps are compared: all but the first ones, at least the last."""
+    count = len(steps(t))
+    return np.arange(count) >= min(skip_first, count - 1)
+
+
 def communicates(t: Timeline) -> npt.NDArray[np.bool_]:
     """Return (n,) whether each span lies on a communication stream."""
     return np.array([is_communication(s) for s in t.streams], bool)[t.stream]

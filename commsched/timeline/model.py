@@ -19,6 +19,7 @@ class Span(NamedTuple):
     end: float  # s
     waited: float  # s of it spent waiting for a peer
     nbytes: int  # B handed to MPI by this rank
+    coded: float = 0.0  # s of an exchange in which this rank encoded, added or decoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,13 @@ class Timeline:
     end: npt.NDArray[np.float64]
     waited: npt.NDArray[np.float64]
     nbytes: npt.NDArray[np.float64]
+    coded: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # none: zeros
     clock_uncertainty: float = 0.0  # s, the worst over ranks
     meta: Mapping[str, Any] = field(default_factory=dict)  # host, MPI, decisions, warnings ...
+
+    def __post_init__(self) -> None:
+        if not len(self.coded):
+            object.__setattr__(self, "coded", np.zeros(len(self.rank)))
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -58,11 +64,12 @@ class Timeline:
             float(self.end[i]),
             float(self.waited[i]),
             int(self.nbytes[i]),
+            float(self.coded[i]),
         )
 
     def select(self, keep: npt.NDArray[Any]) -> "Timeline":
         """Return the rows that `keep` (a mask or indices) picks, with all tables as they are."""
-        columns = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes")
+        columns = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes", "coded")
         return replace(self, **{column: getattr(self, column)[keep] for column in columns})
 
     @property
@@ -90,5 +97,6 @@ class Timeline:
             end=np.array([s.end for s in rows], np.float64),
             waited=np.array([s.waited for s in rows], np.float64),
             nbytes=np.array([s.nbytes for s in rows], np.float64),
+            coded=np.array([s.coded for s in rows], np.float64),
             **fields,
         )

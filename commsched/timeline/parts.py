@@ -23,6 +23,9 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
+COLUMNS = ("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes", "coded_s")
+
+
 class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The first line of a part.
 
@@ -30,7 +33,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """
 
     format: Literal["commsched-part/1"] = "commsched-part/1"
-    columns: tuple[str, ...] = ("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes")
+    columns: tuple[str, ...] = COLUMNS
     plan_hash: str
     ranks: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     rank: Count
@@ -52,6 +55,7 @@ class Row(NamedTuple):
     end: Finite  # s on the rank's clock
     waited: Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # s
     nbytes: Annotated[float, msgspec.Meta(ge=0, le=2**53)]
+    coded: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0  # s; older parts lack it
 
 
 class PartWriter:
@@ -222,6 +226,7 @@ def _merge(parts: list[tuple[Header, list[Row]]], warnings: list[str]) -> Timeli
         end=np.array([row.end for row in rows], np.float64) + shift,
         waited=np.array([row.waited for row in rows], np.float64),
         nbytes=np.array([row.nbytes for row in rows], np.float64),
+        coded=np.array([row.coded for row in rows], np.float64),
         clock_uncertainty=max(header.clock_uncertainty_us for header, _ in parts) / 1e6,
         meta=meta,
     )

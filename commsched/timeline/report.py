@@ -1,11 +1,13 @@
 """A comparison in words and as data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commsched import units
+from commsched.timeline.makeup import CAUSES
 
 if TYPE_CHECKING:
+    from commsched.timeline.attribute import Why
     from commsched.timeline.compare import Comparison, Operation, Pair
 
 
@@ -37,6 +39,7 @@ def table(c: "Comparison", limit: int | None) -> str:
     ]
     head = ["in ms", "predicted", "measured", "difference", "error"]
     lines += aligned([head, *([name, *_cells(pair)] for name, pair in totals)])
+    lines += ["", *_sureness(c), *_why(c, limit)]
     if c.operations:
         lines += ["", *_operations(c, limit)]
     for what, names in (("predicted", c.only_predicted), ("measured", c.only_measured)):
@@ -48,6 +51,48 @@ def table(c: "Comparison", limit: int | None) -> str:
     if c.warnings:
         lines += ["", *(f"warning: {sentence}" for sentence in c.warnings)]
     return "\n".join(lines)
+
+
+def _sureness(c: "Comparison") -> list[str]:
+    """Say which iterations were to be expected."""
+    if c.interval is None:
+        return []
+    inside = c.interval.low <= c.iteration.measured <= c.interval.high
+    hit = "holds the measured iteration" if inside else "does not hold the measured iteration"
+    return [f"p10 to p90 of the prediction, {c.interval}, {hit};", c.interval.basis, ""]
+
+
+def _why(c: "Comparison", limit: int | None) -> list[str]:
+    """Return the parts of the iteration's error, then the operations that cause most of it."""
+    if c.why is None:
+        return ["the error cannot be split: no rank has all compared steps on both sides"]
+    total = c.why.total
+    whole = sum(total.values())
+    scale = c.iteration.measured
+    rows = [["why, in ms", "difference", "of the iteration"]]
+    rows += [
+        [name, _signed(value), f"{round(value / scale, 3) + 0.0:+.1%}" if scale else "-"]
+        for name, value in (*total.items(), ("sum", whole))
+    ]
+    lines = [*aligned(rows), f"along the {c.why.along} chain of rank {c.why.rank}"]
+    ranked = sorted(zip(c.why.names, c.why.values, strict=True), key=lambda x: -abs(x[1]).sum())
+    shown = ranked if limit is None else ranked[:limit]
+    if not shown:
+        return lines
+    rows = [["why, by operation, in ms", *CAUSES, "sum"]]
+    for name, values in shown:
+        cells = [_signed(value) if abs(value) >= 5e-7 else "." for value in values.tolist()]
+        rows.append([name, *cells, _signed(float(values.sum()))])
+    lines += ["", *aligned(rows)]
+    if len(shown) < len(ranked):
+        left = sum(float(values.sum()) for _, values in ranked[len(shown) :])
+        lines.append(f"... and {len(ranked) - len(shown)} more, {_signed(left)} together")
+    return lines
+
+
+def _signed(seconds: float) -> str:
+    """Milliseconds with their sign; nothing is +0.000 whatever its sign."""
+    return f"{round(seconds * 1e3, 3) + 0.0:+.3f}"
 
 
 def _operations(c: "Comparison", limit: int | None) -> list[str]:
@@ -77,9 +122,9 @@ def _row(o: "Operation") -> list[str]:
 
 def _cells(pair: "Pair") -> list[str]:
     """Return predicted, measured, difference in ms, and the error in %."""
-    error = "-" if pair.error is None else f"{pair.error:+.1%}"
+    error = "-" if pair.error is None else f"{round(pair.error, 3) + 0.0:+.1%}"
     numbers = (f"{value * 1e3:.3f}" for value in (pair.predicted, pair.measured))
-    return [*numbers, f"{pair.difference * 1e3:+.3f}", error]
+    return [*numbers, _signed(pair.difference), error]
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:
@@ -94,6 +139,8 @@ def to_data(c: "Comparison") -> dict[str, Any]:
         "ranks": c.ranks,
         "steps": {"predicted": c.steps[0], "measured": c.steps[1]},
         "iteration": _milliseconds(c.iteration),
+        "prediction_interval": None if c.interval is None else c.interval.to_data(),
+        "why": None if c.why is None else _why_data(c.why),
         "exposed_communication": _milliseconds(c.exposed),
         "hidden_communication": _milliseconds(c.hidden),
         "streams": {stream: _milliseconds(pair) for stream, pair in c.streams},
@@ -114,6 +161,23 @@ def to_data(c: "Comparison") -> dict[str, Any]:
         "only_measured": list(c.only_measured),
         "clock_uncertainty_us": units.significant(c.clock_uncertainty * 1e6),
         "warnings": list(c.warnings),
+    }
+
+
+def _why_data(why: "Why") -> dict[str, Any]:
+    def keyed(values: Iterable[float]) -> dict[str, float]:
+        """Seconds by cause as ms under snake case names."""
+        names = (cause.replace(" ", "_") + "_ms" for cause in CAUSES)
+        return {k: units.significant(v * 1e3) for k, v in zip(names, values, strict=True)}
+
+    return {
+        "rank": why.rank,
+        "along": why.along,
+        **keyed(why.total.values()),
+        "operations": [
+            {"name": name, **keyed(values.tolist())}
+            for name, values in zip(why.names, why.values, strict=True)
+        ],
     }
 
 

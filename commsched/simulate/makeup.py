@@ -1,0 +1,78 @@
+"""What the model takes an exchange to be made of: latency, bandwidth and coding."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.cost import price
+from commsched.machine import Link, Machine
+from commsched.methods import Choice, phases_of
+from commsched.plan import Plan
+from commsched.program import Kind, Op, is_exchange_stream
+
+INSTANT = 1e300  # B/s
+
+
+class Makeup(NamedTuple):
+    """Seconds of an exchange whose ranks start together; they sum to its price."""
+
+    latency: float  # with messages of no bytes that need no coding: overhead, rounds, start-up
+    bandwidth: float  # that the bytes add to it
+    coded: float  # that encoding, adding and decoding add to both
+
+
+def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
+    """The makeup of each exchange among operations, by name; choices as they are expected."""
+    machine = plan.machine
+    uncoded = replace(machine, device=replace(machine.device, bandwidth=INSTANT, codecs={}))
+    machines = machine, uncoded, _without_bytes(uncoded)
+    known: dict[tuple[object, ...], Makeup] = {}
+    found: dict[str, Makeup] = {}
+    for op in ops:
+        if op.name in found or not (op.kind is Kind.DECIDE or is_exchange_stream(op.stream)):
+            continue
+        launch = plan.launches[op.launch]
+        key = (op.kind, launch.method, op.phase, plan.spec(launch), launch.group)
+        if key not in known:
+            known[key] = _makeup(plan, op, machines)
+        found[op.name] = known[key]
+    return found
+
+
+def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:
+    """Price an exchange as it is, without coding, and without bytes and coding."""
+    group = plan.group(plan.launches[op.launch])
+    start = np.zeros(group.size)
+    if op.kind is Kind.DECIDE:
+        full, dry, least = (price.votes(m, group, start).end.max() for m in machines)
+    else:
+        phase = phases_of(plan, op.launch)[op.phase]
+        if isinstance(phase, Choice):
+            phase = phase.then(phase.expected)
+        schedule, payload = phase.schedule, phase.payload
+        full, dry, least = (
+            price.exchange(schedule, payload, m, group, start, limit=0).end.max() for m in machines
+        )
+        if schedule.rounds is None:  # what MPI adds by itself, no run can tell from its transfers
+            dry = full
+    return Makeup(float(least), max(float(dry - least), 0.0), max(float(full - dry), 0.0))
+
+
+def _without_bytes(machine: Machine) -> Machine:
+    """The machine on which any message is as fast as one of no bytes."""
+    first = price.measured(machine.native, 0.0) if machine.native else 0.0
+    return replace(
+        machine,
+        inside=_empty(machine.inside),
+        between=_empty(machine.between),
+        overrides={node: _empty(link) for node, link in machine.overrides.items()},
+        nic=None if machine.nic is None else replace(machine.nic, per_byte=0.0),
+        native=((1.0, first), (1e18, first)) if machine.native else (),
+    )
+
+
+def _empty(link: Link) -> Link:
+    points = ((0.0, float(link.wire(0.0))),) if link.points else ()
+    return replace(link, per_byte=0.0, points=points)

@@ -1,0 +1,237 @@
+"""Why a prediction was wrong: the error of the iteration by cause and operation, exactly.
+
+The side whose iteration is longer shows what takes the time: on one rank, its steps are walked
+from the end back to the start, always to the operation that the later one waited for. The times of
+the other side are laid along the same chain, and the lateness between the two is followed from the
+step's start, where it is 0, to its end, where it is the whole difference:
+
+    lateness(x) = (x on the longer side) - (x on the other side),  x since the step's start
+
+- An operation changes it by the difference of its durations, which `makeup` splits.
+- The time between two operations changes it, too. What brings the lateness nearer to 0 was hidden:
+  all causes so far shrink by the same factor. Anything else is new: lost overlap.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from commsched.timeline import measure
+from commsched.timeline.assumed import assumed
+from commsched.timeline.chain import Walk
+from commsched.timeline.intervals import Floats
+from commsched.timeline.makeup import CAUSES, OVERLAP, STRAGGLERS, Exchanges, makeup
+from commsched.timeline.model import Timeline
+
+END = "(end of the step)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """The error of the iteration, predicted - measured, in parts that sum to it, in s.
+
+    compute drift: the compute of the rank took longer or shorter than predicted.
+    latency, bandwidth: so did the exchanges, see `makeup.latency_share`.
+    codec: so did encoding, adding and decoding, within exchanges and beside them.
+    stragglers: so did waiting for the last rank to arrive at an exchange, and at the step's end.
+    lost overlap: an operation began later after what it needs than predicted, and nothing hid it.
+    """
+
+    rank: int  # whose steps were walked: as many ranks wait less than it as wait more
+    along: str  # "predicted" or "measured": whose chain
+    names: tuple[str, ...]
+    values: Floats  # (names, causes) s; the order of `CAUSES`
+
+    @property
+    def total(self) -> dict[str, float]:
+        """Seconds of each cause, over all operations."""
+        return dict(zip(CAUSES, self.values.sum(axis=0).tolist(), strict=True))
+
+
+def attribute(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Why | None:
+    """Split the difference of the median iterations; None where no rank has all steps of both."""
+    known = assumed(predicted)
+    rank = _rank(predicted, measured, skip_first)
+    if rank is None:
+        return None
+    coded = bool(known.exchanges) and bool(measured.coded.any())
+    names = tuple(dict.fromkeys((*predicted.names, *measured.names, END)))
+    index = {name: i for i, name in enumerate(names)}
+    sides = [
+        _Side(t, rank, skip_first, known.after, known.exchanges, coded)
+        for t in (predicted, measured)
+    ]
+    longer = int(sides[1].median > sides[0].median)
+    slow, other = sides[longer], sides[1 - longer]
+    values = np.zeros((len(names), len(CAUSES)))
+    for number, against, weight in _pairs(slow.weights, other.weights):
+        values += weight * _lateness(slow, number, other, against, index)
+    values[index[END], STRAGGLERS] += slow.spread - other.spread
+    some = np.flatnonzero(values.any(axis=1))
+    return Why(
+        rank=rank,
+        along=("predicted", "measured")[longer],
+        names=tuple(names[i] for i in some),
+        values=values[some] * (-1.0 if longer else 1.0),
+    )
+
+
+def _rank(predicted: Timeline, measured: Timeline, skip_first: int) -> int | None:
+    """Of the ranks with all steps on both sides, one of median waiting in the measured steps."""
+    whole = []
+    for t in (predicted, measured):
+        starts = measure.step_starts(t)[:, measure.settled(t, skip_first)]
+        whole.append(measure.ranks_seen(t)[~np.isnan(starts).any(axis=1)])
+    both = np.intersect1d(whole[0], whole[1])
+    if not len(both):
+        return None
+    keep = measure.settled(measured, skip_first)[
+        np.searchsorted(measure.steps(measured), measured.step)
+    ]
+    waited = np.bincount(measured.rank[keep], measured.waited[keep], int(both[-1]) + 1)[both]
+    return int(both[np.argsort(waited, kind="stable")[len(both) // 2]])
+
+
+def central(iterations: Floats) -> Floats:
+    """Weigh steps, (steps,), so that the weighted mean of their durations is the median.
+
+    The middle half by duration counts, those below the median and those above it alike among
+    themselves.
+    """
+    count = len(iterations)
+    order = np.argsort(iterations, kind="stable")[count // 4 : count - count // 4]
+    half = (len(order) + 1) // 2
+    low, high = order[:half], order[-half:]
+    below, above = float(iterations[low].mean()), float(iterations[high].mean())
+    median = float(np.median(iterations))
+    share = min(max((above - median) / (above - below), 0.0), 1.0) if above > below else 0.5
+    weights = np.zeros(count)
+    weights[low] += share / half
+    weights[high] += (1.0 - share) / half
+    return weights
+
+
+def _pairs(a: Floats, b: Floats) -> list[tuple[int, int, float]]:
+    """Pair the steps of two sides, sorted by duration, so that each side keeps its weights."""
+    edges = [np.cumsum(weights)[:-1] for weights in (a, b)]
+    cuts = np.unique(np.concatenate([[0.0], *edges, [1.0]]))
+    middle = (cuts[1:] + cuts[:-1]) / 2
+    first, second = (np.searchsorted(edge, middle) for edge in edges)
+    return list(zip(first.tolist(), second.tolist(), np.diff(cuts).tolist(), strict=True))
+
+
+class _Side:
+    """The steps of one rank that count, in the order of their durations over all ranks."""
+
+    def __init__(
+        self,
+        t: Timeline,
+        rank: int,
+        skip_first: int,
+        after: dict[str, list[tuple[str, int]]],
+        exchanges: Exchanges,
+        coded: bool,
+    ) -> None:
+        settled = np.flatnonzero(measure.settled(t, skip_first))
+        iterations = measure.iteration_seconds(t)[settled]
+        order = np.argsort(iterations, kind="stable")
+        starts = measure.step_starts(t)[np.searchsorted(measure.ranks_seen(t), rank)]
+        ends = np.append(starts[1:], t.end.max())
+        self.begin, self.end = starts[settled][order], ends[settled][order]
+        self.steps: list[int] = measure.steps(t)[settled][order].tolist()
+        self.weights = central(iterations[order])
+        self.median = float(np.median(iterations))
+        self.spread = self.median - float(self.weights @ (self.end - self.begin))
+        self.walk = Walk(t, rank, after)
+        self.makeup = makeup(t, exchanges, coded)[self.walk.rows]
+        self._first = self._firsts(t)
+
+    def _firsts(self, t: Timeline) -> dict[float, int]:
+        """The first compute span at each moment."""
+        rows = self.walk.rows
+        some = np.flatnonzero(measure.computes(t)[rows])
+        return {self.walk.start[i]: i for i in some[::-1].tolist()}
+
+    def chain(self, number: int) -> tuple[list[int], int]:
+        """The chain of a step, and the span of the next step that it leads to, or -1."""
+        begin, end = float(self.begin[number]), float(self.end[number])
+        following = self._first.get(end, -1)
+        return self.walk.chain(begin, end, following), following
+
+    def place(self, i: int, number: int) -> tuple[float, float]:
+        """Start and end of a span since the step's start, within the step: s."""
+        begin = float(self.begin[number])
+        length = max(float(self.end[number]) - begin, 0.0)
+        start, end = self.walk.start[i] - begin, self.walk.end[i] - begin
+        return min(max(start, 0.0), length), min(max(end, 0.0), length)
+
+    def length(self, number: int) -> float:
+        """Seconds of a step on the rank."""
+        return float(self.end[number] - self.begin[number])
+
+
+def _lateness(
+    slow: _Side, number: int, other: _Side, against: int, index: dict[str, int]
+) -> Floats:
+    """Follow the lateness of a step behind one of the other side: (names, causes) s at its end."""
+    book = _Book(len(index))
+    mine = theirs = 0.0  # where the chain has come to on each side
+    chain, following = slow.chain(number)
+    for i in chain:
+        name, step = slow.walk.key(i)
+        start, end = slow.place(i, number)
+        same = other.walk.at.get((name, other.steps[against] + step - slow.steps[number]))
+        begun, ended, causes = theirs, theirs, slow.makeup[i]
+        if same is not None:  # else it is on one side only
+            begun, ended = other.place(same, against)
+            causes = causes - other.makeup[same]
+        book.between(index[name], (start - mine) - (begun - theirs))
+        book.work(index[name], (end - start) - (ended - begun), causes)
+        mine, theirs = end, ended
+    last = END if following < 0 else slow.walk.key(following)[0]
+    left = (slow.length(number) - mine) - (other.length(against) - theirs)
+    book.between(index[last], left)
+    return book.values
+
+
+class _Book:
+    """Lateness so far, by operation and cause."""
+
+    def __init__(self, names: int) -> None:
+        self._values = np.zeros((names, len(CAUSES)))
+        self._scale = 1.0  # of all values: cheaper than to shrink them one by one
+        self._late = 0.0  # s, their sum
+
+    @property
+    def values(self) -> Floats:
+        return self._values * self._scale
+
+    def between(self, name: int, change: float) -> None:
+        """Account for the time before an operation: first what was hidden, then what is new."""
+        if change * self._late < 0:
+            if abs(change) >= abs(self._late):
+                change += self._late
+                self._values[:], self._scale, self._late = 0.0, 1.0, 0.0
+            else:
+                self._scale *= (self._late + change) / self._late
+                self._late += change
+                change = 0.0
+                if self._scale < 1e-6:
+                    self._values, self._scale = self.values, 1.0
+        self._add(name, OVERLAP, change)
+
+    def work(self, name: int, change: float, causes: Floats) -> None:
+        """Account for a change of an operation's time within the step.
+
+        Where only a part of the operation lies in the step, that share of its causes counts; what
+        they cannot explain is a matter of when it began.
+        """
+        whole = float(causes.sum())
+        share = min(change / whole, 1.0) if change * whole > 0 else 0.0
+        for cause, value in enumerate((share * causes).tolist()):
+            self._add(name, cause, value)
+        self._add(name, OVERLAP, change - share * whole)
+
+    def _add(self, name: int, cause: int, change: float) -> None:
+        self._values[name, cause] += change / self._scale
+        self._late += change

@@ -1,0 +1,71 @@
+"""The chain of operations that one rank's step waited for, from its end back to its start."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from commsched.timeline.model import Timeline
+
+Key = tuple[str, int]  # name and step
+TOUCH = 2e-9  # s; files round moments to whole nanoseconds
+
+
+class Walk:
+    """The spans of one rank in the order of their ends, and what each began after.
+
+    A span's predecessor is, of the span before it on its stream and its inputs (`after`), the one
+    that ended last. Where `after` knows nothing of it, it is the last of the rank's spans that
+    ended before it began.
+    """
+
+    def __init__(
+        self, t: Timeline, rank: int, after: Mapping[str, Sequence[tuple[str, int]]]
+    ) -> None:
+        mine = np.flatnonzero(t.rank == rank)
+        self.rows = mine[np.lexsort((t.start[mine], t.end[mine]))]
+        self.start: list[float] = t.start[self.rows].tolist()
+        self.end: list[float] = t.end[self.rows].tolist()
+        self.name: list[int] = t.name[self.rows].tolist()
+        self.step: list[int] = t.step[self.rows].tolist()
+        self._names = t.names
+        self._after = after
+        self.at: dict[Key, int] = {self.key(i): i for i in range(len(self.rows))}
+        self._previous = self._lanes(t.stream[self.rows].tolist())
+
+    def key(self, i: int) -> Key:
+        """Return the identity of span `i`."""
+        return self._names[self.name[i]], self.step[i]
+
+    def _lanes(self, stream: list[int]) -> list[int]:
+        previous, last = [-1] * len(stream), dict.fromkeys(stream, -1)
+        for i in sorted(range(len(stream)), key=self.start.__getitem__):
+            previous[i], last[stream[i]] = last[stream[i]], i
+        return previous
+
+    def before(self, i: int) -> int:
+        """Return the predecessor of span `i`, -1 where it has none. It always comes earlier."""
+        name, step = self.key(i)
+        inputs = self._after.get(name)
+        if inputs is not None:
+            found = [self.at.get((other, step - back), -1) for other, back in inputs]
+            known = max((j for j in (self._previous[i], *found) if j < i), default=-1)
+            if known >= 0:
+                return known
+        return min(self.last_before(self.start[i]), i - 1)
+
+    def last_before(self, moment: float) -> int:
+        """Return the last span that ended by `moment`, -1 where there is none."""
+        return bisect_right(self.end, moment + TOUCH) - 1
+
+    def chain(self, begin: float, end: float, successor: int) -> list[int]:
+        """Return the spans that led to `end`, the first one first, back to `begin`.
+
+        `successor` is the span that begins at `end`; -1 where the timeline ends there.
+        """
+        found: list[int] = []
+        i = self.last_before(end) if successor < 0 else self.before(successor)
+        while i >= 0 and self.end[i] > begin:
+            found.append(i)
+            i = self.before(i)
+        return found[::-1]

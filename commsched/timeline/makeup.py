@@ -1,0 +1,88 @@
+"""What each span is made of: work, waiting, coding, latency, bandwidth; they sum to it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.timeline import measure
+from commsched.timeline.intervals import Floats
+from commsched.timeline.model import Timeline
+
+CAUSES = ("compute drift", "latency", "bandwidth", "codec", "stragglers", "lost overlap")
+COMPUTE, LATENCY, BANDWIDTH, CODEC, STRAGGLERS, OVERLAP = range(len(CAUSES))
+
+RESOLUTION = 1e-9  # s, of a timeline file
+
+Exchanges = Mapping[str, tuple[float, float]]
+
+
+def makeup(t: Timeline, exchanges: Exchanges, coded: bool) -> Floats:
+    """Return (n, causes) s; a row sums to its span's duration.
+
+    A span of the compute stream is all compute, one of a coding stream all codec. An exchange is
+
+        end - start = waited + coded + latency + bandwidth
+
+    with `waited` and `coded` as recorded (`coded` 0 where it is not to be used), and the rest
+    divided by `latency_share`.
+    """
+    length = t.end - t.start
+    moves, computes = measure.communicates(t), measure.computes(t)
+    parts = np.zeros((len(t), len(CAUSES)))
+    parts[:, COMPUTE] = np.where(computes, length, 0.0)
+    waited = np.minimum(t.waited, length)
+    inside = np.minimum(t.coded, length - waited) if coded else np.zeros(len(t))
+    parts[:, CODEC] = np.where(computes, 0.0, np.where(moves, inside, length))
+    parts[:, STRAGGLERS] = np.where(moves, waited, 0.0)
+    rest = np.where(moves, length - waited - inside, 0.0)
+    parts[:, LATENCY] = rest * latency_share(t, rest, moves, exchanges)
+    parts[:, BANDWIDTH] = rest - parts[:, LATENCY]
+    return parts
+
+
+def latency_share(
+    t: Timeline, rest: Floats, moves: npt.NDArray[np.bool_], exchanges: Exchanges
+) -> Floats:
+    """Return (n,) the share of `rest`, (n,) s, that is latency, the same for spans of one name.
+
+    For the exchanges of each stream, alpha and beta minimise the relative squares of
+
+        rest = alpha l + beta b        alpha, beta >= 0
+
+    over medians by name: l, b are the seconds of latency and bandwidth that the prediction states
+    for the name; where it states none, 1 and the bytes. The share is alpha l / (alpha l + beta b).
+    """
+    share = np.zeros(len(t))
+    stated = all(t.names[i] in exchanges for i in np.unique(t.name[moves]))
+    for stream in np.unique(t.stream[moves]):
+        here = np.flatnonzero(moves & (t.stream == stream))
+        names, inverse = np.unique(t.name[here], return_inverse=True)
+        y = np.array([np.median(rest[here[inverse == i]]) for i in range(len(names))])
+        if stated:
+            terms = np.array([exchanges[t.names[i]] for i in names], np.float64)
+        else:
+            nbytes = np.bincount(inverse, t.nbytes[here]) / np.bincount(inverse)
+            terms = np.stack([np.ones(len(names)), nbytes], axis=1)
+        terms = terms * _fit(terms, y, stated)
+        whole = terms.sum(axis=1)
+        known = np.where(whole > 0, terms[:, 0] / np.where(whole > 0, whole, 1.0), 1.0)
+        share[here] = known[inverse]
+    return share
+
+
+def _fit(terms: Floats, y: Floats, stated: bool) -> tuple[float, float]:
+    """Return alpha and beta, see `latency_share`.
+
+    Where the sizes are too much alike to tell them apart: as stated, or all bandwidth.
+    """
+    alike = (1.0, 1.0) if stated else (0.0, 1.0)
+    use = y >= RESOLUTION
+    rows = terms[use] / y[use, None]
+    square, target = rows.T @ rows, rows.sum(axis=0)
+    if np.linalg.det(square) <= 1e-6 * square[0, 0] * square[1, 1]:
+        return alike
+    alpha, beta = np.linalg.solve(square, target).tolist()
+    if alpha <= 0.0:
+        return 0.0, 1.0
+    return (1.0, 0.0) if beta <= 0.0 else (alpha, beta)

@@ -1,0 +1,236 @@
+"""How sure a prediction is, what is refused, and what files keep of coding."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.cli.main import main
+from commsched.cost import price
+from commsched.errors import CommschedError
+from commsched.methods import METHODS, phases_of
+from commsched.simulate import simulate
+from commsched.simulate.makeup import makeups
+from commsched.timeline import Span, Timeline, parts, read, write
+from commsched.timeline.attribute import attribute
+from commsched.timeline.compare import check_clocks, compare
+from commsched.timeline.measure import communicates
+from commsched.timeline.spread import Interval, interval, rivals
+from tests import throwaway
+from tests.plans import graph, machine, plan
+
+
+def steps(*seconds, kind="predicted", plan_hash="h", exchange=0.01, **meta):
+    """One rank whose steps last so long, with an exchange of 1 % of a second in each."""
+    starts = np.concatenate([[0.0], np.cumsum(seconds)])
+    spans = []
+    for step, (a, b) in enumerate(pairwise(starts)):
+        spans.append(Span(0, "compute", "f", step, a, b, 0.0, 0))
+        spans.append(Span(0, "inside", "b/exchange", step, b - exchange, b, 0.0, 8))
+    return Timeline.of(spans, kind=kind, plan_hash=plan_hash, ranks=1, meta=meta)
+
+
+# intervals
+
+
+@given(
+    seconds=st.lists(st.floats(0.1, 10), min_size=2, max_size=9),
+    errors=st.lists(st.floats(-0.5, 2), max_size=9),
+)
+def test_an_interval_is_what_brute_force_counts(seconds, errors):
+    found = interval(steps(*seconds, residuals=errors))
+    settled = np.diff(np.concatenate([[0.0], np.cumsum(seconds)]))[1:]
+    values = [s / (1 + e) for s in settled for e in errors or [0.0]]
+    assert found.low == pytest.approx(np.quantile(values, 0.1), rel=1e-9)
+    assert found.high == pytest.approx(np.quantile(values, 0.9), rel=1e-9)
+    assert found.residuals == len(errors)
+
+
+def test_residuals_say_where_the_measured_iteration_may_lie():
+    """A calibration whose predictions were 10 % too low expects longer iterations."""
+    found = interval(steps(1.0, 1.0, 1.0, residuals=[-0.1] * 5))
+    assert found.low == found.high == pytest.approx(1 / 0.9)
+    alone = compare(steps(1.0, 1.0, 1.2), steps(1.0, 1.1, 1.1, kind="measured")).table()
+    assert "the spread of the steps only: the machine file has no held-out errors" in alone
+    assert "holds the measured iteration" in alone
+    both = compare(steps(1.0, 1.0, residuals=[0.0, 0.1]), steps(1.0, 2.0, kind="measured")).table()
+    assert "the spread of the steps and 2 held-out errors of calibration" in both
+    assert "does not hold the measured iteration" in both
+
+
+@given(
+    a=st.tuples(st.floats(0, 9), st.floats(0, 9)).map(sorted),
+    b=st.tuples(st.floats(0, 9), st.floats(0, 9)).map(sorted),
+)
+def test_overlap_is_symmetric_and_means_a_common_moment(a, b):
+    one, two = (Interval(low=low, high=high, residuals=0) for low, high in (a, b))
+    assert one.overlaps(two) == two.overlaps(one) == (max(a[0], b[0]) <= min(a[1], b[1]))
+    assert one.overlaps(one)
+
+
+# two plans
+
+BOTH = {"net": "n", "machine": "m", "strategy": "sync"}
+
+
+def test_plans_whose_intervals_overlap_are_indistinguishable():
+    a = steps(1.0, 1.0, 1.2, plan_hash="a", **BOTH)
+    b = steps(1.0, 1.1, 1.3, plan_hash="b", **BOTH)
+    found = rivals(a, b)
+    assert found.indistinguishable
+    assert found.to_data()["indistinguishable"] is True
+    assert "the plans are indistinguishable: their intervals, 1.02 s to 1.18 s" in found.table()
+    faster = rivals(a, steps(1.0, 0.5, 0.5, plan_hash="b", **BOTH))
+    assert not faster.indistinguishable
+    assert faster.verdict.startswith("plan b is faster: its iteration is 54.5% shorter")
+    wide = {**BOTH, "residuals": [-0.5, 0.0, 1.5]}
+    unsure = rivals(replace(a, meta=wide), steps(1.0, 0.5, 0.5, plan_hash="b", **wide))
+    assert unsure.indistinguishable
+    assert "and 3 and 3 held-out errors of calibration" in unsure.table()
+
+
+def test_plans_of_other_nets_or_machines_do_not_compare():
+    a = steps(1.0, 1.0, plan_hash="a", **BOTH)
+    for what in ("net", "machine"):
+        b = steps(1.0, 1.0, plan_hash="b", **{**BOTH, what: "other"})
+        with pytest.raises(CommschedError, match=f"different {what}s, '.' and 'other'"):
+            rivals(a, b)
+
+
+def test_the_command_compares_two_plans(tmp_path, capsys):
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    write(files[0], steps(1.0, 1.0, plan_hash="a", **BOTH))
+    write(files[1], steps(1.0, 1.5, plan_hash="b", **BOTH))
+    assert main(["compare", *files]) == 0
+    assert "plan a is faster" in capsys.readouterr().out
+    assert main(["compare", *files, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["indistinguishable"] is False
+    assert main(["compare", *files, "--fail-above", "5%"]) == 2
+    assert "--fail-above needs a measured timeline" in capsys.readouterr().err
+
+
+def test_two_simulated_plans_compare(tmp_path):
+    net, on = graph([200_000, 30_000], 1e-4), machine(2, 2)
+    a, b = (simulate(plan(net, on, [m]), 3).timeline() for m in ("ring+dense", "ring+fp16"))
+    assert rivals(a, b).verdict.startswith(f"plan {b.plan_hash[:12]} is faster")
+
+
+# clocks
+
+
+def test_clocks_worse_than_the_exchanges_are_refused(tmp_path, capsys):
+    files = [str(tmp_path / "p.json"), str(tmp_path / "m.json")]
+    write(files[0], steps(1.0, 1.0))
+    good = steps(1.0, 1.0, kind="measured")
+    write(files[1], replace(good, clock_uncertainty=0.009))
+    assert main(["compare", *files]) == 0
+    capsys.readouterr()
+    write(files[1], replace(good, clock_uncertainty=0.011))
+    assert main(["compare", *files]) == 2
+    said = capsys.readouterr().err
+    assert "uncertain by 11 ms, more than the 10 ms that an exchange lasts (median)" in said
+    assert "run it again with less else on these hosts, or with larger buckets" in said
+    check_clocks(good.select(good.name == 0))  # nothing is exchanged
+
+
+# files of runs that broke
+
+
+def _leave_parts(path, t, ranks):
+    for rank in ranks:
+        header = {"plan_hash": t.plan_hash, "ranks": t.ranks, "names": t.names}
+        with parts.PartWriter(path, rank, header) as part:
+            part.append(t.select(t.rank == rank))
+
+
+def test_the_command_reports_a_torn_and_a_missing_rank_and_compares_the_rest(tmp_path, capsys):
+    one = list(steps(1.0, 1.0, 1.0, 1.0))
+    spans = [span._replace(rank=rank) for rank in range(3) for span in one]
+    t = Timeline.of(spans, kind="measured", plan_hash="h", ranks=3)
+    write(tmp_path / "p.json", replace(t, kind="predicted"))
+    _leave_parts(tmp_path / "m.json", t, [0, 1])
+    torn = parts.part_path(tmp_path / "m.json", 1)
+    torn.write_bytes(torn.read_bytes()[:-5])
+    assert main(["compare", str(tmp_path / "p.json"), str(tmp_path / "m.json")]) == 0
+    said = capsys.readouterr().out
+    assert "warning: rank 1: the last line of its part is torn and was left out" in said
+    assert "warning: rank 2 of 3 left no spans" in said
+    assert "b/exchange" in said
+    assert main(["compare", *(str(tmp_path / n) for n in ("p.json", "m.json")), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert len(data["warnings"]) == 3
+    assert data["why"]["rank"] in (0, 1)
+
+
+# coding inside exchanges
+
+
+@given(shares=st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_files_and_parts_keep_what_was_coded(shares, tmp_path_factory):
+    path = tmp_path_factory.mktemp("t") / "m.json"
+    spans = [Span(0, "inside", f"b{i}", 0, i, i + 1, 0.0, 8, s) for i, s in enumerate(shares)]
+    t = Timeline.of(spans, kind="measured", plan_hash="h", ranks=1)
+    write(path, t)
+    np.testing.assert_allclose(read(path).coded, shares, rtol=0, atol=1e-9)
+    again = path.with_name("again.json")
+    write(again, read(path))
+    assert again.read_bytes() == path.read_bytes()
+    path.unlink()
+    _leave_parts(path, t, [0])
+    np.testing.assert_array_equal(read(path).coded, shares)
+
+
+def test_files_and_parts_without_coding_read_as_none(tmp_path):
+    t = steps(1.0, kind="measured")
+    write(tmp_path / "m.json", t)
+    assert "coded" not in (tmp_path / "m.json").read_text()
+    np.testing.assert_array_equal(read(tmp_path / "m.json").coded, [0, 0])
+    old = parts.part_path(tmp_path / "old.json", 0)
+    old.write_text('{"plan_hash":"h","ranks":1,"rank":0}\n["inside","b",0,0,1,0,8]\n')
+    assert read(tmp_path / "old.json").coded.tolist() == [0.0]
+
+
+def test_more_coding_than_time_is_refused(tmp_path):
+    spans = [Span(0, "inside", "b", 0, 0.0, 1.0, 0.0, 8, 1.5)]
+    with pytest.raises(CommschedError, match=r"coded 1.5 s, outside 0 and its own duration"):
+        write(tmp_path / "m.json", Timeline.of(spans, kind="measured", plan_hash="", ranks=1))
+
+
+@pytest.mark.parametrize(
+    "method", ["ring+fp16", "hierarchical+dense", "doubling+bf16", "native+dense"]
+)
+def test_what_an_exchange_is_made_of_sums_to_its_price(method):
+    made = plan(graph([300_000, 500]), machine(2, 2), [method], bucket=1e5)
+    found = simulate(made, 2)
+    parts_of = makeups(made, (placed.op for placed in found.placed))
+    assert parts_of
+    for launch, (name, part) in enumerate(sorted(parts_of.items())):
+        phase = phases_of(made, launch)[0]
+        group = made.group(made.launches[launch])
+        played = price.exchange(
+            phase.schedule, phase.payload, made.machine, group, np.zeros(4), limit=0
+        )
+        assert name == f"{made.launches[launch].name}/exchange"
+        assert sum(part) == pytest.approx(played.end.max(), rel=1e-9)
+        assert part.latency > 0
+        assert part.bandwidth > 0
+        assert (part.coded > 0) == (method != "native+dense")
+    t = found.timeline()
+    assert t.meta["exchanges"].keys() == parts_of.keys()
+    assert t.meta["after"]["b0/decode"] == [["b0/exchange", 0]]
+    assert t.coded.any() == (method != "native+dense")
+
+
+@pytest.mark.parametrize("method", throwaway.ALL, ids=lambda method: method.name)
+def test_exchanges_of_several_phases_and_votes_are_made_of_something(method, monkeypatch):
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS.items()) | {method.name: method})
+    made = plan(graph([3_000]), machine(2, 2), [method.name])
+    t = simulate(made, 3).timeline()
+    moved = {t.names[i] for i in np.unique(t.name[communicates(t)])}
+    assert moved <= t.meta["exchanges"].keys()
+    why = attribute(t, replace(t, kind="measured", meta={}))
+    np.testing.assert_array_equal(why.values, 0.0)
