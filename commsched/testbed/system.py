@@ -1,0 +1,90 @@
+"""The rights and the programs that a testbed needs, and how its commands are run."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from commsched.errors import CommschedError
+
+PROGRAMS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+    "mount": "mount",
+}
+# Bits of Linux capabilities. Source: include/uapi/linux/capability.h.
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+SECONDS = 60.0  # for one command of ip or tc; a hung one must not hang a test
+
+
+def lacking() -> str | None:
+    """What keeps this process from making a testbed, in one sentence; None where nothing does."""
+    if not Path("/proc/self/ns/net").exists():
+        return "a testbed needs Linux with network namespaces"
+    if os.geteuid() != 0:
+        return "a testbed needs root, to make network namespaces; run it with sudo"
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        packages = " ".join(dict.fromkeys(PROGRAMS[name] for name in missing))
+        return f"a testbed needs {' and '.join(missing)}; apt-get install {packages}"
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    held = next((int(x.split()[1], 16) for x in status.splitlines() if "CapEff" in x), 0)
+    without = [name for name, bit in CAPABILITIES.items() if not held >> bit & 1]
+    if without:
+        return f"a testbed needs {' and '.join(without)}, which this container does not give root"
+    return None
+
+
+def require() -> None:
+    """Refuse where a testbed cannot be made."""
+    reason = lacking()
+    if reason is not None:
+        raise CommschedError(reason)
+
+
+def command(*words: str, lines: str = "") -> str:
+    """Run a command that reads `lines`; returns its output, or an error with what it said."""
+    try:
+        done = subprocess.run(
+            words,
+            input=lines,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except OSError as error:
+        raise CommschedError(f"{words[0]}: cannot be run: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise CommschedError(f"'{' '.join(words)}' took more than {SECONDS:.0f} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise CommschedError(f"'{' '.join(words)}' failed: {said[0]}")
+    return done.stdout
+
+
+@contextmanager
+def lock(name: str, wait: float, busy: str) -> Iterator[None]:
+    """Hold a lock that ends with this process; raises `busy` where another has it for `wait` s.
+
+    The lock is an abstract socket address: unlike a file, a crash leaves nothing of it.
+    """
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    end = time.monotonic() + wait
+    with holder:
+        while True:
+            try:
+                holder.bind(f"\0commsched-testbed-{name}")
+                break
+            except OSError:
+                if time.monotonic() >= end:
+                    raise CommschedError(busy) from None
+            time.sleep(0.05)
+        yield

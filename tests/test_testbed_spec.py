@@ -1,0 +1,117 @@
+"""What a testbed is asked for and what it lacks; what must cross its ports by the schedule."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.simulate import simulate
+from commsched.testbed import Spec, Traffic
+from commsched.testbed import bed as beds
+from commsched.testbed.proof import Crossing, crossing, missing, stated
+from commsched.testbed.spec import parse_rate, rate_text
+from tests.launch import ROOT
+from tests.plans import graph, machine, plan
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("200mbit", 200e6), ("1Gbit", 1e9), ("1.5gbit", 1.5e9), ("500kbit", 5e5)]
+)
+def test_a_rate_is_read_as_bytes_per_second_and_written_back(text, rate):
+    assert parse_rate(text) == rate / 8
+    assert parse_rate(rate_text(rate / 8)) == rate / 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("0mbit", "-5mbit", "fast", "200", "1e3mbit", "nanmbit", "infgbit", "1kbit", "101gbit"),
+        *("25MB/s", "h4=1mbit", "h0=", "=1mbit", "h0=h0=1mbit", "1mbit+2mbit", "", "+1mbit"),
+        *("h1=1mbit+h1=1mbit", "٣mbit"),
+    ],
+)
+def test_a_wrong_rate_is_one_sentence(text):
+    with pytest.raises(CommschedError, match=r"^rate ") as refused:
+        Spec.of(4, 2, text.split("+"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("hosts", "lanes"), [(0, 2), (-1, 2), (65, 2), (4, 0), (4, 257)])
+def test_a_wrong_count_is_one_sentence(hosts, lanes):
+    with pytest.raises(CommschedError, match=r"^(hosts|lanes): must be 1 to "):
+        Spec.of(hosts, lanes)
+
+
+@pytest.mark.parametrize("name", ["", "A", "a.b", "a/b", "../x", "-a", "a" * 33, "a b", "é"])
+def test_a_wrong_name_is_refused(name):
+    with pytest.raises(CommschedError, match="a name has 1 to 32 of the characters"):
+        beds.checked(name)
+
+
+def test_hosts_and_the_slow_one_are_told_in_words():
+    assert str(Spec.of(4, 2, ["200mbit", "h3=50mbit"])) == "4 hosts x 2 lanes, 200mbit, h3 50mbit"
+
+
+@pytest.mark.parametrize("action", [["up"], ["down"], ["status"], ["run", "--", "true"]])
+@pytest.mark.parametrize("without", ["root", "iproute2"])
+def test_what_is_lacking_is_one_sentence_and_exit_2(action, without):
+    if without == "iproute2" and os.geteuid() != 0:
+        pytest.skip("the missing rights come first")
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    if without == "root" and os.geteuid() == 0:
+        code += "import os; from commsched.cli import testbed, main\n"
+        code += "import commsched.testbed.bed, commsched.errors; os.setuid(65534)\n"
+    code += f"from commsched.cli.main import main; sys.exit(main({['testbed', *action]!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | ({"PATH": "/nowhere"} if without == "iproute2" else {}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert f"a testbed needs {'root' if without == 'root' else 'ip and tc'}" in done.stderr
+
+
+def test_the_words_for_mpiexec_must_be_given(capsys):
+    assert main(["testbed", "run"]) == 2
+    assert "give mpiexec's words after --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "share"),
+    [
+        ("ring+dense", 2 * 7 / 8),  # only the last lane of a host sends to the next host
+        ("hierarchical+dense", 2 * 3 / 4),  # each lane its half of the bucket
+        ("all-gather+dense", 7.0),  # as a ring: one link leaves the host, seven packets pass it
+        ("native+dense", 1.0),  # at least every element once
+    ],
+)
+def test_what_must_cross_follows_from_the_schedule(method, share):
+    made = plan(graph([80_000]), machine(4, 2), [method])
+    steps = 3
+    predicted = simulate(made, steps, {}).timeline(8)
+    spec = Spec.of(4, 2)
+    for host in crossing(made, predicted, spec):
+        assert host.received == pytest.approx(host.sent)
+        # packets of an all-gather have headers of a few bytes
+        assert host.sent == pytest.approx(steps * share * 320_000, rel=1e-3)
+    alone = crossing(plan(graph([80_000]), machine(4, 1), [method]), predicted, Spec.of(1, 8))
+    assert alone == (Crossing(0.0, 0.0),)
+
+
+def test_bytes_that_are_missing_on_one_host_are_told():
+    full = Traffic(1_066_000, 2_066_000, 1000, 1000, 0)
+    assert full.data_sent == 1e6
+    expected = stated(1e6, 3, 2)
+    assert missing(expected, [full, full, Traffic(0, 0, 0, 0, 0)], ("h0", "h1", "h2")) == []
+    half = full._replace(received=566_000)
+    assert missing(expected, [full, half, full], ("h0", "h1", "h2")) == [
+        "host h1 received 500 kB over its shaped port, expected were 1 MB: the rest went around"
+        " the port"
+    ]
