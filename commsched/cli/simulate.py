@@ -4,6 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.simulate import simulate as predict
 from commsched.simulate.report import lines, report
@@ -31,8 +34,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument(
         "--ranks",
         type=int,
+        default=DRAWN,
         metavar="N",
-        help=f"write the spans of the first N ranks; default: all, at most {DRAWN}",
+        help=f"write the spans of the first N ranks only; default: {DRAWN}",
     )
     p.add_argument("--json", action="store_true", help="print the report as JSON")
     p.set_defaults(run=simulate)
@@ -40,15 +44,26 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def simulate(args: argparse.Namespace) -> None:
     """Predict, write, report."""
+    if args.ranks < 1:
+        raise CommschedError(f"--ranks must be at least 1, got {args.ranks}")
     plan = plan_file.read(args.plan)
-    decisions = {}
-    if args.replay is not None:
-        decisions = timeline_file.read(args.replay).meta.get("decisions", {})
+    decisions = {} if args.replay is None else recorded(plan, args.replay)
     prediction = predict(plan, args.steps, decisions)
     if args.output is not None:
-        ranks = args.ranks or DRAWN
-        timeline_file.write(args.output, prediction.timeline(ranks))
+        timeline_file.write(args.output, prediction.timeline(args.ranks))
     found = report(prediction)
     print(json.dumps(found, indent=1) if args.json else "\n".join(lines(found)))
     if args.output is not None and not args.json:
         print(f"written to {args.output}")
+
+
+def recorded(plan: Plan, path: Path) -> dict[str, float]:
+    """The decisions of a measured run of this very plan."""
+    measured = timeline_file.read(path)
+    if measured.plan_hash != plan.hash:
+        raise CommschedError(
+            f"{path}: a run of plan {measured.plan_hash[:12]}, not of {plan.hash[:12]}; replay a"
+            " run of the plan that is simulated"
+        )
+    decisions = measured.meta.get("decisions", {})
+    return files.convert(decisions, dict[str, float], f"{path}: decisions")
