@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -13,6 +14,8 @@ from commsched.errors import CommschedError
 
 T = TypeVar("T")
 
+SHOWN = 40  # characters of a wrong value
+DIGITS = 300  # of a whole number, as many as a float can have
 MAX_BYTES = 2**30  # a net, machine, plan or timeline beyond 1 GiB is a mistake
 
 
@@ -23,8 +26,14 @@ def _reject_constant(text: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"number {text} is out of range; use a finite value")
+        raise ValueError(f"number {text[:SHOWN]} is out of range; use a finite value")
     return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > DIGITS:
+        raise ValueError(f"number {text[:SHOWN]}... is out of range: at most {DIGITS} digits")
+    return int(text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -40,13 +49,15 @@ def parse(text: str | bytes, where: str) -> Any:
     """Parse strict JSON; `where` names the file in errors."""
     try:
         data = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_reject_constant, parse_float=_finite
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_reject_constant,
+            parse_float=_finite,
+            parse_int=_whole,
         )
         escaped = "\\u" in text if isinstance(text, str) else b"\\u" in text
-        if escaped:
-            msgspec.json.encode(
-                data
-            )  # an escape may hide half a character, which nothing can print
+        if escaped:  # it may hide half a character, which nothing can print
+            msgspec.json.encode(data)
         return data
     except RecursionError:
         raise CommschedError(f"{where}: nested too deeply; see models/README.md") from None
@@ -60,7 +71,51 @@ def convert(data: Any, kind: type[T], where: str) -> T:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         message = str(error).replace("Object ", "").replace("`$", "`")
-        raise CommschedError(f"{where}: {message[:1].lower()}{message[1:]}") from None
+        more = _more(str(error), data, kind)
+        raise CommschedError(f"{where}: {message[:1].lower()}{message[1:]}{more}") from None
+
+
+def _more(message: str, data: Any, kind: Any) -> str:
+    """What msgspec's message leaves out: the value that it refuses, or what would be allowed."""
+    import msgspec.inspect as inspect
+
+    types: list[Any] = [inspect.type_info(kind)]
+    for key, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", message.partition(" - at `$")[2]):
+        types = [inner for outer in types for inner in _inside(outer, key or index)]
+        if isinstance(data, dict):
+            data = data.get(key)
+        elif index.isdecimal() and isinstance(data, list):
+            data = data[int(index)]
+    types = [option for outer in types for option in _options(outer)]
+    allowed: list[str] = []
+    if "unknown field" in message:
+        allowed = [f.encode_name for t in types for f in getattr(t, "fields", ())]
+    elif message.startswith("Invalid"):
+        allowed = [repr(v) for t in types for v in getattr(t, "values", ())]
+    if allowed:
+        return f"; allowed: {', '.join(dict.fromkeys(allowed))}"
+    scalar = isinstance(data, str | int | float) and not message.startswith("Invalid")
+    return f"; it is {json.dumps(data)[:SHOWN]}" if scalar else ""
+
+
+def _options(kind: Any) -> list[Any]:
+    """A described type without its limits, or each type of a union."""
+    while hasattr(kind, "extra_json_schema"):
+        kind = kind.type
+    return list(getattr(kind, "types", [kind]))
+
+
+def _inside(kind: Any, step: str) -> list[Any]:
+    """The types that a described type may have at a field or index; none where there is neither."""
+    found: list[Any] = []
+    for option in _options(kind):
+        found += [f.type for f in getattr(option, "fields", ()) if f.encode_name == step]
+        found += [
+            getattr(option, name) for name in ("item_type", "value_type") if hasattr(option, name)
+        ]
+        if step.isdecimal():
+            found += getattr(option, "item_types", ())[int(step) : int(step) + 1]
+    return found
 
 
 def read_text(path: str | Path) -> str:

@@ -295,5 +295,6 @@ def test_unknown_keys_name_their_place() -> None:
     with pytest.raises(CommschedError) as error:
         file.from_data(broken, "net.json")
     assert str(error.value) == (
-        "net.json: contains unknown field `shapes` - at `.layers[3].tensors[0]`"
+        "net.json: contains unknown field `shapes` - at `.layers[3].tensors[0]`;"
+        " allowed: name, shape, dtype, sparsity"
     )

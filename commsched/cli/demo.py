@@ -52,6 +52,7 @@ def demo(args: argparse.Namespace) -> None:
     folder: Path = args.output
     if args.ranks < 1 or args.steps < 3:
         raise CommschedError("the demo needs --ranks of at least 1 and --steps of at least 3")
+    graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,7 +61,6 @@ def demo(args: argparse.Namespace) -> None:
     machine = folder / "machine.json"
     under_mpiexec(args.ranks, ["calibrate", "-o", str(machine), "--seconds", str(CALIBRATE)])
     print(f"2. planning {args.net}, bytes and times x {args.scale}, compute x {args.stretch}")
-    graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
     plan = make_plan(Request(graph=graph, machine=machine_file.read(machine)))
     plan_file.write(folder / "plan.json", plan)
     print(f"   {headline(plan)}")

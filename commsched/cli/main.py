@@ -7,6 +7,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
+from typing import NoReturn
 
 import commsched
 from commsched import cli
@@ -37,9 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command line in one sentence, like all else that a user can fix."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(_report(CommschedError(f"{message}; see '{self.prog} --help'")))
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Declare the command that `arguments` begin with, or all of them."""
-    parser = argparse.ArgumentParser(prog="commsched", description=commsched.__doc__)
+    parser = _Parser(prog="commsched", description=commsched.__doc__)
     version = f"commsched {commsched.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")

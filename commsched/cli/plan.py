@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from pathlib import Path
 
 from commsched.cli.table import table
@@ -19,9 +20,11 @@ EXAMPLE = """example:
   commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
 """
+SEEDS = 2**62  # the largest that a plan file holds
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
     p = commands.add_parser(
         "plan",
         help="decide how a net's gradients are exchanged on a machine",
@@ -30,20 +33,45 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("net", metavar="NET", help="name of a shipped net, or a net file")
     p.add_argument("--machine", required=True, help="name of a shipped machine, or a machine file")
-    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
-    p.add_argument("--nodes", type=int, help="nodes, instead of the machine file's")
-    p.add_argument("--lanes", type=int, help="ranks per node, instead of the machine file's")
-    p.add_argument("--strategy", default="sync", help="default: sync")
-    p.add_argument("--param", action="append", default=[], metavar="KEY=VALUE")
-    p.add_argument("--planner", default="greedy", help="default: greedy")
+    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="plan file")
+    p.add_argument("--nodes", type=int, metavar="N", help="nodes, instead of the machine file's")
+    p.add_argument(
+        "--lanes", type=int, metavar="N", help="ranks per node, instead of the machine file's"
+    )
+    p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
+    p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="parameter of the strategy, such as overlap=backward",
+    )
+    p.add_argument("--planner", default="greedy", metavar="NAME", help="default: greedy")
     p.add_argument("--lossless", action="store_true", help="refuse every lossy codec")
     p.add_argument("--allow", default="", metavar="CODEC,...", help="lossy codecs that may be used")
-    p.add_argument("--force", action="append", default=[], metavar="TENSOR=METHOD")
-    p.add_argument("--bucket", type=float, metavar="MB", help="bucket size in MB of float32")
-    p.add_argument("--scale", type=float, default=1.0, help="scale bytes and seconds of the net")
-    p.add_argument("--stretch", type=float, default=1.0, help="multiply compute seconds only")
+    p.add_argument(
+        "--force",
+        action="append",
+        default=[],
+        metavar="TENSOR=METHOD",
+        help="give a tensor a bucket of its own and this method",
+    )
+    p.add_argument(
+        "--bucket",
+        type=float,
+        metavar="MB",
+        help="bucket size in MB of float32; default: the size with the shortest simulated step",
+    )
+    p.add_argument(
+        "--scale", type=float, default=1.0, metavar="F", help="scale bytes and seconds of the net"
+    )
+    p.add_argument(
+        "--stretch", type=float, default=1.0, metavar="F", help="multiply compute seconds only"
+    )
     p.add_argument("--sum", action="store_true", help="sum gradients instead of averaging them")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of jitter and drawn gradients; default: 0"
+    )
     p.add_argument("--explain", action="store_true", help="print the reason of every launch")
     p.add_argument("--json", action="store_true", help="print the plan's summary as JSON")
     p.set_defaults(run=plan)
@@ -65,6 +93,10 @@ def request(args: argparse.Namespace) -> Request:
     lossy = tuple(filter(None, args.allow.split(",")))
     if args.lossless and lossy:
         raise CommschedError(f"--lossless and --allow {args.allow} contradict each other")
+    if args.bucket is not None and not 0 < args.bucket < math.inf:
+        raise CommschedError(f"--bucket must be finite and more than 0 MB, got {args.bucket}")
+    if not 0 <= args.seed <= SEEDS:
+        raise CommschedError(f"--seed must be from 0 to {SEEDS}, got {args.seed}")
     machine = machine_file.load(args.machine)
     if args.nodes is not None or args.lanes is not None:
         machine = resized(machine, args.nodes, args.lanes)
@@ -83,6 +115,7 @@ def request(args: argparse.Namespace) -> Request:
 
 
 def plan(args: argparse.Namespace) -> None:
+    """Plan, write, report."""
     made = make_plan(request(args), args.planner)
     plan_file.write(args.output, made)
     if args.json:
@@ -129,7 +162,7 @@ def reasons(made: Plan) -> list[tuple[str, ...]]:
 
 
 def summary(made: Plan) -> dict[str, object]:
-    """The plan in a few keys, for scripts."""
+    """The plan in a few keys, for scripts; bytes are those of float32."""
     return {
         "hash": made.hash,
         "net": made.graph.name,
@@ -138,22 +171,16 @@ def summary(made: Plan) -> dict[str, object]:
         "strategy": made.strategy,
         "planner": made.planner,
         "launches": [
-            dict(
-                zip(
-                    (
-                        "launch",
-                        "tensors",
-                        "size",
-                        "after",
-                        "method",
-                        "ms",
-                        "runner_up",
-                        "runner_up_ms",
-                    ),
-                    row,
-                    strict=True,
-                )
-            )
-            for row in reasons(made)
+            {
+                "launch": launch.name,
+                "tensors": len(launch.pieces),
+                "bytes": 4 * sum(p.stop - p.start for p in launch.pieces),
+                "after": launch.after,
+                "method": launch.method,
+                "seconds": launch.reason.seconds if launch.reason else None,
+                "runner_up": launch.reason.runner_up if launch.reason else None,
+                "runner_up_seconds": launch.reason.runner_up_seconds if launch.reason else None,
+            }
+            for launch in made.launches
         ],
     }
