@@ -17,6 +17,11 @@ def nbytes(value: float) -> str:
     return f"{value:.4g} B"
 
 
+def count(number: int, thing: str) -> str:
+    """Format `1 node`, `4 nodes`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def significant(value: float) -> float:
     """Round to 12 significant digits: what a file carries, stable when read and written again."""
     return float(f"{value:.12g}")

@@ -4,13 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import commsched.ir.file
 from commsched.cli.main import main
 from commsched.ir.transformer import gpt
+from commsched.plan import file as plan_file
 from commsched.shipped import names
+from commsched.timeline import Timeline
+from commsched.timeline import file as timeline_file
+from tests.plans import graph, machine, plan
+
+COMMANDS = [
+    p.stem
+    for p in Path(main.__code__.co_filename).parent.glob("*.py")
+    if "def add(" in p.read_text()
+]
 
 
 def test_an_error_is_one_line_and_exit_2(tmp_path, capsys):
@@ -76,3 +87,86 @@ def test_models_lists_all_that_is_shipped(capsys):
     assert main(["models"]) == 0
     table = capsys.readouterr().out
     assert all(name in table for name in names("nets") + names("machines"))
+
+
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command says that ends with 2; nothing else is printed."""
+    try:
+        status = main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err.removeprefix("commsched: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert "\nexample" in capsys.readouterr().out
+
+
+def test_a_wrong_option_is_one_sentence_that_names_the_help(capsys):
+    want = "argument NUMEL: invalid int value: 'many'; see 'commsched price --help'"
+    assert refusal(["price", "many", "--machine", "summit"], capsys) == want
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--bucket", "0"], "--bucket must be finite and more than 0 MB, got 0.0"),
+        (["--bucket", "nan"], "--bucket must be finite and more than 0 MB, got nan"),
+        (["--seed", "-1"], "--seed must be from 0 to 4611686018427387904, got -1"),
+        (["--scale", "-1"], "scale must be finite and more than 0, got -1.0"),
+    ],
+)
+def test_a_plan_that_cannot_be_meant_is_refused(options, complaint, tmp_path, capsys):
+    output = ["-o", str(tmp_path / "plan.json")]
+    words = ["plan", "lstm", "--machine", "localhost", *output, *options]
+    assert refusal(words, capsys) == complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_of_an_unknown_net_measures_nothing(tmp_path, capsys):
+    complaint = refusal(["demo", "--net", "vgg17", "-o", str(tmp_path / "demo")], capsys)
+    assert complaint.startswith("no shipped net named 'vgg17'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def written(path: Path, **changes: object) -> str:
+    plan_file.write(path, plan(graph([500] * 2), machine(1, 2), ["ring+dense"], **changes))
+    return str(path)
+
+
+def test_a_simulation_writes_some_rank_and_replays_its_own_plan_only(tmp_path, capsys):
+    made, other = written(tmp_path / "a.json"), written(tmp_path / "b.json", seed=1)
+    timeline, output = str(tmp_path / "t.json"), str(tmp_path / "u.json")
+    assert main(["simulate", other, "-o", timeline]) == 0
+    capsys.readouterr()
+    words = ["simulate", made, "-o", output]
+    assert refusal([*words, "--ranks", "0"], capsys) == "--ranks must be at least 1, got 0"
+    complaint = refusal([*words, "--replay", timeline], capsys)
+    assert complaint.startswith(f"{timeline}: a run of plan ")
+    assert not Path(output).exists()
+    assert main(["simulate", other, "-o", output, "--replay", timeline]) == 0
+
+
+def test_a_plan_is_shown_to_scripts_in_numbers(tmp_path, capsys):
+    assert main(["show", written(tmp_path / "a.json"), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["launches"]
+    assert (first["launch"], first["after"], first["method"]) == ("b0", "l1", "ring+dense")
+    assert first["tensors"] == 1
+    assert first["bytes"] == second["bytes"] == 2000
+
+
+def test_a_timeline_without_spans_is_no_traceback(tmp_path, capsys):
+    path = tmp_path / "t.json"
+    empty = Timeline.of([], kind="measured", plan_hash="0" * 64, ranks=2)
+    timeline_file.write(path, empty)
+    assert refusal(["show", str(path)], capsys) == (
+        "the measured timeline has no spans, so there is nothing to say"
+    )

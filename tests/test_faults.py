@@ -157,6 +157,16 @@ def test_an_interrupt_leaves_no_process_behind(endless):
     assert_spans_are_kept(endless)
 
 
+@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_ended_takes_its_ranks_along(tmp_path, what):
+    with Single(*RUN[:-1], "demo", "-o", str(tmp_path), "--ranks", "2") as job:
+        job.until(lambda: {0, 1} <= set(job.processes().values()))
+        job.process.send_signal(what)
+        ended = job.wait(SECONDS)
+        assert ended.status == 128 + what
+        assert job.left() == {}
+
+
 # --- A rank raises. ---
 
 
@@ -245,14 +255,15 @@ def test_a_wrong_number_of_ranks_is_told_the_right_one(tmp_path):
 
 def test_the_launcher_of_another_mpi_is_seen(tmp_path):
     made = written(tmp_path / "a.json", lanes=2)
-    other = ("PMI_RANK", "PMI_SIZE")
+    other, want = ("PMI_RANK", "PMI_SIZE"), "the launcher started 2 ranks, but MPI sees 1"
     if family(library()) != "Open MPI":
         other = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+        want = f"the launcher is Open MPI's, but mpi4py loads {family(library())}"
     variables = dict(zip(other, ("0", "2"), strict=True))
     with Single(*RUN, str(made), "-o", str(tmp_path / "m.json"), variables=variables) as job:
         ended = job.wait(SECONDS)
     assert ended.status == 2
-    assert "the launcher started 2 ranks, but MPI sees 1" in said(ended.output)
+    assert want in said(ended.output)
     assert nothing_written(tmp_path)
 
 

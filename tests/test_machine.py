@@ -185,8 +185,9 @@ def test_every_section_needs_a_source(place: tuple[str, ...], source: str | None
         ({"nodes": 10**12}, "1 to 1048576 ranks, got 1000000000000 x 2"),
         ({"nodes": 0}, "nodes must be at least 1, got 0"),
         ({"native_us": [[1, 2, 3]]}, "expected `array` of length 2, got 3 - at `.native_us"),
-        ({"colour": "red"}, "unknown field `colour`"),
-        ({"format": "commsched-net/1"}, "invalid enum value 'commsched-net/1'"),
+        ({"lanes": 2.5}, "expected `int | null`, got `float` - at `.lanes`; it is 2.5"),
+        ({"colour": "red"}, "unknown field `colour`; allowed: format, name, source, nodes"),
+        ({"format": "commsched-net/1"}, "'commsched-net/1' .*allowed: 'commsched-machine/1'"),
     ],
 )
 def test_a_bad_machine_file_is_explained(change: dict[str, object], message: str) -> None:

@@ -22,7 +22,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=", ".join(sorted(BENCHES)))
-    p.add_argument("--json", action="store_true")
+    p.add_argument("--json", action="store_true", help="the same as JSON")
     p.set_defaults(run=bench)
 
 
@@ -46,6 +46,9 @@ def simulator(as_json: bool) -> None:
 
 def all_reduce(as_json: bool) -> None:
     """Every dense all-reduce of ours against the MPI's own, 1 KB to 64 MB."""
+    from commsched.run import launcher
+
+    launcher.load()
     from commsched.run import bench as runtime
 
     found = runtime.all_reduce()
@@ -71,6 +74,9 @@ def all_reduce(as_json: bool) -> None:
 
 def overlap(as_json: bool) -> None:
     """How much of a 32 MB exchange passes under emulated compute."""
+    from commsched.run import launcher
+
+    launcher.load()
     from commsched.run import bench as runtime
 
     found = runtime.overlap()

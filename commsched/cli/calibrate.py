@@ -24,6 +24,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def calibrate(args: argparse.Namespace) -> None:
     """Measure, and write the file on rank 0."""
+    from commsched.run import launcher
+
+    launcher.load()
     from commsched.run.session import calibrate_file
 
     calibrate_file(args.output, args.seconds)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from commsched import timeline
+from commsched.cli.ending import end_well
 from commsched.cli.plan import headline
 from commsched.errors import CommschedError
 from commsched.ir import file as graph_file
@@ -49,6 +50,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def demo(args: argparse.Namespace) -> None:
     """Run the whole loop, saying what happens."""
+    end_well()
     folder: Path = args.output
     if args.ranks < 1 or args.steps < 3:
         raise CommschedError("the demo needs --ranks of at least 1 and --steps of at least 3")

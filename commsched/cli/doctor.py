@@ -3,10 +3,20 @@
 import argparse
 import json
 
+EXAMPLE = """example:
+  commsched doctor
+  mpiexec -n 2 commsched doctor
+"""
+
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
-    p = commands.add_parser("doctor", help="is this environment fit for a run? also with mpiexec")
+    p = commands.add_parser(
+        "doctor",
+        help="is this environment fit for a run? also with mpiexec",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     p.add_argument("--json", action="store_true", help="findings as JSON")
     p.set_defaults(run=doctor)
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from commsched.ir.graph import Graph
     from commsched.machine.model import Link, Machine
 
+EXAMPLE = """example:
+  commsched models
+  commsched models --transformer layers=24,hidden=2048,heads=16,batch=4 -o my-gpt.json
+"""
 NET = ("net", "layers", "tensors", "parameters (M)", "gradient (MB)", "fwd + bwd (ms)", "density")
 MACHINE = ("machine", "nodes x ranks", "inside", "between", "NIC", "device", "source")
 
@@ -28,14 +32,21 @@ MAX_LAYERS = 10_000  # more would be a mistake, and a file of many megabytes
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
-    p = commands.add_parser("models", help="list the shipped nets and machines")
+    p = commands.add_parser(
+        "models",
+        help="list the shipped nets and machines",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     p.add_argument("--json", action="store_true", help="the same, with sources, as JSON")
     p.add_argument(
         "--transformer",
         metavar="layers=N,hidden=N,heads=N[,sequence=N][,vocabulary=N][,batch=N]",
         help="write a GPT-style net of this size from formulas, instead of the list",
     )
-    p.add_argument("-o", "--output", type=Path, metavar="FILE", help="of --transformer")
+    p.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="net file that --transformer writes"
+    )
     p.set_defaults(run=models)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commsched.errors import CommschedError
+from commsched.units import count
 
 if TYPE_CHECKING:
     from commsched.cost.price import Price
@@ -59,7 +60,7 @@ def price(args: argparse.Namespace) -> None:
         return
     from commsched.cli.table import table
 
-    print(f"{args.numel} elements, density {args.density:g}, {_where(machine)}")
+    print(f"{count(args.numel, 'element')}, density {args.density:g}, {_where(machine)}")
     print(table(HEADER, [UNITS, *(_row(*found) for found in priced)], range(1, 7)))
     for name, reason in refused:
         print(f"no method {name}: {reason}")
@@ -76,8 +77,7 @@ def _machine(args: argparse.Namespace) -> "Machine":
 
 
 def _where(machine: "Machine") -> str:
-    nodes = "1 node" if machine.nodes == 1 else f"{machine.nodes} nodes"
-    return f"{machine.size} ranks on {nodes} of {machine.name}"
+    return f"{count(machine.size, 'rank')} on {count(machine.nodes, 'node')} of {machine.name}"
 
 
 def _row(method: "Method", found: "Price") -> tuple[str, ...]:

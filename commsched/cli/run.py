@@ -35,6 +35,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(args: argparse.Namespace) -> None:
     """Run, and print the summary on rank 0."""
+    from commsched.run import launcher
+
+    launcher.load()
     from commsched.run.session import Options, run_file
 
     options = Options(steps=args.steps, timeout=args.timeout, verify=args.verify)

@@ -18,7 +18,7 @@ from commsched.plan import file as plan_file
 from commsched.run.summary import lines as timeline_lines
 from commsched.run.summary import summary as timeline_summary
 from commsched.timeline import Timeline
-from commsched.units import nbytes, seconds
+from commsched.units import count, nbytes, seconds
 
 EXAMPLE = """example:
   commsched show vgg16
@@ -38,7 +38,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("thing", metavar="THING", help="name of a shipped net or machine, or a file")
     p.add_argument("--diff", metavar="OTHER", help="show how another plan differs")
-    p.add_argument("--json", action="store_true")
+    p.add_argument("--json", action="store_true", help="the same as JSON")
     p.set_defaults(run=show)
 
 
@@ -50,7 +50,8 @@ def show(args: argparse.Namespace) -> None:
         return
     other = load(args.diff)
     if not (isinstance(thing, Plan) and isinstance(other, Plan)):
-        raise CommschedError("--diff compares two plans")
+        wrong = args.diff if isinstance(thing, Plan) else args.thing
+        raise CommschedError(f"{wrong}: not a plan; --diff shows how one plan differs from another")
     changed = differences(thing, other)
     print(json.dumps(changed, indent=1) if args.json else _diff_words(thing, other, changed))
 
@@ -134,7 +135,8 @@ def _work(measured: float | None, flops: float) -> str:
 
 def _machine(machine: Machine) -> str:
     lines = [
-        f"{machine.name}: {machine.nodes} nodes, {machine.size} ranks; source: {machine.source}",
+        f"{machine.name}: {count(machine.nodes, 'node')}, {count(machine.size, 'rank')};"
+        f" source: {machine.source}",
         _link("inside a node", machine.inside),
         _link("between nodes", machine.between),
     ]
@@ -151,11 +153,10 @@ def _machine(machine: Machine) -> str:
 
 def _link(where: str, link: Link) -> str:
     rate = f"{nbytes(1 / link.per_byte)}/s" if link.per_byte else "bytes are free"
-    curve = f", measured at {len(link.points)} sizes" if link.points else ""
-    return (
-        f"{where}: L {seconds(link.latency)}, o {seconds(link.overhead)}, {rate}{curve};"
-        f" {link.source}"
-    )
+    if link.points:
+        size, last = link.points[-1]
+        rate = f"{seconds(last)} for {nbytes(size)}, measured at {len(link.points)} sizes"
+    return f"{where}: L {seconds(link.latency)}, o {seconds(link.overhead)}, {rate}; {link.source}"
 
 
 def differences(a: Plan, b: Plan) -> list[dict[str, str]]:

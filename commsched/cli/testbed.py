@@ -5,13 +5,13 @@ import json
 import math
 import os
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from commsched.cli.ending import end_well
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def up(args: argparse.Namespace) -> None:
     from commsched.testbed import Testbed
     from commsched.testbed.bed import NAME
 
-    _end_well()
+    end_well()
     bed = Testbed.up(args.hosts, args.lanes, args.rate, name=args.name or NAME)
     print(f"testbed {bed.name}: {bed.spec}")
 
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise CommschedError("testbed run: nothing to run; give mpiexec's words after --")
-    _end_well()
+    end_well()
     if args.hosts is None and args.lanes is None and not args.rate:
         return _run(Testbed.find(args.name or NAME), args, words)
     hosts, lanes = args.hosts, args.lanes
@@ -303,13 +303,3 @@ def _table(rows: Sequence[dict[str, object]]) -> list[str]:
         for row in rows
     ]
     return [table(header, lines, range(1, len(header))), "\n"]
-
-
-def _end_well() -> None:
-    """Let a request to end, or a closed terminal, take the hosts down like an interrupt."""
-
-    def stop(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGHUP, stop)

@@ -92,6 +92,11 @@ def _mpi() -> Iterator[Finding]:
         return
     yield Finding(Status.OK, "MPI library", " ".join(library.splitlines()[0].split()))
     yield _launcher()
+    try:
+        launcher.load()
+    except CommschedError as error:
+        yield Finding(Status.FAIL, "ranks", str(error))
+        return
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD

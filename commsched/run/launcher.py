@@ -44,9 +44,15 @@ def expected_size(variables: Mapping[str, str] = os.environ) -> int | None:
 
 
 def _number(variables: Mapping[str, str], which: int) -> int | None:
-    for names in VARIABLES.values():
+    kind = _started_by(variables)
+    return None if kind is None else int(variables[VARIABLES[kind][which]])
+
+
+def _started_by(variables: Mapping[str, str]) -> str | None:
+    """The kind of launcher that started this process."""
+    for kind, names in VARIABLES.items():
         if all(variables.get(name, "").isdecimal() for name in names):
-            return int(variables[names[which]])
+            return kind
     return None
 
 
@@ -70,6 +76,23 @@ def library() -> str:
             f"mpi4py cannot load an MPI library ({reason}); pip install 'commsched[mpi]'"
         )
     return done.stdout.strip("\0 \n")
+
+
+def load() -> None:
+    """Load and initialise MPI; a sentence where that would end in an abort or a traceback."""
+    by_open_mpi = _started_by(os.environ) == "openmpi"
+    if by_open_mpi and (found := family(library())) != "Open MPI":  # MPICH 5 aborts at its PMIx
+        raise CommschedError(
+            f"the launcher is Open MPI's, but mpi4py loads {found or 'another MPI'}; use the"
+            " launcher that 'commsched doctor' names"
+        )
+    try:
+        from mpi4py import MPI  # noqa: F401
+    except ModuleNotFoundError:
+        raise
+    except (ImportError, RuntimeError):
+        library()  # says what is missing
+        raise
 
 
 def _output(command: list[str]) -> subprocess.CompletedProcess[str] | None:

@@ -11,10 +11,10 @@ class Recorder:
 
     def __init__(self, rank: int, writer: PartWriter | None) -> None:
         self.spans: list[Span] = []
-        self.decisions: dict[str, float] = {}
         self._rank = rank
         self._writer = writer
         self._flushed = 0
+        self._paused = 0.0  # s that later spans are moved back by
         self._lock = threading.Lock()
 
     def add(
@@ -28,8 +28,12 @@ class Recorder:
         coded: float = 0.0,
     ) -> None:
         """Add a span, in seconds on this rank's clock; `coded` seconds of it went into coding."""
-        end = max(start, end)
+        start, end = start - self._paused, max(start, end) - self._paused
         self.spans.append(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded))
+
+    def leave_out(self, seconds: float) -> None:
+        """Cut a pause out of the timeline: all streams were idle, and all ranks cut as much."""
+        self._paused += seconds
 
     def flush(self) -> None:
         """Hand all new spans to the operating system."""

@@ -88,15 +88,22 @@ def _steps(
         if step % FLUSH == FLUSH - 1:
             engine.recorder.flush()
         if verifier is not None:
-            engine.drain()
-            what = "waits for the dense sums of all ranks"
-            engine.board.status["compute"] = Status(step, "verify", what, now(), True)
-            verifier.check(step)
-            engine.board.idle("compute")
+            _verify(engine, verifier, step)
             clock_ = now()
         if options.progress is not None:
             options.progress(step)
     engine.drain()
+
+
+def _verify(engine: Engine, verifier: Verifier, step: int) -> None:
+    """Check a step's results when all are there; the time it takes is no part of the timeline."""
+    engine.drain()
+    begun = now()
+    what = "waits for the dense sums of all ranks"
+    engine.board.status["compute"] = Status(step, "verify", what, begun, True)
+    verifier.check(step)
+    engine.recorder.leave_out(verifier.least(now() - begun))
+    engine.board.idle("compute")
 
 
 def _compute(engine: Engine, worker: Worker, step: int, op: Op, ready: float) -> float:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from commsched.errors import CommschedError
 from commsched.timeline import Timeline
 from commsched.timeline.measure import exposed, iteration_seconds
 from commsched.units import nbytes, seconds
@@ -11,6 +12,10 @@ from commsched.units import nbytes, seconds
 
 def summary(timeline: Timeline) -> dict[str, Any]:
     """Iteration time, exposed communication and bytes, in SI units."""
+    if not len(timeline):
+        raise CommschedError(
+            f"the {timeline.kind} timeline has no spans, so there is nothing to say"
+        )
     iterations = iteration_seconds(timeline)
     settled = iterations[1:] if len(iterations) > 1 else iterations
     steps = len(iterations)

@@ -9,6 +9,7 @@ from commsched.codecs import Array
 from commsched.errors import CommschedError
 from commsched.methods import find_method
 from commsched.plan import Plan
+from commsched.run import agree
 from commsched.run.worker import Worker
 
 # float32 rounds at 2**-24 per addition; at most one per rank and one for the mean.
@@ -73,6 +74,10 @@ class Verifier:
                 f" {self._comm.rank}, but the dense sum gives {exact[at]!r}; {len(wrong)} elements"
                 " are wrong"
             )
+
+    def least(self, value: float) -> float:
+        """The smallest of all ranks' numbers, on every rank."""
+        return min(agree.each(value, self._comm))
 
     def report(self) -> dict[str, Any]:
         """The largest relative L2 error of each method."""

@@ -18,6 +18,7 @@ from commsched.run.lockstep import fresh_states, run_method
 from commsched.run.session import Options
 from commsched.run.worker import Emulated, draw_launch
 from commsched.timeline import file as timeline_file
+from commsched.timeline.measure import overlaps
 from commsched.timeline.parts import find
 from tests import throwaway
 from tests.plans import graph, machine, plan
@@ -233,6 +234,26 @@ def test_one_bucket_of_one_element_is_enough(folder, monkeypatch):
     want = np.mean([draw_launch(made, r, made.launches[0]) for r in range(WORLD.size)], axis=0)
     together(["not the mean"] * any(not np.allclose(r, want, rtol=1e-5) for r in results))
     assert (timeline is not None) == (WORLD.rank == 0)
+
+
+def test_the_time_of_verifying_is_no_part_of_the_timeline(folder, monkeypatch):
+    class Thorough(session.Verifier):
+        def check(self, step):
+            super().check(step)
+            time.sleep(0.2)
+
+    monkeypatch.setattr(session, "Verifier", Thorough)
+    made = plan(graph([50] * 3, seconds=1e-4), machine(*SHAPE), ["ring+dense"])
+    begun = time.perf_counter()
+    timeline, _ = execute(made, folder, monkeypatch, verify=True)
+    elapsed = time.perf_counter() - begun
+    if timeline is not None:
+        problem = f"{timeline.end.max()} s of {elapsed} s"
+        together([problem] * bool(timeline.end.max() > elapsed - 0.2 * STEPS))
+        together([str(pair) for pair in overlaps(timeline)])
+    else:
+        together([])
+        together([])
 
 
 @pytest.mark.skipif(WORLD.size == 1, reason="one rank cannot differ from itself")
