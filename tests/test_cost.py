@@ -57,23 +57,25 @@ def played(
 
 
 def wire_seconds(on: Machine, group: Group, moves: list, ports: list[int]) -> list[tuple]:
-    """(L, o, seconds on the wire) of each move (src, dst, bytes) of a round."""
+    """(L, o, seconds on a port of its own, on the shared one) of each move (src, dst, bytes)."""
     crossing = [(s, d) for s, d, _ in moves if group.nodes[s] != group.nodes[d]]
     found = []
     for src, dst, nbytes in moves:
         ends = [group.nodes[src], group.nodes[dst]]
         if ends[0] == ends[1]:
-            found.append((on.inside.latency, on.inside.overhead, float(on.inside.wire(nbytes))))
+            alone = float(on.inside.wire(nbytes))
+            found.append((on.inside.latency, on.inside.overhead, alone, alone))
             continue
         links = [on.overrides.get(node, on.between) for node in ends]
-        seconds = max(float(link.wire(nbytes)) for link in links)
+        seconds = alone = max(float(link.wire(nbytes)) for link in links)
         if on.nic is not None:
             flows = [sum(ports[s] == ports[src] for s, _ in crossing)]
             flows.append(sum(ports[d] == ports[dst] for _, d in crossing))
             for node, flow in zip(ends, flows, strict=True):
                 own = on.overrides[node].per_byte if node in on.overrides else 0.0
                 seconds = max(seconds, nbytes * max(on.nic.per_byte, own) * flow)
-        found.append((max(x.latency for x in links), max(x.overhead for x in links), seconds))
+        latency, overhead = max(x.latency for x in links), max(x.overhead for x in links)
+        found.append((latency, overhead, alone, seconds))
     return found
 
 
@@ -110,19 +112,21 @@ def reference(
             sent[src] += nbytes
             messages[src] += 1
         seconds = wire_seconds(on, group, moves, ports)
-        for (src, dst, nbytes), values, leave, (away, over, busy) in zip(
+        for (src, dst, nbytes), values, leave, (away, over, alone, busy) in zip(
             moves, raw, leaves, seconds, strict=True
         ):
             send_port[src] = leave + busy + over
-            receive_port[dst] = max(leave + over + away, receive_port[dst]) + busy + over
+            begins = max(leave + over + away, receive_port[dst])
+            receive_port[dst] = begins + busy + over
             work = rate.fixed + nbytes * rate.add if rnd.add else 0.0
             if not rnd.add and rate.decode:
                 work = rate.fixed + values * rate.decode
-            merged[dst] = max(receive_port[dst], processor[dst]) + work
+            merged[dst] = max(begins + alone + over, processor[dst]) + work
         for _, dst, _ in moves:
             processor[dst] = merged[dst]
         history.append(merged)
-    end = [max(times) for times in zip(send_port, history[-1], processor, strict=True)]
+    clocks = send_port, receive_port, history[-1], processor
+    end = [max(times) for times in zip(*clocks, strict=True)]
     return end, sent, messages
 
 

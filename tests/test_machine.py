@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.machine import CodecRate, Device, Link, Machine, Nic, file, resized
+from commsched.machine import (
+    CodecRate,
+    Device,
+    Fabric,
+    HeldOut,
+    Link,
+    Machine,
+    Nic,
+    file,
+    resized,
+)
 
 LINK = Link(latency=1e-6, overhead=2e-7, per_byte=1e-9, source="s")
 DEVICE = Device(name="d", memory=1e9, bandwidth=1e9, flops=1e12, source="s")
@@ -72,6 +82,15 @@ FILE = {
     "jitter": 0.1,
     "overlap": 0.9,
     "native_us": [[1024, 30], [4096, 40.5]],
+    "fabric": {
+        "hosts": ["h0", "h1"],
+        "ranks": [2, 2],
+        "mpi": "MPICH 5.0.2",
+        "transport": "ch4:ofi tcp",
+        "cores": 2,
+        "processor": "p",
+    },
+    "held_out": [{"name": "ring, 1 MB", "predicted_us": 1030, "measured_us": 1000.5}],
 }
 
 
@@ -88,6 +107,11 @@ def test_a_machine_file_says_what_it_means() -> None:
     assert two.device.flops == pytest.approx(15.7e12)
     assert two.device.codecs["coo"].add == pytest.approx(1 / 3.3e9)
     assert two.native[1] == pytest.approx((4096, 40.5e-6))
+    assert two.fabric is not None
+    assert two.fabric.hosts == ("h0", "h1")
+    assert two.fabric.ranks == two.ranks_of_node == (2, 2)
+    assert two.held_out[0].predicted == pytest.approx(1.03e-3)
+    assert two.held_out[0].error == pytest.approx(29.5 / 1000.5)
     assert float(two.inside.wire(2048)) == pytest.approx(0.5e-6 + 1e-6 / 3)
 
 
@@ -101,6 +125,7 @@ def test_reading_and_writing_a_machine_is_a_fixed_point(
     data = copy.deepcopy(FILE)
     data["links"]["between"] |= {"latency_us": us, "bandwidth_GBps": rate}  # type: ignore[index]
     data["device"]["codecs"]["coo"] |= {"add_GBps": rate, "fixed_us": us}  # type: ignore[index]
+    data["held_out"] = [{"name": "x", "predicted_us": 1 + us / 1e6, "measured_us": 2.3}]
     data |= {"jitter": jitter, "overlap": overlap}
     once = file.from_data(data, "here")
     assert file.from_data(file.to_data(once), "here") == once
@@ -113,6 +138,7 @@ def test_a_machine_built_in_memory_can_be_written() -> None:
     assert again.node_of_rank == built.node_of_rank
     assert again.nic is not None
     assert again.nic.per_byte == 0.0
+    assert not {"fabric", "held_out"} & file.to_data(built).keys()
 
 
 def test_an_irregular_placement_survives() -> None:
@@ -126,11 +152,17 @@ def test_an_irregular_placement_survives() -> None:
 
 @given(nodes=st.integers(1, 40), lanes=st.integers(1, 9))
 def test_a_resized_machine_has_the_wanted_counts(nodes: int, lanes: int) -> None:
-    old = machine(overrides={0: LINK, 1: LINK}, native=((1.0, 1.0),))
+    fabric = Fabric(hosts=("a", "b"), ranks=(3, 3), mpi="m", transport="t", cores=1, processor="p")
+    cell = HeldOut(name="x", predicted=1.0, measured=1.1)
+    measured: dict[str, object] = {"native": ((1.0, 1.0),), "held_out": (cell,), "fabric": fabric}
+    old = machine(overrides={0: LINK, 1: LINK}, **measured)
     new = resized(old, nodes, lanes)
     assert (new.nodes, new.everyone.lanes, new.size) == (nodes, lanes, nodes * lanes)
     assert set(new.overrides) == {0, 1} & set(range(nodes))
-    assert (new.native == ()) is ((nodes, lanes) != (2, 3))
+    resized_away = (nodes, lanes) != (2, 3)
+    assert (new.native == (), new.held_out == ()) == (resized_away, resized_away)
+    assert new.fabric == fabric
+    assert new.ranks_of_node == (lanes,) * nodes
     assert resized(new, nodes=2).everyone.lanes == lanes
     assert resized(old) == old
 

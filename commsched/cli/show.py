@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from commsched import files, shipped, timeline
 from commsched.cli.plan import REASONS, headline, reasons, summary
 from commsched.cli.table import table
@@ -13,6 +15,7 @@ from commsched.ir import Graph
 from commsched.ir import file as graph_file
 from commsched.machine import Link, Machine
 from commsched.machine import file as machine_file
+from commsched.machine.fabric import shape
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.run.summary import lines as timeline_lines
@@ -148,7 +151,27 @@ def _machine(machine: Machine) -> str:
         f"device {device.name}: {nbytes(device.memory)}, {nbytes(device.bandwidth)}/s,"
         f" {device.flops / 1e12:.4g} Tflop/s at {device.efficiency:.0%}; {device.source}"
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_calibration(machine)])
+
+
+def _calibration(machine: Machine) -> list[str]:
+    """Where a machine was calibrated, and how wrong the predictions of held-out cells were."""
+    lines = []
+    if machine.fabric is not None:
+        fabric = machine.fabric
+        hosts = ", ".join(fabric.hosts[:4]) + (", ..." if len(fabric.hosts) > 4 else "")
+        lines.append(
+            f"calibrated on {hosts} as {shape(fabric.ranks)}, {count(fabric.cores, 'core')} usable,"
+            f" {fabric.processor}; {fabric.mpi} over {fabric.transport}"
+        )
+    if machine.held_out:
+        errors = np.abs([cell.error for cell in machine.held_out])
+        median, p90, most = np.quantile(errors, (0.5, 0.9, 1.0)).tolist()
+        lines.append(
+            f"{count(len(errors), 'held-out cell')}: median error {median:.1%}, p90 {p90:.1%},"
+            f" maximum {most:.1%}"
+        )
+    return lines
 
 
 def _link(where: str, link: Link) -> str:

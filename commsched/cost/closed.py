@@ -118,7 +118,15 @@ def doubling(site: Site, load: Load) -> Cost:
     """
     q = 1 << (site.ranks.bit_length() - 1)
     costs = [
-        _round(site, site.apart(d * _stretch(site), q), load, 1.0, d * site.ranks / q, True)
+        _round(
+            site,
+            site.apart(d * _stretch(site), q),
+            load,
+            1.0,
+            d * site.ranks / q,
+            True,
+            last=2 * d == q,
+        )
         for d in _distances(q)
     ]
     return _folded(site, load, costs)
@@ -136,10 +144,12 @@ def halving_doubling(site: Site, load: Load) -> Cost:
     p = site.ranks
     q = 1 << (p.bit_length() - 1)
     costs = []
+    before = None
     for d in _distances(q):
         terms = site.apart(d * _stretch(site), q)
         costs.append(_round(site, terms, load, 0.5 / d, d * p / q, True))
-        costs.append(_round(site, terms, load, 0.5 / d, p, False))
+        costs.append(_round(site, terms, load, 0.5 / d, p, False, last=before != terms))
+        before = terms  # of the round that follows on the way back
     return _folded(site, load, costs)
 
 
@@ -231,12 +241,12 @@ def _chain(site: Site, circle: Circle, *halves: tuple[Size, bool]) -> Cost:
             continue
         work = site.coding.code(size) + site.coding.merge(size, add)
         hops = [terms.hop(size.wire) for terms in circle.terms]
-        most = np.max(hops, axis=0)
+        most = np.max([terms.drained(size.wire[-1:]) for terms in circle.terms])
         busy = np.maximum(work, np.max([t.port(size.wire) for t in circle.terms], axis=0))
         travel += float((work + np.average(hops, axis=0, weights=circle.counts)).sum())
         travel += float(circle.headstart([hop[-1] for hop in hops], len(halves)))
         serve += float(busy.sum())
-        last = float(most[-1] + work[-1] - busy[-1])
+        last = float(max(most, np.max([hop[-1] for hop in hops]) + work[-1]) - busy[-1])
         sent += float(size.wire.sum())
         rounds += len(size.wire)
     return Cost(max(travel, serve + last), sent, rounds)
@@ -250,12 +260,20 @@ def _round(
     merged: float,
     add: bool,
     senders: float = 1.0,
+    *,
+    last: bool = False,
 ) -> Cost:
-    """One round in which a share of the members send what sums `merged` ranks in the mean."""
+    """One round in which a share of the members send what sums `merged` ranks in the mean.
+
+    The next one may begin while the port is still busy; after the last one of its links it must
+    be free.
+    """
     low = int(merged)
     wire, raw = load.size(share, np.array([low, low + 1]))
     size = Size(wire[:1] + (merged - low) * (wire[1:] - wire[:1]), raw)
-    seconds = site.coding.code(size) + terms.hop(size.wire) + site.coding.merge(size, add)
+    port = terms.drained if last else terms.port
+    hop = terms.hop(size.wire) + site.coding.merge(size, add)
+    seconds = site.coding.code(size) + np.maximum(hop, port(size.wire))
     return Cost(float(seconds[0]), senders * float(size.wire[0]), senders)
 
 
@@ -285,9 +303,10 @@ def _rotation(site: Site, load: Load, share: float, merged: int, add: bool) -> C
     travel = serve = last = 0.0
     for rounds, crossing, terms in _crossings(site):
         hop, port = float(terms.hop(size.wire)[0]), float(terms.port(size.wire)[0])
+        drained = float(terms.drained(size.wire)[0])
         busy = max(port, code + merge)
         serve += rounds * busy
-        last = max(last, code + hop + merge - busy)
+        last = max(last, max(code + hop + merge, drained) - busy)
         travel += rounds * (code + merge + crossing * hop + (1 - crossing) * inside)
     seconds = max(serve + last, travel if code else 0.0)
     return Cost(seconds, (p - 1) * float(size.wire[0]), p - 1)

@@ -37,8 +37,9 @@ class Pattern:
     shape: Shape
     away: Each  # L + o, s: from a message's start to its first byte at the other end
     overhead: Each  # o, s
-    per_byte: Each  # G, s/B, with the share of the NIC; 0 where a curve stands for it
+    per_byte: Each  # G, s/B; 0 where a curve stands for it
     curves: tuple[tuple[Ints | slice, Link], ...] = ()  # moves whose link has a measured curve
+    shared: Each = 0.0  # s/B, the share of a NIC; 0.0: none
 
     @cached_property
     def away_back(self) -> Each:
@@ -46,26 +47,38 @@ class Pattern:
         return self.away if isinstance(self.away, float) else self.away[self.shape.back]
 
     @cached_property
-    def speed(self) -> tuple[float, float, tuple[int, ...]] | None:
+    def speed(self) -> tuple[float, float, float, tuple[int, ...]] | None:
         """What `busy` depends on where it is the same for all moves, to compare; else None."""
-        if not (isinstance(self.overhead, float) and isinstance(self.per_byte, float)):
+        if not all(isinstance(x, float) for x in (self.overhead, self.per_byte, self.shared)):
             return None
         if not all(isinstance(moves, slice) for moves, _ in self.curves):
             return None
-        return self.overhead, self.per_byte, tuple(id(link) for _, link in self.curves)
+        links = tuple(id(link) for _, link in self.curves)
+        return float(self.overhead), float(self.per_byte), float(self.shared), links
 
     def least(self, nbytes: float) -> float:
         """Seconds that a message of `nbytes` occupies a port at least."""
         return float(np.min(self.overhead) + nbytes * np.min(self.per_byte))
 
-    def busy(self, nbytes: Floats) -> Floats:
-        """Seconds that each message occupies a port, n G + o: (m,), or any length given `speed`."""
+    def alone(self, nbytes: Floats) -> Floats:
+        """Seconds of each message on a port of its own, n G + o: as `busy`."""
         seconds = nbytes * self.per_byte
         for moves, link in self.curves:
-            # A shared NIC can only slow a message down from its measured curve.
             seconds[moves] = np.maximum(seconds[moves], link.wire(nbytes[moves]))
         seconds += self.overhead
         return seconds
+
+    def busy(self, nbytes: Floats) -> Floats:
+        """Seconds that each message occupies a port: (m,), or any length given `speed`."""
+        seconds = self.alone(nbytes)
+        if self.crowded:
+            np.maximum(seconds, nbytes * self.shared + self.overhead, out=seconds)
+        return seconds
+
+    @property
+    def crowded(self) -> bool:
+        """Whether messages share a NIC."""
+        return not isinstance(self.shared, float) or self.shared > 0.0
 
 
 class Places:
@@ -133,14 +146,16 @@ class Places:
             np.where(inside, own, np.maximum(values[self._kind[src]], values[self._kind[dst]]))
             for own, values in zip(_terms(self._machine.inside), self._columns(), strict=True)
         )
+        shared: Each = 0.0
         if self._port is not None:
-            per_byte = np.maximum(per_byte, self._shared(shape, ~inside))
+            shared = _one(self._shared(shape, ~inside))
         curves = [(np.flatnonzero(inside), self._machine.inside)]
         for kind, link in enumerate(self._links):
             either = (self._kind[src] == kind) | (self._kind[dst] == kind)
             curves.append((np.flatnonzero(either & ~inside), link))
         found = tuple((moves, link) for moves, link in curves if link.points and len(moves))
-        return Pattern(shape, _one(latency + overhead), _one(overhead), _one(per_byte), found)
+        terms = (_one(latency + overhead), _one(overhead), _one(per_byte))
+        return Pattern(shape, *terms, found, shared)
 
     def _columns(self) -> tuple[Floats, Floats, Floats]:
         """L, o and G of each kind of link between nodes."""
@@ -170,7 +185,7 @@ def _uniform(shape: Shape, link: Link, shared: Each = 0.0) -> Pattern:
     """A pattern whose moves all use one link class."""
     latency, overhead, per_byte = _terms(link)
     curves = ((slice(None), link),) if link.points else ()
-    return Pattern(shape, latency + overhead, overhead, _one(np.maximum(per_byte, shared)), curves)
+    return Pattern(shape, latency + overhead, overhead, per_byte, curves, _one(shared))
 
 
 def _terms(link: Link) -> tuple[float, float, float]:

@@ -31,8 +31,10 @@ def play(
         sent     = max(data + encode, send port)
         arrived  = max(sent + o + L, receive port) + n G + o
         merged   = max(arrived, processor) + add or decode
-    L, o [s], G [s/B] of the slower end's link, G also of a fair share of a NIC; n [B].
-    Ports and processor serve one message at a time, in the order of the rounds.
+    L, o [s], G [s/B] of the slower end's link; n [B]. Ports and processor serve one message at a
+    time, in the order of the rounds. Where k ranks share a NIC, each has a port that is busy for
+    k n G of the NIC: messages of several ranks alternate, the latency of one under the bytes of
+    the others.
     Source: Alexandrov et al., "LogGP", SPAA 1995; per-rank clocks as in Hoefler et al.,
     "LogGOPSim", HPDC 2010.
     """
@@ -84,6 +86,7 @@ class _Play:
         self._count(pattern, uses)
         self._reorder(None)
         end = np.maximum(np.maximum(self.send_port, self.merged), self.processor)
+        end = np.maximum(end, self.receive_port)
         return Played(end, self.sent, self.messages)
 
     def _held(self, waits: int, number: int) -> Floats:
@@ -122,7 +125,7 @@ class _Play:
 
     def _whole(self, work: Work, pattern: Pattern, held: Floats) -> None:
         """Every rank sends and receives one message: as `_some`, but nearly without indexing."""
-        wire, busy, busy_back, code, merge, least, most = work
+        wire, busy, busy_back, alone_back, code, merge, least, most = work
         ready = held
         if code is not None:
             self.processor = ready = np.maximum(held, self.processor) + code
@@ -136,9 +139,13 @@ class _Play:
             self.wrapped[:] = self.last
             arrives = self.came + pattern.away_back
         np.maximum(arrives, self.receive_port, out=arrives)
-        arrives += busy_back
-        self.receive_port = arrives
-        if self.lag > least:  # else whatever arrives finds the processor idle
+        if alone_back is None:
+            arrives += busy_back
+            self.receive_port = arrives
+        else:
+            self.receive_port = arrives + busy_back
+            arrives += alone_back
+        if alone_back is not None or self.lag > least:  # else it finds the processor idle
             arrives = np.maximum(arrives, self.processor)
         self.lag = max(0.0, self.lag - least) + most
         self.merged = self.processor = arrives if merge is None else arrives + merge
@@ -156,9 +163,10 @@ class _Play:
             processor[src] = ready = np.maximum(ready, processor[src]) + work.code
         leaves = np.maximum(ready, send_port[src])
         send_port[src] = leaves + work.busy
-        arrives = np.maximum(leaves + pattern.away, receive_port[dst]) + work.busy
-        receive_port[dst] = arrives
-        arrives = np.maximum(arrives, processor[dst])
+        begins = np.maximum(leaves + pattern.away, receive_port[dst])
+        receive_port[dst] = begins + work.busy
+        alone = work.busy if work.alone_back is None else work.alone_back
+        arrives = np.maximum(begins + alone, processor[dst])
         processor[dst] = merged[dst] = arrives if work.merge is None else arrives + work.merge
         self.processor, self.send_port = processor, send_port
         self.receive_port, self.merged = receive_port, merged

@@ -21,16 +21,27 @@ class Terms:
     shared: float = 0.0  # s/B, the share of a NIC
 
     def port(self, nbytes: Floats) -> Floats:
-        """Seconds on a port, n G + o."""
-        seconds = nbytes * self.shared
-        for link in self.links:
-            seconds = np.maximum(seconds, link.wire(nbytes))
-        return seconds + max(link.overhead for link in self.links)
+        """Seconds on a port, n G + o, or the share of a NIC."""
+        overhead = max(link.overhead for link in self.links)
+        return np.maximum(self._alone(nbytes), nbytes * self.shared + overhead)
+
+    def _alone(self, nbytes: Floats) -> Floats:
+        """Seconds on a port of its own, n G + o."""
+        wire = np.max([link.wire(nbytes) for link in self.links], axis=0)
+        seconds: Floats = wire + max(link.overhead for link in self.links)
+        return seconds
 
     def hop(self, nbytes: Floats) -> Floats:
         """Seconds until it has arrived, L + 2 o + n G."""
-        away = max(link.latency for link in self.links) + max(link.overhead for link in self.links)
-        return away + self.port(nbytes)
+        return self._away + self._alone(nbytes)
+
+    def drained(self, nbytes: Floats) -> Floats:
+        """Seconds until it has arrived and the port is free: a hop, but for a shared NIC."""
+        return self._away + self.port(nbytes)
+
+    @property
+    def _away(self) -> float:
+        return max(link.latency for link in self.links) + max(link.overhead for link in self.links)
 
 
 class Size(NamedTuple):

@@ -17,6 +17,7 @@ class Work(NamedTuple):
     wire: Floats  # B, of senders
     busy: Floats  # s on a port, of senders
     busy_back: Floats  # the same, of receivers
+    alone_back: Floats | None  # s on a port of its own, of receivers; None: as `busy_back`
     code: Floats | None  # s to encode, of senders; None: nothing to do
     merge: Floats | None  # s to add or decode, of receivers
     busy_least: float  # the least busy, or less
@@ -29,6 +30,7 @@ class _Table(NamedTuple):
     rows: Rows  # kept, so that their ids stay theirs
     wire: Floats
     busy: Floats | None  # None: depends on the link of each move
+    alone: Floats | None  # None: as `busy`
     code: Floats | None
     merge: Floats | None
     busy_least: float
@@ -53,7 +55,8 @@ class Works:
         busy = pattern.busy(wire)
         code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire)
         most = 0.0 if merge is None else float(merge.max())
-        return Work(wire, busy, busy, code, merge, float(busy.min()), most)
+        alone = pattern.alone(wire) if pattern.crowded else None
+        return Work(wire, busy, busy, alone, code, merge, float(busy.min()), most)
 
     def whole(self, rnd: Round, pattern: Pattern) -> Work:
         """Receiver i is the rank that sends move i."""
@@ -62,19 +65,27 @@ class Works:
         if table is None or rows is None or shape.turn is None:
             work = self.some(rnd, pattern)
             merge = None if work.merge is None else work.merge[shape.back]
-            return work._replace(busy_back=work.busy[shape.back], merge=merge)
+            alone = None if work.alone_back is None else work.alone_back[shape.back]
+            return work._replace(
+                busy_back=work.busy[shape.back], alone_back=alone, merge=merge
+            )
         start = rows.start % size
         back = (start - shape.turn) % size  # the row that ends where the row at `start` starts
         wire = table.wire[start : start + size]
+        alone = None
         if table.busy is None:
             busy = pattern.busy(wire)
             busy_back = self._turned(busy, shape.turn)
+            if pattern.crowded:
+                alone = np.roll(pattern.alone(wire), shape.turn)
         else:
             busy = table.busy[start : start + size]
             busy_back = table.busy[back : back + size]
+            if table.alone is not None:
+                alone = table.alone[back : back + size]
         code = None if table.code is None else table.code[start : start + size]
         merge = None if table.merge is None else table.merge[back : back + size]
-        return Work(wire, busy, busy_back, code, merge, table.busy_least, table.merge_most)
+        return Work(wire, busy, busy_back, alone, code, merge, table.busy_least, table.merge_most)
 
     def _turned(self, values: Floats, turn: int) -> Floats:
         """`values` of the moves that end where each move starts; overwritten by the next call."""
@@ -102,10 +113,12 @@ class Works:
     def _fill(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table:
         wire = self._payload.wire(rows.first, rows.stop, rnd.merged)
         code, merge = self._coding(rows.first, rows.stop, rnd.add, wire)
-        busy = None if pattern.speed is None else pattern.busy(wire)
+        known = pattern.speed is not None
+        busy = pattern.busy(wire) if known else None
+        alone = pattern.alone(wire) if known and pattern.crowded else None
         least = pattern.least(float(wire.min())) if busy is None else float(busy.min())
         most = 0.0 if merge is None else float(merge.max())
-        return _Table(rows, wire, busy, code, merge, least, most)
+        return _Table(rows, wire, busy, alone, code, merge, least, most)
 
     def _coding(
         self, first: Ints, stop: Ints, add: bool, wire: Floats

@@ -7,6 +7,7 @@ import msgspec
 
 from commsched import files, shipped
 from commsched.errors import CommschedError
+from commsched.machine.fabric import Fabric, HeldOut
 from commsched.machine.model import CodecRate, Device, Link, Machine, Nic, placement
 from commsched.units import significant
 
@@ -76,6 +77,25 @@ class DeviceFile(
     source: str
 
 
+class FabricFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The `fabric` of a machine file and of a timeline's meta."""
+
+    hosts: tuple[str, ...]
+    ranks: tuple[int, ...]
+    mpi: str
+    transport: str
+    cores: int
+    processor: str
+
+
+class HeldOutFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A `held_out` entry of a machine file."""
+
+    name: str
+    predicted_us: float
+    measured_us: float
+
+
 class MachineFile(
     msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True
 ):
@@ -96,6 +116,8 @@ class MachineFile(
     cores: int = 0
     overlap: float = 1.0
     native_us: Points = ()
+    fabric: FabricFile | None = None
+    held_out: tuple[HeldOutFile, ...] = ()
 
 
 def load(name: str | Path) -> Machine:
@@ -131,6 +153,8 @@ def from_data(data: Any, where: str) -> Machine:
             cores=file.cores,
             overlap=significant(file.overlap),
             native=_points(file.native_us),
+            fabric=None if file.fabric is None else _fabric(file.fabric),
+            held_out=tuple(_held_out(cell) for cell in file.held_out),
             source=file.source,
         )
     except CommschedError as error:
@@ -160,8 +184,25 @@ def to_data(machine: Machine) -> dict[str, Any]:
         cores=machine.cores,
         overlap=significant(machine.overlap),
         native_us=_points_file(machine.native),
+        fabric=None if machine.fabric is None else _fabric_file(machine.fabric),
+        held_out=tuple(_held_out_file(cell) for cell in machine.held_out),
     )
     data: dict[str, Any] = msgspec.to_builtins(file)
+    return data
+
+
+def fabric_from_data(data: Any, where: str) -> Fabric:
+    """Build a fabric from parsed JSON; `where` names the place in errors."""
+    file = files.convert(data, FabricFile, where)
+    try:
+        return _fabric(file)
+    except CommschedError as error:
+        raise CommschedError(f"{where}: {error}") from None
+
+
+def fabric_to_data(fabric: Fabric) -> dict[str, Any]:
+    """Turn a fabric into plain JSON data."""
+    data: dict[str, Any] = msgspec.to_builtins(_fabric_file(fabric))
     return data
 
 
@@ -266,6 +307,44 @@ def _codec_file(codec: CodecRate) -> CodecFile:
         decode_GBps=_rate(codec.decode),
         fixed_us=significant(codec.fixed * 1e6),
         source=_source(codec.source),
+    )
+
+
+def _fabric(file: FabricFile) -> Fabric:
+    return Fabric(
+        hosts=file.hosts,
+        ranks=file.ranks,
+        mpi=file.mpi,
+        transport=file.transport,
+        cores=file.cores,
+        processor=file.processor,
+    )
+
+
+def _fabric_file(fabric: Fabric) -> FabricFile:
+    return FabricFile(
+        hosts=fabric.hosts,
+        ranks=fabric.ranks,
+        mpi=fabric.mpi,
+        transport=fabric.transport,
+        cores=fabric.cores,
+        processor=fabric.processor,
+    )
+
+
+def _held_out(file: HeldOutFile) -> HeldOut:
+    return HeldOut(
+        name=file.name,
+        predicted=significant(file.predicted_us) * 1e-6,
+        measured=significant(file.measured_us) * 1e-6,
+    )
+
+
+def _held_out_file(cell: HeldOut) -> HeldOutFile:
+    return HeldOutFile(
+        name=cell.name,
+        predicted_us=significant(cell.predicted * 1e6),
+        measured_us=significant(cell.measured * 1e6),
     )
 
 

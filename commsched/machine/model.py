@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.errors import CommschedError
+from commsched.machine.fabric import Fabric, HeldOut
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -145,6 +146,8 @@ class Machine:
     cores: int = 0  # of a node, where its ranks are more than its cores serve; 0: no matter
     overlap: float = 1.0  # share of a transfer that progresses while its rank computes
     native: tuple[tuple[float, float], ...] = ()  # measured (bytes, seconds) of MPI's all-reduce
+    fabric: Fabric | None = None  # where it was calibrated
+    held_out: tuple[HeldOut, ...] = ()  # what that calibration predicted without having seen it
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -177,6 +180,10 @@ class Machine:
         return len(set(self.node_of_rank))
 
     @cached_property
+    def ranks_of_node(self) -> tuple[int, ...]:
+        return tuple(np.bincount(self.node_of_rank).tolist())
+
+    @cached_property
     def everyone(self) -> Group:
         return Group(ranks=tuple(range(self.size)), nodes=self.node_of_rank)
 
@@ -184,17 +191,19 @@ class Machine:
 def resized(machine: Machine, nodes: int | None = None, lanes: int | None = None) -> Machine:
     """Give a machine other counts of nodes and of ranks per node; links and device stay.
 
-    Overrides of nodes that are gone are dropped, and so is the measured all-reduce of MPI, which
-    holds for the old counts only.
+    Overrides of nodes that are gone are dropped, and so is what holds for the old counts only: the
+    measured all-reduce of MPI and the held-out errors of the calibration.
     """
     nodes = machine.nodes if nodes is None else nodes
     lanes = machine.everyone.lanes if lanes is None else lanes
     placed = placement(nodes, lanes)
+    same = placed == machine.node_of_rank
     return replace(
         machine,
         node_of_rank=placed,
         overrides={n: link for n, link in machine.overrides.items() if n < nodes},
-        native=machine.native if placed == machine.node_of_rank else (),
+        native=machine.native if same else (),
+        held_out=machine.held_out if same else (),
     )
 
 

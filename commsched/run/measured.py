@@ -12,11 +12,13 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
 from commsched.plan import Plan
 from commsched.program import STREAMS
 from commsched.run import agree, clock
 from commsched.run.clock import Clock, now
 from commsched.run.engine import Engine
+from commsched.run.fabric import fabric
 from commsched.run.record import Recorder
 from commsched.strategies import STRATEGIES
 from commsched.timeline import Span, Timeline
@@ -39,12 +41,13 @@ class Measurement:
     ) -> None:
         self._plan, self._comm, self._path = plan, comm, path
         hosts, different = agree.placement(plan.machine, comm)
+        found = _fabric(plan, comm)
         if comm.rank == 0:
             remove_parts(path)  # of a run that crashed, perhaps with more ranks
         self._aligned = clock.align(comm)
         self.start = _common_start(comm, self._aligned)  # on this rank's clock
         self._header = _header(plan, comm, self._aligned, self.start)
-        self._header["meta"] |= {"hosts": hosts, "placement": different, **meta}
+        self._header["meta"] |= {"hosts": hosts, "placement": different, **found, **meta}
         self.recorder = Recorder(comm.rank, PartWriter(path, comm.rank, self._header))
 
     def wait_for_start(self) -> None:
@@ -92,6 +95,15 @@ def _header(plan: Plan, comm: MPI.Intracomm, aligned: Clock, start: float) -> di
             "python": platform.python_version(),
             "cores": len(os.sched_getaffinity(0)),
         },
+    }
+
+
+def _fabric(plan: Plan, comm: MPI.Intracomm) -> dict[str, Any]:
+    """The run's fabric, and how it differs from the one that the machine was calibrated on."""
+    here, there = fabric(comm), plan.machine.fabric
+    return {
+        "fabric": machine_file.fabric_to_data(here),
+        "other_fabric": [] if there is None else there.differences(here),
     }
 
 

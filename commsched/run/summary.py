@@ -33,7 +33,7 @@ def summary(timeline: Timeline) -> dict[str, Any]:
         "clock_uncertainty_seconds": timeline.clock_uncertainty,
         **{
             k: timeline.meta[k]
-            for k in ("placement", "verified", "polling_cpu_s")
+            for k in ("placement", "other_fabric", "verified", "polling_cpu_s")
             if k in timeline.meta
         },
     }
@@ -53,5 +53,6 @@ def lines(found: dict[str, Any]) -> list[str]:
         errors = found["verified"]["largest_relative_error"]
         shown = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
         text.append(f"verified against the dense sum; largest relative L2 error: {shown}")
-    text += [f"warning: {sentence}" for sentence in found.get("placement", [])]
+    wrong = [*found.get("placement", []), *found.get("other_fabric", [])]
+    text += [f"warning: {sentence}" for sentence in wrong]
     return text

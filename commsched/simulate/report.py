@@ -7,6 +7,7 @@ import numpy as np
 
 from commsched.simulate.result import Prediction
 from commsched.timeline.measure import exposed, hidden, iteration_seconds
+from commsched.timeline.spread import Interval, interval
 from commsched.units import nbytes, seconds
 
 
@@ -19,12 +20,16 @@ def report(prediction: Prediction) -> dict[str, Any]:
     path: dict[str, float] = defaultdict(float)
     for part in prediction.critical_path:
         path[part.stream] += part.seconds / steps
+    sure = interval(timeline)
     memory, limit = prediction.memory, plan.machine.device.memory
     return {
         "plan": plan.hash,
         "ranks": plan.machine.size,
         "steps": steps,
         "iteration_seconds": float(np.median(iterations[settled])),
+        "iteration_p10": sure.low,
+        "iteration_p90": sure.high,
+        "held_out_errors": sure.residuals,
         "exposed_seconds": float(np.median(exposed(timeline)[:, settled])),
         "hidden_seconds": float(np.median(hidden(timeline)[:, settled])),
         "bytes_per_rank_and_step": float(timeline.nbytes.sum()) / steps / timeline.ranks,
@@ -32,6 +37,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "memory_bytes": {**memory._asdict(), "total": memory.total},
         "memory_limit_bytes": limit,
         "fits": memory.total <= limit,
+        "warnings": list(timeline.warnings),
     }
 
 
@@ -52,6 +58,14 @@ def lines(found: dict[str, Any]) -> list[str]:
         f" optimizer {nbytes(memory['optimizer'])}, activations"
         f" {nbytes(memory['activations'])}, buckets {nbytes(memory['buckets'])})",
     ]
+    if found["held_out_errors"]:
+        sure = Interval(
+            low=found["iteration_p10"],
+            high=found["iteration_p90"],
+            residuals=found["held_out_errors"],
+        )
+        text.insert(1, f"p10 to p90 of the iteration: {sure}; {sure.basis}")
+    text += [f"warning: {sentence}" for sentence in found["warnings"]]
     if not found["fits"]:
         text.append(
             "warning: this does not fit the device's memory: every rank of data parallelism holds"

@@ -3,11 +3,14 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from commsched.machine import Machine
+from commsched.machine import file as machine_file
+from commsched.machine.fabric import shape
 from commsched.plan import Plan
 from commsched.program import STREAMS, Op, is_exchange_stream
 from commsched.simulate.makeup import makeups
@@ -95,6 +98,7 @@ class Prediction:
                     name: [significant(part.latency * 1e6), significant(part.bandwidth * 1e6)]
                     for name, part in made.items()
                 },
+                **_calibration(self.plan.machine),
             },
         )
         return waiting_filled(whole)
@@ -124,3 +128,19 @@ class Prediction:
             candidates = [i for i in (before[index], *inputs) if i >= 0]
             index = max(candidates, key=lambda i: float(self.placed[i].end[column]), default=-1)
         return path[::-1]
+
+
+def _calibration(machine: Machine) -> dict[str, Any]:
+    """What a timeline says of the machine's calibration; nothing where there was none."""
+    found: dict[str, Any] = {}
+    if machine.held_out:
+        found["residuals"] = [significant(cell.error) for cell in machine.held_out]
+    if machine.fabric is not None:
+        found["fabric"] = machine_file.fabric_to_data(machine.fabric)
+        was, now = machine.fabric.ranks, machine.ranks_of_node
+        if was != now:
+            found["warnings"] = [
+                f"the machine was calibrated as {shape(was)}, not as {shape(now)}: how far off"
+                " its predictions are there was not measured"
+            ]
+    return found

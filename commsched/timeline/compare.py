@@ -10,6 +10,7 @@ from commsched import units
 from commsched.errors import CommschedError
 from commsched.timeline import measure, report
 from commsched.timeline.attribute import Why, attribute
+from commsched.timeline.fabric import differences
 from commsched.timeline.intervals import Floats
 from commsched.timeline.model import Timeline
 from commsched.timeline.spread import Interval, interval
@@ -101,7 +102,11 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         only_predicted=tuple(name for name in p.index if name not in m.index),
         only_measured=tuple(name for name in m.index if name not in p.index),
         clock_uncertainty=uncertainty,
-        warnings=(*predicted.warnings, *measured.warnings),
+        warnings=(
+            *predicted.warnings,
+            *measured.warnings,
+            *differences(predicted, measured),
+        ),
         interval=interval(predicted, skip_first) if predicted.kind == "predicted" else None,
         why=attribute(predicted, measured, skip_first),
     )

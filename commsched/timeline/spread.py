@@ -9,6 +9,7 @@ from commsched import units
 from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.assumed import assumed
+from commsched.timeline.fabric import differences
 from commsched.timeline.intervals import Floats
 from commsched.timeline.model import Timeline
 from commsched.timeline.report import aligned
@@ -101,6 +102,7 @@ class Rivals:
     """Two predicted plans of the same net on the same machine."""
 
     plans: tuple[Rival, Rival]
+    elsewhere: tuple[str, ...] = ()  # how the fabrics differ on which the machine was calibrated
 
     @property
     def indistinguishable(self) -> bool:
@@ -122,6 +124,12 @@ class Rivals:
         )
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the reader must know of either plan, once each."""
+        said = [w for plan in self.plans for w in plan.warnings]
+        return tuple(dict.fromkeys([*said, *self.elsewhere]))
+
+    @property
     def _basis(self) -> str:
         counts = [plan.interval.residuals for plan in self.plans]
         if not any(counts):
@@ -134,7 +142,7 @@ class Rivals:
         head = ["in ms", "strategy", "iteration", "p10", "p90", "exposed communication"]
         lines = aligned([head, *(plan.row() for plan in self.plans)], left=2)
         lines += ["", self.verdict, self._basis]
-        return "\n".join([*lines, *(f"warning: {w}" for plan in self.plans for w in plan.warnings)])
+        return "\n".join([*lines, *(f"warning: {sentence}" for sentence in self.warnings)])
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data, with units in the keys."""
@@ -142,7 +150,7 @@ class Rivals:
             "plans": [plan.to_data() for plan in self.plans],
             "indistinguishable": self.indistinguishable,
             "verdict": self.verdict,
-            "warnings": [w for plan in self.plans for w in plan.warnings],
+            "warnings": list(self.warnings),
         }
 
 
@@ -155,7 +163,8 @@ def rivals(a: Timeline, b: Timeline, skip_first: int = 1) -> Rivals:
                 f"the timelines are of different {what}s, {first!r} and {second!r}; two plans are"
                 " compared on the same net and machine"
             )
-    return Rivals(plans=(_rival(a, skip_first), _rival(b, skip_first)))
+    plans = (_rival(a, skip_first), _rival(b, skip_first))
+    return Rivals(plans=plans, elsewhere=differences(a, b))
 
 
 def _rival(t: Timeline, skip_first: int) -> Rival:

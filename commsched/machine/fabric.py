@@ -1,0 +1,98 @@
+"""Where a machine was calibrated, and how far off its predictions were there."""
+
+from dataclasses import dataclass
+from math import inf
+
+from commsched.errors import CommschedError
+from commsched.units import count
+
+MOST = 2**20  # ranks or cores of a host
+FACTOR = 1e6  # by which a prediction may be wrong before it is a mistake in the file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """What ranks run on: what tells one calibration or run from another."""
+
+    hosts: tuple[str, ...]  # names, in node order
+    ranks: tuple[int, ...]  # of each host
+    mpi: str  # library and version
+    transport: str  # such as "ch4:ofi tcp"
+    cores: int  # that each rank may use, shared or not: the least over the ranks
+    processor: str
+
+    def __post_init__(self) -> None:
+        for name in ("mpi", "transport", "processor"):
+            _check_text(f"fabric: {name}", getattr(self, name))
+        for host in self.hosts:
+            _check_text("fabric: host", host)
+        if not self.hosts or len(self.hosts) != len(self.ranks):
+            raise CommschedError(
+                f"fabric: {count(len(self.hosts), 'host')} with {len(self.ranks)} counts of ranks;"
+                " at least one host, and a count for each"
+            )
+        if len(set(self.hosts)) != len(self.hosts):
+            raise CommschedError("fabric: a host stands twice; give each host once")
+        for name, number in (*(("ranks", n) for n in self.ranks), ("cores", self.cores)):
+            if not 1 <= number <= MOST:
+                raise CommschedError(f"fabric: {name} must be 1 to {MOST}, got {number}")
+
+    def differences(
+        self, other: "Fabric", verbs: tuple[str, str] = ("calibrated", "run")
+    ) -> list[str]:
+        """Say what differs, a sentence each; `verbs` say what was done on this and on the other."""
+        here, there = verbs
+        found = []
+        if self.ranks != other.ranks:
+            found.append(f"{here} as {shape(self.ranks)}, {there} as {shape(other.ranks)}")
+        moved = [(a, b) for a, b in zip(self.hosts, other.hosts, strict=False) if a != b]
+        if moved:
+            more = f", and {len(moved) - 1} more differ" if len(moved) > 1 else ""
+            found.append(f"{here} on host {moved[0][0]}, {there} on host {moved[0][1]}{more}")
+        for link, a, b in (
+            ("with", self.mpi, other.mpi),
+            ("over", self.transport, other.transport),
+            ("with", f"{self.cores} usable cores", f"{other.cores} usable cores"),
+            ("on", self.processor, other.processor),
+        ):
+            if a != b:
+                found.append(f"{here} {link} {a}, {there} {link} {b}")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """A measurement that the calibration did not fit its numbers to, and its prediction: s."""
+
+    name: str
+    predicted: float
+    measured: float
+
+    def __post_init__(self) -> None:
+        _check_text("held-out cell", self.name)
+        positive = 0.0 < self.measured < inf and 0.0 < self.predicted < inf
+        if not (positive and 1 / FACTOR <= self.predicted / self.measured <= FACTOR):
+            raise CommschedError(
+                f"held-out cell {self.name!a}: predicted and measured seconds must be finite, more"
+                f" than 0 and within a factor of {FACTOR:g}, got {self.predicted:g} and"
+                f" {self.measured:g}"
+            )
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured."""
+        return (self.predicted - self.measured) / self.measured
+
+
+def shape(ranks: tuple[int, ...]) -> str:
+    """Format the ranks of each node as `2 nodes x 4 ranks`."""
+    nodes = count(len(ranks), "node")
+    if len(set(ranks)) == 1:
+        return f"{nodes} x {count(ranks[0], 'rank')}"
+    more = ", ..." if len(ranks) > 8 else ""
+    return f"{nodes} with {', '.join(map(str, ranks[:8]))}{more} ranks"
+
+
+def _check_text(kind: str, text: str) -> None:
+    if not text or not text.isprintable() or len(text) > 200:
+        raise CommschedError(f"{kind} {text[:60]!a}: a name has 1 to 200 printable characters")

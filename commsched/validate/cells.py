@@ -1,0 +1,96 @@
+"""What is validated: a net, scaled to a fabric, with one method for all of its buckets."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.cost.price import price
+from commsched.ir import Graph, Sparsity, Tensor
+from commsched.ir import file as graph_file
+from commsched.machine import Machine
+from commsched.methods import find_method
+from commsched.plan import BucketSpec, Launch, Plan
+from commsched.plan import file as plan_file
+from commsched.planner.base import Request, buckets, launches
+
+NETS = ("vgg16", "resnet50", "lstm", "bert-base", "gpt2")
+# Family -> the method that stands for it. A family added later is one line here.
+METHODS = {
+    "native": "native+dense",
+    "ring": "ring+dense",
+    "hierarchical": "hierarchical+dense",
+    "fp16": "ring+fp16",
+    "coo": "all-gather+coo",
+}
+SPARSE = ("coo",)  # families that are for sparse gradients
+DENSITY = 0.05  # of the tensors that are dense by themselves, where the family is for sparse ones
+DENSE_SECONDS = 0.25  # that one ring all-reduce of a net lasts: long enough to measure
+COMPUTE = 1.0  # seconds of compute per second of that
+BUCKETS = 8  # per net; the first is smaller, as in PyTorch's DDP
+FIRST = 1 / 25
+
+
+class Cell(NamedTuple):
+    """One row of the table."""
+
+    fabric: str
+    net: str
+    family: str
+
+    @property
+    def name(self) -> str:
+        """A file's name."""
+        return f"{self.net}-{self.family}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How a net is scaled: elements and seconds."""
+
+    numel: float
+    seconds: float  # of compute
+
+
+def fitting(net: str, machine: Machine) -> Scale:
+    """The scale at which a ring all-reduce of the net lasts DENSE_SECONDS, and compute as long."""
+    graph, ring = graph_file.load(net), find_method("ring+dense")
+    sizes = np.array([2.0, 4.0]) * 2**20  # elements
+    short, long = (
+        price(ring, BucketSpec.uniform(int(n)), machine, machine.everyone).seconds for n in sizes
+    )
+    per_element = (long - short) / (sizes[1] - sizes[0])
+    numel = DENSE_SECONDS / per_element if per_element else graph.numel
+    compute = sum(sum(graph.seconds(layer, machine.device)) for layer in graph.layers)
+    return Scale(numel=numel / graph.numel, seconds=DENSE_SECONDS * COMPUTE / compute)
+
+
+def make_plan(cell: Cell, machine: Machine, scale: Scale) -> Plan:
+    """The cell's plan: every bucket by the family's method."""
+    graph = graph_file.load(cell.net).scaled(scale.numel, scale.seconds / scale.numel)
+    if cell.family in SPARSE:
+        graph = _sparse(graph)
+    request = Request(graph=graph, machine=machine)
+    limit = 4.0 * graph.numel / BUCKETS
+    method = METHODS[cell.family]
+
+    def choose(launch: Launch) -> Launch:
+        return replace(launch, method=method)
+
+    made = launches(request, buckets(request, limit, limit * FIRST), choose)
+    return plan_file.frozen(replace(made, planner="validate"))
+
+
+def _sparse(graph: Graph) -> Graph:
+    """The same net with gradients as sparse as top-k would leave them."""
+    law = Sparsity(law="uniform", density=DENSITY)
+
+    def thinned(tensor: Tensor) -> Tensor:
+        return replace(tensor, sparsity=law) if tensor.sparsity.law == "dense" else tensor
+
+    return replace(
+        graph,
+        layers=tuple(
+            replace(layer, tensors=tuple(map(thinned, layer.tensors))) for layer in graph.layers
+        ),
+    )

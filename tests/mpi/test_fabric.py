@@ -1,0 +1,93 @@
+"""What the ranks say they run on: the same on all of them, and in the timeline of their run."""
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+
+from commsched.machine import Fabric
+from commsched.machine import file as machine_file
+from commsched.run import agree, session
+from commsched.run.fabric import Own, fabric, joined, library, transport
+from commsched.run.session import Options
+from tests.plans import graph, machine, plan
+
+WORLD = MPI.COMM_WORLD
+
+
+def test_every_rank_tells_the_same_fabric():
+    found = fabric(WORLD)
+    data = machine_file.fabric_to_data(found)
+    assert set(agree.gather_text(repr(data), WORLD)) == {repr(data)}
+    assert machine_file.fabric_from_data(data, "here") == found
+    assert sum(found.ranks) == WORLD.size
+    assert socket.gethostname() in found.hosts
+    assert found.cores <= len(os.sched_getaffinity(0))
+    assert found.differences(fabric(WORLD)) == []
+
+
+def test_hosts_stand_in_node_order_and_what_differs_between_ranks_is_all_told():
+    ranks = [
+        Own(host=host, mpi="m", transport="t", cores=cores, processor=processor)
+        for host, cores, processor in [("b", 8, "x"), ("a", 2, "y"), ("b", 4, "x"), ("b", 8, "y")]
+    ]
+    assert joined(ranks) == Fabric(
+        hosts=("b", "a"), ranks=(3, 1), mpi="m", transport="t", cores=2, processor="x, y"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("MPICH Version:      5.0.2\nMPICH Release date: x", "MPICH 5.0.2"),
+        ("Open MPI v5.0.11, package: Open MPI root@x Distribution, ident: 5", "Open MPI 5.0.11"),
+        ("Intel(R) MPI Library 2021.17 for Linux* OS\n\0", "Intel(R) MPI Library 2021.17"),
+        ("MVAPICH Version:\t4.1rc2", "MVAPICH 4.1rc2"),
+        ("an MPI", "an MPI"),
+        ("", "unknown"),
+    ],
+)
+def test_a_library_is_told_by_name_and_version(text, name):
+    assert library(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "said"),
+    [
+        ("x\nMPICH Device:       ch4:ucx ofi\ny", {}, "ch4:ucx ofi"),
+        (
+            "MPICH Device:  ch4:ucx ofi",
+            {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"},
+            "ch4:ofi tcp",
+        ),
+        ("MPICH Device: ch3", {"MPIR_CVAR_CH4_NETMOD": "ofi"}, "ch3"),
+        (
+            "Open MPI v5.0.11",
+            {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,sm,self", "MPIR_CVAR_CH4_NETMOD": "ofi"},
+            "ob1 tcp,sm,self",
+        ),
+        ("Open MPI v5.0.11", {"UCX_TLS": ""}, "the default transport"),
+    ],
+)
+def test_a_transport_is_what_library_and_environment_tell(text, variables, said):
+    assert transport(text, variables) == said
+
+
+def test_a_run_tells_its_fabric_and_that_it_is_another_one(tmp_path):
+    folder = Path(agree.gather_text(str(tmp_path), WORLD)[0])
+    here = fabric(WORLD)
+    elsewhere = replace(here, mpi="Some MPI 1.0", cores=here.cores + 1)
+    said = [
+        f"calibrated with Some MPI 1.0, run with {here.mpi}",
+        f"calibrated with {here.cores + 1} usable cores, run with {here.cores} usable cores",
+    ]
+    base = machine(1, WORLD.size)
+    for where, differences in ((None, []), (here, []), (elsewhere, said)):
+        made = plan(graph([1000]), replace(base, fabric=where), ["native+dense"])
+        timeline = session.run(made, WORLD, folder / "run.json", Options(steps=1))
+        if timeline is not None:
+            assert timeline.meta["fabric"] == machine_file.fabric_to_data(here)
+            assert timeline.meta["other_fabric"] == differences
