@@ -23,39 +23,46 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=", ".join(sorted(BENCHES)))
     p.add_argument("--json", action="store_true", help="the same as JSON")
+    p.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds without progress until the ranks are ended; default: 60",
+    )
     p.set_defaults(run=bench)
 
 
 def bench(args: argparse.Namespace) -> None:
     """Run one benchmark and print its table."""
-    BENCHES[args.name](args.json)
+    BENCHES[args.name](args)
 
 
-def simulator(as_json: bool) -> None:
+def simulator(args: argparse.Namespace) -> None:
     """Pricing and simulation, on one core, without mpiexec."""
     from commsched.bench.simulator import rows
 
     found = []
     for row in rows():
         found.append(row)
-        if not as_json:
+        if not args.json:
             print(f"{row.what:48}  {seconds(row.seconds):>10}  {row.result}  (asked: {row.bar})")
-    if as_json:
+    if args.json:
         print(json.dumps([row._asdict() for row in found], indent=1))
 
 
-def all_reduce(as_json: bool) -> None:
+def all_reduce(args: argparse.Namespace) -> None:
     """Every dense all-reduce of ours against the MPI's own, 1 KB to 64 MB."""
     from commsched.run import launcher
 
     launcher.load()
     from commsched.run import bench as runtime
 
-    found = runtime.all_reduce()
+    found = runtime.all_reduce(args.timeout)
     if found is None:
         return
     cells, ranks = found
-    if as_json:
+    if args.json:
         print(json.dumps([cell._asdict() for cell in cells], indent=1))
         return
     header = ("size", "MPI us", *(f"{name} us" for name in runtime.COLLECTIVES), "best/MPI")
@@ -72,18 +79,18 @@ def all_reduce(as_json: bool) -> None:
     print(table(header, rows, set(range(len(header)))))
 
 
-def overlap(as_json: bool) -> None:
+def overlap(args: argparse.Namespace) -> None:
     """How much of a 32 MB exchange passes under emulated compute."""
     from commsched.run import launcher
 
     launcher.load()
     from commsched.run import bench as runtime
 
-    found = runtime.overlap()
+    found = runtime.overlap(args.timeout)
     if found is None:
         return
     share = 1 - found.exposed / found.exchange
-    if as_json:
+    if args.json:
         print(json.dumps({**found._asdict(), "hidden_share": share}, indent=1))
         return
     print(

@@ -18,7 +18,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="machine file")
-    p.add_argument("--seconds", type=float, default=5.0, help="to spend; default: 5")
+    p.add_argument("--seconds", type=float, default=20.0, help="to spend; default: 20")
+    p.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds without progress until the job is ended; default: 60",
+    )
     p.set_defaults(run=calibrate)
 
 
@@ -27,6 +34,6 @@ def calibrate(args: argparse.Namespace) -> None:
     from commsched.run import launcher
 
     launcher.load()
-    from commsched.run.session import calibrate_file
+    from commsched.calibrate.session import calibrate_file
 
-    calibrate_file(args.output, args.seconds)
+    calibrate_file(args.output, args.seconds, args.timeout)

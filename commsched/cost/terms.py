@@ -27,9 +27,10 @@ class Terms:
 
     def _alone(self, nbytes: Floats) -> Floats:
         """Seconds on a port of its own, n G + o."""
-        wire = np.max([link.wire(nbytes) for link in self.links], axis=0)
-        seconds: Floats = wire + max(link.overhead for link in self.links)
-        return seconds
+        seconds = np.zeros_like(nbytes)
+        for link in self.links:
+            seconds = np.maximum(seconds, link.wire(nbytes))
+        return seconds + max(link.overhead for link in self.links)
 
     def hop(self, nbytes: Floats) -> Floats:
         """Seconds until it has arrived, L + 2 o + n G."""

@@ -66,9 +66,7 @@ class Works:
             work = self.some(rnd, pattern)
             merge = None if work.merge is None else work.merge[shape.back]
             alone = None if work.alone_back is None else work.alone_back[shape.back]
-            return work._replace(
-                busy_back=work.busy[shape.back], alone_back=alone, merge=merge
-            )
+            return work._replace(busy_back=work.busy[shape.back], alone_back=alone, merge=merge)
         start = rows.start % size
         back = (start - shape.turn) % size  # the row that ends where the row at `start` starts
         wire = table.wire[start : start + size]

@@ -118,6 +118,7 @@ class MachineFile(
     native_us: Points = ()
     fabric: FabricFile | None = None
     held_out: tuple[HeldOutFile, ...] = ()
+    measured: dict[str, float] = {}
 
 
 def load(name: str | Path) -> Machine:
@@ -155,6 +156,7 @@ def from_data(data: Any, where: str) -> Machine:
             native=_points(file.native_us),
             fabric=None if file.fabric is None else _fabric(file.fabric),
             held_out=tuple(_held_out(cell) for cell in file.held_out),
+            measured={name: significant(value) for name, value in file.measured.items()},
             source=file.source,
         )
     except CommschedError as error:
@@ -186,6 +188,7 @@ def to_data(machine: Machine) -> dict[str, Any]:
         native_us=_points_file(machine.native),
         fabric=None if machine.fabric is None else _fabric_file(machine.fabric),
         held_out=tuple(_held_out_file(cell) for cell in machine.held_out),
+        measured={name: significant(value) for name, value in machine.measured.items()},
     )
     data: dict[str, Any] = msgspec.to_builtins(file)
     return data

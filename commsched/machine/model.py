@@ -148,6 +148,7 @@ class Machine:
     native: tuple[tuple[float, float], ...] = ()  # measured (bytes, seconds) of MPI's all-reduce
     fabric: Fabric | None = None  # where it was calibrated
     held_out: tuple[HeldOut, ...] = ()  # what that calibration predicted without having seen it
+    measured: Mapping[str, float] = field(default_factory=dict)  # what the model does not use
     source: str = ""
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +25,12 @@ from commsched.plan import file as plan_file
 from commsched.run import agree
 from commsched.run.pacer import complete
 from commsched.run.probe import repeat
-from commsched.run.session import Options
+from commsched.run.session import Options, check_timeout, guarded
 from commsched.run.session import run as execute
 from commsched.run.transfer import begin
+from commsched.run.watchdog import Watchdog, end_together, watchdog
 from commsched.timeline.measure import exposed
+from commsched.units import nbytes as size
 
 SIZES = tuple(2**k for k in range(10, 27, 2))  # 1 KB to 64 MB
 COLLECTIVES = ("ring", "doubling", "halving-doubling", "tree", "direct", "hierarchical", "native")
@@ -42,23 +45,38 @@ class Cell(NamedTuple):
     ours: dict[str, float]
 
 
-def all_reduce() -> tuple[list[Cell], int] | None:
+def all_reduce(timeout: float) -> tuple[list[Cell], int] | None:
     """Table of all cells and the number of ranks, on rank 0."""
-    comm = MPI.COMM_WORLD
-    check_ranks(comm, 2)
-    cells = list(_cells(comm))
+    with _together(timeout) as (comm, dog):
+        cells = list(_cells(comm, dog))
     return (cells, comm.size) if comm.rank == 0 else None
 
 
-def _cells(comm: MPI.Intracomm) -> Iterator[Cell]:
+@contextmanager
+def _together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
+    """All ranks, under a deadline for every stage; an error on one rank ends all."""
+    comm = MPI.COMM_WORLD
+    check_timeout(timeout)
+    agree.check_launcher()
+    check_ranks(comm, 2)
+    end_together("bench", timeout)
+    with guarded(comm), watchdog(comm, "bench", timeout) as dog:
+        yield comm, dog
+
+
+def _cells(comm: MPI.Intracomm, dog: Watchdog) -> Iterator[Cell]:
     """The MPI's blocking all-reduce against our schedules, dense float32."""
     hosts = agree.gather_text(MPI.Get_processor_name(), comm)
     names = list(dict.fromkeys(hosts))
     group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
     for nbytes in SIZES:
         values = np.zeros(nbytes // 4, np.float32)
+        dog.stage(f"the MPI's all-reduce of {size(nbytes)}")
         mpi = repeat(comm, SECONDS, partial(comm.Allreduce, MPI.IN_PLACE, values))
-        ours = {name: _ours(comm, group, name, values) for name in COLLECTIVES}
+        ours = {}
+        for name in COLLECTIVES:
+            dog.stage(f"{name} of {size(nbytes)}")
+            ours[name] = _ours(comm, group, name, values)
         yield Cell(nbytes, mpi, ours)
 
 
@@ -81,16 +99,17 @@ class Hidden(NamedTuple):
     polling: float  # processor seconds of the communication thread per s of exchange
 
 
-def overlap(nbytes: int = 32 * 10**6) -> Hidden | None:
+def overlap(timeout: float, nbytes: int = 32 * 10**6) -> Hidden | None:
     """Exchange `nbytes` while a layer computes for about twice as long; rank 0 gets the result."""
-    comm = MPI.COMM_WORLD
-    check_ranks(comm, 2)
-    values = np.zeros(nbytes // 4, np.float32)
-    group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
-    alone = _ours(comm, group, "ring", values)
+    with _together(timeout) as (comm, dog):
+        values = np.zeros(nbytes // 4, np.float32)
+        group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
+        dog.stage(f"ring of {size(nbytes)}")
+        alone = _ours(comm, group, "ring", values)
     plan = _overlap_plan(comm.size, nbytes // 4, 2 * alone)
-    with tempfile.TemporaryDirectory() as folder:
-        timeline = execute(plan, comm, Path(folder) / "overlap.json", Options(steps=10))
+    options = Options(steps=10, timeout=timeout)
+    with guarded(comm), tempfile.TemporaryDirectory() as folder:
+        timeline = execute(plan, comm, Path(folder) / "overlap.json", options)
     if timeline is None:
         return None
     big = np.array([name == "big/exchange" for name in timeline.names])[timeline.name]

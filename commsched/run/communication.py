@@ -92,6 +92,8 @@ class Communication(threading.Thread):
 
     def _start(self) -> bool:
         """Begin the exchange at the head of each free stream, if its inputs are there."""
+        if self._active and not any(q and s not in self._active for s, q in self.queues.items()):
+            return False
         fresh = []
         missing: set[Key] = set()
         with self._board.lock:

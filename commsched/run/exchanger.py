@@ -21,6 +21,7 @@ from commsched.run.engine import Engine
 from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
 from commsched.run.record import Recorder
+from commsched.run.watchdog import watchdog
 from commsched.strategies import STRATEGIES
 
 Gradient = npt.NDArray[np.float32]
@@ -94,9 +95,10 @@ class Exchanger:
         _check_mpi(comm)
         self._timeline = None if timeline is None else Path(timeline)
         self._timeout = timeout
-        self._plan = agree.together(lambda: self._checked(plan), comm)
-        agree.check_plan(self._plan, comm)
-        wanted = agree.each(timeline is not None, comm)
+        with watchdog(comm, "Exchanger", timeout, "timeout"):
+            self._plan = agree.together(lambda: self._checked(plan), comm)
+            agree.check_plan(self._plan, comm)
+            wanted = agree.each(timeline is not None, comm)
         if min(wanted) != max(wanted):
             raise CommschedError("give a timeline on all ranks, or on none")
         self._user_comm = comm
@@ -136,19 +138,22 @@ class Exchanger:
         if self._engine is not None:
             raise CommschedError("an Exchanger is for one with block; make a new one")
         plan = self._plan
-        self._comm = self._user_comm.Dup()
-        everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._comm.rank)
+        everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._user_comm.rank)
         ops = tuple(op for op in everything.ops if op.stream != "compute")
         self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
         self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
         self._measurement: Measurement | None = None
-        recorder: Recorder = Forgetful(self._comm.rank, None)
-        if self._timeline is not None:
-            meta = {"compute": "caller"}
-            self._measurement = Measurement(plan, self._comm, self._timeline, meta)
-            recorder = self._measurement.recorder
+        recorder: Recorder = Forgetful(self._user_comm.rank, None)
         self._switch = sys.getswitchinterval()  # an engine shortens it
-        self._engine = Engine(plan, self._comm, self._caller, recorder, self._timeout)
+        with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout") as dog:
+            self._comm = self._user_comm.Dup()
+            if self._timeline is not None:
+                dog.stage("comparing hosts and clocks")
+                meta = {"compute": "caller"}
+                self._measurement = Measurement(plan, self._comm, self._timeline, meta)
+                recorder = self._measurement.recorder
+            dog.stage("making communicators")
+            self._engine = Engine(plan, self._comm, self._caller, recorder, self._timeout)
         self._engine.start()
         if self._measurement is not None:
             self._measurement.wait_for_start()
@@ -225,11 +230,13 @@ class Exchanger:
             engine.fail(failure)  # ends the job
             raise
         engine.stop()
-        if self._measurement is not None:
-            steps = self._handover.step + 1
-            self._measurement.finish(engine, {"steps": steps})
-        engine.communication.free()
-        self._comm.Free()
+        last = "bringing the spans together"
+        with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout", last):
+            if self._measurement is not None:
+                steps = self._handover.step + 1
+                self._measurement.finish(engine, {"steps": steps})
+            engine.communication.free()
+            self._comm.Free()
         sys.setswitchinterval(self._switch)
         self._over = True
 

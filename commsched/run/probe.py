@@ -16,7 +16,7 @@ from commsched.plan import BucketSpec
 from commsched.run import agree
 from commsched.run.clock import now
 from commsched.run.pacer import complete
-from commsched.run.transfer import begin
+from commsched.run.transfer import Exchange, begin
 
 PAUSE = 1e-3  # s of sleep before each repeat
 IDLE = 2e-3  # s between looks of ranks that wait for others to measure
@@ -63,6 +63,12 @@ class Arena:
         self.values = np.zeros(nbytes // 4, np.float32)
         self._next = 0
 
+    def fill(self, values: Array) -> None:
+        """Write copies of `values`, (n,) float32, until it is full."""
+        for first in range(0, len(self.values) - len(values) + 1, len(values)):
+            self.values[first : first + len(values)] = values
+        self._next = 0
+
     def window(self, numel: int) -> Array:
         """The next `numel` elements, (numel,) float32."""
         if self._next + numel > len(self.values):
@@ -82,14 +88,19 @@ class Exchanges:
 
     def seconds(self, collective: str, codec: Codec, numel: int, budget: float) -> float:
         """Median s of an all-reduce of `numel` elements from a common start."""
+        start = self.beginner(collective, codec, numel)
+        return repeat(self.comm, budget, lambda: complete(start()))
+
+    def beginner(self, collective: str, codec: Codec, numel: int) -> Callable[[], Exchange]:
+        """What begins such an all-reduce."""
         schedule = COLLECTIVES[collective](self.group)
         payload = Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
 
-        def work() -> None:
+        def start() -> Exchange:
             held = Reduced(self.arena.window(numel), payload, {}, None)
-            complete(begin(schedule, held, self.comm, 0))
+            return begin(schedule, held, self.comm, 0)
 
-        return repeat(self.comm, budget, work)
+        return start
 
     def ring(self, message: int, budget: float) -> float:
         """Median s of a ring whose every message has `message` bytes, without additions."""

@@ -42,14 +42,14 @@ class Parcel:
     """A packet under way whose size both ends know, in pieces that MPI can count."""
 
     def __init__(self, requests: list[MPI.Request], packet: Array) -> None:
-        self._requests = requests
+        self.requests = requests
         self.packet = packet
 
     def done(self) -> bool:
         """Test the pieces in order; over once the last is."""
-        while self._requests and self._requests[0].Test():
-            self._requests.pop(0)
-        return not self._requests
+        while self.requests and self.requests[0].Test():
+            self.requests.pop(0)
+        return not self.requests
 
 
 class Probed:
@@ -109,6 +109,8 @@ class Transfer:
 
     def progress(self) -> bool:
         """Post, test and merge until nothing more can be done now; True when all is over."""
+        if self._idle():
+            return False
         moved = True
         while moved:
             moved = self._send()
@@ -116,6 +118,16 @@ class Transfer:
             moved = self._merge() or moved
             self.moves += moved
         return self._left == len(self._script.sends) and self._merged == len(self._script.receives)
+
+    def _idle(self) -> bool:
+        """Whether the messages that everything waits for are still under way: one look for both."""
+        if not (self._posted and self._leaving):
+            return False
+        first, last = self._posted[0], self._leaving[0]
+        if isinstance(first, Probed) or not (first.requests and last.requests):
+            return False
+        _, found = MPI.Request.Testany([first.requests[0], last.requests[0]])
+        return not found
 
     def _send(self) -> bool:
         moved = False

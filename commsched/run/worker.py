@@ -54,11 +54,15 @@ class Emulated:
     def __init__(self, plan: Plan, rank: int) -> None:
         self._plan = plan
         self._ranks = np.array([rank])
+        self._jitter = (-1, 1.0)  # the factor of a step
         self._gradients = [draw_launch(plan, rank, launch) for launch in plan.launches]
 
     def seconds(self, step: int, nominal: float) -> float:
-        plan = self._plan
-        return nominal * float(random.jitter(plan.machine.jitter, plan.seed, step, self._ranks)[0])
+        if self._jitter[0] != step:
+            plan = self._plan
+            drawn = random.jitter(plan.machine.jitter, plan.seed, step, self._ranks)
+            self._jitter = step, float(drawn[0])
+        return nominal * self._jitter[1]
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         out[:] = self._gradients[launch]

@@ -10,6 +10,8 @@ from commsched.run import agree
 from commsched.run.probe import Arena, Exchanges, Silent, together
 
 SIZES = (256, 4096, 32768, 131072, 524288, 2 * 2**20)  # B per message
+LEAST = 4  # sizes that are measured, however slow the link
+REPEATS = 4  # of a measurement, at the least
 PAIR = 131072  # B, the message that tells a slow node
 SLOW = 1.15  # a node is slow when its pairs take this many times the median
 SHARED = 1.2  # lanes share a port when together they take this many times what one takes alone
@@ -60,15 +62,16 @@ def _among(
     if color == 0:
         link, startup = curve(Exchanges(part, arena), budget)
     together(comm)
-    points = link.points or ((0.0, 0.0),) * len(SIZES)
-    numbers = [startup, link.latency, link.overhead, link.per_byte, *np.array(points).ravel()]
-    told = agree.from_rank(ranks[0], numbers, comm)
-    rest = [float(x) for x in told[4:]]
+    points = np.zeros((len(SIZES), 2))
+    points[: len(link.points)] = link.points or np.zeros((0, 2))
+    terms = [startup, link.latency, link.overhead, link.per_byte, float(len(link.points))]
+    told = agree.from_rank(ranks[0], [*terms, *points.ravel()], comm)
+    curve_ = np.array(told[5:]).reshape(-1, 2)[: int(told[4])]
     link = Link(
         latency=told[1],
         overhead=told[2],
         per_byte=told[3],
-        points=tuple(zip(rest[0::2], rest[1::2], strict=True)),
+        points=tuple((float(n), float(seconds)) for n, seconds in curve_),
     )
     return link, told[0]
 
@@ -84,18 +87,23 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
         return NOTHING, 0.0
     share = budget / (len(SIZES) + 1)
     hops, few = exchanges.rounds("ring"), exchanges.rounds("doubling")
-    times = [exchanges.ring(n, share) for n in SIZES]
+    times: list[float] = []
+    for n in SIZES:
+        if len(times) >= LEAST and REPEATS * times[-1] * n / SIZES[len(times) - 1] > budget / 2:
+            break  # bandwidth is all by now
+        times.append(exchanges.ring(n, share))
+    sizes = SIZES[: len(times)]
     short = exchanges.seconds("doubling", Silent(), SIZES[0] // 4, share)
     hop = max(times[0] - short, 0.0) / (hops - few) if hops > few else times[0] / hops
     startup = max(times[0] - hops * hop, 0.0)
     # A longer message takes no less time: what the noise says otherwise is levelled.
     wire = np.maximum.accumulate([(t - startup) / hops - hop for t in times])
     wire -= wire[0]
-    points = [(0.0, 0.0), *zip(map(float, SIZES[1:]), map(float, wire[1:]), strict=True)]
+    points = [(0.0, 0.0), *zip(map(float, sizes[1:]), map(float, wire[1:]), strict=True)]
     link = Link(
         latency=hop * (1 - 2 * OVERHEAD),
         overhead=hop * OVERHEAD,
-        per_byte=float(wire[-1] - wire[-2]) / (SIZES[-1] - SIZES[-2]),
+        per_byte=float(wire[-1] - wire[-2]) / (sizes[-1] - sizes[-2]),
         points=tuple(points),
     )
     return link, startup
@@ -135,12 +143,13 @@ def _shared_port(
     taking = place < lanes and group.members[group.nodes[comm.rank]][0] in usual
     part = comm.Split(place if taking else MPI.UNDEFINED, comm.rank)
     seconds = [0.0, 0.0]
+    sizes = [n for n, _ in alone.points[-2:]]  # between which it has its slope
     if taking:
-        seconds = [Exchanges(part, arena).ring(n, budget / 2) for n in SIZES[-2:]]
+        seconds = [Exchanges(part, arena).ring(int(n), budget / 2) for n in sizes]
     together(comm)
     shorter, longer = (agree.largest(s, comm) for s in seconds)
     hops = 2 * (len(usual) - 1)
-    per_byte = max(longer - shorter, 0.0) / hops / (SIZES[-1] - SIZES[-2])
+    per_byte = max(longer - shorter, 0.0) / hops / (sizes[1] - sizes[0])
     if per_byte < SHARED * alone.per_byte:
         return None
     return Nic(per_node=1, per_byte=per_byte / lanes)

@@ -1,0 +1,1 @@
+"""Measure a machine with its own ranks, and fit it to exchanges as a training step has them."""

@@ -1,0 +1,210 @@
+"""Exchanges of many kinds, run by the engine like a training step's: what the machine is fitted to.
+
+Tight loops miss what a run has: threads that hand over, ranks that come late, coding beside
+exchanges. So the same plan is run for real and simulated, and the machine is what makes both agree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from commsched.collectives import COLLECTIVES
+from commsched.cost.price import price
+from commsched.errors import CommschedError
+from commsched.ir import Graph, Layer, Sparsity, Tensor
+from commsched.machine import Machine
+from commsched.methods import find_method
+from commsched.plan import BucketSpec, Launch, Piece, Plan
+from commsched.plan import file as plan_file
+from commsched.run import clock
+from commsched.run.engine import Engine
+from commsched.run.record import Recorder
+from commsched.run.steps import run_steps
+from commsched.run.worker import Emulated
+from commsched.simulate import simulate
+from commsched.timeline import Span
+
+Floats = npt.NDArray[np.float64]
+
+DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
+NATIVE = "native+dense"
+CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
+DENSITY = 0.05  # of what `coo` exchanges
+LARGEST = 16 * 2**20  # B of the largest bucket
+SIZES = (1, 8, 64)  # the largest divided by
+BETWEEN = (4, 32)  # and for the MPI's own, of which nothing but measured sizes is known
+SMALL = 1024  # B of the smallest bucket
+WARM = 2  # steps that are dropped
+STEPS = 8  # that count, at the most
+LEAST = 3  # that count, at the least
+PACE = 0.5  # s of compute before an exchange, per second of it: some begin at once, some wait
+PART = 3  # one of so many cells is held out of the fit
+
+
+class Cell(NamedTuple):
+    """One exchange of the exercise."""
+
+    method: str
+    nbytes: int
+    density: float = 1.0
+
+    @property
+    def spec(self) -> BucketSpec:
+        """What it exchanges."""
+        return BucketSpec.uniform(self.nbytes // 4, self.density)
+
+    @property
+    def name(self) -> str:
+        """Method and size, for people."""
+        return f"{self.method} {self.nbytes} B"
+
+
+class Times(NamedTuple):
+    """Seconds of each cell, (cells,) each: medians over steps."""
+
+    exchange: Floats  # from the last rank's start to the last rank's end
+    encode: Floats  # mean over ranks
+    decode: Floats  # the same
+
+
+def choose(machine: Machine, seconds: float) -> list[Cell]:
+    """Cells of all kinds, as large as can be exchanged often enough in `seconds`."""
+    largest = LARGEST
+    while True:
+        cells = _cells(machine, largest)
+        step = sum(_seconds(machine, cell) for cell in cells)
+        if step * (WARM + LEAST) * (1 + PACE) <= seconds or largest <= 2**16:
+            return cells
+        largest //= 2
+
+
+def _cells(machine: Machine, largest: int) -> list[Cell]:
+    sizes = [*(largest // part for part in SIZES), SMALL]
+    found = []
+    for collective in DENSE:
+        try:
+            COLLECTIVES[collective](machine.everyone)
+        except CommschedError:
+            continue  # it does not fit this shape of machine
+        if collective != "hierarchical" or machine.nodes > 1:
+            more = [largest // part for part in BETWEEN] if collective == "native" else []
+            found += [Cell(f"{collective}+dense", n) for n in sorted([*sizes, *more])[::-1]]
+    for collective, codec in CODED:
+        density = DENSITY if codec == "coo" else 1.0
+        found += [Cell(f"{collective}+{codec}", n, density) for n in sizes[:-1]]
+    return found
+
+
+def _seconds(machine: Machine, cell: Cell) -> float:
+    return price(find_method(cell.method), cell.spec, machine, machine.everyone).seconds
+
+
+def held_out(cells: Sequence[Cell]) -> npt.NDArray[np.bool_]:
+    """A third of the cells, of every kind and size, but no end of a curve: (cells,)."""
+    ends = {f(c for c in cells if c.method == NATIVE) for f in (min, max)}
+    return np.array([i % PART == 1 and cell not in ends for i, cell in enumerate(cells)])
+
+
+def make_plan(machine: Machine, cells: Sequence[Cell]) -> Plan:
+    """One layer and one launch per cell, in turn."""
+    layers: list[Layer] = []
+    launches: list[Launch] = []
+    for number, cell in enumerate(cells):
+        law = Sparsity(law="uniform", density=cell.density) if cell.density < 1 else Sparsity()
+        name = f"c{number}"
+        tensor = Tensor(name=name, shape=(cell.nbytes // 4,), sparsity=law)
+        layers.append(
+            Layer(
+                name=name,
+                after=(layers[-1].name,) if layers else (),
+                forward=0.0,
+                backward=PACE * _seconds(machine, cell),
+                tensors=(tensor,),
+            )
+        )
+        launches.append(
+            Launch(
+                name=name,
+                pieces=(Piece(name, 0, tensor.numel),),
+                after=name,
+                method=cell.method,
+                stream="between" if machine.nodes > 1 else "inside",
+                priority=len(cells) - number,
+            )
+        )
+    plan = Plan(
+        graph=Graph(name="exercise", layers=tuple(layers), source="made for calibration"),
+        machine=replace(machine, jitter=0.0),
+        launches=tuple(reversed(launches)),
+        params={"overlap": "backward"},
+    )
+    return plan_file.frozen(plan)
+
+
+def measure(comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float) -> Times:
+    """Run the plan on all ranks for about so long; every rank gets the times."""
+    step = float(simulate(plan, 1).timeline().end.max())
+    counted = int(np.clip(seconds / max(step, 1e-3) - WARM, LEAST, STEPS))
+    recorder = Recorder(comm.rank, None)
+    worker = Emulated(plan, comm.rank)
+    offset = clock.align(comm).offset
+    engine = Engine(plan, comm, worker, recorder, timeout)
+    engine.start()
+    try:
+        comm.Barrier()
+        run_steps(plan, engine, worker, WARM + counted)
+    except BaseException as error:
+        engine.fail(error)
+        raise
+    engine.stop()
+    return _gathered(comm, plan, recorder.spans, offset)
+
+
+def predict(plan: Plan) -> Times:
+    """The same times, simulated."""
+    t = simulate(plan, 2).timeline()
+    kinds = _kinds(plan)
+    order = np.lexsort((t.rank, t.name))
+    keep = order[(t.step[order] == 1) & np.isin(t.name[order], [t.names.index(n) for n in kinds])]
+    index = {t.names.index(n): row for n, row in kinds.items()}
+    table = np.zeros((2, len(kinds), t.ranks))
+    place = np.array([index[int(i)] for i in t.name[keep]])
+    for row, values in enumerate((t.start, t.end)):
+        table[row, place, t.rank[keep]] = values[keep]
+    return _times(table[:, :, None, :])
+
+
+def _kinds(plan: Plan) -> dict[str, int]:
+    """Names of the operations that are timed: exchanges of all cells, encodes, decodes."""
+    count = len(plan.launches)
+    kinds = ("exchange", "encode", "decode")
+    return {f"c{i}/{kind}": k * count + i for k, kind in enumerate(kinds) for i in range(count)}
+
+
+def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> Times:
+    kinds = _kinds(plan)
+    steps = max(span.step for span in spans) + 1
+    mine = np.zeros((2, len(kinds), steps))
+    for span in spans:
+        if span.name in kinds:
+            mine[:, kinds[span.name], span.step] = span.start + offset, span.end + offset
+    everyone = np.empty((comm.size, *mine.shape))
+    comm.Allgather(mine, everyone)
+    return _times(np.moveaxis(everyone, 0, -1)[:, :, WARM:])
+
+
+def _times(table: Floats) -> Times:
+    """From (start, end) x (kinds * cells) x steps x ranks."""
+    start, end = table
+    last = np.median(end.max(axis=-1) - start.max(axis=-1), axis=-1)
+    length = np.median((end - start).mean(axis=-1), axis=-1)
+    count = len(last) // 3
+    return Times(
+        exchange=last[:count],
+        encode=length[count : 2 * count],
+        decode=length[2 * count :],
+    )

@@ -1,0 +1,134 @@
+"""Adjust a machine until the simulated exercise lasts as long as the measured one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.calibrate.exercise import Times, predict
+from commsched.machine import CodecRate, Device, Link, Machine
+from commsched.plan import Plan
+
+Floats = npt.NDArray[np.float64]
+Factors = Mapping[str, float]
+
+NOISE = 0.05  # expected error of the logarithm of a measured time
+WEIGHTS = {"exchange": 1.0, "encode": 0.2, "decode": 0.2}
+SHORT = 3e-3  # s; times count the less, the shorter they are than this
+ROUNDS = 8
+STEP = 0.02  # of a logarithm, for the slopes
+DONE = 0.003  # change of the logarithms that ends the search
+OUTLIER = 3.0  # errors of so many NOISE count less and less
+
+# What is adjusted, each by a factor of its own, and the expected error of its logarithm: the tight
+# loops find the links well, but little of what threads and ranks do to each other.
+FACTORS = {
+    "startup": 3.0,
+    "latency inside": 0.3,
+    "latency between": 0.3,
+    "overhead": 0.3,
+    "bytes inside": 0.3,
+    "bytes between": 0.1,
+    "shared port": 0.1,
+    "addition": 0.5,
+    "coding": 0.5,
+    "memory": 1.0,
+}
+
+
+def fit(
+    plan: Plan, measured: Times, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
+) -> Machine:
+    """The plan's machine with adjusted numbers; `fitted` (cells,) says which cells count.
+
+    Least squares of the errors of logarithms, damped towards the machine as it is; errors beyond
+    OUTLIER count linearly. Source: Gauss-Newton with Huber's weights (Huber, "Robust Statistics",
+    1981) and a normal prior.
+    """
+    machine = plan.machine
+    names = [name for name in FACTORS if _matters(machine, name)]
+    logs = np.zeros(len(names))
+    doubt = np.array([FACTORS[name] for name in names])
+
+    def errors(logs: Floats) -> Floats:
+        factors = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        beat()
+        return _errors(predict(replace(plan, machine=adjusted(machine, factors))), measured, fitted)
+
+    here = errors(logs)
+    for _ in range(ROUNDS):
+        slopes = np.stack(
+            [(errors(logs + STEP * unit) - here) / STEP for unit in np.eye(len(logs))]
+        )
+        weight = np.minimum(1.0, OUTLIER * NOISE / np.maximum(np.abs(here), 1e-12)) / NOISE**2
+        normal = slopes * weight @ slopes.T + np.diag(doubt**-2.0)
+        move = -np.linalg.solve(normal, slopes @ (weight * here) + logs / doubt**2)
+        move *= min(1.0, 1.0 / np.abs(move).max()) if move.any() else 1.0
+        logs = logs + move
+        here = errors(logs)
+        if np.abs(move).max() < DONE:
+            break
+    return adjusted(machine, dict(zip(names, np.exp(logs).tolist(), strict=True)))
+
+
+def _errors(predicted: Times, measured: Times, fitted: npt.NDArray[np.bool_]) -> Floats:
+    """Weighted log(predicted / measured) of all times that count."""
+    found = []
+    for field, weight in WEIGHTS.items():
+        mine, real = getattr(predicted, field), getattr(measured, field)
+        error = np.log(np.maximum(mine[fitted], 1e-9) / np.maximum(real[fitted], 1e-9))
+        found.append(weight * np.sqrt(real[fitted] / (real[fitted] + SHORT)) * error)
+    return np.concatenate(found)
+
+
+def _matters(machine: Machine, name: str) -> bool:
+    """Whether a factor can change anything on this machine."""
+    if name in ("latency between", "bytes between"):
+        return machine.nodes > 1
+    if name in ("latency inside", "bytes inside"):
+        return machine.nodes < machine.size
+    return name != "shared port" or machine.nic is not None
+
+
+def adjusted(machine: Machine, factors: Factors) -> Machine:
+    """The machine with some of its seconds multiplied."""
+
+    def factor(name: str) -> float:
+        return factors.get(name, 1.0)
+
+    def link(old: Link, where: str) -> Link:
+        wire = factor(f"bytes {where}")
+        return replace(
+            old,
+            latency=old.latency * factor(f"latency {where}"),
+            overhead=old.overhead * factor("overhead"),
+            per_byte=old.per_byte * wire,
+            points=tuple((n, seconds * wire) for n, seconds in old.points),
+        )
+
+    nic = machine.nic
+    if nic is not None:
+        nic = replace(nic, per_byte=nic.per_byte * factor("shared port"))
+    return replace(
+        machine,
+        inside=link(machine.inside, "inside"),
+        between=link(machine.between, "between" if machine.nodes > 1 else "inside"),
+        overrides={node: link(old, "between") for node, old in machine.overrides.items()},
+        nic=nic,
+        startup=machine.startup * factor("startup"),
+        device=_device(machine.device, factors),
+    )
+
+
+def _device(device: Device, factors: Factors) -> Device:
+    def rate(name: str, old: CodecRate) -> CodecRate:
+        times = factors.get("addition" if name == "dense" else "coding", 1.0)
+        values = {k: times * getattr(old, k) for k in ("encode", "add", "decode", "fixed")}
+        return replace(old, **values)
+
+    return replace(
+        device,
+        bandwidth=device.bandwidth / factors.get("memory", 1.0),
+        codecs={name: rate(name, old) for name, old in device.codecs.items()},
+    )

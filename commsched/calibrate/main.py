@@ -1,0 +1,115 @@
+"""The whole calibration: tight loops first, then an exercise of the engine to fit them to."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from commsched import files
+from commsched.calibrate import coding, exercise, links, traits
+from commsched.calibrate.exercise import Cell, Times
+from commsched.calibrate.fit import fit
+from commsched.codecs import CODECS
+from commsched.machine import Group, HeldOut, Machine
+from commsched.machine import file as machine_file
+from commsched.plan import Plan
+from commsched.run import agree
+from commsched.run.fabric import fabric
+from commsched.run.probe import Arena, together
+
+LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.5  # shares of the time
+ARENA = 64 * 2**20  # B that exchanges walk through: more than the caches hold
+STARTUP = 1e-4  # s, at the least: what the fit begins with
+
+# Called with the name of what begins and the share of the work that is done.
+Progress = Callable[[str, float], None]
+
+
+def calibrate(
+    comm: MPI.Intracomm, seconds: float, timeout: float, progress: Progress = lambda *_: None
+) -> Machine:
+    """A machine file's content for these ranks, measured in about so many seconds.
+
+    All ranks work at once, so that what they do to each other where they share cores is in it.
+    A third of the exercise's exchanges take no part in the fit: their errors are in `held_out`.
+    """
+    machine = _loops(comm, seconds, progress)
+    progress("exchanges of all kinds", LINKS + CODING + TRAITS)
+    jitter = machine.jitter  # which the exercise leaves out
+    cells = exercise.choose(machine, seconds * EXERCISE)
+    plan = exercise.make_plan(machine, cells)
+    times = exercise.measure(comm, plan, seconds * EXERCISE, timeout)
+    progress("fitting", 1.0)
+    text = ""
+    if comm.rank == 0:
+        machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
+        text = json.dumps(machine_file.to_data(replace(machine, jitter=jitter)))
+    together(comm)
+    text = agree.gather_text(text, comm)[0]
+    return machine_file.from_data(files.parse(text, "rank 0"), "rank 0")
+
+
+def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress) -> Machine:
+    """What tight loops find."""
+    here = fabric(comm)
+    where = agree.gather_text(socket.gethostname(), comm)
+    names = list(dict.fromkeys(where))
+    nodes = tuple(names.index(host) for host in where)
+    group = Group(ranks=tuple(range(comm.size)), nodes=nodes)
+    progress("links", 0.0)
+    arena = Arena(max(ARENA, links.SIZES[-1] * comm.size))
+    found = links.measure(comm, group, arena, seconds * LINKS)
+    progress("codecs", LINKS)
+    share = seconds * CODING / (6 * len(CODECS) + 1)
+    device = coding.device(comm, arena, lambda: share)
+    progress("jitter, progress, incast", LINKS + CODING)
+    source = f"measured {time.strftime('%Y-%m-%d')} on {', '.join(here.hosts[:4])}"
+    nic = found.nic
+    machine = Machine(
+        name="calibrated",
+        node_of_rank=nodes,
+        inside=replace(found.inside, source=source),
+        between=replace(found.between, source=source),
+        nic=None if nic is None else replace(nic, source=source),
+        overrides={n: replace(link, source=source) for n, link in found.overrides.items()},
+        startup=max(found.startup, STARTUP),
+        cores=here.cores,
+        device=replace(device, source=source),
+        fabric=here,
+        source=f"{source}, {comm.size} ranks, {here.mpi}",
+    )
+    return traits.added(comm, machine, arena, seconds * TRAITS)
+
+
+def _fitted(plan: Plan, cells: list[Cell], times: Times, beat: Callable[[], None]) -> Machine:
+    """The machine whose simulation of the plan is nearest to what was measured."""
+    held = exercise.held_out(cells)
+    machine = replace(plan.machine, native=_native(cells, times, ~held))
+    machine = fit(replace(plan, machine=machine), times, ~held, beat)
+    predicted = exercise.predict(replace(plan, machine=machine)).exchange
+    found = [
+        HeldOut(
+            name=cells[i].name, predicted=float(predicted[i]), measured=float(times.exchange[i])
+        )
+        for i in np.flatnonzero(held)
+    ]
+    return replace(machine, held_out=(*machine.held_out, *found))
+
+
+def _native(
+    cells: list[Cell], times: Times, fitted: npt.NDArray[np.bool_]
+) -> tuple[tuple[float, float], ...]:
+    """(bytes, seconds) of the MPI's own all-reduce."""
+    found = [
+        (float(cell.nbytes), float(seconds))
+        for cell, seconds, counts in zip(cells, times.exchange, fitted, strict=True)
+        if counts and cell.method == exercise.NATIVE
+    ]
+    sizes, seconds = np.array(sorted(found)).T
+    # A longer all-reduce takes no less time: what the noise says otherwise is levelled.
+    return tuple(zip(sizes.tolist(), np.maximum.accumulate(seconds).tolist(), strict=True))

@@ -1,0 +1,50 @@
+"""`commsched calibrate`: all ranks measure, rank 0 writes the machine file."""
+
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+from commsched.calibrate.main import Progress, calibrate
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.run import agree
+from commsched.run.measured import check_writable
+from commsched.run.session import check_timeout, guarded
+from commsched.run.watchdog import Watchdog, end_together, watchdog
+
+
+def calibrate_file(output: Path, seconds: float, timeout: float) -> None:
+    """Measure the machine with all ranks of the job; rank 0 writes the machine file."""
+    comm = MPI.COMM_WORLD
+    if not seconds > 0:
+        raise CommschedError(f"--seconds must be more than 0, got {seconds}")
+    check_timeout(timeout)
+    agree.check_launcher()
+    end_together("calibrate", timeout)
+    # One kind of measurement may take all of the time.
+    limit, options = timeout + seconds, "--timeout and --seconds"
+    with guarded(comm), watchdog(comm, "calibrate", limit, options) as dog:
+        agree.together(lambda: check_writable(output), comm)
+        machine = calibrate(comm, seconds, timeout, _progress(comm, dog))
+        dog.stage("writing the machine file")
+        if comm.rank == 0:
+            machine_file.write(output, machine)
+            print(f"{machine.source}; written to {output}")
+
+
+def _progress(comm: MPI.Intracomm, dog: Watchdog) -> Progress:
+    """Show what begins, and tell the watchdog."""
+    bar = None
+    if comm.rank == 0 and sys.stderr.isatty():
+        from tqdm import tqdm
+
+        bar = tqdm(total=100, unit="%", desc="calibrate")
+
+    def progress(what: str, share: float) -> None:
+        dog.stage(what)
+        if bar is not None:
+            bar.set_postfix_str(what)
+            bar.update(round(100 * share) - bar.n)
+
+    return progress

@@ -1,0 +1,172 @@
+"""What is not a link or a codec: jitter of compute, overlap by how progress is made, incast."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.codecs import CODECS
+from commsched.machine import Machine
+from commsched.methods.held import Gathered
+from commsched.run import agree, clock
+from commsched.run.clock import now
+from commsched.run.pacer import complete
+from commsched.run.probe import Arena, Exchanges, repeat, together
+from commsched.run.transfer import Exchange, begin
+from commsched.schedule import Goal, Round, Schedule
+
+TELLING = 0.1  # an overlap that lacks less than this is whole: more cannot be told
+WORK = 2e-3  # s of processor work whose jitter is measured
+TIMES = 20
+UNDER = 60e-3  # s of an exchange that is to be hidden
+INCAST = 131072  # B that each node sends to one
+
+
+def added(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) -> Machine:
+    """The machine with its jitter and overlap; what the model only tells is in `measured`."""
+    sigma = jitter(comm)
+    shares = progress(comm, arena, budget / 2)
+    found = {f"overlap, {mode}": share for mode, share in shares.items()}
+    found["clock uncertainty (us)"] = clocks(comm) * 1e6
+    fan = incast(comm, machine, arena, budget / 2)
+    if fan is not None:
+        found["incast of all nodes over one sender"] = fan
+    whole = shares["thread"] > 1 - TELLING
+    return replace(
+        machine,
+        jitter=sigma,
+        overlap=1.0 if whole else shares["thread"],
+        measured=found,
+    )
+
+
+def jitter(comm: MPI.Intracomm) -> float:
+    """Sigma of the logarithm of how long the same processor work takes; the median of the ranks.
+
+    One rank after the other, the others asleep: what ranks that share cores do to each other is no
+    jitter of theirs.
+    """
+    values = np.ones(2**14, np.float32)
+    found = 0.0
+    for rank in range(comm.size):
+        if rank == comm.rank:
+            loops, times = _loops(values), []
+            for _ in range(TIMES):
+                start = now()
+                _work(values, loops)
+                times.append(now() - start)
+            low, high = np.quantile(np.log(times), (0.16, 0.84))  # of a normal law: +- sigma
+            found = float(high - low) / 2
+        together(comm)
+    return float(np.median(agree.each(found, comm)))
+
+
+def _loops(values: np.ndarray) -> int:
+    start = now()
+    _work(values, 100)
+    return max(1, int(100 * WORK / max(now() - start, 1e-6)))
+
+
+def _work(values: np.ndarray, loops: int) -> None:
+    for _ in range(loops):
+        np.sqrt(values, out=values)
+
+
+def progress(comm: MPI.Intracomm, arena: Arena, budget: float) -> dict[str, float]:
+    """The share of an exchange that compute hides, by who makes progress and what computes.
+
+    "thread": a thread polls, as in `run`, while the rank waits for an accelerator; "thread, busy
+    cores": while the rank's processor computes; "none": nobody polls until the compute is over.
+    """
+    exchanges = Exchanges(comm, arena)
+    numel = _hidden_size(exchanges)
+    start = exchanges.beginner("ring", CODECS["dense"], numel)
+    alone = exchanges.seconds("ring", CODECS["dense"], numel, budget / 4)
+    modes: dict[str, Callable[[], None]] = {
+        "thread": lambda: _threaded(start(), lambda: time.sleep(alone)),
+        "thread, busy cores": lambda: _threaded(start(), lambda: _spin(alone)),
+        "none": lambda: _unpolled(start(), alone),
+    }
+    found = {}
+    for name, work in modes.items():
+        both = repeat(comm, budget / 4, work)
+        found[name] = float(np.clip((2 * alone - both) / alone, 0.0, 1.0))
+    return found
+
+
+def _hidden_size(exchanges: Exchanges) -> int:
+    """Elements whose exchange lasts about UNDER."""
+    numel = 2**16
+    while numel < len(exchanges.arena.values) // 4:
+        if exchanges.seconds("ring", CODECS["dense"], numel, 0.0) > UNDER / 2:
+            break
+        numel *= 2
+    return numel
+
+
+def _threaded(exchange: Exchange, compute: Callable[[], None]) -> None:
+    thread = threading.Thread(target=complete, args=(exchange,))
+    thread.start()
+    compute()
+    thread.join()
+
+
+def _unpolled(exchange: Exchange, seconds: float) -> None:
+    time.sleep(seconds)
+    complete(exchange)
+
+
+def _spin(seconds: float) -> None:
+    """Compute for so long, as numpy does: without the interpreter's lock."""
+    values, end = np.ones(2**14, np.float32), now() + seconds
+    while now() < end:
+        _work(values, 10)
+
+
+def incast(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) -> float | None:
+    """How much longer all nodes take to send to one at a time, measured, per one that sends alone.
+
+    None with fewer than three nodes. Ports that serve one message at a time take as many times
+    longer as there are senders.
+    """
+    group = machine.everyone
+    first = [members[0] for members in group.members]
+    if len(first) < 3:
+        return None
+    ranks = [r for r in first if group.nodes[r] not in machine.overrides]
+    part = comm.Split(0 if comm.rank in ranks else MPI.UNDEFINED, comm.rank)
+    assert isinstance(part, MPI.Intracomm)
+    times = [0.0, 0.0]
+    if comm.rank in ranks:
+        times = [_converge(part, n, arena, budget / 2) for n in (1, part.size - 1)]
+    together(comm)
+    one, all_ = agree.from_rank(ranks[0], times, comm)
+    return all_ / one
+
+
+def _converge(comm: MPI.Intracomm, senders: int, arena: Arena, budget: float) -> float:
+    """Median s in which `senders` send INCAST bytes each to the first rank at a time."""
+
+    def rounds() -> Iterator[Round]:
+        for src in range(1, senders + 1):
+            block = np.array([src])
+            yield Round(block, np.array([0]), block, block + 1, add=False, merged=1, waits=0)
+
+    schedule = Schedule(
+        name="incast", ranks=comm.size, blocks=comm.size, goal=Goal.ALL_GATHER, rounds=rounds
+    )
+
+    def work() -> None:
+        held = Gathered({comm.rank: arena.window(INCAST // 4)}, [])
+        complete(begin(schedule, held, comm, 0))
+        comm.Barrier()  # senders see no end of their own
+
+    return repeat(comm, budget, work)
+
+
+def clocks(comm: MPI.Intracomm) -> float:
+    """How uncertain the clocks of the ranks are among themselves, at the most: s."""
+    return agree.largest(clock.align(comm).uncertainty, comm)

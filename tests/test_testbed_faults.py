@@ -1,0 +1,134 @@
+"""Hosts that die and ports that vanish under calibrate and run: a prompt end, and nothing left."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.plan import file as plan_file
+from commsched.testbed import Testbed, network, system
+from commsched.testbed import bed as beds
+from commsched.testbed.hosts import home
+from commsched.timeline.parts import find
+from tests.launch import Ended, Single
+from tests.plans import graph, machine, plan
+
+REASON = system.lacking()
+needs_rights = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
+COMMAND = (sys.executable, "-m", "commsched", "testbed")
+HOSTS = 3
+UNDER_WAY = 1e6  # B through a host's port: more than what MPI moves to start
+
+
+@pytest.fixture
+def bed() -> Iterator[Testbed]:
+    """Hosts with one lane each, of a name that no other test has."""
+    name = f"fault-{os.getpid()}-{time.monotonic_ns() % 10**9}"
+    try:
+        yield Testbed.up(HOSTS, 1, ["100mbit"], name=name)
+    finally:
+        beds.down(name)
+
+
+def gone(name: str) -> bool:
+    """Whether nothing of a testbed is there, neither namespaces nor files."""
+    return name not in network.found() and not (home() / name).exists()
+
+
+def emptied(name: str) -> bool:
+    """Whether no process is left in a testbed, some time after the end."""
+    end = time.monotonic() + SECONDS
+    while (living := network.processes(network.found().get(name, []))) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not living
+
+
+def switch(bed: Testbed) -> str:
+    return network.namespace(bed.name, network.SWITCH)
+
+
+def host_dies(bed: Testbed) -> None:
+    network.kill([network.namespace(bed.name, "h2")])
+
+
+def port_vanishes(bed: Testbed) -> None:
+    subprocess.run(["ip", "-n", switch(bed), "link", "del", "h2"], check=True)
+
+
+def ended(bed: Testbed, words: list[str], fault: Callable[[Testbed], None]) -> Ended:
+    """How `commsched` with these words ends when a fault comes while it is under way."""
+    before = bed.counters()[1]
+    job_words = ["-n", str(HOSTS), sys.executable, "-m", "commsched", *words]
+    with Single(*COMMAND, "run", "--name", bed.name, "--", *job_words) as job:
+        job.until(lambda: bed.counters()[1].since(before).sent > UNDER_WAY, SECONDS)
+        fault(bed)
+        done = job.wait(SECONDS)
+        assert done.status != 0, done.output
+        assert not job.left()
+    assert emptied(bed.name)
+    assert "Traceback" not in done.output
+    return done
+
+
+def assert_said(done: Ended, sentence: str) -> None:
+    lines = done.output.replace("\0", "").splitlines()  # Open MPI leaves some
+    said = [line for line in lines if line.startswith("commsched: ")]
+    assert any(sentence in line for line in said), done.output
+
+
+@needs_rights
+def test_a_host_that_dies_ends_calibrate(bed, tmp_path):
+    words = ["calibrate", "-o", str(tmp_path / "m.json"), "--seconds", "20"]
+    assert_said(ended(bed, words, host_dies), "the job ended with status ")
+    assert list(tmp_path.iterdir()) == []
+    assert network.read(bed.name) == bed.spec
+    bed.down()
+    assert gone(bed.name)
+
+
+@needs_rights
+def test_a_port_that_vanishes_ends_calibrate(bed, tmp_path):
+    words = ["calibrate", "-o", str(tmp_path / "m.json"), "--seconds", "20"]
+    assert_said(ended(bed, words, port_vanishes), "a shaped port has vanished")
+    assert list(tmp_path.iterdir()) == []
+    bed.down()
+    assert gone(bed.name)
+
+
+def endless(folder: Path) -> list[str]:
+    """The words of a run that does not end by itself."""
+    made = plan(graph([20_000] * 3), machine(HOSTS, 1), ["ring+dense"])
+    plan_file.write(folder / "plan.json", made)
+    output = str(folder / "m.json")
+    return ["run", str(folder / "plan.json"), "-o", output, "--steps", "100000", "--timeout", "5"]
+
+
+@needs_rights
+def test_a_host_that_dies_ends_the_run_and_its_timeline_can_be_shown(bed, tmp_path, capsys):
+    assert_said(ended(bed, endless(tmp_path), host_dies), "the job ended with status ")
+    assert set(find(tmp_path / "m.json")) == set(range(HOSTS))
+    assert main(["show", str(tmp_path / "m.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "measured timeline of plan " in shown
+    assert f" on {HOSTS} ranks" in shown
+    assert "the run did not end; merged from what its ranks left" in shown
+
+
+@needs_rights
+def test_a_rate_of_0_is_refused_before_anything_is_made(capsys):
+    before = network.found()
+    for words in (
+        ["up", "--rate", "0mbit"],
+        ["run", "--rate", "h1=0kbit", "--", "-n", "1", "true"],
+    ):
+        assert main(["testbed", *words]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1
+        assert said[0].endswith("out of range; allowed is 100kbit to 100gbit, such as 200mbit")
+    assert network.found() == before
