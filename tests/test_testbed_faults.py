@@ -11,6 +11,7 @@ import pytest
 
 from commsched.cli.main import main
 from commsched.plan import file as plan_file
+from commsched.run.launcher import family, library
 from commsched.testbed import Testbed, network, system
 from commsched.testbed import bed as beds
 from commsched.testbed.hosts import home
@@ -20,6 +21,9 @@ from tests.plans import graph, machine, plan
 
 REASON = system.lacking()
 needs_rights = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+loses_hosts = pytest.mark.xfail(
+    family(library()) == "Open MPI", reason="prterun 5 can end with status 0 when it loses a host"
+)
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
 COMMAND = (sys.executable, "-m", "commsched", "testbed")
 HOSTS = 3
@@ -83,6 +87,7 @@ def assert_said(done: Ended, sentence: str) -> None:
 
 
 @needs_rights
+@loses_hosts
 def test_a_host_that_dies_ends_calibrate(bed, tmp_path):
     words = ["calibrate", "-o", str(tmp_path / "m.json"), "--seconds", "20"]
     assert_said(ended(bed, words, host_dies), "the job ended with status ")
@@ -110,6 +115,7 @@ def endless(folder: Path) -> list[str]:
 
 
 @needs_rights
+@loses_hosts
 def test_a_host_that_dies_ends_the_run_and_its_timeline_can_be_shown(bed, tmp_path, capsys):
     assert_said(ended(bed, endless(tmp_path), host_dies), "the job ended with status ")
     assert set(find(tmp_path / "m.json")) == set(range(HOSTS))

@@ -57,7 +57,7 @@ def ended(place: str, number: int, *words: str) -> Ended:
 
 
 def calibration(output: Path) -> list[str]:
-    return ["calibrate", "-o", str(output), "--seconds", "0.4", "--timeout", "1"]
+    return ["calibrate", "-o", str(output), "--seconds", "0.5", "--timeout", "2"]
 
 
 def running(folder: Path) -> list[str]:
@@ -80,20 +80,20 @@ def assert_rank_1_is_missed(done: Ended, what: str, option: str) -> None:
 
 
 def test_a_rank_that_is_stopped_during_calibrate_is_named(tmp_path):
-    done = ended("cell 2 ", signal.SIGSTOP, *calibration(tmp_path / "m.json"))
-    assert_rank_1_is_missed(done, "calibrate: cell ", "1.4 s (--timeout and --seconds)")
+    done = ended("codecs", signal.SIGSTOP, *calibration(tmp_path / "m.json"))
+    assert_rank_1_is_missed(done, "calibrate: ", "2.5 s (--timeout and --seconds)")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rank_that_is_killed_during_calibrate_ends_it(tmp_path):
-    ended("cell 2 ", signal.SIGKILL, *calibration(tmp_path / "m.json"))
+    ended("codecs", signal.SIGKILL, *calibration(tmp_path / "m.json"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rank_that_never_comes_keeps_nobody(tmp_path):
     done = ended("begin", signal.SIGSTOP, *running(tmp_path))
     said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
-    text = "commsched: rank {}: run: meeting all ranks: no progress for 5 s (--timeout)"
+    text = "commsched: rank {}: run: meeting all ranks: no progress for 4 s (--timeout)"
     assert sorted(said) == [text.format(0), text.format(2)]
 
 
@@ -105,14 +105,14 @@ def test_a_rank_that_is_stopped_before_the_start_of_a_run_is_named(tmp_path, sta
 
 def test_a_rank_that_is_stopped_after_its_last_step_is_named(tmp_path):
     done = ended("finish", signal.SIGSTOP, *running(tmp_path))
-    assert_rank_1_is_missed(done, "run: bringing the spans together: ", "5 s (--timeout)")
+    assert_rank_1_is_missed(done, "run: bringing the spans together: ", "4 s (--timeout)")
     assert len(list(tmp_path.glob("m.json.*"))) == 3
     assert not (tmp_path / "m.json").exists()
 
 
 def test_a_rank_that_is_stopped_when_all_is_done_keeps_nobody(tmp_path):
     done = ended("over", signal.SIGSTOP, *running(tmp_path))
-    assert "run: waiting for all ranks to exit: no progress for 5 s (--timeout)" in done.output
+    assert "run: waiting for all ranks to exit: no progress for 4 s (--timeout)" in done.output
     assert (tmp_path / "m.json").exists()
 
 

@@ -92,7 +92,7 @@ def _cells(machine: Machine, largest: int) -> list[Cell]:
             continue  # it does not fit this shape of machine
         if collective != "hierarchical" or machine.nodes > 1:
             more = [largest // part for part in BETWEEN] if collective == "native" else []
-            found += [Cell(f"{collective}+dense", n) for n in sorted([*sizes, *more])[::-1]]
+            found += [Cell(f"{collective}+dense", n) for n in sorted({*sizes, *more}, reverse=True)]
     for collective, codec in CODED:
         density = DENSITY if codec == "coo" else 1.0
         found += [Cell(f"{collective}+{codec}", n, density) for n in sizes[:-1]]

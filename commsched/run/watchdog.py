@@ -15,7 +15,7 @@ from commsched.run.communication import GRACE, say
 from commsched.units import seconds
 
 LOOK = 0.25  # s between looks: some 50 us each, which measurements do not feel
-MEETING = 5.0  # s that ranks may come apart to where they meet, however short the timeout
+MEETING = 4.0  # s that ranks may come apart to where they meet, however short the timeout
 PAUSE = 2e-3  # s between looks at the exit
 SHOWN = 8  # silent ranks that are named
 # The first number of a message; END is followed by the ranks that are silent.
