@@ -35,13 +35,15 @@ NATIVE = "native+dense"
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
 DENSITY = 0.05  # of what `coo` exchanges
 LARGEST = 16 * 2**20  # B of the largest bucket
-SIZES = (1, 8, 64)  # the largest divided by
-BETWEEN = (4, 32)  # and for the MPI's own, of which nothing but measured sizes is known
+SIZES = (1, 4, 16)  # the largest divided by
+BETWEEN = (2, 64)  # and for the MPI's own, of which nothing but measured sizes is known
 SMALL = 1024  # B of the smallest bucket
 WARM = 2  # steps that are dropped
 STEPS = 8  # that count, at the most
 LEAST = 3  # that count, at the least
-PACE = 0.5  # s of compute before an exchange, per second of it: some begin at once, some wait
+# s of compute after an exchange began, until the next one may begin: per second of it, and at the
+# least. Coding of the next one beside it would be measured with it, where ranks share cores.
+PAUSE, GAP = 1.3, 5e-3
 PART = 3  # one of so many cells is held out of the fit
 
 
@@ -76,8 +78,8 @@ def choose(machine: Machine, seconds: float) -> list[Cell]:
     largest = LARGEST
     while True:
         cells = _cells(machine, largest)
-        step = sum(_seconds(machine, cell) for cell in cells)
-        if step * (WARM + LEAST) * (1 + PACE) <= seconds or largest <= 2**16:
+        step = sum(_pause(machine, cell) for cell in cells)
+        if step * (WARM + LEAST) <= seconds or largest <= 2**16:
             return cells
         largest //= 2
 
@@ -92,15 +94,19 @@ def _cells(machine: Machine, largest: int) -> list[Cell]:
             continue  # it does not fit this shape of machine
         if collective != "hierarchical" or machine.nodes > 1:
             more = [largest // part for part in BETWEEN] if collective == "native" else []
-            found += [Cell(f"{collective}+dense", n) for n in sorted({*sizes, *more}, reverse=True)]
+            found += [Cell(f"{collective}+dense", n) for n in sorted({*sizes, *more})]
     for collective, codec in CODED:
         density = DENSITY if codec == "coo" else 1.0
-        found += [Cell(f"{collective}+{codec}", n, density) for n in sizes[:-1]]
+        found += [Cell(f"{collective}+{codec}", n, density) for n in sorted(sizes[:-1])]
     return found
 
 
 def _seconds(machine: Machine, cell: Cell) -> float:
     return price(find_method(cell.method), cell.spec, machine, machine.everyone).seconds
+
+
+def _pause(machine: Machine, cell: Cell) -> float:
+    return GAP + PAUSE * _seconds(machine, cell)
 
 
 def held_out(cells: Sequence[Cell]) -> npt.NDArray[np.bool_]:
@@ -110,9 +116,10 @@ def held_out(cells: Sequence[Cell]) -> npt.NDArray[np.bool_]:
 
 
 def make_plan(machine: Machine, cells: Sequence[Cell]) -> Plan:
-    """One layer and one launch per cell, in turn."""
+    """One layer and one launch per cell; backward, the first cell comes first."""
     layers: list[Layer] = []
     launches: list[Launch] = []
+    pause = 0.0
     for number, cell in enumerate(cells):
         law = Sparsity(law="uniform", density=cell.density) if cell.density < 1 else Sparsity()
         name = f"c{number}"
@@ -120,12 +127,13 @@ def make_plan(machine: Machine, cells: Sequence[Cell]) -> Plan:
         layers.append(
             Layer(
                 name=name,
-                after=(layers[-1].name,) if layers else (),
+                after=(f"c{number + 1}",) if number + 1 < len(cells) else (),
                 forward=0.0,
-                backward=PACE * _seconds(machine, cell),
+                backward=pause,
                 tensors=(tensor,),
             )
         )
+        pause = _pause(machine, cell)
         launches.append(
             Launch(
                 name=name,
@@ -133,13 +141,13 @@ def make_plan(machine: Machine, cells: Sequence[Cell]) -> Plan:
                 after=name,
                 method=cell.method,
                 stream="between" if machine.nodes > 1 else "inside",
-                priority=len(cells) - number,
+                priority=number,
             )
         )
     plan = Plan(
-        graph=Graph(name="exercise", layers=tuple(layers), source="made for calibration"),
+        graph=Graph(name="exercise", layers=tuple(reversed(layers)), source="for calibration"),
         machine=replace(machine, jitter=0.0),
-        launches=tuple(reversed(launches)),
+        launches=tuple(launches),
         params={"overlap": "backward"},
     )
     return plan_file.frozen(plan)

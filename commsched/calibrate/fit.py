@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from commsched.calibrate.exercise import Times, predict
+from commsched.calibrate.exercise import CODED, Times, predict
 from commsched.machine import CodecRate, Device, Link, Machine
 from commsched.plan import Plan
 
@@ -15,7 +15,7 @@ Factors = Mapping[str, float]
 
 NOISE = 0.05  # expected error of the logarithm of a measured time
 WEIGHTS = {"exchange": 1.0, "encode": 0.2, "decode": 0.2}
-SHORT = 3e-3  # s; times count the less, the shorter they are than this
+SHORT = 10e-3  # s; times count the less, the shorter they are than this
 ROUNDS = 8
 STEP = 0.02  # of a logarithm, for the slopes
 DONE = 0.003  # change of the logarithms that ends the search
@@ -32,7 +32,7 @@ FACTORS = {
     "bytes between": 0.1,
     "shared port": 0.1,
     "addition": 0.5,
-    "coding": 0.5,
+    **{f"coding {codec}": 0.5 for _, codec in CODED},
     "memory": 1.0,
 }
 
@@ -122,8 +122,11 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
 
 
 def _device(device: Device, factors: Factors) -> Device:
+    coding = [factors.get(f"coding {codec}", 1.0) for _, codec in CODED]
+    usual = float(np.exp(np.mean(np.log(coding))))  # of codecs that the exercise leaves out
+
     def rate(name: str, old: CodecRate) -> CodecRate:
-        times = factors.get("addition" if name == "dense" else "coding", 1.0)
+        times = factors.get("addition" if name == "dense" else f"coding {name}", usual)
         values = {k: times * getattr(old, k) for k in ("encode", "add", "decode", "fixed")}
         return replace(old, **values)
 
