@@ -1,9 +1,6 @@
 """`commsched demo`: plan, simulate, run on 4 ranks, compare, plot - the main job in one command."""
 
 import argparse
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -90,28 +87,7 @@ def run(plan: Plan, folder: Path, args: argparse.Namespace) -> timeline.Timeline
 
 
 def under_mpiexec(ranks: int, words: list[str]) -> None:
-    """Run a commsched command on real ranks; an interrupt or a timeout leaves no rank behind."""
-    from commsched.run.launcher import environment, find_mpiexec
+    """Run a commsched command on real ranks."""
+    from commsched.run.job import on_this_machine
 
-    command = [*find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "commsched", *words]
-    process = subprocess.Popen(command, env={**os.environ, **environment()}, start_new_session=True)
-    try:
-        status = process.wait(RUN_LIMIT)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        raise CommschedError(f"{words[0]} took more than {RUN_LIMIT:.0f} s") from None
-    except BaseException:
-        _end(process)
-        raise
-    if status != 0:
-        raise CommschedError(f"'{' '.join(command)}' ended with status {status}")
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the launcher, which ends its ranks; then whatever is left of the group."""
-    for what in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, what)
-            process.wait(5)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
+    on_this_machine(ranks, [sys.executable, "-m", "commsched", *words], RUN_LIMIT)

@@ -27,8 +27,7 @@ SPARSE = ("coo",)  # families that are for sparse gradients
 DENSITY = 0.05  # of the tensors that are dense by themselves, where the family is for sparse ones
 DENSE_SECONDS = 0.25  # that one ring all-reduce of a net lasts: long enough to measure
 COMPUTE = 1.0  # seconds of compute per second of that
-BUCKETS = 8  # per net; the first is smaller, as in PyTorch's DDP
-FIRST = 1 / 25
+BUCKETS = 8  # per net, at the most
 
 
 class Cell(NamedTuple):
@@ -52,17 +51,17 @@ class Scale:
     seconds: float  # of compute
 
 
-def fitting(net: str, machine: Machine) -> Scale:
-    """The scale at which a ring all-reduce of the net lasts DENSE_SECONDS, and compute as long."""
+def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale:
+    """The scale at which a ring all-reduce of the net lasts so long, and compute as long."""
     graph, ring = graph_file.load(net), find_method("ring+dense")
     sizes = np.array([2.0, 4.0]) * 2**20  # elements
     short, long = (
         price(ring, BucketSpec.uniform(int(n)), machine, machine.everyone).seconds for n in sizes
     )
     per_element = (long - short) / (sizes[1] - sizes[0])
-    numel = DENSE_SECONDS / per_element if per_element else graph.numel
+    numel = seconds / per_element if per_element else graph.numel
     compute = sum(sum(graph.seconds(layer, machine.device)) for layer in graph.layers)
-    return Scale(numel=numel / graph.numel, seconds=DENSE_SECONDS * COMPUTE / compute)
+    return Scale(numel=numel / graph.numel, seconds=seconds * COMPUTE / compute)
 
 
 def make_plan(cell: Cell, machine: Machine, scale: Scale) -> Plan:
@@ -77,7 +76,7 @@ def make_plan(cell: Cell, machine: Machine, scale: Scale) -> Plan:
     def choose(launch: Launch) -> Launch:
         return replace(launch, method=method)
 
-    made = launches(request, buckets(request, limit, limit * FIRST), choose)
+    made = launches(request, buckets(request, limit, limit), choose)
     return plan_file.frozen(replace(made, planner="validate"))
 
 

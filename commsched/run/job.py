@@ -1,0 +1,51 @@
+"""Start a job of ranks on this machine; an interrupt or a timeout leaves no rank behind."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from commsched.errors import CommschedError
+from commsched.run.launcher import environment, find_mpiexec
+
+LAST = 10  # lines of a quiet job that an error quotes
+
+
+def on_this_machine(ranks: int, argv: Sequence[str], limit: float, *, quiet: bool = False) -> str:
+    """Run a program on so many ranks for at most `limit` s; returns what it said where `quiet`.
+
+    A job that fails is an error, which quotes what a quiet one said last.
+    """
+    command = [*find_mpiexec(), "-n", str(ranks), *argv]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **environment()},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if quiet else None,
+        stderr=subprocess.STDOUT if quiet else None,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said = process.communicate(timeout=limit)[0] or ""
+    except subprocess.TimeoutExpired:
+        _end(process)
+        raise CommschedError(f"'{' '.join(argv)}' took more than {limit:g} s") from None
+    except BaseException:
+        _end(process)
+        raise
+    if process.returncode:
+        tail = "".join(f"\n{line}" for line in said.splitlines()[-LAST:])
+        raise CommschedError(f"'{' '.join(command)}' ended with status {process.returncode}{tail}")
+    return said
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End the launcher, which ends its ranks; then whatever is left of the group."""
+    for what in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, what)
+            process.wait(5)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue

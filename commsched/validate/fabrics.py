@@ -1,0 +1,130 @@
+"""Where plans are validated: this machine's shared memory, or hosts on a shaped testbed."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from commsched import timeline
+from commsched.errors import CommschedError
+from commsched.plan import Plan
+from commsched.run import launcher as found
+from commsched.run.job import LAST, on_this_machine
+from commsched.testbed import Completed, Launcher, Spec, Testbed
+from commsched.testbed.proof import crossing, missing
+
+SHARED = "shared"
+# Name -> rates of the ports; hosts and lanes per host are the user's.
+RATES = {
+    "100mbit": ("100mbit",),
+    "400mbit": ("400mbit",),
+    "1gbit": ("1gbit",),
+    "slow": ("400mbit", "h1=100mbit"),  # one host
+}
+FABRICS = (SHARED, *RATES)
+COMMSCHED = (sys.executable, "-m", "commsched")
+LIMIT = 300.0  # s that one job may last
+
+
+class Shape(NamedTuple):
+    """How many hosts a testbed has, and ranks on each."""
+
+    hosts: int
+    lanes: int
+
+    @property
+    def ranks(self) -> int:
+        """On all hosts; in shared memory as many."""
+        return self.hosts * self.lanes
+
+
+class Fabric(Protocol):
+    """A place that runs the ranks of a job."""
+
+    def run(self, *words: str) -> None:
+        """Run a commsched command on all ranks."""
+
+    def execute(self, plan: Plan, path: Path, output: Path, steps: int) -> timeline.Timeline:
+        """Run a plan and read its timeline; an error where bytes went around the links."""
+
+
+class Shared:
+    """Ranks on this machine."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._ranks = shape.ranks
+
+    def run(self, *words: str) -> None:
+        on_this_machine(self._ranks, [*COMMSCHED, *words], LIMIT, quiet=True)
+
+    def execute(self, plan: Plan, path: Path, output: Path, steps: int) -> timeline.Timeline:
+        self.run(*_run(path, output, steps))
+        return timeline.read(output)
+
+
+class Shaped:
+    """Ranks on a testbed that is up."""
+
+    def __init__(self, bed: Testbed) -> None:
+        self._bed = bed
+        self._launcher = launcher()
+
+    def run(self, *words: str) -> None:
+        self._completed(words)
+
+    def execute(self, plan: Plan, path: Path, output: Path, steps: int) -> timeline.Timeline:
+        done = self._completed(_run(path, output, steps))
+        measured = timeline.read(output)
+        spec = self._bed.spec
+        around = missing(crossing(plan, measured, spec), done.counters, spec.names)
+        if around:
+            raise CommschedError(around[0])
+        return measured
+
+    def _completed(self, words: Sequence[str]) -> Completed:
+        spec = self._bed.spec
+        argv = (*COMMSCHED, *words)
+        ranks = spec.hosts * spec.lanes
+        done = self._bed.run(
+            argv, ranks=ranks, launcher=self._launcher, timeout=LIMIT, variables=variables()
+        )
+        if done.status:
+            tail = "".join(f"\n{line}" for line in done.stderr.splitlines()[-LAST:])
+            raise CommschedError(f"'{' '.join(argv)}' ended with status {done.status}{tail}")
+        return done
+
+
+def _run(path: Path, output: Path, steps: int) -> tuple[str, ...]:
+    return ("run", str(path), "-o", str(output), "--steps", str(steps))
+
+
+@contextmanager
+def fabric(name: str, shape: Shape) -> Iterator[Fabric]:
+    """A fabric by its name in FABRICS; a testbed is taken down at the end."""
+    if name == SHARED:
+        yield Shared(shape)
+    else:
+        with Testbed.up(shape.hosts, shape.lanes, RATES[name]) as bed:
+            yield Shaped(bed)
+
+
+def checked(name: str, shape: Shape) -> None:
+    """Refuse a fabric that cannot be on hosts of this shape."""
+    if name != SHARED:
+        Spec.of(shape.hosts, shape.lanes, RATES[name])
+
+
+def launcher() -> Launcher:
+    """The mpiexec of the MPI that mpi4py loads, for a testbed."""
+    command = found.find_mpiexec()
+    family = found.family(found.library())
+    assert family is not None  # its mpiexec was found by it
+    return Launcher(family=family, command=tuple(command), variables=found.environment())
+
+
+def variables() -> dict[str, str]:
+    """Ranks find this `commsched` and this Python, also where no environment is activated."""
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    return {"PATH": os.pathsep.join(folders)}

@@ -1,0 +1,114 @@
+"""Calibrate each fabric, then predict and run each cell: the accuracy table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from commsched import timeline
+from commsched.machine import Machine
+from commsched.machine import file as machine_file
+from commsched.plan import file as plan_file
+from commsched.simulate import simulate
+from commsched.timeline import measure
+from commsched.timeline.compare import Comparison, compare
+from commsched.validate import table
+from commsched.validate.cells import DENSE_SECONDS, METHODS, Cell, fitting, make_plan
+from commsched.validate.fabrics import Fabric, Shape, fabric
+from commsched.validate.table import Row
+
+TABLE = "table.json"
+WARM = 1  # steps that are dropped
+
+# Called with a sentence when something begins, and with a row when it is done.
+Say = Callable[[str], None]
+Done = Callable[[Row], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which cells are validated, and how."""
+
+    fabrics: Sequence[str]
+    nets: Sequence[str]
+    families: Sequence[str]
+    shape: Shape
+    scale: float = 1.0  # of bytes and seconds
+    steps: int = 11  # of which the first is dropped
+    seconds: float = 20.0  # of calibration per fabric
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, fabric by fabric."""
+        return [Cell(f, n, m) for f in self.fabrics for n in self.nets for m in self.families]
+
+
+def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
+    """The table's rows, in order; `folder` keeps machines, plans, timelines and finished rows.
+
+    A row whose plan is still the same is not run again, so that an interrupted validation goes on.
+    """
+    path = folder / TABLE
+    rows = {row.cell: row for row in table.read(path)} if path.exists() else {}
+    for name in wanted.fabrics:
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        with fabric(name, wanted.shape) as found:
+            machine = _machine(found, place / "machine.json", wanted, say)
+            for cell in wanted.cells:
+                if cell.fabric == name:
+                    row = _row(cell, machine, found, place, wanted, rows.get(cell))
+                    rows[cell] = row
+                    table.write(path, rows.values())
+                    done(row)
+    return [rows[cell] for cell in wanted.cells]
+
+
+def _machine(found: Fabric, path: Path, wanted: Wanted, say: Say) -> Machine:
+    if not path.exists():
+        say(f"calibrating {path.parent.name} ({wanted.seconds:g} s)")
+        found.run("calibrate", "-o", str(path), "--seconds", str(wanted.seconds))
+    return machine_file.read(path)
+
+
+def _row(
+    cell: Cell, machine: Machine, found: Fabric, place: Path, wanted: Wanted, old: Row | None
+) -> Row:
+    """Predict the cell, then run it; the row that is there already where it is of this plan."""
+    scale = fitting(cell.net, machine, DENSE_SECONDS * wanted.scale)
+    plan = make_plan(cell, machine, scale)
+    if old is not None and old.plan == plan.hash:
+        return old
+    path = place / f"{cell.name}.plan.json"
+    plan_file.write(path, plan)
+    predicted = simulate(plan, wanted.steps).timeline()
+    timeline.write(place / f"{cell.name}.predicted.json", predicted)
+    measured = found.execute(plan, path, place / f"{cell.name}.measured.json", wanted.steps)
+    both = compare(predicted, measured, WARM)
+    iterations = measure.iteration_seconds(measured)[measure.settled(measured, WARM)]
+    low, middle, high = np.quantile(iterations, (0.1, 0.5, 0.9)).tolist()
+    return Row(
+        fabric=cell.fabric,
+        net=cell.net,
+        family=cell.family,
+        method=METHODS[cell.family],
+        ranks=machine.size,
+        nbytes=4.0 * plan.graph.numel,
+        plan=plan.hash,
+        predicted=both.iteration.predicted,
+        measured=both.iteration.measured,
+        spread=(high - low) / middle,
+        collectives=tuple(
+            (o.seconds.predicted, o.seconds.measured)
+            for o in both.operations
+            if measure.is_communication(o.stream)
+        ),
+        hidden=(_hidden(both, "predicted"), _hidden(both, "measured")),
+    )
+
+
+def _hidden(both: Comparison, side: str) -> float:
+    """Share of the communication that passes under compute."""
+    hidden, exposed = getattr(both.hidden, side), getattr(both.exposed, side)
+    return float(hidden / (hidden + exposed)) if hidden + exposed else 1.0
