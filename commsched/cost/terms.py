@@ -69,7 +69,8 @@ class Load:
     def size(self, share: float, merged: Ints) -> Size:
         """Messages of `share` of all blocks that sum `merged` ranks, (rounds,).
 
-        The expected bytes of a run are a header and a part that adds up over runs.
+        The expected bytes of a run are a header and a part that adds up over runs, nearly so where
+        an index is coded.
         """
         if self._payload.sizes is not None:
             packets = float(np.sum(self._payload.sizes()))
