@@ -33,7 +33,7 @@ class Bitmap(Codec):
         size = bitmap_bytes(len(values))
         packet = fresh(TAG, len(index), size + 4 * len(index))
         packet[HEADER : HEADER + size] = pack_flags(flags)
-        packet[HEADER + size :].view(np.float32)[:] = values[index]
+        packet[HEADER + size :].view(np.float32)[:] = values.take(index)
         return packet
 
     def decode(self, packet: Array, out: Array) -> None:

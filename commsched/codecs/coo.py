@@ -31,7 +31,7 @@ class Coo(Codec):
         packet[:HEADER].view(np.int64)[:] = (TAG, len(index))
         body = packet[HEADER:]
         body[: 4 * len(index)].view(np.int32)[:] = index
-        body[4 * len(index) :].view(np.float32)[:] = values[index]
+        body[4 * len(index) :].view(np.float32)[:] = values.take(index)
         return packet
 
     def decode(self, packet: Array, out: Array) -> None:

@@ -56,7 +56,7 @@ class Elias(Codec):
             flags = np.zeros(_high_bits(numel, count, width), np.bool_)
             flags[(index >> width) + np.arange(count)] = True
             packed[low:] = pack_flags(flags)
-        packet[HEADER + size :].view(np.float32)[:] = values[index]
+        packet[HEADER + size :].view(np.float32)[:] = values.take(index)
         return packet
 
     def decode(self, packet: Array, out: Array) -> None:
