@@ -74,7 +74,7 @@ def test_a_lossy_codec_is_used_only_where_it_is_allowed():
 
 def test_sparse_gradients_travel_as_lists_and_dense_ones_do_not():
     on = machine(4, 1)
-    for density, dense in ((0.001, False), (0.9, True)):
+    for density, dense in ((0.001, False), (0.99, True)):
         (launch,) = make_plan(Request(graph=sparse(density), machine=on)).launches
         assert launch.method.endswith("+dense") == dense
 

@@ -37,12 +37,12 @@ class Bitmap(Codec):
         return packet
 
     def decode(self, packet: Array, out: Array) -> None:
-        index, values = self._open(packet, len(out))
+        index, values = self.open(packet, len(out))
         out.fill(0)
         out[index] = values
 
     def add(self, packet: Array, out: Array) -> None:
-        index, values = self._open(packet, len(out))
+        index, values = self.open(packet, len(out))
         out[index] += values  # indices are distinct
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
@@ -51,7 +51,7 @@ class Bitmap(Codec):
         return found
 
     @staticmethod
-    def _open(packet: Array, numel: int) -> tuple[Array, Array]:
+    def open(packet: Array, numel: int) -> tuple[Array, Array]:
         """Split a packet into indices and values, both (nnz,)."""
         what = f"a bitmap of {numel} elements"
         count, end = count_of(packet, TAG, numel, what), HEADER + bitmap_bytes(numel)
