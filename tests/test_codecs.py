@@ -219,6 +219,33 @@ def test_a_golden_coordinate_list():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "packet"),
+    [
+        ("bitmap", "424d4150 00000000 02000000 00000000 12 0000c03f 000000c0"),
+        # 5 elements are one block, and shorter than a whole one: its bit, its values
+        (
+            "block",
+            "424c434b 00000000 01000000 00000000 01 00000000 0000c03f 00000000 00000000 000000c0",
+        ),
+        # one byte per bitmap, no low bits: 5 / 2 is below 4
+        ("elias", "454c4941 53000000 02000000 00000000 12 0000c03f 000000c0"),
+    ],
+)
+def test_golden_packets(name, packet):
+    values = np.array([0, 1.5, 0, 0, -2], np.float32)
+    assert encoded(name, values).tobytes() == bytes.fromhex(packet)
+
+
+def test_a_golden_elias_fano_list():
+    values = np.zeros(100, np.float32)
+    values[[3, 40, 99]] = 1.0
+    # 100 / 3: 5 low bits of 3, 8 and 3 as planes; high parts 0, 1 and 3 as bits 0, 2 and 5
+    planes, high, ones = "05050002 00", "25", "0000803f" * 3
+    want = f"454c4941 53000000 03000000 00000000 {planes} {high} {ones}"
+    assert encoded("elias", values).tobytes().hex() == bytes.fromhex(want).hex()
+
+
 def coo(index: list[int], tag: int = TAG, count: int | None = None) -> np.ndarray:
     head = np.array([tag, len(index) if count is None else count], np.int64)
     ones = np.ones(len(index), np.float32)

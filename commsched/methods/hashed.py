@@ -38,8 +38,7 @@ class Partition:
         """Coordinate lists of (numel,) values, one per part, by place in the part."""
         index = np.flatnonzero(values != 0)
         order, ends = grouped(index, len(self.owned))
-        index = index[order]
-        place, kept = self.place.take(index), values.take(index)
+        place, kept = self.place.take(index).take(order), values.take(index).take(order)
         return [coo.pack(place[a:b], kept[a:b]) for a, b in pairwise(ends)]
 
 
