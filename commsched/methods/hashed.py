@@ -38,7 +38,8 @@ class Partition:
         """Coordinate lists of (numel,) values, one per part, by place in the part."""
         index = np.flatnonzero(values != 0)
         order, ends = grouped(index, len(self.owned))
-        place, kept = self.place.take(index).take(order), values.take(index).take(order)
+        place: Array = self.place.take(index).take(order)  # looked up in ascending order
+        kept: Array = values.take(index).take(order)
         return [coo.pack(place[a:b], kept[a:b]) for a, b in pairwise(ends)]
 
 
