@@ -1,6 +1,6 @@
 """How a bucket is summed: one or more exchanges with local work between them."""
 
-from commsched.methods.base import Choice, Method, Phase
+from commsched.methods.base import Choice, Ends, Method, Phase
 from commsched.methods.direct import Direct, illegal
 from commsched.methods.held import Held, hold
 from commsched.methods.payload import Payload
@@ -10,6 +10,7 @@ __all__ = [
     "METHODS",
     "Choice",
     "Direct",
+    "Ends",
     "Held",
     "Method",
     "Payload",
