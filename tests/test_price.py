@@ -75,7 +75,7 @@ def test_every_visible_route_has_a_closed_form():
     block=st.integers(0, 10**4),
     link=links,
     rate=rates,
-    codec=st.sampled_from(list(CODECS)),
+    codec=st.sampled_from([name for name in CODECS if CODECS[name].addable]),
 )
 def test_on_equal_links_a_closed_form_is_what_is_played(name, ranks, block, link, rate, codec):
     spec = BucketSpec.uniform(16 * ranks * block, 0.03 if codec == "coo" else 1.0)
