@@ -32,17 +32,19 @@ class Registry(Mapping[str, T]):
 
         return register
 
-    def family(self, standard: str) -> Callable[[Maker[T]], Maker[T]]:
+    def family(self, standard: str, listed: bool = True) -> Callable[[Maker[T]], Maker[T]]:
         """Register the decorated maker of plug-ins that are called FAMILY:PARAMETER:...
 
-        `standard` is the one that is listed, and what the bare family name stands for.
+        `standard` is what the bare family name stands for, and the one of the family that is
+        listed, if any is.
         """
         family = standard.partition(":")[0]
 
         def register(make: Maker[T]) -> Maker[T]:
             assert family not in self._families, f"two families of {self.kind}s: {family!r}"
             self._families[family] = standard, make
-            self.add(standard)(make(standard.split(":")[1:]))
+            if listed:
+                self.add(standard)(make(standard.split(":")[1:]))
             return make
 
         return register
@@ -57,7 +59,7 @@ class Registry(Mapping[str, T]):
             return None
         standard, make = self._families[family]
         if not colon:
-            return items[standard]
+            return self._find(standard)
         if name not in self._made:
             try:
                 self._made[name] = make(rest.split(":"))

@@ -18,8 +18,11 @@ class IndexCode(ABC):
     decode_traffic: float = 0.0
 
     @abstractmethod
-    def encode(self, index: Array, numel: int) -> tuple[Array, Array]:
-        """The written form, and the ascending indices that a reader will find in it."""
+    def encode(self, index: Array, numel: int, key: int) -> tuple[Array, Array]:
+        """The written form, and the ascending indices that a reader will find in it.
+
+        `key` is the run's key of random numbers, 64 bits, for codes that draw.
+        """
 
     @abstractmethod
     def decode(self, part: Array, numel: int) -> Array:
@@ -40,7 +43,7 @@ class Plain(IndexCode):
     name = "int32"
     lossless = True
 
-    def encode(self, index: Array, numel: int) -> tuple[Array, Array]:
+    def encode(self, index: Array, numel: int, key: int) -> tuple[Array, Array]:
         return index.astype(np.int32).view(np.uint8), index
 
     def decode(self, part: Array, numel: int) -> Array:

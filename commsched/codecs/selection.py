@@ -9,6 +9,7 @@ from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.dense import Dense
 from commsched.codecs.index import IndexCode, Plain
 from commsched.errors import CommschedError
+from commsched.kernels.random import run_key
 from commsched.plan.bucket import BucketSpec
 
 HEADER = 24  # B: tag, values that travel, bytes of the index part; little-endian 64-bit words
@@ -60,7 +61,7 @@ class Selection(Codec):
         index = self.select(values, state, start)
         if not np.isfinite(values[index]).all():
             return np.array([TAG, BROKEN, 0], np.int64).view(np.uint8)
-        part, index = self._index.encode(index, len(values))
+        part, index = self._index.encode(index, len(values), run_key(state, start))
         body = self._value.encode(values[index], state, start).view(np.uint8)
         head = np.array([TAG, len(index), len(part)], np.int64).view(np.uint8)
         return np.concatenate([head, part, body])
