@@ -21,7 +21,7 @@ def find_method(name: str) -> Method:
     if plus:
         COLLECTIVES[collective]
         return Direct(collective, codec)
-    if name in METHODS:
+    if name.partition(":")[0] in METHODS or name in METHODS:
         return METHODS[name]
     pairs = "COLLECTIVE+CODEC such as 'ring+dense'"
     known = ", ".join(METHODS) or "none registered"
