@@ -54,8 +54,8 @@ def largest(values: Array, count: int) -> Array:
 
 def first_of(values: Array, index: Array, count: int) -> Array:
     """Of the elements at `index`, ascending, the `count` largest: (<= count,)."""
-    if len(index) <= count:
-        return index
+    if len(index) <= count or count == 0:
+        return index[:count]
     module = module_of(values)
     words = magnitudes(values[index])
     at = len(words) - count
