@@ -30,6 +30,7 @@ MORE = (
     "qsgd:8",
     "quant:2",
     "quant:4",
+    "quant:8:nearest",
     "sign:sum",
     "topk:0.1/fp16",
     "topk:0.1/qsgd:4",

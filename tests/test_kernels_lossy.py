@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.kernels import bits, eightbit, rangefloat, select
+from commsched.kernels import bits, eightbit, half, rangefloat, select
 from commsched.kernels.finite import finite
 from commsched.kernels.random import Dither, hashes, run_key
 from tests.test_codecs import round_trip
@@ -101,6 +101,28 @@ def test_a_power_of_two_lifts_small_gradients_into_the_range():
     assert not round_trip("fp8:e4m3", values).any()
     error = np.abs(round_trip("fp8:e4m3:20", values) - values)
     assert (error <= 2.0**-4 * np.abs(values) + 2.0**-30).all()
+
+
+@given(
+    values=st.lists(
+        st.one_of(
+            st.floats(width=16),
+            st.floats(width=32),
+            st.floats(-(2.0**-13), 2.0**-13, width=32),
+            st.just(65519.9),
+        )
+    )
+)
+def test_halves_are_rounded_as_numpy_rounds_them_but_for_saturation(values):
+    values = np.array(values, np.float32)
+    with np.errstate(over="ignore"):
+        wanted = values.astype(np.float16)
+    big = np.isinf(wanted) & np.isfinite(values)
+    wanted[big] = np.copysign(np.float16(65504), values[big])
+    got = half.to_fp16(values)
+    number = ~np.isnan(values)
+    np.testing.assert_array_equal(got[number], wanted.view(np.uint16)[number])
+    assert np.isnan(half.from_fp16(got)[~number]).all()
 
 
 # --- Bits, random numbers, selection. ---

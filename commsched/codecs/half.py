@@ -23,7 +23,7 @@ class Half(Codec):
     decode_traffic = 1.5  # read 2, write 4, per 4 B of values
 
     def __init__(
-        self, name: str, narrow: Callable[[Array], Array], widen: Callable[[Array], Array]
+        self, name: str, narrow: Callable[[Array], Array], widen: Callable[..., Array]
     ) -> None:
         self.name = name
         self._narrow = narrow
@@ -33,7 +33,7 @@ class Half(Codec):
         return self._narrow(values)
 
     def decode(self, packet: Array, out: Array) -> None:
-        out[:] = self._widen(self._words(packet, out))
+        self._widen(self._words(packet, out), out)
 
     def add(self, packet: Array, out: Array) -> None:
         out += self._widen(self._words(packet, out))

@@ -25,19 +25,20 @@ class OneBit(Blockwise):
 
     def code(self, values: Array, dither: Array | None) -> tuple[Array, Array]:
         negative = values < 0
+        # |x| + x is twice a positive value, and |x| - x twice a negative one's magnitude.
         total = values.sum(axis=1, dtype=np.float64)
-        below = np.where(negative, values, np.float32(0)).sum(axis=1, dtype=np.float64)
-        count = negative.sum(axis=1)
-        width = values.shape[1]
-        means = np.stack(
-            [(total - below) / np.maximum(width - count, 1), below / np.maximum(count, 1)], axis=1
-        )
-        broken = ~np.isfinite(total) | ~np.isfinite(below)
+        size = np.abs(values).sum(axis=1, dtype=np.float64)
+        count = np.count_nonzero(negative, axis=1)
+        above = (size + total) / 2 / np.maximum(values.shape[1] - count, 1)
+        below = (total - size) / 2 / np.maximum(count, 1)
+        means = np.stack([above, below], axis=1)
+        broken = ~np.isfinite(size)
         means[broken] = np.nan
         return means, negative
 
     def value(self, codes: Array, scales: Array, out: Array) -> None:
-        out[...] = np.where(codes, scales[:, 1:], scales[:, :1])
+        out[...] = scales[:, :1]
+        np.copyto(out, scales[:, 1:], where=codes.view(np.bool_))
 
 
 CODECS.add("onebit")(OneBit())

@@ -19,7 +19,7 @@ def pack(codes: Array, width: int) -> Array:
     """
     module = module_of(codes)
     if width == 8:
-        return codes.astype(np.uint8)
+        return codes.astype(np.uint8, copy=False)
     if width in (1, 2, 4):
         per = 8 // width
         padded = codes.astype(np.uint8)
@@ -53,8 +53,9 @@ def _pack_any(codes: Array, width: int) -> Array:
 def unpack(packed: Array, count: int, width: int) -> Array:
     """The first `count` codes again: (count,) uint8, or uint32 for widths above 8."""
     module = module_of(packed)
+    packed = packed[: packed_bytes(count, width)]
     if width == 8:
-        return packed[:count]
+        return packed
     if width == 1:
         return module.unpackbits(packed, count=count, bitorder="little")
     if width in (2, 4):

@@ -5,7 +5,7 @@ import numpy as np
 from commsched.kernels.modules import Array, module_of
 from commsched.kernels.random import Dither
 
-CHUNK = 1 << 16  # elements at a time: masks and magnitudes stay in the cache
+CHUNK = 1 << 17  # elements at a time: masks and magnitudes stay in the cache
 SAMPLE = 1 << 15  # elements that a sampled threshold looks at: 6 % off at 1 %
 MAGNITUDE = np.int32(0x7FFFFFFF)
 TINY = np.float32(2.0**-149)  # below every magnitude but zero
