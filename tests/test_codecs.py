@@ -1,4 +1,9 @@
-"""Every codec takes the same exam by being registered; what the formats promise one by one."""
+"""Every codec takes the same exam by being registered; what the formats promise one by one.
+
+What lossy codecs promise beyond it is in test_codecs_lossy.py.
+"""
+
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +14,6 @@ from commsched.codecs import CODECS
 from commsched.codecs.coo import HEADER, TAG
 from commsched.errors import CommschedError
 from commsched.ir import Sparsity
-from commsched.kernels import bits
 from commsched.machine import CodecRate, Device
 from commsched.plan import BucketSpec
 from tests.supports import SUPPORTS, gradient
@@ -17,6 +21,8 @@ from tests.supports import SUPPORTS, gradient
 NAMES = list(CODECS)
 EXACT = [name for name in NAMES if CODECS[name].lossless]
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}  # largest relative error of a normal number
+NEAR = [name for name in NAMES if name in EXACT or name in ROUNDING]  # right on small numbers
+ADDABLE = [name for name in NAMES if CODECS[name].addable]
 LARGEST = {"fp16": 65504.0, "bf16": 3.3895e38}
 DEVICE = Device(name="d", memory=1e9, bandwidth=1e9, flops=1e9)
 
@@ -71,21 +77,17 @@ def test_a_rounding_codec_errs_by_less_than_its_last_bit(name, values):
     assert (error <= ROUNDING[name] * np.abs(values.astype(np.float64)) + smallest).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ADDABLE)
 @given(values=values32)
 def test_what_was_decoded_encodes_to_the_same_packet(name, values):
-    if not CODECS[name].addable:
-        pytest.skip("only sums of partial sums are encoded again")
     packet = encoded(name, np.array(values, np.float32))
     again = encoded(name, decoded(name, packet, len(values)))
     np.testing.assert_array_equal(again, packet)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ADDABLE)
 @given(values=values32, cut=st.integers(0, 60))
 def test_runs_that_were_coded_apart_are_coded_together_without_further_loss(name, values, cut):
-    if not CODECS[name].addable:
-        pytest.skip("only sums of partial sums are encoded again")
     runs = np.split(np.array(values, np.float32), [min(cut, len(values))])
     joined = np.concatenate([round_trip(name, run) for run in runs])
     np.testing.assert_array_equal(round_trip(name, joined), joined)
@@ -107,7 +109,8 @@ def test_adding_a_packet_is_decoding_and_adding(name, numel, seed, density):
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_are_predicted_exactly_where_the_support_is_known(name, numel):
     full = np.arange(1, numel + 1, dtype=np.float32)
-    assert encoded(name, full).nbytes == expected_bytes(name, BucketSpec.uniform(numel))
+    if CODECS[name].lossless or CODECS[name].fixed:
+        assert encoded(name, full).nbytes == expected_bytes(name, BucketSpec.uniform(numel))
     if CODECS[name].fixed:
         empty = np.zeros(numel, np.float32)
         assert encoded(name, empty).nbytes == expected_bytes(name, BucketSpec.uniform(numel, 0.5))
@@ -139,7 +142,7 @@ def test_bytes_are_predicted_in_expectation_for_random_supports(name, law):
     assert abs(np.mean(sizes) - expected_bytes(name, spec)) <= slack
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ADDABLE)
 def test_bytes_of_a_sum_are_predicted_in_expectation(name):
     numel, draws, ranks = 4000, 200, 3
     law = Sparsity(law="uniform", density=0.1)
@@ -155,7 +158,7 @@ def test_bytes_of_a_sum_are_predicted_in_expectation(name):
     assert abs(np.mean(sizes) - expected_bytes(name, spec, merged=ranks)) <= slack
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NEAR)
 def test_a_broken_gradient_is_seen_after_the_exchange(name):
     values = np.array([1.0, np.nan, np.inf, -np.inf, 0.0, 2.0], np.float32)
     got = round_trip(name, values)
@@ -164,7 +167,7 @@ def test_a_broken_gradient_is_seen_after_the_exchange(name):
     np.testing.assert_array_equal(got, 2 * values)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NEAR)
 def test_a_run_in_the_middle_of_a_bucket_is_coded_alone(name):
     bucket = np.arange(20, dtype=np.float32)
     got = np.zeros(20, np.float32)
@@ -175,7 +178,7 @@ def test_a_run_in_the_middle_of_a_bucket_is_coded_alone(name):
     np.testing.assert_array_equal(bucket, np.arange(20))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NEAR)
 def test_a_packet_is_read_wherever_it_lies_in_a_message(name):
     values = np.array([0, 3, 0, -4, 5], np.float32)
     packet = encoded(name, values)
@@ -397,14 +400,6 @@ def test_an_elias_packet_is_never_larger_than_a_list_a_bitmap_or_dense_values(su
     assert size <= len(encoded("coo", values)) or count < 8  # a byte is not filled
 
 
-@given(count=st.integers(0, 300), width=st.integers(0, 31), seed=st.integers(0, 9))
-def test_planes_of_low_bits_give_back_the_integers(count, width, seed):
-    values = np.random.default_rng(seed).integers(0, 1 << width, count)
-    packed = np.empty(bits.planes_bytes(count, width), np.uint8)
-    bits.pack_planes(values, width, packed)
-    np.testing.assert_array_equal(bits.unpack_planes(packed, count, width), values)
-
-
 @pytest.mark.parametrize("name", HEADED)
 @given(numel=st.integers(1, 3000), seed=st.integers(0, 99), density=st.floats(0.001, 1.0))
 def test_one_law_for_parts_and_whole_of_a_bucket(name, numel, seed, density):
@@ -430,7 +425,6 @@ def test_long_runs_of_blocks_are_predicted_from_some_of_them():
 
 
 def test_an_unknown_codec_is_named_with_the_known_ones():
-    with pytest.raises(
-        CommschedError, match="no codec named 'fp9'; known: bf16, bitmap, block, coo, dense, elias"
-    ):
-        CODECS["fp9"]
+    known = f"no codec named 'fp17'; known: {', '.join(NAMES)}"
+    with pytest.raises(CommschedError, match=re.escape(known)):
+        CODECS["fp17"]

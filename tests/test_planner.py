@@ -58,7 +58,7 @@ def test_no_allowed_method_is_cheaper_than_the_chosen(sizes):
     for launch in made.launches:
         spec = made.spec(launch)
         for method in legal_methods(group):
-            if method.lossless or method.codec.name == "fp16":
+            if method.lossless or getattr(method, "codec", method).name == "fp16":
                 assert method_seconds(
                     method, spec, made.machine, group
                 ) >= launch.reason.seconds * (1 - 1e-9)
@@ -70,6 +70,16 @@ def test_a_lossy_codec_is_used_only_where_it_is_allowed():
     (half,) = make_plan(Request(graph=net, machine=on, bucket=1e9, lossy=("bf16",))).launches
     assert dense.method.endswith("+dense")
     assert half.method.endswith("+bf16")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "chosen"),
+    [("topk:0.0010", "+topk:0.001"), ("qsgd", "+qsgd:4"), ("powersgd:01", "powersgd:1")],
+)
+def test_what_is_allowed_may_have_parameters(allowed, chosen):
+    net, on = graph([10**7]), machine(2, 1)
+    (launch,) = make_plan(Request(graph=net, machine=on, bucket=1e9, lossy=(allowed,))).launches
+    assert launch.method.endswith(chosen)
 
 
 def test_sparse_gradients_travel_as_lists_and_dense_ones_do_not():

@@ -24,7 +24,10 @@ from commsched.schedule import Goal, Schedule
 
 DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)
 LINK = Link(latency=5e-6, overhead=1e-6, per_byte=1e-10)
-ADDITIVE = ("bf16", "coo", "dense", "fp16")  # bytes of a run: a header, and what adds up over runs
+# Bytes of a run: a header, and what adds up over runs.
+ADDITIVE = [
+    name for name in CODECS if CODECS[name].addable and (CODECS[name].fixed or name == "coo")
+]
 LOGARITHMIC = {"doubling", "halving-doubling", "tree"}
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
-from commsched.kernels.bits import bitmap_bytes, pack_flags
+from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x50_41_4D_42  # "BMAP"
@@ -30,7 +30,7 @@ class Bitmap(Codec):
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         flags = values != 0
         index = np.flatnonzero(flags)
-        size = bitmap_bytes(len(values))
+        size = packed_bytes(len(values))
         packet = fresh(TAG, len(index), size + 4 * len(index))
         packet[HEADER : HEADER + size] = pack_flags(flags)
         packet[HEADER + size :].view(np.float32)[:] = values.take(index)
@@ -54,7 +54,7 @@ class Bitmap(Codec):
     def open(packet: Array, numel: int) -> tuple[Array, Array]:
         """Split a packet into indices and values, both (nnz,)."""
         what = f"a bitmap of {numel} elements"
-        count, end = count_of(packet, TAG, numel, what), HEADER + bitmap_bytes(numel)
+        count, end = count_of(packet, TAG, numel, what), HEADER + packed_bytes(numel)
         require(len(packet) == end + 4 * count, packet, what)
         return flagged(packet, HEADER, numel, count, what), packet[end:].view(np.float32)
 

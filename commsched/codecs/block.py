@@ -5,7 +5,7 @@ import numpy as np
 from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
-from commsched.kernels.bits import bitmap_bytes, pack_flags
+from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x4B_43_4C_42  # "BLCK"
@@ -38,7 +38,7 @@ class Block(Codec):
         tail = len(values) % BLOCK if len(kept) < len(ids) else 0
         index = _index_bytes(len(ids), blocks)
         packet = fresh(TAG, len(ids), index + 4 * (BLOCK * len(kept) + tail))
-        if index == bitmap_bytes(blocks):
+        if index == packed_bytes(blocks):
             packet[HEADER : HEADER + index] = pack_flags(flags)
         else:
             packet[HEADER : HEADER + index].view(np.int32)[:] = ids
@@ -84,7 +84,7 @@ class Block(Codec):
         count = count_of(packet, TAG, blocks, what)
         index = _index_bytes(count, blocks)
         require(len(packet) >= HEADER + index, packet, what)
-        if index == bitmap_bytes(blocks):
+        if index == packed_bytes(blocks):
             ids = flagged(packet, HEADER, blocks, count, what)
         else:
             ids = packet[HEADER : HEADER + index].view(np.int32)
@@ -98,7 +98,7 @@ class Block(Codec):
 
 
 def _index_bytes(count: int, blocks: int) -> int:
-    return min(4 * count, bitmap_bytes(blocks))
+    return min(4 * count, packed_bytes(blocks))
 
 
 def _hit(values: Array) -> Array:

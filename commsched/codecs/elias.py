@@ -5,13 +5,7 @@ import numpy as np
 from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
-from commsched.kernels.bits import (
-    bitmap_bytes,
-    pack_flags,
-    pack_planes,
-    planes_bytes,
-    unpack_planes,
-)
+from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x53_41_49_4C_45  # "ELIAS"
@@ -51,8 +45,8 @@ class Elias(Codec):
             packed[:] = pack_flags(values != 0)
         elif count:
             width = _width(numel, count)
-            low = planes_bytes(count, width)
-            pack_planes(index & ((1 << width) - 1), width, packed[:low])
+            low = packed_bytes(count, width)
+            packed[:low] = pack(index & ((1 << width) - 1), width)
             flags = np.zeros(_high_bits(numel, count, width), np.bool_)
             flags[(index >> width) + np.arange(count)] = True
             packed[low:] = pack_flags(flags)
@@ -98,11 +92,11 @@ class Elias(Codec):
         if count == 0:
             return np.zeros(0, np.int64), values
         width = _width(numel, count)
-        low = planes_bytes(count, width)
+        low = packed_bytes(count, width)
         bits = _high_bits(numel, count, width)
         high = flagged(packet, HEADER + low, bits, count, what) - np.arange(count)
-        index = unpack_planes(packet[HEADER : HEADER + low], count, width)
-        index |= high << width
+        index = high << width
+        index |= unpack(packet[HEADER : HEADER + low], count, width)
         require(bool(index[-1] < numel and (index[1:] > index[:-1]).all()), packet, what)
         return index, values
 
@@ -110,9 +104,9 @@ class Elias(Codec):
 def _way(numel: int, count: int) -> tuple[str, int]:
     """How the indices of `count` of `numel` elements are written, and in how many bytes."""
     width = _width(numel, count)
-    size = planes_bytes(count, width) + bitmap_bytes(_high_bits(numel, count, width))
-    way = "elias" if size <= bitmap_bytes(numel) else "bitmap"
-    size = min(size, bitmap_bytes(numel)) if count else 0
+    size = packed_bytes(count, width) + packed_bytes(_high_bits(numel, count, width))
+    way = "elias" if size <= packed_bytes(numel) else "bitmap"
+    size = min(size, packed_bytes(numel)) if count else 0
     return ("dense", 0) if size + 4 * count >= 4 * numel > 0 else (way, size)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from commsched.codecs.base import Array
 from commsched.errors import CommschedError
-from commsched.kernels.bits import bitmap_bytes, count_bits, set_bits
+from commsched.kernels.bits import count_bits, packed_bytes, set_bits
 
 HEADER = 16  # B: the format's tag and a count, two little-endian 64-bit words
 
@@ -36,7 +36,7 @@ def require(right: bool, packet: Array, what: str) -> None:
 
 def flagged(packet: Array, start: int, numel: int, count: int, what: str) -> Array:
     """The positions in a bitmap of `numel` bits from byte `start` on, `count` of them: (count,)."""
-    flags = packet[start : start + bitmap_bytes(numel)]
+    flags = packet[start : start + packed_bytes(numel)]
     index = set_bits(flags, numel)
     require(len(index) == count == count_bits(flags), packet, what)
     return index

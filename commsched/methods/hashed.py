@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from commsched.codecs import CODECS, Array, State, bitmap, coo
 from commsched.codecs.packet import HEADER, tag_of
-from commsched.kernels.bits import bitmap_bytes
+from commsched.kernels.bits import packed_bytes
 from commsched.kernels.hashing import grouped
 from commsched.machine import Device
 from commsched.methods.base import Ends, Phase
@@ -110,7 +110,7 @@ class Hashed:
         def take(state: State) -> Array:
             share = state["share"]
             index = np.flatnonzero(share != 0)
-            if self.bits and bitmap_bytes(len(share)) < 4 * len(index):
+            if self.bits and packed_bytes(len(share)) < 4 * len(index):
                 return CODECS["bitmap"].encode(share, state)
             return coo.pack(index, share.take(index))
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
+from commsched.kernels.finite import finite
 from commsched.methods.base import Ends, Phase
 from commsched.methods.payload import Payload
 from commsched.schedule import Goal, Schedule
@@ -58,13 +59,21 @@ class Reduced:
         packet = self._codec.encode(run, self._state, start)
         self._added[first:stop] = False
         if not self._codec.lossless:
-            lost = self._state.get("lost")
-            if lost is not None:
-                lost[start : start + len(run)] += run
-            self._codec.decode(packet, run)
-            if lost is not None:
-                lost[start : start + len(run)] -= run
+            self._settle(packet, run, start)
         return packet
+
+    def _settle(self, packet: Array, run: Array, start: int) -> None:
+        """Change a run to what was sent of it; NaN and infinity are sent, never kept."""
+        lost = self._state.get("lost")
+        if lost is None:
+            self._codec.decode(packet, run)
+            return
+        kept = run.copy()
+        self._codec.decode(packet, run)
+        with np.errstate(over="ignore", invalid="ignore"):
+            kept -= run
+        if finite(kept):
+            lost[start : start + len(run)] += kept
 
     def add(self, first: int, stop: int, packet: Array) -> None:
         self._codec.add(packet, self._run(first, stop))
