@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
@@ -133,6 +133,7 @@ def test_unions_of_drawn_supports_fill_up_as_predicted() -> None:
     assert abs(np.mean(found) - float(law.after(merged))) < 5 * error  # 5 sigma
 
 
+@example(Sparsity(law="zipf", density=0.5, exponent=0.0, rows=850), 20_000, 1)
 @given(law=sparsities(), numel=st.integers(20_000, 10**6), merged=st.integers(1, 100))
 def test_a_range_is_empty_as_often_as_its_parts_of_whole_rows(law, numel, merged) -> None:
     rows = law.rows or 100

@@ -116,10 +116,9 @@ class Sparsity:
         if self.law == "zipf":
             edges, log_miss = _zipf_cells(self.rows, self.exponent)
             missed = np.concatenate([[0.0], np.cumsum(log_miss * np.diff(edges))])
-            width = numel / self.rows
-            last = np.floor((stop - 1) / width) + 1
+            last = (stop - 1) * self.rows // numel + 1  # whole numbers: no row is missed by an ulp
             misses = np.interp(last, edges, missed)
-            misses -= np.interp(np.floor(start / width), edges, missed)
+            misses -= np.interp(start * self.rows // numel, edges, missed)
             draws = _zipf_draws(self.rows, self.exponent, self.density)
         else:
             with np.errstate(divide="ignore", invalid="ignore"):
