@@ -8,6 +8,7 @@ from typing import TypeVar
 from commsched.errors import CommschedError
 
 T = TypeVar("T")
+Maker = Callable[[list[str]], T]  # from the parameters behind a family's name
 
 
 class Registry(Mapping[str, T]):
@@ -17,6 +18,8 @@ class Registry(Mapping[str, T]):
         self.kind = kind
         self.package = package
         self._items: dict[str, T] = {}
+        self._families: dict[str, tuple[str, Maker[T]]] = {}
+        self._made: dict[str, T] = {}
         self._loaded = False
 
     def add(self, name: str) -> Callable[[T], T]:
@@ -29,6 +32,41 @@ class Registry(Mapping[str, T]):
 
         return register
 
+    def family(self, standard: str, listed: bool = True) -> Callable[[Maker[T]], Maker[T]]:
+        """Register the decorated maker of plug-ins that are called FAMILY:PARAMETER:...
+
+        `standard` is what the bare family name stands for, and the one of the family that is
+        listed, if any is.
+        """
+        family = standard.partition(":")[0]
+
+        def register(make: Maker[T]) -> Maker[T]:
+            assert family not in self._families, f"two families of {self.kind}s: {family!r}"
+            self._families[family] = standard, make
+            if listed:
+                self.add(standard)(make(standard.split(":")[1:]))
+            return make
+
+        return register
+
+    def _find(self, name: str) -> T | None:
+        """The plug-in of that name, made on first use where it has parameters."""
+        items = self._load()
+        if name in items:
+            return items[name]
+        family, colon, rest = name.partition(":")
+        if family not in self._families:
+            return None
+        standard, make = self._families[family]
+        if not colon:
+            return self._find(standard)
+        if name not in self._made:
+            try:
+                self._made[name] = make(rest.split(":"))
+            except CommschedError as error:
+                raise CommschedError(f"{self.kind} {name!r}: {error}") from None
+        return self._made[name]
+
     def _load(self) -> dict[str, T]:
         if not self._loaded:
             self._loaded = True
@@ -38,14 +76,17 @@ class Registry(Mapping[str, T]):
         return self._items
 
     def __getitem__(self, name: str) -> T:
-        items = self._load()
-        if name not in items:
-            known = ", ".join(sorted(items))
+        found = self._find(name)
+        if found is None:
+            known = ", ".join(self)
             raise CommschedError(f"no {self.kind} named {name!r}; known: {known}")
-        return items[name]
+        return found
 
     def __contains__(self, name: object) -> bool:
-        return name in self._load()
+        try:
+            return isinstance(name, str) and self._find(name) is not None
+        except CommschedError:
+            return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._load()))

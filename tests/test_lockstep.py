@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsched.codecs import CODECS
 from commsched.methods import Direct, legal_methods
 from commsched.run.lockstep import fresh_states, run_method
 from commsched.run.script import script
@@ -20,6 +21,8 @@ PAIRS = sorted(
         if isinstance(method, Direct) and method.collective != "native"
     }
 )
+# Whole numbers up to 64 survive in these.
+WHOLE = [pair for pair in PAIRS if CODECS[pair[1]].lossless or pair[1] in ("fp16", "bf16")]
 
 
 def results(pair, shape, grads):
@@ -29,8 +32,8 @@ def results(pair, shape, grads):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
-def test_every_legal_pair_sums_whole_numbers_like_numpy(pair, shape):
+@pytest.mark.parametrize("pair", WHOLE, ids="+".join)
+def test_every_exact_pair_sums_whole_numbers_like_numpy(pair, shape):
     ranks = shape[0] * shape[1]
     for kind in SUPPORTS:
         for numel in (1, ranks - 1, ranks, 64):
@@ -48,9 +51,10 @@ def test_every_legal_pair_leaves_equal_bits_on_all_ranks(pair, shape):
             np.testing.assert_array_equal(bits(other), bits(first))
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize("pair", WHOLE, ids="+".join)
+@settings(max_examples=40)
 @given(nodes=st.integers(1, 4), lanes=st.integers(1, 4), numel=st.integers(1, 60), data=st.data())
-def test_every_legal_pair_sums_mixed_supports_on_any_shape(pair, nodes, lanes, numel, data):
+def test_every_exact_pair_sums_mixed_supports_on_any_shape(pair, nodes, lanes, numel, data):
     ranks = nodes * lanes
     kinds = data.draw(st.lists(st.sampled_from(SUPPORTS), min_size=ranks, max_size=ranks))
     grads = [gradients(kind, ranks, numel)[rank] for rank, kind in enumerate(kinds)]
@@ -74,7 +78,8 @@ def test_a_nan_on_one_rank_reaches_all_ranks():
         grads = gradients("sparse", 4, 50)
         grads[2][7] = np.nan
         for found in results(pair, (2, 2), grads):
-            assert np.flatnonzero(np.isnan(found)).tolist() == [7], pair
+            broken = np.flatnonzero(np.isnan(found)).tolist()
+            assert broken == [7] if pair in WHOLE else 7 in broken, pair
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

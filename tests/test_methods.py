@@ -25,6 +25,8 @@ from commsched.schedule.check import exclusive
 from tests import throwaway
 from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
 
+LOSSLESS = (*throwaway.LOSSLESS, *(method for method in METHODS.values() if method.lossless))
+ALL = (*throwaway.ALL, *METHODS.values())
 SHAPES = [(1, 1), (1, 2), (1, 3), (2, 2), (5, 1), (2, 3), (1, 7), (2, 4)]
 
 
@@ -59,17 +61,34 @@ def steps(method, shape, count, numel, seed):
 
 @pytest.mark.parametrize("kind", SUPPORTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("method", throwaway.LOSSLESS, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", LOSSLESS, ids=lambda m: m.name)
 def test_a_lossless_method_of_several_phases_sums_like_numpy(method, shape, kind):
     ranks = shape[0] * shape[1]
-    for numel in (1, 5, 101):
+    for numel in (1, 5, 101, 1000):
         grads = gradients(kind, ranks, numel)
         for state in run(method, grads, shape)[0]:
             np.testing.assert_array_equal(state["result"], np.sum(grads, axis=0))
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 2)], ids=str)
+@pytest.mark.parametrize("method", LOSSLESS, ids=lambda m: m.name)
+def test_a_lossless_method_is_right_with_the_state_of_earlier_steps(method, shape):
+    for grads, states in steps(method, shape, 4, 150, 3):
+        for state in states:
+            np.testing.assert_array_equal(state["result"], np.sum(grads, axis=0))
+
+
+@pytest.mark.parametrize("method", LOSSLESS, ids=lambda m: m.name)
+def test_a_broken_gradient_is_seen_by_all_ranks(method):
+    for broken in (np.nan, np.inf):
+        grads = gradients("sparse", 4, 300)
+        grads[2][[0, 7, 299]] = broken
+        for state in run(method, grads, (2, 2))[0]:
+            np.testing.assert_array_equal(state["result"], np.sum(grads, axis=0))
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("method", throwaway.ALL, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.name)
 def test_every_method_leaves_equal_bits_on_all_ranks(method, shape):
     for numel in (1, 2, 103):
         states, _ = run(method, rounded(shape[0] * shape[1], numel), shape)
@@ -77,7 +96,7 @@ def test_every_method_leaves_equal_bits_on_all_ranks(method, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("method", throwaway.ALL, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.name)
 def test_the_payload_knows_the_bytes_of_every_block(method, shape):
     ranks = shape[0] * shape[1]
     for phase in method.phases(spec(100), group(*shape)):
@@ -205,7 +224,7 @@ def test_the_legal_pairs_of_a_group_are_all_pairs_that_no_rule_refuses():
         assert {"ring+dense", "tree+fp16", "all-gather+coo", "native+dense"} <= set(found)
         assert not {"native+fp16", "all-to-all+dense", "reduce-scatter+dense"} & set(found)
         lossless = {m.name for m in legal_methods(group(*shape), lossless=True)}
-        assert lossless == {name for name in found if find_method(name).lossless}
+        assert lossless == {n for n in [*found, *METHODS] if find_method(n).lossless}
 
 
 def test_an_illegal_pair_is_refused_with_a_sentence():

@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
@@ -131,6 +131,37 @@ def test_unions_of_drawn_supports_fill_up_as_predicted() -> None:
         found.append(len(union) / numel)
     error = np.std(found) / 50**0.5
     assert abs(np.mean(found) - float(law.after(merged))) < 5 * error  # 5 sigma
+
+
+@example(Sparsity(law="zipf", density=0.5, exponent=0.0, rows=850), 20_000, 1)
+@given(law=sparsities(), numel=st.integers(20_000, 10**6), merged=st.integers(1, 100))
+def test_a_range_is_empty_as_often_as_its_parts_of_whole_rows(law, numel, merged) -> None:
+    rows = law.rows or 100
+    cuts = -(-np.array([0, rows // 3, rows // 2, rows]) * numel // rows)
+    whole = law.log_empty(numel, cuts[:1], cuts[-1:], merged)
+    parts = law.log_empty(numel, cuts[:-1], cuts[1:], merged)
+    np.testing.assert_allclose(parts.sum(), whole[0], rtol=1e-9)
+    assert (law.log_empty(numel, cuts, cuts, merged) == 0).all()
+
+
+@pytest.mark.parametrize(
+    "law",
+    [Sparsity(law="uniform", density=0.01), Sparsity(law="zipf", density=0.05, rows=300)],
+    ids=lambda law: law.law,
+)
+def test_ranges_of_drawn_supports_are_empty_as_often_as_predicted(law: Sparsity) -> None:
+    numel, draws, merged, rng = 6000, 400, 3, np.random.default_rng(4)
+    cuts = np.array([0, 1, 30, 200, 256, 1000, 1300, 4000, 4100])
+    empty = np.zeros(len(cuts) - 1)
+    for _ in range(draws):
+        hit = np.zeros(numel)
+        for _ in range(merged):
+            hit[law.support(numel, rng)] = 1
+        empty += np.add.reduceat(hit, cuts)[:-1] == 0
+    expected = np.exp(law.log_empty(numel, cuts[:-1], cuts[1:], merged))
+    # Five standard errors of a share, at least that of a share of 1 / draws.
+    slack = 5 * np.sqrt(np.maximum(expected * (1 - expected), 1 / draws) / draws)
+    assert (np.abs(empty / draws - expected) <= slack).all()
 
 
 def test_a_dense_support_is_every_element() -> None:

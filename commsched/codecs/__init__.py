@@ -1,8 +1,8 @@
-"""How a run of values is written for the wire. One file per codec."""
+"""How a run of values is written for the wire. One file per codec, or per family of codecs."""
 
 from commsched.codecs.base import Array, Codec, State
-from commsched.registry import Registry
+from commsched.codecs.compose import Codecs
 
-CODECS: Registry[Codec] = Registry("codec", "commsched.codecs")
+CODECS = Codecs("codec", "commsched.codecs")
 
 __all__ = ["CODECS", "Array", "Codec", "State"]

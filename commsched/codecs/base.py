@@ -29,10 +29,18 @@ class Codec(ABC):
     # also where a schedule joins runs on the way back.
     addable: bool
     fixed: bool  # packet bytes depend on the number of values alone
+    unbiased: bool = False  # of a lossy codec: what is decoded is right on average
+    stateful: bool = False  # reads and writes keys of its own in the state
+    # Without error feedback it would lose the same again and again: the sender adds what it kept
+    # before it encodes, and keeps what was not sent. Rounding to 16 bits does not need it.
+    feedback: bool = False
+    codes_values: bool = False  # may code the values that a selection kept
+    standard: str = ""  # the listed codec of the same family, whose measured rate may serve
     # Memory traffic for seconds that nobody measured: B moved per B of (values, packet, values).
     encode_traffic: float
     add_traffic: float
     decode_traffic: float
+    feedback_traffic: float = 9.0  # add 3, look for NaN 1, decode 2, subtract 3
 
     @abstractmethod
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
@@ -50,6 +58,18 @@ class Codec(ABC):
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """Expected packet bytes for elements [start, stop) that sum `merged` ranks: (m,)."""
 
+    def combine(self, packets: list[Array], out: Array) -> None:
+        """Overwrite `out` (n,) float32 with the sum of packets in rank order."""
+        self.decode(packets[0], out)
+        for packet in packets[1:]:
+            self.add(packet, out)
+
+    def subtract(self, packet: Array, values: Array) -> None:
+        """Take what a packet delivers from `values` (n,) float32, in place."""
+        delivered = np.empty_like(values)
+        self.decode(packet, delivered)
+        values -= delivered
+
     def packet(self, values: int, nbytes: int | None = None) -> Array:
         """An empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""
         assert nbytes is not None, "only codecs of fixed size know it beforehand"
@@ -60,8 +80,9 @@ class Codec(ABC):
 
         encode and decode count bytes of values, add counts bytes of packets.
         """
-        if self.name in device.codecs:
-            return device.codecs[self.name]
+        for name in (self.name, self.standard):
+            if name in device.codecs:
+                return device.codecs[name]
         return CodecRate(
             encode=self.encode_traffic / device.bandwidth,
             add=self.add_traffic / device.bandwidth,

@@ -27,27 +27,22 @@ class Coo(Codec):
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         (index,) = (values != 0).nonzero()
-        packet = np.empty(HEADER + 8 * len(index), np.uint8)
-        packet[:HEADER].view(np.int64)[:] = (TAG, len(index))
-        body = packet[HEADER:]
-        body[: 4 * len(index)].view(np.int32)[:] = index
-        body[4 * len(index) :].view(np.float32)[:] = values[index]
-        return packet
+        return pack(index, values.take(index))
 
     def decode(self, packet: Array, out: Array) -> None:
-        index, values = self._open(packet, len(out))
+        index, values = self.open(packet, len(out))
         out.fill(0)
         out[index] = values
 
     def add(self, packet: Array, out: Array) -> None:
-        index, values = self._open(packet, len(out))
+        index, values = self.open(packet, len(out))
         out[index] += values  # indices are distinct
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return HEADER + 8.0 * spec.nonzeros(start, stop, merged)
 
     @staticmethod
-    def _open(packet: Array, numel: int) -> tuple[Array, Array]:
+    def open(packet: Array, numel: int) -> tuple[Array, Array]:
         """Split a packet into indices and values, both (nnz,)."""
         tag, count = packet[:HEADER].view(np.int64).tolist() if len(packet) >= HEADER else (0, 0)
         if tag != TAG or count < 0 or len(packet) != HEADER + 8 * count:
@@ -60,6 +55,16 @@ class Coo(Codec):
                 f" indices from {index.min()} to {index.max()}"
             )
         return index, body[4 * count :].view(np.float32)
+
+
+def pack(index: Array, values: Array) -> Array:
+    """The packet of ascending indices and their values, (nnz,) each."""
+    packet = np.empty(HEADER + 8 * len(index), np.uint8)
+    packet[:HEADER].view(np.int64)[:] = (TAG, len(index))
+    body = packet[HEADER:]
+    body[: 4 * len(index)].view(np.int32)[:] = index
+    body[4 * len(index) :].view(np.float32)[:] = values
+    return packet
 
 
 CODECS.add("coo")(Coo())

@@ -6,6 +6,7 @@ import numpy as np
 
 from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.errors import CommschedError
 from commsched.kernels import half
 from commsched.plan.bucket import BucketSpec
 
@@ -16,12 +17,13 @@ class Half(Codec):
     lossless = False
     addable = True
     fixed = True
+    codes_values = True
     encode_traffic = 2.5  # read 4, write 2, and the rounded 4 back, per 4 B of values
     add_traffic = 5.0  # read 2 + 4, write 4, per 2 B of packet
     decode_traffic = 1.5  # read 2, write 4, per 4 B of values
 
     def __init__(
-        self, name: str, narrow: Callable[[Array], Array], widen: Callable[[Array], Array]
+        self, name: str, narrow: Callable[[Array], Array], widen: Callable[..., Array]
     ) -> None:
         self.name = name
         self._narrow = narrow
@@ -31,16 +33,24 @@ class Half(Codec):
         return self._narrow(values)
 
     def decode(self, packet: Array, out: Array) -> None:
-        out[:] = self._widen(packet.view(np.uint16))
+        self._widen(self._words(packet, out), out)
 
     def add(self, packet: Array, out: Array) -> None:
-        out += self._widen(packet.view(np.uint16))
+        out += self._widen(self._words(packet, out))
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(2.0 * (stop - start))
 
     def packet(self, values: int, nbytes: int | None = None) -> Array:
         return np.empty(values, np.uint16)
+
+    def _words(self, packet: Array, out: Array) -> Array:
+        """The packet as 16-bit words, one per element of `out`."""
+        if packet.nbytes != 2 * len(out):
+            raise CommschedError(
+                f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"
+            )
+        return packet.view(np.uint16)
 
 
 CODECS.add("fp16")(Half("fp16", half.to_fp16, half.from_fp16))

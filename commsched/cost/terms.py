@@ -81,11 +81,11 @@ class Load:
     def size(self, share: float, merged: Ints) -> Size:
         """Messages of `share` of all blocks that sum `merged` ranks, (rounds,).
 
-        The expected bytes of a run are a header and a part that adds up over runs.
+        The expected bytes of a run are a header and a part that adds up over runs, nearly so where
+        an index is coded.
         """
         if self._payload.sizes is not None:
-            packets = float(np.sum(self._payload.sizes()))
-            return Size(np.full(len(merged), packets * share), 0.0)
+            return Size(np.full(len(merged), self._payload.packets * share), 0.0)
         header = self._payload.wire(self._first, self._first, merged)
         whole = self._payload.wire(self._first, self._stop, merged)
         wire = np.broadcast_to(header + (whole - header) * share, merged.shape)

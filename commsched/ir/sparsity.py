@@ -107,6 +107,26 @@ class Sparsity:
             found[here] = width * (upper - np.interp(start[here] / width, edges, rows))
         return found
 
+    def log_empty(self, numel: int, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Logarithm of the probability that elements [start, stop) are all zero: (m,).
+
+        After summing `merged` ranks; 0 for an empty range.
+        """
+        start, stop, merged = np.broadcast_arrays(start, stop, merged)
+        if self.law == "zipf":
+            edges, log_miss = _zipf_cells(self.rows, self.exponent)
+            missed = np.concatenate([[0.0], np.cumsum(log_miss * np.diff(edges))])
+            last = (stop - 1) * self.rows // numel + 1  # whole numbers: no row is missed by an ulp
+            misses = np.interp(last, edges, missed)
+            misses -= np.interp(start * self.rows // numel, edges, missed)
+            draws = _zipf_draws(self.rows, self.exponent, self.density)
+        else:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                misses = (stop - start) * np.log1p(-self.after(merged))
+            draws, merged = 1.0, np.ones_like(merged)
+        with np.errstate(invalid="ignore"):
+            return np.where(stop > start, draws * merged * misses, 0.0)
+
     def support(self, numel: int, rng: np.random.Generator) -> Ints:
         """Draw one rank's support: sorted element indices; `mask` needs equal rngs on all ranks."""
         if self.density == 1.0:

@@ -1,10 +1,21 @@
-"""fp32 to 16-bit floats and back, as uint16 words: MPI has no portable half type."""
+"""fp32 to 16-bit floats and back, as uint16 words: MPI has no portable half type.
 
-from typing import Any
+Values are rounded by arithmetic on their words, which NumPy does many at a time, in chunks that the
+cache holds; its own conversion to half takes one at a time.
+"""
 
 import numpy as np
 
-Array = Any  # a NumPy or CuPy array
+from commsched.kernels.modules import Array, module_of
+
+CHUNK = 1 << 16  # values at a time
+
+SIGN, MAGNITUDE = np.uint32(0x8000), np.uint32(0x7FFFFFFF)
+LEAST = np.uint32(0x38800000)  # 2**-14, the least normal half
+BEYOND = np.uint32(0x477FF000)  # 65520, from which halves would round to infinity
+DOWN = np.uint32((0xFFF - (112 << 23)) % 2**32)  # round to even, and the exponent's other bias
+HALF = np.float32(0.5)  # added to x < 2**-14 it leaves the subnormal half in the last bits
+LOW = 0 if np.little_endian else 1  # place of a word's lower 16 bits
 
 
 def to_fp16(values: Array) -> Array:
@@ -12,33 +23,80 @@ def to_fp16(values: Array) -> Array:
 
     NaN and infinity stay what they are: a broken gradient must be seen.
     """
+    module = module_of(values)
+    out = module.empty(len(values), np.uint16)
+    size, word = (module.empty(min(CHUNK, len(values)), np.uint32) for _ in range(2))
+    for at in range(0, len(values), CHUNK):
+        part = values[at : at + CHUNK]
+        _fp16(part, size[: len(part)], word[: len(part)], out[at : at + CHUNK])
+    return out
+
+
+def _fp16(values: Array, size: Array, word: Array, out: Array) -> None:
+    """Round one chunk; `size` and `word` are memory to work in."""
+    bits = values.view(np.uint32)
+    np.bitwise_and(bits, MAGNITUDE, out=size)
+    if size.max() >= BEYOND:
+        out[:] = _clamped(values)
+        return
+    small = size < LEAST if size.min() < LEAST else None
+    np.right_shift(size, np.uint32(13), out=word)
+    np.bitwise_and(word, np.uint32(1), out=word)
+    np.add(word, size, out=word)
+    np.add(word, DOWN, out=word)
+    np.right_shift(word, np.uint32(13), out=word)
+    if small is not None:
+        tiny = size.view(np.float32)
+        np.add(tiny, HALF, out=tiny)
+        np.subtract(size, HALF.view(np.uint32), out=size)
+        np.copyto(word, size, where=small)
+    np.right_shift(bits, np.uint32(16), out=size)
+    np.bitwise_and(size, SIGN, out=size)
+    np.bitwise_or(word, size, out=word)
+    out[:] = word.view(np.uint16)[LOW::2]
+
+
+def _clamped(values: Array) -> Array:
+    """The same for values of which some are beyond the range, NaN or infinity."""
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
-    if not np.isfinite(half).all():
-        big = np.isinf(half) & np.isfinite(values)
-        half[big] = np.copysign(np.float16(65504), values[big])
+    big = np.isinf(half) & np.isfinite(values)
+    half[big] = np.copysign(np.float16(65504), values[big])
     return half.view(np.uint16)
 
 
-def from_fp16(words: Array) -> Array:
-    """(n,) uint16 -> (n,) float32."""
-    return words.view(np.float16).astype(np.float32)
+def from_fp16(words: Array, out: Array | None = None) -> Array:
+    """(n,) uint16 -> (n,) float32, in `out` if there is one."""
+    if out is None:
+        out = module_of(words).empty(len(words), np.float32)
+    out[:] = words.view(np.float16)
+    return out
 
 
 def to_bf16(values: Array) -> Array:
     """Round (n,) float32 to bfloat16, to nearest even: (n,) uint16."""
-    bits = values.view(np.uint32)
-    words = bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))
-    words >>= np.uint32(16)
-    out = words.astype(np.uint16)
-    nan = values != values
-    if nan.any():
-        out[nan] = np.uint16(0x7FC0)
+    module = module_of(values)
+    out = module.empty(len(values), np.uint16)
+    word = module.empty(min(CHUNK, len(values)), np.uint32)
+    for at in range(0, len(values), CHUNK):
+        part = values[at : at + CHUNK]
+        bits, here = part.view(np.uint32), word[: len(part)]
+        np.right_shift(bits, np.uint32(16), out=here)
+        np.bitwise_and(here, np.uint32(1), out=here)
+        np.add(here, np.uint32(0x7FFF), out=here)
+        np.add(here, bits, out=here)
+        out[at : at + CHUNK] = here.view(np.uint16)[1 - LOW :: 2]
+        if np.isnan(part.max()):
+            out[at : at + CHUNK][np.isnan(part)] = np.uint16(0x7FC0)
     return out
 
 
-def from_bf16(words: Array) -> Array:
-    """(n,) uint16 -> (n,) float32."""
-    wide = words.astype(np.uint32)
-    wide <<= np.uint32(16)
-    return wide.view(np.float32)
+def from_bf16(words: Array, out: Array | None = None) -> Array:
+    """(n,) uint16 -> (n,) float32, in `out` if there is one."""
+    if out is None:
+        out = module_of(words).empty(len(words), np.float32)
+    for at in range(0, len(words), CHUNK):
+        wide = out[at : at + CHUNK].view(np.uint32)
+        wide[:] = words[at : at + CHUNK]
+        wide <<= np.uint32(16)
+    return out

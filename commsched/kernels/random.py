@@ -1,9 +1,13 @@
 """Counter-based random numbers keyed by (seed, step, rank, name): the same on every side."""
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from commsched.kernels.modules import Array, module_of
 
 Words = npt.NDArray[np.uint64]
 
@@ -54,3 +58,66 @@ def generator(seed: int, step: int, rank: int, name: str) -> np.random.Generator
     """A generator for bulk draws of one (seed, step, rank, name)."""
     key = int(keys(seed, step, np.array([rank]), name)[0])
     return np.random.Generator(np.random.Philox(key=key))
+
+
+def run_key(state: Mapping[str, Any], start: int, *, common: bool = False) -> int:
+    """64 bits for one run of one step: by seed, step, rank and name from the state, and offset.
+
+    `common` leaves out the rank: the same bits on all ranks. What the state lacks counts as 0.
+    """
+    rank = -1 if common else int(state.get("rank", 0))
+    name = f"{state.get('name', '')}/{start}"
+    ranks = np.array([rank])
+    return int(keys(int(state.get("seed", 0)), int(state.get("step", 0)), ranks, name)[0])
+
+
+def hashes(key: int, numbers: Array) -> Array:
+    """A random 32-bit word for each number and key: (n,) int64 -> (n,) uint32.
+
+    Source of the hash: Wellons, "Prospecting for hash functions" (lowbias32), 2018.
+    """
+    word = numbers.astype(np.uint32) ^ np.uint32(key & 0xFFFFFFFF)
+    word ^= (numbers >> 32).astype(np.uint32)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        word ^= word >> np.uint32(shift)
+        word *= np.uint32(factor)
+        word ^= np.uint32(key >> 32)
+    return word ^ (word >> np.uint32(16))
+
+
+class Dither:
+    """Random 16-bit numbers for element after element of a run, in pieces of up to `size`.
+
+    Counter-based: a 32-bit word is a hash of the key and its number, and serves two elements. It is
+    what `hashes` computes, in memory that is used again.
+    """
+
+    def __init__(self, key: int, size: int, like: Array) -> None:
+        module = module_of(like)
+        half = (size + 1) // 2
+        self._counter = module.arange(half, dtype=np.uint32)
+        self._word, self._other = (module.empty(half, np.uint32) for _ in range(2))
+        self._key = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+        self._done = 0
+        self._size = half
+
+    def next(self, out: Array) -> Array:
+        """Fill `out` (m,) int32 with numbers in [0, 65536): returns it."""
+        half = (len(out) + 1) // 2
+        assert half <= self._size
+        word, other = self._word[:half], self._other[:half]
+        np.add(self._counter[:half], np.uint32(self._done & 0xFFFFFFFF), out=word)
+        np.bitwise_xor(word, self._key[0], out=word)
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            np.right_shift(word, np.uint32(shift), out=other)
+            np.bitwise_xor(word, other, out=word)
+            np.multiply(word, np.uint32(factor), out=word)
+            np.bitwise_xor(word, self._key[1], out=word)
+        np.right_shift(word, np.uint32(16), out=other)
+        np.bitwise_xor(word, other, out=word)
+        self._done += half
+        words = out.view(np.uint32)
+        np.bitwise_and(word, np.uint32(0xFFFF), out=words[:half])
+        rest = len(out) - half
+        np.right_shift(word[:rest], np.uint32(16), out=words[half:])
+        return out

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from commsched.codecs import Array, State
 from commsched.machine import Device, Group
@@ -14,6 +15,13 @@ from commsched.schedule import Schedule
 def copy_seconds(nbytes: float) -> Callable[[Device], float]:
     """Seconds to copy `nbytes` in memory: read once, written once."""
     return lambda device: 2 * nbytes / device.bandwidth
+
+
+class Ends(NamedTuple):
+    """The blocks that a rank brings into an exchange and those it takes out of it, in order."""
+
+    brings: list[int]  # one per packet; empty where sums are made
+    takes: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +45,9 @@ class Phase:
     give: Callable[[State, Array], None]
     take_seconds: Callable[[Device], float]
     give_seconds: Callable[[Device], float]
+    # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
+    # as the schedule's goal says, among all.
+    ends: Callable[[int], Ends] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import numpy as np
 from commsched.codecs import CODECS, Array, Codec, State
 from commsched.collectives import COLLECTIVES
 from commsched.errors import CommschedError
+from commsched.kernels.finite import finite
 from commsched.machine import Device, Group
 from commsched.methods.base import Method, Phase, copy_seconds
 from commsched.methods.payload import Payload
@@ -29,7 +30,7 @@ def illegal(schedule: Schedule, codec: Codec) -> str | None:
     if schedule.goal is Goal.ALL_REDUCE and not codec.addable:
         return (
             f"codec {codec.name!r} cannot add packets, but collective {schedule.name!r} needs it;"
-            " use 'all-gather'"
+            " use 'all-gather' or 'all-gather-direct'"
         )
     return None
 
@@ -38,9 +39,9 @@ class Direct(Method):
     """Encode, exchange, decode."""
 
     def __init__(self, collective: str, codec: str) -> None:
-        self.name = f"{collective}+{codec}"
-        self.collective = collective
         self.codec = CODECS[codec]
+        self.name = f"{collective}+{self.codec.name}"
+        self.collective = collective
         self.lossless = self.codec.lossless
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
@@ -60,9 +61,9 @@ class Direct(Method):
             name="",
             schedule=schedule,
             payload=Payload.reducing(schedule, self.codec, spec),
-            take=lambda state: state["gradient"],
+            take=take_with_feedback if self.codec.feedback else lambda state: state["gradient"],
             give=give,
-            take_seconds=lambda device: 0.0,
+            take_seconds=lambda device: feedback_seconds(self.codec, 4.0 * spec.numel, device),
             give_seconds=lambda device: 0.0,
         )
 
@@ -70,18 +71,21 @@ class Direct(Method):
         codec, ranks, raw = self.codec, schedule.ranks, 4.0 * spec.numel
 
         def take(state: State) -> Array:
+            if codec.feedback:
+                return encode_with_feedback(codec, state)
             packet = codec.encode(state["gradient"], state)
             # A view would be overwritten when the sum is written over the gradient.
             return packet.copy() if codec.encode_traffic == 0.0 else packet
 
         def give(state: State, packets: Array) -> None:
-            state["result"] = combine(codec, packets, state["gradient"])
+            codec.combine(packets, state["gradient"])
+            state["result"] = state["gradient"]
 
         def take_seconds(device: Device) -> float:
             if codec.encode_traffic == 0.0:
                 return copy_seconds(raw)(device)
             rate = codec.rate(device)
-            return rate.fixed + raw * rate.encode
+            return rate.fixed + raw * rate.encode + feedback_seconds(codec, raw, device)
 
         def give_seconds(device: Device) -> float:
             rate = codec.rate(device)
@@ -99,9 +103,38 @@ class Direct(Method):
         )
 
 
-def combine(codec: Codec, packets: list[Array], out: Array) -> Array:
-    """Sum packets in rank order into `out` (n,) float32."""
-    codec.decode(packets[0], out)
-    for packet in packets[1:]:
-        codec.add(packet, out)
-    return out
+def lost_of(state: State) -> Array:
+    """What this rank has kept of earlier gradients, (n,) float32; zeros at first."""
+    if "lost" not in state:
+        state["lost"] = np.zeros_like(state["gradient"])
+    return state["lost"]
+
+
+def encode_with_feedback(codec: Codec, state: State) -> Array:
+    """Encode the gradient and what was kept of earlier ones; keep what the packet leaves behind.
+
+    Source: Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019. A gradient that is not
+    finite is encoded as it is, and what was kept before stays.
+    """
+    wanted, lost = state["gradient"], lost_of(state)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted += lost
+    packet = codec.encode(wanted, state)
+    if finite(wanted):
+        codec.subtract(packet, wanted)
+        state["gradient"], state["lost"] = lost, wanted  # the sum is written over the old one
+    return packet
+
+
+def take_with_feedback(state: State) -> Array:
+    """The gradient with what was kept of earlier ones; the exchange keeps what it drops."""
+    gradient, lost = state["gradient"], lost_of(state)
+    if finite(gradient):
+        gradient += lost
+        lost.fill(0)
+    return gradient
+
+
+def feedback_seconds(codec: Codec, nbytes: float, device: Device) -> float:
+    """Seconds to add what was kept, to look for NaN, and to keep what was not sent."""
+    return nbytes * codec.feedback_traffic / device.bandwidth if codec.feedback else 0.0

@@ -1,14 +1,16 @@
 """What a rank holds during an exchange: the meaning of sending, adding and replacing a block."""
 
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
-from commsched.methods.base import Phase
+from commsched.kernels.finite import finite
+from commsched.methods.base import Ends, Phase
 from commsched.methods.payload import Payload
-from commsched.schedule import Goal
+from commsched.schedule import Goal, Schedule
 
 
 class Held(Protocol):
@@ -57,13 +59,21 @@ class Reduced:
         packet = self._codec.encode(run, self._state, start)
         self._added[first:stop] = False
         if not self._codec.lossless:
-            lost = self._state.get("lost")
-            if lost is not None:
-                lost[start : start + len(run)] += run
-            self._codec.decode(packet, run)
-            if lost is not None:
-                lost[start : start + len(run)] -= run
+            self._settle(packet, run, start)
         return packet
+
+    def _settle(self, packet: Array, run: Array, start: int) -> None:
+        """Change a run to what was sent of it; NaN and infinity are sent, never kept."""
+        lost = self._state.get("lost")
+        if lost is None:
+            self._codec.decode(packet, run)
+            return
+        kept = run.copy()
+        self._codec.decode(packet, run)
+        with np.errstate(over="ignore", invalid="ignore"):
+            kept -= run
+        if finite(kept):
+            lost[start : start + len(run)] += kept
 
     def add(self, first: int, stop: int, packet: Array) -> None:
         self._codec.add(packet, self._run(first, stop))
@@ -132,15 +142,26 @@ class Gathered:
 def hold(phase: Phase, state: State) -> Held:
     """Start an exchange: run the phase's `take` on the state of one rank."""
     schedule, payload = phase.schedule, phase.payload
-    rank, ranks = int(state["rank"]), schedule.ranks
+    rank = int(state["rank"])
     taken = phase.take(state)
     if schedule.goal is Goal.ALL_REDUCE:
         return Reduced(taken, payload, state, None)
+    brings, takes = (phase.ends or partial(ends, schedule))(rank)
     if schedule.goal is Goal.REDUCE_SCATTER:
-        assert schedule.owner is not None
-        (mine,) = np.nonzero(schedule.owner == rank)
-        return Reduced(taken, payload, state, slice(int(mine[0]), int(mine[-1]) + 1))
-    if schedule.goal is Goal.ALL_GATHER:
-        return Gathered({rank: taken}, list(range(ranks)))
-    own = {rank * ranks + to: packet for to, packet in enumerate(taken)}
-    return Gathered(own, [source * ranks + rank for source in range(ranks)])
+        return Reduced(taken, payload, state, slice(takes[0], takes[-1] + 1))
+    packets = [taken] if schedule.goal is Goal.ALL_GATHER else taken
+    return Gathered(dict(zip(brings, packets, strict=True)), takes)
+
+
+def ends(schedule: Schedule, rank: int) -> Ends:
+    """What a rank brings and takes where all ranks exchange together."""
+    ranks = schedule.ranks
+    if schedule.goal is Goal.ALL_TO_ALL:
+        return Ends(
+            [rank * ranks + to for to in range(ranks)],
+            [source * ranks + rank for source in range(ranks)],
+        )
+    assert schedule.owner is not None
+    if schedule.goal is Goal.REDUCE_SCATTER:
+        return Ends([], np.flatnonzero(schedule.owner == rank).tolist())
+    return Ends([rank], list(range(ranks)))

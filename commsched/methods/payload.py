@@ -29,13 +29,14 @@ class Payload:
 
     For reducing goals the codec runs at every hop on runs of the bucket cut at `cuts`. For an
     all-gather or all-to-all packets are made and read outside the exchange, and only forwarded in
-    it; `sizes` gives their expected bytes, (blocks,).
+    it; `sizes` gives their expected bytes, (blocks / repeat,): each for `repeat` blocks in a row.
     """
 
     codec: Codec
     cuts: Ints | None = None  # (blocks + 1,) element boundaries
     spec: BucketSpec | None = None
     sizes: Callable[[], Floats] | None = None
+    repeat: int = 1
 
     @classmethod
     def reducing(cls, schedule: Schedule, codec: Codec, spec: BucketSpec) -> "Payload":
@@ -54,21 +55,37 @@ class Payload:
         return cls(codec=codec, sizes=sizes)
 
     @cached_property
-    def _ends(self) -> Floats:
-        """Running total of block bytes, where no round changes them: (blocks + 1,)."""
+    def _sizes(self) -> Floats:
+        """Bytes of each block, or of each `repeat` blocks, where no round changes them."""
         if self.cuts is None:
             assert self.sizes is not None
-            sizes = self.sizes()
-        else:
-            assert self.spec is not None
-            assert self.codec.fixed
-            sizes = self.codec.nbytes(self.spec, self.cuts[:-1], self.cuts[1:], 1)
-        return np.concatenate([[0.0], np.cumsum(sizes)])
+            return self.sizes()
+        assert self.spec is not None
+        assert self.codec.fixed
+        return self.codec.nbytes(self.spec, self.cuts[:-1], self.cuts[1:], 1)
+
+    @cached_property
+    def _ends(self) -> Floats:
+        """Running total of the sizes."""
+        return np.concatenate([[0.0], np.cumsum(self._sizes * self.repeat)])
+
+    def _before(self, block: Ints) -> Floats:
+        """Bytes of all blocks before this one: (m,)."""
+        if self.repeat == 1:
+            return self._ends[block]
+        whole, part = block // self.repeat, block % self.repeat
+        found: Floats = self._ends[whole] + part * np.append(self._sizes, 0.0)[whole]
+        return found
+
+    @property
+    def packets(self) -> float:
+        """Bytes of all packets together, where an exchange only forwards them."""
+        return float(self._ends[-1])
 
     def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """Expected bytes handed to MPI for each run: (m,)."""
         if self.cuts is None:
-            framed: Floats = self._ends[stop] - self._ends[first] + frame_bytes(stop - first)
+            framed: Floats = self._before(stop) - self._before(first) + frame_bytes(stop - first)
             return framed
         if self.codec.fixed:
             fixed: Floats = self._ends[stop] - self._ends[first]

@@ -1,6 +1,6 @@
 """All methods by name: legal pairs `collective+codec`, and registered ones of several phases."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from commsched.codecs import CODECS
@@ -21,24 +21,39 @@ def find_method(name: str) -> Method:
     if plus:
         COLLECTIVES[collective]
         return Direct(collective, codec)
-    if name in METHODS:
+    if name.partition(":")[0] in METHODS or name in METHODS:
         return METHODS[name]
     pairs = "COLLECTIVE+CODEC such as 'ring+dense'"
     known = ", ".join(METHODS) or "none registered"
     raise CommschedError(f"no method named {name!r}; allowed: {pairs}, or one of: {known}")
 
 
-def legal_methods(group: Group, *, lossless: bool = False) -> Iterator[Method]:
-    """Every method that can sum a bucket over the group, in a fixed order."""
+def lossy_name(name: str) -> str:
+    """The one way in which a codec or a method of several phases is named."""
+    if name.partition(":")[0] in METHODS or name in METHODS:
+        return METHODS[name].name
+    return CODECS[name].name
+
+
+def legal_methods(
+    group: Group, *, lossless: bool = False, more: Iterable[str] = ()
+) -> Iterator[Method]:
+    """Every listed method that can sum a bucket over the group, in a fixed order.
+
+    `more` are codecs and methods that are not listed, such as `topk:0.05` or `powersgd:4`.
+    """
+    names = [lossy_name(name) for name in more]
+    methods = dict(METHODS) | {name: METHODS[name] for name in names if name in METHODS}
+    codecs = dict(CODECS) | {name: CODECS[name] for name in names if name not in METHODS}
     for collective in COLLECTIVES:
         try:
             schedule = route(collective, group)
         except CommschedError:
             continue  # the collective does not fit this shape of machine
-        for name, codec in CODECS.items():
+        for name, codec in codecs.items():
             if (codec.lossless or not lossless) and illegal(schedule, codec) is None:
                 yield Direct(collective, name)
-    for method in METHODS.values():
+    for method in methods.values():
         if method.lossless or not lossless:
             yield method
 

@@ -73,6 +73,17 @@ class BucketSpec:
             total += law.nonzeros(numel, lo, hi, merged) - (hi - lo)
         return total
 
+    def log_empty(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
+        """Logarithm of the probability that elements [start, stop) are all zero: (m,)."""
+        shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
+        total = np.zeros(shape)
+        for i, (law, numel, first, _) in enumerate(self.pieces):
+            low, high = self.bounds[i], self.bounds[i + 1]
+            lo = np.clip(start, low, high) - low + first
+            hi = np.clip(stop, low, high) - low + first
+            total += law.log_empty(numel, lo, hi, merged)
+        return total
+
     def cuts(self, blocks: int) -> Ints:
         """Boundaries of `blocks` near-equal runs of elements: (blocks + 1,)."""
         return np.arange(blocks + 1) * self.numel // blocks

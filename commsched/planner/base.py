@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from commsched.codecs import CODECS
 from commsched.errors import CommschedError
 from commsched.ir import Graph
 from commsched.machine import Group, Machine
-from commsched.methods import Direct, Method, find_method, legal_methods
+from commsched.methods import Direct, Method, find_method, legal_methods, lossy_name
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param
@@ -23,7 +22,7 @@ class Request:
     machine: Machine
     strategy: str = "sync"
     params: Mapping[str, Param] = field(default_factory=dict)
-    lossy: tuple[str, ...] = ()  # lossy codecs that may be used; lossless ones always may
+    lossy: tuple[str, ...] = ()  # lossy codecs and methods that may be used; lossless ones always
     force: Mapping[str, str] = field(default_factory=dict)  # tensor -> method
     bucket: float | None = None  # B; None: the planner's choice
     mean: bool = True
@@ -31,9 +30,10 @@ class Request:
 
     def methods(self, group: Group) -> Iterator[Method]:
         """The legal methods that this request allows."""
-        for method in legal_methods(group):
+        allowed = {lossy_name(name) for name in self.lossy}
+        for method in legal_methods(group, more=self.lossy):
             codec = method.codec.name if isinstance(method, Direct) else method.name
-            if method.lossless or codec in self.lossy:
+            if method.lossless or codec in allowed:
                 yield method
 
 
@@ -50,8 +50,8 @@ def make_plan(request: Request, planner: str = "greedy") -> Plan:
         )
     for name in request.force.values():
         find_method(name)
-    for codec in request.lossy:
-        CODECS[codec]
+    for name in request.lossy:
+        lossy_name(name)
     plan = PLANNERS[planner](request)
     STRATEGIES[plan.strategy].settings(plan)
     return plan_file.frozen(plan)

@@ -1,9 +1,13 @@
 """The first planner: near-equal buckets in backward order, the cheapest legal method for each."""
 
+from bisect import insort
 from dataclasses import replace
 
-from commsched.cost.price import method_seconds
-from commsched.methods import find_method
+import numpy as np
+
+from commsched.cost.price import method_seconds, price
+from commsched.machine import Group, Machine
+from commsched.methods import Direct, Method, find_method
 from commsched.plan import BucketSpec, Launch, Plan, Reason
 from commsched.planner.base import PLANNERS, Request, buckets, launches
 from commsched.simulate import simulate
@@ -11,6 +15,12 @@ from commsched.timeline.measure import iteration_seconds
 
 # Buckets per net that are tried where the user gives no size; the best simulated iteration wins.
 COUNTS = (1, 4, 8, 16, 32, 64)
+
+# Ranks up to which playing every move takes no longer than a closed form.
+FEW = 8
+# A closed form is at most 15 % above what is played (`cost.closed`): what is further above the
+# second is not played.
+MARGIN = 1.25
 
 # Bucket and forced method -> seconds and name of its methods, cheapest first.
 Known = dict[tuple[BucketSpec, str], list[tuple[float, str]]]
@@ -41,11 +51,8 @@ def _with_buckets(request: Request, size: float, known: Known) -> Plan:
     def choose(launch: Launch) -> Launch:
         spec = BucketSpec.of(launch.pieces, request.graph.tensors)
         if (spec, launch.method) not in known:
-            options = [find_method(launch.method)] if launch.method else methods
-            known[spec, launch.method] = sorted(
-                (method_seconds(method, spec, request.machine, group), method.name)
-                for method in options
-            )
+            options = [find_method(launch.method)] if launch.method else useful(methods, spec)
+            known[spec, launch.method] = cheapest(options, spec, request.machine, group)
         (seconds, name), *others = known[spec, launch.method]
         runner_up = others[0] if others else (0.0, "")
         reason = Reason(seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0])
@@ -53,3 +60,34 @@ def _with_buckets(request: Request, size: float, known: Known) -> Plan:
 
     plan = launches(request, buckets(request, size), choose)
     return replace(plan, planner="greedy")
+
+
+def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
+    """Without the codecs that leave out zeros where a bucket has none: they add a header to it."""
+    whole = np.array([spec.numel])
+    if spec.nonzeros(np.zeros(1, np.int64), whole, 1)[0] < spec.numel:
+        return methods
+    return [
+        method
+        for method in methods
+        if not (isinstance(method, Direct) and method.lossless and not method.codec.fixed)
+    ]
+
+
+def cheapest(
+    methods: list[Method], spec: BucketSpec, machine: Machine, group: Group
+) -> list[tuple[float, str]]:
+    """Seconds and names of methods, cheapest first; of those that cannot be second, not all."""
+    if group.size <= FEW:
+        rough = [(0.0, i) for i in range(len(methods))]
+    else:
+        rough = sorted(
+            (price(method, spec, machine, group, limit=0).seconds, i)
+            for i, method in enumerate(methods)
+        )
+    found: list[tuple[float, str]] = []
+    for seconds, i in rough:
+        if len(found) > 1 and seconds > MARGIN * found[1][0]:
+            break
+        insort(found, (method_seconds(methods[i], spec, machine, group), methods[i].name))
+    return found

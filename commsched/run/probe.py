@@ -63,6 +63,12 @@ class Arena:
         self.values = np.zeros(nbytes // 4, np.float32)
         self._next = 0
 
+    def part(self, nbytes: int) -> "Arena":
+        """The first `nbytes` bytes of the same memory as an arena of its own."""
+        made = Arena(0)
+        made.values = self.values[: nbytes // 4]
+        return made
+
     def fill(self, values: Array) -> None:
         """Write copies of `values`, (n,) float32, until it is full."""
         for first in range(0, len(self.values) - len(values) + 1, len(values)):

@@ -1,0 +1,139 @@
+"""What all codecs share that write a few bits per value and a scale or two per block of values."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+
+from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.errors import CommschedError
+from commsched.kernels import bits
+from commsched.kernels.modules import module_of
+from commsched.kernels.random import Dither, run_key
+from commsched.plan.bucket import BucketSpec
+
+CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
+HALF = 65536  # rounding at random: a 16-bit number is added below the point
+LARGEST = float(np.finfo(np.float32).max)
+ABOVE = 1.0 + 2.0**-20  # scales are this much larger, so that no rounding leads beyond the codes
+
+
+class Blockwise(Codec):
+    """Scales of all blocks, (blocks, columns) float32, then the codes of all values, packed.
+
+    Blocks with NaN or infinity have NaN scales and decode to NaN.
+    """
+
+    lossless = False
+    addable = False  # a sum has other scales, and would be rounded again at every hop
+    fixed = True
+    codes_values = True
+    block = 512  # values that share scales, a multiple of 8 and a divisor of CHUNK
+    columns = 1  # scales of a block
+    bits: int
+    dithers = False  # rounds at random
+
+    @abstractmethod
+    def code(self, values: Array, dither: Array | None) -> tuple[Array, Array]:
+        """(rows, width) float32 -> scales (rows, columns) float32 and codes (rows, width).
+
+        `dither` is (rows, width) int32 in [0, 65536), or None.
+        """
+
+    @abstractmethod
+    def value(self, codes: Array, scales: Array, out: Array) -> None:
+        """Overwrite `out` (rows, width) float32 with what the codes mean."""
+
+    def encode(self, values: Array, state: State, start: int = 0) -> Array:
+        packet = self._empty(values, len(values))
+        scales, codes = self._split(packet, len(values))
+        chunk = min(CHUNK, len(values))
+        noise = Dither(run_key(state, start), chunk, values) if self.dithers else None
+        drawn = module_of(values).empty(chunk, np.int32) if noise else None
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for row, first, stop, width in self._pieces(len(values)):
+                shape = (-1, width)
+                dither = None
+                if noise is not None and drawn is not None:
+                    dither = noise.next(drawn[: stop - first]).reshape(shape)
+                scale, code = self.code(values[first:stop].reshape(shape), dither)
+                scales[row : row + len(scale)] = scale
+                packed = bits.pack(code.reshape(-1), self.bits)
+                at = first * self.bits // 8
+                codes[at : at + len(packed)] = packed
+        return packet
+
+    def decode(self, packet: Array, out: Array) -> None:
+        scales, packed = self._split(packet, len(out))
+        for row, first, stop, width in self._pieces(len(out)):
+            shape = (-1, width)
+            codes = bits.unpack(packed[first * self.bits // 8 :], stop - first, self.bits)
+            rows = (stop - first) // width
+            scale = scales[row : row + rows]
+            self.value(codes.reshape(shape), scale, out[first:stop].reshape(shape))
+
+    def add(self, packet: Array, out: Array) -> None:
+        values = np.empty_like(out)
+        self.decode(packet, values)
+        out += values
+
+    def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        count = np.asarray(stop - start, np.float64)
+        scales = 4.0 * self.columns * np.ceil(count / self.block)
+        return np.asarray(scales + np.ceil(count * self.bits / 8))
+
+    def packet(self, values: int, nbytes: int | None = None) -> Array:
+        return np.empty(self._scale_bytes(values) + bits.packed_bytes(values, self.bits), np.uint8)
+
+    def _empty(self, like: Array, numel: int) -> Array:
+        size = self._scale_bytes(numel) + bits.packed_bytes(numel, self.bits)
+        return module_of(like).empty(size, np.uint8)
+
+    def _scale_bytes(self, numel: int) -> int:
+        return 4 * self.columns * -(-numel // self.block)
+
+    def _split(self, packet: Array, numel: int) -> tuple[Array, Array]:
+        """Views of the scales, (blocks, columns) float32, and of the packed codes."""
+        packet, size = packet.view(np.uint8), self._scale_bytes(numel)
+        if len(packet) != size + bits.packed_bytes(numel, self.bits):
+            raise CommschedError(
+                f"a packet of {len(packet)} B does not hold {numel} values coded {self.name!r}"
+            )
+        return packet[:size].view(np.float32).reshape(-1, self.columns), packet[size:]
+
+    def _pieces(self, numel: int) -> Iterator[tuple[int, int, int, int]]:
+        """First block, first and last value, and width of a block, piece by piece of a run."""
+        full = numel // self.block * self.block
+        for first in range(0, full, CHUNK):
+            yield first // self.block, first, min(first + CHUNK, full), self.block
+        if full < numel:
+            yield full // self.block, full, numel, numel - full
+
+
+class Levels(Blockwise):
+    """Whole multiples, from -levels to levels, of an even share of the block's largest magnitude.
+
+    Rounded at random, so right on average; the error of a value is below one level.
+    """
+
+    unbiased = True
+    dithers = True
+    levels: int
+
+    def code(self, values: Array, dither: Array | None) -> tuple[Array, Array]:
+        high, low = values.max(axis=1, keepdims=True), values.min(axis=1, keepdims=True)
+        scale = np.maximum(np.abs(high), np.abs(low)).astype(np.float64)
+        scale = np.where(np.isfinite(scale), np.minimum(scale * ABOVE, LARGEST), np.nan)
+        # Below this, which is nothing to a gradient, the block counts as zero.
+        step = np.where(scale < 2.0**-100, np.inf, scale) / (HALF * self.levels)
+        fine = (values * (1.0 / step).astype(np.float32)).astype(np.int32)
+        fine += dither
+        fine += np.int32(HALF * self.levels)
+        fine >>= np.int32(16)
+        codes = np.clip(fine, 0, 2 * self.levels, out=fine)
+        return scale.astype(np.float32), codes.astype(np.uint8)
+
+    def value(self, codes: Array, scales: Array, out: Array) -> None:
+        unit = scales / np.float32(self.levels)
+        np.subtract(codes, np.float32(self.levels), out=out)
+        np.multiply(out, unit, out=out)

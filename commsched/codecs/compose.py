@@ -1,0 +1,43 @@
+"""Codecs by name, with parameters (`topk:0.01`) and composed (`topk:0.01/qsgd:4/bloom`)."""
+
+from commsched.codecs.base import Codec
+from commsched.codecs.index import INDEX_CODES, IndexCode
+from commsched.errors import CommschedError
+from commsched.registry import Registry
+
+
+class Codecs(Registry[Codec]):
+    """All codecs; a composed one is SELECTION[/VALUE CODEC][/INDEX CODE]."""
+
+    def _find(self, name: str) -> Codec | None:
+        if "/" not in name:
+            return super()._find(name)
+        if name not in self._made:
+            self._made[name] = self._compose(name)
+        return self._made[name]
+
+    def _compose(self, name: str) -> Codec:
+        from commsched.codecs.selection import Selection  # it imports CODECS
+
+        def wrong(reason: str) -> CommschedError:
+            form = "a composed codec is SELECTION[/VALUES][/INDEX], such as topk:0.01/qsgd:4/bloom"
+            return CommschedError(f"codec {name!r}: {reason}; {form}")
+
+        first, *rest = name.split("/")
+        selection = self[first]
+        if not isinstance(selection, Selection):
+            raise wrong(f"{first!r} selects nothing")
+        value: Codec | None = None
+        index: IndexCode | None = None
+        for part in rest:
+            if index is not None:
+                raise wrong(f"{part!r} comes after the index code")
+            if part.partition(":")[0] in INDEX_CODES:
+                index = INDEX_CODES[part]
+                continue
+            if value is not None:
+                raise wrong(f"{part!r} is a second codec of the values")
+            value = self[part]
+            if not value.codes_values:
+                raise wrong(f"{part!r} cannot code selected values")
+        return selection.composed(value, index)

@@ -1,0 +1,122 @@
+"""Exact lists whose indices take two bits more than their entropy: Elias-Fano."""
+
+import numpy as np
+
+from commsched.codecs import CODECS
+from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
+from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
+from commsched.plan.bucket import BucketSpec
+
+TAG = 0x53_41_49_4C_45  # "ELIAS"
+
+
+class Elias(Codec):
+    """Header, indices, float32 values; never more than a header larger than dense values.
+
+    l = floor(log2(n / m)) low bits of each of m indices below n, as planes; then the high parts
+    h_i as bits h_i + i of a bitmap of m + (n - 1 >> l) bits: about 2 + log2(n / m) bits per index.
+    Where one bit per element is smaller the indices are a bitmap, where all values are smaller
+    there are none; which, follows from n and m. So do the bytes, however the support lies.
+    Source: Elias, "Efficient storage and retrieval by content and address of static files",
+    JACM 21(2), 1974; Fano, MIT Project MAC memorandum 61, 1971.
+    """
+
+    name = "elias"
+    lossless = True
+    addable = True
+    fixed = False
+    encode_traffic = 1.5  # one scan; packing the indices is small beside it where they are few
+    add_traffic = 6.0  # unpack bits and planes, gather and scatter
+    decode_traffic = 1.0  # zero the run; the rest is small beside it where it is sparse
+
+    def encode(self, values: Array, state: State, start: int = 0) -> Array:
+        numel = len(values)
+        index = np.flatnonzero(values != 0)
+        count = len(index)
+        way, size = _way(numel, count)
+        if way == "dense":
+            packet = fresh(TAG, count, 4 * numel)
+            packet[HEADER:].view(np.float32)[:] = values
+            return packet
+        packet = fresh(TAG, count, size + 4 * count)
+        packed = packet[HEADER : HEADER + size]
+        if way == "bitmap":
+            packed[:] = pack_flags(values != 0)
+        elif count:
+            width = _width(numel, count)
+            low = packed_bytes(count, width)
+            packed[:low] = pack(index & ((1 << width) - 1), width)
+            flags = np.zeros(_high_bits(numel, count, width), np.bool_)
+            flags[(index >> width) + np.arange(count)] = True
+            packed[low:] = pack_flags(flags)
+        packet[HEADER + size :].view(np.float32)[:] = values.take(index)
+        return packet
+
+    def decode(self, packet: Array, out: Array) -> None:
+        index, values = self._open(packet, len(out))
+        if not isinstance(index, slice):
+            out.fill(0)
+        out[index] = values
+
+    def add(self, packet: Array, out: Array) -> None:
+        index, values = self._open(packet, len(out))
+        out[index] += values  # indices are distinct
+
+    def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """At the expected count; the bytes of the true count are less curved than its spread."""
+        numel = np.asarray(np.asarray(stop) - start, np.float64)
+        expected = spec.nonzeros(start, stop, merged)
+        count = np.maximum(expected, 1.0)  # below one: one index, as often as there is one
+        width = np.floor(np.log2(np.maximum(numel, 1.0) / count))
+        # 3.5 bits are what rounding up to bytes adds on average.
+        planes = width // 8 * count + width % 8 * (count + 3.5) / 8
+        high = (count + (numel - 1) / 2**width + 3.5) / 8
+        index = np.minimum(planes + high, np.ceil(numel / 8)) * np.minimum(expected, 1.0)
+        found: Floats = HEADER + np.minimum(index + 4.0 * expected, 4.0 * numel)
+        return found
+
+    @staticmethod
+    def _open(packet: Array, numel: int) -> tuple[Array | slice, Array]:
+        """Split a packet into indices, (nnz,) or all, and values."""
+        what = f"an Elias-Fano list of {numel} elements"
+        count = count_of(packet, TAG, numel, what)
+        way, size = _way(numel, count)
+        if way == "dense":
+            require(len(packet) == HEADER + 4 * numel, packet, what)
+            return slice(None), packet[HEADER:].view(np.float32)
+        require(len(packet) == HEADER + size + 4 * count, packet, what)
+        values = packet[HEADER + size :].view(np.float32)
+        if way == "bitmap":
+            return flagged(packet, HEADER, numel, count, what), values
+        if count == 0:
+            return np.zeros(0, np.int64), values
+        width = _width(numel, count)
+        low = packed_bytes(count, width)
+        bits = _high_bits(numel, count, width)
+        high = flagged(packet, HEADER + low, bits, count, what) - np.arange(count)
+        index = high << width
+        index |= unpack(packet[HEADER : HEADER + low], count, width)
+        require(bool(index[-1] < numel and (index[1:] > index[:-1]).all()), packet, what)
+        return index, values
+
+
+def _way(numel: int, count: int) -> tuple[str, int]:
+    """How the indices of `count` of `numel` elements are written, and in how many bytes."""
+    width = _width(numel, count)
+    size = packed_bytes(count, width) + packed_bytes(_high_bits(numel, count, width))
+    way = "elias" if size <= packed_bytes(numel) else "bitmap"
+    size = min(size, packed_bytes(numel)) if count else 0
+    return ("dense", 0) if size + 4 * count >= 4 * numel > 0 else (way, size)
+
+
+def _width(numel: int, count: int) -> int:
+    """Low bits of each index: floor(log2(numel / count))."""
+    return (numel // count).bit_length() - 1 if count else 0
+
+
+def _high_bits(numel: int, count: int, width: int) -> int:
+    return count + (numel - 1 >> width) if count else 0
+
+
+CODECS.add("elias")(Elias())

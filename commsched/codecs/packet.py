@@ -1,0 +1,42 @@
+"""The header of packets that describe themselves, and what all their readers check."""
+
+import numpy as np
+
+from commsched.codecs.base import Array
+from commsched.errors import CommschedError
+from commsched.kernels.bits import count_bits, packed_bytes, set_bits
+
+HEADER = 16  # B: the format's tag and a count, two little-endian 64-bit words
+
+
+def fresh(tag: int, count: int, body: int) -> Array:
+    """A packet with its header written and `body` bytes to fill."""
+    packet = np.empty(HEADER + body, np.uint8)
+    packet[:HEADER].view(np.int64)[:] = (tag, count)
+    return packet
+
+
+def tag_of(packet: Array) -> int:
+    """The format of a packet; 0 where it is too short to say."""
+    return int(packet[:8].view(np.int64)[0]) if len(packet) >= HEADER else 0
+
+
+def count_of(packet: Array, tag: int, most: int, what: str) -> int:
+    """The count in a header; another format, or a count outside [0, most], is refused."""
+    count = int(packet[8:HEADER].view(np.int64)[0]) if len(packet) >= HEADER else -1
+    require(tag_of(packet) == tag and 0 <= count <= most, packet, what)
+    return count
+
+
+def require(right: bool, packet: Array, what: str) -> None:
+    """Refuse a packet that is not `what`, for instance "a bitmap of 9 elements"."""
+    if not right:
+        raise CommschedError(f"a packet of {len(packet)} B is not {what}")
+
+
+def flagged(packet: Array, start: int, numel: int, count: int, what: str) -> Array:
+    """The positions in a bitmap of `numel` bits from byte `start` on, `count` of them: (count,)."""
+    flags = packet[start : start + packed_bytes(numel)]
+    index = set_bits(flags, numel)
+    require(len(index) == count == count_bits(flags), packet, what)
+    return index

@@ -1,0 +1,50 @@
+"""Parameters behind a codec's name, such as 0.01 in `topk:0.01`: read strictly, written one way."""
+
+import math
+import re
+
+from commsched.errors import CommschedError
+
+NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
+
+
+def at_most(given: list[str], allowed: int) -> None:
+    """Refuse more parameters than there are."""
+    if len(given) > allowed:
+        raise CommschedError(f"at most {allowed} parameters, got {len(given)}")
+
+
+def share(text: str, what: str = "the share that is kept") -> float:
+    """A number in (0, 1]."""
+    value = number(text, what, "in (0, 1]")
+    if not 0.0 < value <= 1.0:
+        raise CommschedError(f"{what} must be in (0, 1], got {text!r}")
+    return value
+
+
+def number(text: str, what: str, allowed: str = "a number of at least 0") -> float:
+    """A finite number of at least 0, such as 0.01 or 1e-5."""
+    value = float(text) if NUMBER.fullmatch(text) else math.inf
+    if not math.isfinite(value):
+        raise CommschedError(f"{what} must be {allowed}, got {text!r}")
+    return value
+
+
+def whole(text: str, what: str, low: int, high: int) -> int:
+    """A whole number in [low, high]."""
+    good = text.isascii() and text.isdecimal() and len(text) < 10
+    if not (good and low <= int(text) <= high):
+        raise CommschedError(f"{what} must be a whole number from {low} to {high}, got {text!r}")
+    return int(text)
+
+
+def choice(text: str, what: str, allowed: tuple[str, ...]) -> str:
+    """One of some words."""
+    if text not in allowed:
+        raise CommschedError(f"{what} must be one of {', '.join(allowed)}; got {text!r}")
+    return text
+
+
+def written(value: float) -> str:
+    """The one way in which a number is written in a name."""
+    return repr(value).removesuffix(".0")

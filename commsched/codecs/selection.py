@@ -1,0 +1,106 @@
+"""What all codecs share that send some of the values with their indices."""
+
+import copy
+from abc import abstractmethod
+
+import numpy as np
+
+from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.codecs.dense import Dense
+from commsched.codecs.index import IndexCode, Plain
+from commsched.errors import CommschedError
+from commsched.kernels.random import run_key
+from commsched.plan.bucket import BucketSpec
+
+HEADER = 24  # B: tag, values that travel, bytes of the index part; little-endian 64-bit words
+TAG = 0x00_4C_45_53  # "SEL"
+BROKEN = -1  # instead of the count: the gradient is not finite, so the whole run is NaN
+
+
+class Selection(Codec):
+    """Header, indices as the index code writes them, values as the value codec does.
+
+    A run with NaN or infinity among the selected travels as a header that decodes to NaN
+    everywhere: every selection here prefers NaN and infinity to any number.
+    """
+
+    lossless = False
+    addable = False  # the sum of two selections has more elements than a selection
+    fixed = False
+    feedback = True
+    add_traffic = 3.0  # read index and value, read and write the sum
+    decode_traffic = 1.0  # zero the run; the scatter is small beside it
+    feedback_traffic = 4.5  # add 3, look for NaN 1, and some scattering
+
+    def __init__(self, name: str) -> None:
+        self.plain = self.name = name
+        self._value: Codec = Dense()
+        self._index: IndexCode = Plain()
+
+    @abstractmethod
+    def select(self, values: Array, state: State, start: int) -> Array:
+        """Ascending indices of what is sent of `values`, none of a zero."""
+
+    @abstractmethod
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
+        """Expected number of selected elements of [start, stop): (m,)."""
+
+    def composed(self, value: Codec | None, index: IndexCode | None) -> "Selection":
+        """The same selection with another value codec or index code."""
+        made = copy.copy(self)
+        made._value = value or self._value
+        made._index = index or self._index
+        plain = index is None or isinstance(index, Plain)
+        parts = [self.plain, value.name if value else "", "" if plain else made._index.name]
+        made.name = "/".join(part for part in parts if part)
+        made.encode_traffic = self.encode_traffic + made._index.encode_traffic
+        made.decode_traffic = self.decode_traffic + made._index.decode_traffic
+        return made
+
+    def encode(self, values: Array, state: State, start: int = 0) -> Array:
+        index = self.select(values, state, start)
+        if not np.isfinite(values[index]).all():
+            return np.array([TAG, BROKEN, 0], np.int64).view(np.uint8)
+        part, index = self._index.encode(index, len(values), run_key(state, start))
+        body = self._value.encode(values[index], state, start).view(np.uint8)
+        head = np.array([TAG, len(index), len(part)], np.int64).view(np.uint8)
+        return np.concatenate([head, part, body])
+
+    def decode(self, packet: Array, out: Array) -> None:
+        index, values = self._open(packet, len(out))
+        out.fill(0)
+        out[index] = values
+
+    def add(self, packet: Array, out: Array) -> None:
+        index, values = self._open(packet, len(out))
+        out[index] += values  # indices are distinct
+
+    def subtract(self, packet: Array, values: Array) -> None:
+        index, sent = self._open(packet, len(values))
+        values[index] -= sent
+
+    def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        kept, numel = self.kept(spec, start, stop), np.asarray(stop - start, np.float64)
+        sent = self._index.sent(kept, numel)
+        # Shares of a value count: the packets' sizes are means.
+        body = self._value.nbytes(spec, np.zeros(1, np.int64), sent, 1)  # type: ignore[arg-type]
+        return HEADER + self._index.nbytes(kept, numel) + body
+
+    def _open(self, packet: Array, numel: int) -> tuple[Array, Array]:
+        """Split a packet into indices and values, both (k,)."""
+        whole = len(packet) >= HEADER
+        tag, count, size = packet[:HEADER].view(np.int64).tolist() if whole else (0, 0, 0)
+        if tag == TAG and count == BROKEN and len(packet) == HEADER:
+            return slice(None), np.float32(np.nan)
+        wrong = CommschedError(f"a packet of {len(packet)} B is no selection coded {self.name!r}")
+        if tag != TAG or not 0 <= count <= numel or not 0 <= size <= len(packet) - HEADER:
+            raise wrong
+        body = packet[HEADER + size :]
+        if len(body) != self._value.packet(count).nbytes:
+            raise wrong
+        index = self._index.decode(packet[HEADER : HEADER + size], numel)
+        if len(index) != count:
+            raise wrong
+        values = np.empty(count, np.float32)
+        self._value.decode(body, values)
+        return index, values

@@ -1,0 +1,23 @@
+"""Ternary gradients: -1, 0 or 1 times the largest magnitude of a block, rounded at random."""
+
+from commsched.codecs import CODECS
+from commsched.codecs.blockwise import Levels
+
+
+class TernGrad(Levels):
+    """Two bits per value and a scale for blocks of 2048; right on average.
+
+    Blocks stand for the paper's layers; without its clipping, which would cost a bias.
+    Source: Wen et al., "TernGrad", NeurIPS 2017.
+    """
+
+    name = standard = "terngrad"
+    block = 2048
+    bits = 2
+    levels = 1
+    encode_traffic = 10.0
+    add_traffic = 60.0
+    decode_traffic = 6.0
+
+
+CODECS.add("terngrad")(TernGrad())

@@ -1,0 +1,78 @@
+"""The largest magnitudes of a run, with error feedback: `topk:SHARE[:WAY]`."""
+
+import numpy as np
+
+from commsched.codecs import CODECS
+from commsched.codecs import parameters as read
+from commsched.codecs.base import Array, Floats, Ints, State
+from commsched.codecs.selection import Selection
+from commsched.kernels import select
+from commsched.kernels.random import run_key
+from commsched.plan.bucket import BucketSpec
+
+STEPS = 30  # of the bisection; source: Shi et al., MLSys 2021
+RENEW = 32  # steps that a threshold serves; source: Li & Hoefler (Ok-Topk), PPoPP 2022
+# A sampled or reused threshold may select fewer or more, up to here; else the exact one is taken.
+FEWEST, MOST = 0.5, 1.5
+
+# Memory traffic per byte of values that takes as long as the way does in NumPy.
+TRAFFIC = {"exact": 25.0, "sampled": 3.0, "bisect": 40.0, "reused": 3.5}
+
+
+class TopK(Selection):
+    """ceil(SHARE n) elements of n, fewer where others are zero; of equal ones the first.
+
+    Ways: `exact` (a partition by rank), `sampled` (a threshold from a sample of the run; the count
+    is right on average), `bisect` (MSTopK: a threshold by bisection, filled up in order), `reused`
+    (Ok-Topk: the exact threshold of up to 31 steps ago).
+    Good where few large elements carry most of the gradient. Source: Aji & Heafield, "Sparse
+    communication for distributed gradient descent", EMNLP 2017.
+    """
+
+    standard = "topk:0.01"
+
+    def __init__(self, share: float, way: str) -> None:
+        super().__init__(f"topk:{read.written(share)}" + (f":{way}" if way != "exact" else ""))
+        self._share = share
+        self._way = way
+        self.stateful = way == "reused"
+        self.encode_traffic = TRAFFIC[way]
+
+    def select(self, values: Array, state: State, start: int) -> Array:
+        count = self._count(len(values))
+        if self._way == "exact":
+            return select.largest(values, count)
+        if self._way == "bisect":
+            return select.bisected(values, count, STEPS)
+        if self._way == "sampled":
+            threshold = select.sampled_threshold(values, self._share, run_key(state, start))
+        else:
+            threshold = self._reused(values, state, start, count)
+        index = select.above(values, threshold)
+        if len(index) > MOST * count:
+            return select.first_of(values, index, count)
+        if len(index) < FEWEST * count and threshold > 0:
+            return select.largest(values, count)
+        return index
+
+    def _reused(self, values: Array, state: State, start: int, count: int) -> float:
+        """The threshold of this run, renewed every 32 steps."""
+        key, step = f"topk threshold {start}", int(state.get("step", 0))
+        if key not in state or step // RENEW != state[key][0]:
+            state[key] = step // RENEW, select.threshold_of(values, count)
+        return float(state[key][1])
+
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
+        count = np.ceil(self._share * np.asarray(stop - start, np.float64))
+        return np.minimum(count, spec.nonzeros(start, stop, 1))
+
+    def _count(self, numel: int) -> int:
+        return int(np.ceil(self._share * numel))
+
+
+@CODECS.family(TopK.standard)
+def topk(parameters: list[str]) -> TopK:
+    """Read SHARE and WAY."""
+    read.at_most(parameters, 2)
+    way = read.choice(parameters[1], "the way", tuple(TRAFFIC)) if len(parameters) > 1 else "exact"
+    return TopK(read.share(parameters[0]), way)

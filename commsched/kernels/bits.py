@@ -1,0 +1,108 @@
+"""Whole numbers of few bits, packed into bytes without a loop over elements."""
+
+import numpy as np
+
+from commsched.kernels.modules import Array, module_of
+
+
+def packed_bytes(count: int, width: int = 1) -> int:
+    """Bytes of `count` codes of `width` bits; one bit each are a bitmap."""
+    if width in (1, 2, 4, 8):
+        return (count * width + 7) // 8
+    return width // 8 * count + width % 8 * packed_bytes(count)
+
+
+def pack_flags(flags: Array) -> Array:
+    """(n,) bool or uint8 -> (ceil(n / 8),) uint8, the first element in the lowest bit."""
+    return module_of(flags).packbits(flags, bitorder="little")
+
+
+def unpack_flags(packed: Array, count: int) -> Array:
+    """The first `count` flags again: (count,) uint8, 0 or 1."""
+    return module_of(packed).unpackbits(packed, count=count, bitorder="little")
+
+
+def set_bits(packed: Array, numel: int) -> Array:
+    """Ascending positions of the bits that are set among the first `numel`: (m,) int64."""
+    full = np.flatnonzero(packed != 0)
+    if 4 * len(full) > len(packed):
+        flags = unpack_flags(packed, numel)
+        return np.flatnonzero(flags.view(np.bool_))  # as bytes it takes four times as long
+    index = np.flatnonzero(np.unpackbits(packed[full], bitorder="little").view(np.bool_))
+    found = (full[index >> 3] << 3) + (index & 7)
+    return found[: np.searchsorted(found, numel)]
+
+
+def count_bits(packed: Array) -> int:
+    """Number of bits that are set, those past the last element included."""
+    words = len(packed) // 8 * 8
+    many = np.bitwise_count(packed[:words].view(np.uint64)).sum(dtype=np.int64)
+    return int(many + np.bitwise_count(packed[words:]).sum(dtype=np.int64))
+
+
+def pack(codes: Array, width: int) -> Array:
+    """(n,) codes below 2**width, width 0 to 32 -> (packed_bytes,) uint8.
+
+    Widths 1, 2, 4 and 8 put neighbours into one byte, the first into the lowest bits; others are
+    planes: the low byte of all codes, the next byte, and then single bits as bitmaps.
+    """
+    module = module_of(codes)
+    if width == 8:
+        return codes.astype(np.uint8, copy=False)
+    if width == 1:
+        return pack_flags(codes)
+    if width in (2, 4):
+        per = 8 // width
+        padded = codes.astype(np.uint8)
+        if len(codes) % per:
+            padded = module.zeros(-(-len(codes) // per) * per, np.uint8)
+            padded[: len(codes)] = codes
+        return _fold(padded, width)
+    count, at = len(codes), 0
+    out = module.empty(packed_bytes(count, width), np.uint8)
+    for plane in range(width // 8):
+        out[at : at + count] = (codes >> (8 * plane)).astype(np.uint8)
+        at += count
+    if width % 8:
+        rest, step = (codes >> (width // 8 * 8)).astype(np.uint8), packed_bytes(count)
+        for bit in range(width % 8):
+            out[at : at + step] = pack_flags(rest & np.uint8(1 << bit))
+            at += step
+    return out
+
+
+def _fold(codes: Array, width: int) -> Array:
+    """Join neighbours in pairs until bytes are full: (n,) uint8 of 2 or 4 bits each."""
+    while width < 8:
+        pairs = codes.view(np.uint16)  # the second of a pair lies 8 bits up
+        codes = (pairs | (pairs >> np.uint16(8 - width))).astype(np.uint8)
+        width *= 2
+    return codes
+
+
+def unpack(packed: Array, count: int, width: int) -> Array:
+    """The first `count` codes again: (count,) uint8, or int64 for widths above 8."""
+    packed = packed[: packed_bytes(count, width)]
+    if width == 8:
+        return packed
+    if width in (2, 4):
+        return _unfold(packed, width)[:count]
+    module, at, step = module_of(packed), 0, packed_bytes(count)
+    codes = module.zeros(count, np.int64 if width > 8 else np.uint8)
+    for plane in range(width // 8):
+        codes |= packed[at : at + count].astype(np.int64) << (8 * plane)
+        at += count
+    for bit in range(width // 8 * 8, width):
+        codes |= unpack_flags(packed[at : at + step], count).astype(codes.dtype, copy=False) << bit
+        at += step
+    return codes
+
+
+def _unfold(packed: Array, width: int) -> Array:
+    """One byte per code of 2 or 4 bits."""
+    module = module_of(packed)
+    out = module.empty((len(packed), 8 // width), np.uint8)
+    mask = np.uint8((1 << width) - 1)
+    for place in range(8 // width):
+        np.bitwise_and(packed >> np.uint8(place * width), mask, out=out[:, place])
+    return out.reshape(-1)

@@ -1,0 +1,66 @@
+"""fp32 to 8-bit floats and back, as bytes: e4m3 and e5m2 of the Open Compute Project."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.kernels.modules import Array, module_of
+
+CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
+
+
+class Format(NamedTuple):
+    """Layout of an 8-bit float: sign, exponent, mantissa."""
+
+    mantissa: int  # bits
+    bias: int
+    largest: float
+    nan: int  # code of NaN
+
+
+# Source: OCP 8-bit floating point specification (OFP8), revision 1.0, 2023, tables 1 and 2.
+E4M3 = Format(mantissa=3, bias=7, largest=448.0, nan=0x7F)
+E5M2 = Format(mantissa=2, bias=15, largest=57344.0, nan=0x7F)
+
+
+def narrow(values: Array, form: Format, scale: float = 1.0) -> Array:
+    """Round (n,) float32 times `scale` to nearest even, saturating: (n,) uint8.
+
+    NaN and infinity both become NaN: a broken gradient must be seen, and e4m3 has no infinity.
+    """
+    module = module_of(values)
+    out = module.empty(len(values), np.uint8)
+    for at in range(0, len(values), CHUNK):
+        out[at : at + CHUNK] = _narrow(values[at : at + CHUNK], form, scale)
+    return out
+
+
+def _narrow(values: Array, form: Format, scale: float) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.minimum(np.abs(values) * np.float32(scale), np.float32(form.largest))
+        # Below the least normal number steps are even: an addition rounds to them.
+        least = np.float32(2.0 ** (1 - form.bias))
+        step = np.float32(2.0 ** (1 - form.bias - form.mantissa))
+        tiny = np.rint(size * (np.float32(1) / step)).astype(np.uint32)
+    drop = np.uint32(23 - form.mantissa)
+    bits = size.view(np.uint32)
+    bits = bits + (((bits >> drop) & np.uint32(1)) + np.uint32((1 << (22 - form.mantissa)) - 1))
+    code = (bits >> drop) - np.uint32((127 - form.bias) << form.mantissa)
+    code = np.where(size < least, tiny, code)
+    code = np.where(np.isfinite(values), code, np.uint32(form.nan))
+    sign = (values.view(np.uint32) >> np.uint32(24)) & np.uint32(0x80)
+    return (code | sign).astype(np.uint8)
+
+
+def table(form: Format) -> Array:
+    """The number that each of the 256 codes stands for: (256,) float32."""
+    code = np.arange(128)
+    exponent, fraction = code >> form.mantissa, code & ((1 << form.mantissa) - 1)
+    part = fraction / (1 << form.mantissa)
+    size = np.where(
+        exponent == 0,
+        part * 2.0 ** (1 - form.bias),
+        (1 + part) * 2.0 ** (exponent.astype(np.float64) - form.bias),
+    )
+    size[size > form.largest] = np.nan
+    return np.concatenate([size, -size]).astype(np.float32)

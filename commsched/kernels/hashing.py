@@ -1,0 +1,88 @@
+"""Partition of indices by hash: who owns an element, and the memory of Zen's algorithm."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from commsched.errors import CommschedError
+
+Array = Any  # a NumPy or CuPy array
+
+SEED = 0x5A_45_4E_00  # of h0; h_i has SEED + i. The same on all ranks.
+CHUNK = 2**18  # indices that are hashed while they are in the cache
+
+
+def murmur(index: Array, seed: int) -> Array:
+    """Hash (n,) integers below 2^32 to 32 bits, as uint64: the finaliser of MurmurHash3.
+
+    Source: Appleby, MurmurHash3 (fmix32), public domain, 2011.
+    """
+    h = index.astype(np.uint32)
+    h += np.uint32(seed * 0x9E3779B1 & 0xFFFFFFFF)  # another seed, another walk through the bits
+    h ^= h >> np.uint32(16)
+    h *= np.uint32(0x85EBCA6B)
+    h ^= h >> np.uint32(13)
+    h *= np.uint32(0xC2B2AE35)
+    h ^= h >> np.uint32(16)
+    return h.astype(np.uint64)
+
+
+def below(index: Array, limit: int, seed: int) -> Array:
+    """Hash (n,) integers evenly to [0, limit): the high word of hash times limit, as int64."""
+    return (murmur(index, seed) * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
+
+
+class Groups(NamedTuple):
+    """Indices grouped by their part: part p has order[ends[p] : ends[p + 1]]."""
+
+    order: Array  # (n,) positions in the input, of one part after the other; within one ascending
+    ends: list[int]  # (parts + 1,)
+
+
+def grouped(index: Array, parts: int) -> Groups:
+    """Group (n,) indices by h0 in O(n): counting sort of their parts, a byte or two each."""
+    if parts == 1:
+        return Groups(np.arange(len(index)), [0, len(index)])
+    narrow = np.uint8 if parts <= 2**8 else np.uint16 if parts <= 2**16 else np.uint32
+    part = np.empty(len(index), narrow)
+    for first in range(0, len(index), CHUNK):
+        part[first : first + CHUNK] = below(index[first : first + CHUNK], parts, SEED)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
+    return Groups(np.argsort(part, kind="stable"), ends.tolist())  # of short integers: by radix
+
+
+class Memory(NamedTuple):
+    """What hierarchical hashing leaves behind."""
+
+    parallel: Array  # (parts, slots) int64, indices from 1 on; 0: empty
+    serial: list[Array]  # per part, what found no slot: (r,)
+
+
+def hierarchical(index: Array, parts: int, tries: int = 3) -> Memory:
+    """Place (n,) distinct indices in their parts' memories by hash, as Zen does on a GPU.
+
+    r1 = 2 n slots over all parts. In try i every index that has no place yet writes itself into
+    slot h_i of its part if that is empty, and reads back: of several writers one stays. After k
+    tries the rest goes into the serial area of its part, r2 = r1 / 10 slots over all parts, and an
+    area that overflows is refused. Without parallel writers `grouped` gives the same parts faster;
+    this is the algorithm that it stands for.
+    Source: Wang et al., "Zen", OSDI 2025, algorithm 1 (k = 3, r1 = 2 nnz, r2 = r1 / 10).
+    """
+    slots = max(1, -(-2 * len(index) // parts))
+    area = max(1, -(-slots // 10))
+    memory = np.zeros(parts * slots, np.int64)
+    part = below(index, parts, SEED)
+    left = np.arange(len(index))
+    for number in range(1, tries + 1):
+        slot = part[left] * slots + below(index[left], slots, SEED + number)
+        free = memory[slot] == 0
+        memory[slot[free]] = index[left[free]] + 1
+        left = left[memory[slot] != index[left] + 1]  # read back
+    serial = [index[left[part[left] == p]] for p in range(parts)]
+    longest = max(map(len, serial))
+    if longest > area:
+        raise CommschedError(
+            f"hierarchical hashing: {longest} of {len(index)} indices are left for a serial area of"
+            f" {area}; allowed are indices that spread over {parts} parts"
+        )
+    return Memory(memory.reshape(parts, slots), serial)

@@ -1,0 +1,124 @@
+"""Find the largest magnitudes: by threshold, by rank, by a sample, by bisection."""
+
+import numpy as np
+
+from commsched.kernels.modules import Array, module_of
+from commsched.kernels.random import Dither
+
+CHUNK = 1 << 17  # elements at a time: masks and magnitudes stay in the cache
+SAMPLE = 1 << 15  # elements that a sampled threshold looks at: 6 % off at 1 %
+MAGNITUDE = np.int32(0x7FFFFFFF)
+TINY = np.float32(2.0**-149)  # below every magnitude but zero
+
+
+def magnitudes(values: Array) -> Array:
+    """The words of |x|, (n,) int32: they order as the magnitudes do, NaN above infinity."""
+    return values.view(np.int32) & MAGNITUDE
+
+
+def above(values: Array, threshold: float) -> Array:
+    """Ascending indices of |x| >= threshold, of NaN and infinity too, and never of zero."""
+    module = module_of(values)
+    least = np.maximum(np.float32(threshold), TINY).view(np.int32)
+    words, size = values.view(np.int32), min(CHUNK, len(values))
+    word, hit = module.empty(size, np.int32), module.empty(size, np.bool_)
+    found = []
+    for at in range(0, len(values), CHUNK):
+        part = words[at : at + CHUNK]
+        here, mask = word[: len(part)], hit[: len(part)]
+        np.bitwise_and(part, MAGNITUDE, out=here)
+        np.greater_equal(here, least, out=mask)
+        index = module.flatnonzero(mask)
+        index += at
+        found.append(index)
+    return module.concatenate(found) if found else module.zeros(0, np.int64)
+
+
+def threshold_of(values: Array, count: int) -> float:
+    """The `count`-th largest magnitude; 0 where there are fewer values."""
+    if not 0 < count <= len(values):
+        return 0.0
+    words = magnitudes(values)
+    module = module_of(values)
+    at = len(words) - count
+    return float(module.partition(words, at)[at : at + 1].view(np.float32)[0])
+
+
+def largest(values: Array, count: int) -> Array:
+    """Ascending indices of the `count` largest magnitudes, fewer where others are zero.
+
+    Of equal magnitudes the first ones are taken.
+    """
+    return first_of(values, above(values, threshold_of(values, count)), count)
+
+
+def first_of(values: Array, index: Array, count: int) -> Array:
+    """Of the elements at `index`, ascending, the `count` largest: (<= count,)."""
+    if len(index) <= count or count == 0:
+        return index[:count]
+    module = module_of(values)
+    words = magnitudes(values[index])
+    at = len(words) - count
+    least = module.partition(words, at)[at]
+    keep = words > least
+    ties = module.flatnonzero(words == least)
+    keep[ties[: count - int(keep.sum())]] = True
+    return index[keep]
+
+
+def sampled_threshold(values: Array, share: float, key: int) -> float:
+    """A threshold that about `share` of the magnitudes reach, from one element of each stride.
+
+    Source: Lin et al., "Deep gradient compression", ICLR 2018. The element is drawn, so that no
+    period of the values meets the stride.
+    """
+    module = module_of(values)
+    stride = len(values) // SAMPLE
+    if stride < 2:
+        return threshold_of(values, int(np.ceil(share * len(values))))
+    at = Dither(key, SAMPLE, values).next(module.empty(SAMPLE, np.int32)).astype(np.int64)
+    index = module.arange(SAMPLE) * stride + ((at * stride) >> 16)
+    # Of m numbers drawn the j-th largest is exceeded with probability j / (m + 1).
+    return threshold_of(values[index], max(1, round(share * (SAMPLE + 1))))
+
+
+def count_above(words: Array, threshold: float) -> int:
+    """How many magnitudes, as words, reach the threshold."""
+    module = module_of(words)
+    least = np.float32(threshold).view(np.int32)
+    parts = range(0, len(words), CHUNK)
+    return sum(int(module.count_nonzero(words[at : at + CHUNK] >= least)) for at in parts)
+
+
+def bisected(values: Array, count: int, steps: int) -> Array:
+    """About the `count` largest: bisection of the threshold between mean |x| and max |x|.
+
+    What is surely among the largest is taken, and filled up to `count` from those between the last
+    two thresholds, in order. Source: Shi et al., "Towards scalable distributed training of deep
+    learning on public cloud clusters" (MSTopK), MLSys 2021, arXiv 2010.10458.
+    """
+    if not len(values):
+        return above(values, 0.0)
+    words = magnitudes(values)
+    sizes = words.view(np.float32)
+    high = float(sizes.max())
+    if not np.isfinite(high):
+        return above(values, np.inf)
+    low, mean = 0.0, float(sizes.mean(dtype=np.float64))
+    middle = mean
+    for _ in range(steps):
+        reached = count_above(words, middle)
+        low, high = (middle, high) if reached > count else (low, middle)
+        if reached == count:
+            break
+        middle = (low + high) / 2
+    return _filled(values, above(values, high), above(values, low), count)
+
+
+def _filled(values: Array, sure: Array, likely: Array, count: int) -> Array:
+    """`sure`, and the first of `likely` beside them until there are `count`; all ascending."""
+    module = module_of(values)
+    if len(sure) > count:
+        return first_of(values, sure, count)
+    rest = likely[module.isin(likely, sure, invert=True, assume_unique=True)]
+    return module.sort(module.concatenate([sure, rest[: count - len(sure)]]))

@@ -1,0 +1,45 @@
+"""Balanced parallelism: shares by hash, coordinate lists both ways."""
+
+import numpy as np
+
+from commsched.machine import Group
+from commsched.methods.base import Method, Phase
+from commsched.methods.direct import route
+from commsched.methods.hashed import Hashed
+from commsched.methods.table import METHODS
+from commsched.plan.bucket import BucketSpec
+
+
+class Balanced(Method):
+    """Push lists of hashed parts to their owners, pull lists of their sums.
+
+    Every rank sends and receives (p - 1) / p (1 + g) 8 d N bytes, g = d_p / d, however the
+    non-zeros lie. Good where supports overlap; recursive doubling is better where they hardly do.
+    Source: Wang et al., "Zen", OSDI 2025 (balanced parallelism).
+    """
+
+    name = "balanced"
+    lossless = True
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        hashed = everyone(spec, group, bits=False)
+        return (
+            hashed.push(route("all-to-all", group), None),
+            hashed.pull(route("all-gather-direct", group), None),
+        )
+
+
+def everyone(spec: BucketSpec, group: Group, *, bits: bool) -> Hashed:
+    """One run, of which every rank owns a part."""
+    return Hashed(
+        spec=spec,
+        runs=np.array([0, spec.numel]),
+        run_of=lambda rank: 0,
+        place_of=lambda rank: rank,
+        parts=group.size,
+        merged=1,
+        bits=bits,
+    )
+
+
+METHODS.add("balanced")(Balanced())

@@ -1,0 +1,43 @@
+"""SparCML's DSAR: sums that have filled up are gathered densely."""
+
+import numpy as np
+
+from commsched.machine import Group
+from commsched.methods.base import Choice, Method, Phase
+from commsched.methods.direct import route
+from commsched.methods.shares import pull, push
+from commsched.methods.table import METHODS
+from commsched.plan.bucket import BucketSpec
+
+
+class DenseSwitch(Method):
+    """SSAR split, but values alone are gathered where more than half of the sum is not zero.
+
+    The ranks add up the non-zeros of their shares: 8 B each way to agree.
+    Source: Renggli et al., "SparCML", SC 2019 (DSAR_Split_allgather, switch at nnz > N / 2).
+    """
+
+    name = "dsar"
+    lossless = True
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
+        cuts = spec.cuts(group.size)
+        whole = np.zeros(1, np.int64), np.array([spec.numel])
+
+        def then(filled: float) -> Phase:
+            codec = "dense" if 2 * filled > spec.numel else "coo"
+            return pull(route("all-gather", group), codec, spec, cuts)
+
+        return (
+            push(route("reduce-scatter-direct", group), "coo", spec, cuts),
+            Choice(
+                name="pull",
+                vote=lambda state: float(np.count_nonzero(state["share"])),
+                agree="sum",
+                expected=float(spec.nonzeros(*whole, group.size)[0]),
+                then=then,
+            ),
+        )
+
+
+METHODS.add("dsar")(DenseSwitch())

@@ -1,0 +1,178 @@
+"""Shares by hash: every rank owns as many of the non-zeros, wherever they lie."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.codecs import CODECS, Array, State, bitmap, coo
+from commsched.codecs.packet import HEADER, tag_of
+from commsched.kernels.bits import packed_bytes
+from commsched.kernels.hashing import grouped
+from commsched.machine import Device
+from commsched.methods.base import Ends, Phase
+from commsched.methods.payload import Payload
+from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Schedule
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# B of memory traffic per non-zero: hash in 10 passes of 4 B, counting sort, place and value.
+HASH_TRAFFIC = 64.0
+
+
+class Partition:
+    """Which elements of [0, numel) each of `parts` owns: made once, 8 B per element."""
+
+    def __init__(self, numel: int, parts: int) -> None:
+        order, ends = grouped(np.arange(numel), parts)
+        self.owned = np.split(order.astype(np.int32), ends[1:-1])  # I_p, ascending
+        self.place = np.empty(numel, np.int32)  # of each element among those of its owner
+        for index in self.owned:
+            self.place[index] = np.arange(len(index), dtype=np.int32)
+
+    def split(self, values: Array) -> list[Array]:
+        """Coordinate lists of (numel,) values, one per part, by place in the part."""
+        index = np.flatnonzero(values != 0)
+        order, ends = grouped(index, len(self.owned))
+        place: Array = self.place.take(index).take(order)  # looked up in ascending order
+        kept: Array = values.take(index).take(order)
+        return [coo.pack(place[a:b], kept[a:b]) for a, b in pairwise(ends)]
+
+
+def partition(state: State, numel: int, parts: int) -> Partition:
+    """The state's partition, made when it is first asked for."""
+    if "partition" not in state:
+        state["partition"] = Partition(numel, parts)
+    found: Partition = state["partition"]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hashed:
+    """Push and pull of one or more runs of a bucket, each among `parts` owners.
+
+    runs: (runs + 1,) element boundaries; run_of, place_of: of each rank, its
+    run and its number among the owners; merged: ranks that are summed
+    before. bits: the pull may use a hash bitmap, one bit per element of the owner's part, where
+    that is smaller.
+    """
+
+    spec: BucketSpec
+    runs: Ints
+    run_of: Callable[[int], int]
+    place_of: Callable[[int], int]
+    parts: int
+    merged: int
+    bits: bool
+
+    def push(self, schedule: Schedule, ends: Callable[[int], Ends] | None) -> Phase:
+        """An all-to-all: every rank sends each owner its part, who sums it into "share"."""
+
+        def take(state: State) -> list[Array]:
+            values = self._run(state)
+            return partition(state, len(values), self.parts).split(values)
+
+        def give(state: State, packets: list[Array]) -> None:
+            owned = state["partition"].owned[self.place_of(int(state["rank"]))]
+            share = np.zeros(len(owned), np.float32)
+            for packet in packets:
+                CODECS["coo"].add(packet, share)
+            state["share"] = share
+
+        def take_seconds(device: Device) -> float:
+            traffic = HASH_TRAFFIC * float(self._filled(self.merged).mean()) * self.parts
+            rate = CODECS["coo"].rate(device)
+            return rate.fixed + self._raw * rate.encode + traffic / device.bandwidth
+
+        def give_seconds(device: Device) -> float:
+            rate = CODECS["coo"].rate(device)
+            received = self.parts * (rate.fixed + float(self._pushed().mean()) * rate.add)
+            return received + self._raw / self.parts / device.bandwidth
+
+        return Phase(
+            name="push",
+            schedule=schedule,
+            payload=Payload(codec=CODECS["coo"], sizes=self._pushed, repeat=self.parts**2),
+            take=take,
+            give=give,
+            take_seconds=take_seconds,
+            give_seconds=give_seconds,
+            ends=ends,
+        )
+
+    def pull(self, schedule: Schedule, ends: Callable[[int], Ends] | None) -> Phase:
+        """An all-gather: every owner sends its sums to all, who put them into the gradient."""
+
+        def take(state: State) -> Array:
+            share = state["share"]
+            index = np.flatnonzero(share != 0)
+            if self.bits and packed_bytes(len(share)) < 4 * len(index):
+                return CODECS["bitmap"].encode(share, state)
+            return coo.pack(index, share.take(index))
+
+        def give(state: State, packets: list[Array]) -> None:
+            values = self._run(state)
+            values.fill(0)
+            for owned, packet in zip(state["partition"].owned, packets, strict=True):
+                index, sums = opened(packet, len(owned))
+                values[owned.take(index)] = sums
+            state["result"] = state["gradient"]
+
+        def take_seconds(device: Device) -> float:
+            rate = CODECS["bitmap" if self.bits else "coo"].rate(device)
+            return rate.fixed + self._raw / self.parts * rate.encode
+
+        def give_seconds(device: Device) -> float:
+            rate = CODECS["bitmap" if self.bits else "coo"].rate(device)
+            received = self.parts * (rate.fixed + float(self._pulled().mean()) * rate.add)
+            return received + self._raw / device.bandwidth
+
+        return Phase(
+            name="pull",
+            schedule=schedule,
+            payload=Payload(codec=CODECS["coo"], sizes=self._pulled, repeat=self.parts),
+            take=take,
+            give=give,
+            take_seconds=take_seconds,
+            give_seconds=give_seconds,
+            ends=ends,
+        )
+
+    @property
+    def _raw(self) -> float:
+        """Bytes of the values of a run, in the mean."""
+        return 4.0 * self.spec.numel / (len(self.runs) - 1)
+
+    def _filled(self, merged: int) -> Floats:
+        """Expected non-zeros of one owner's part, of each run."""
+        return self.spec.nonzeros(self.runs[:-1], self.runs[1:], merged) / self.parts
+
+    def _pushed(self) -> Floats:
+        """Expected bytes of what one rank sends one owner, of each run."""
+        return HEADER + 8.0 * self._filled(self.merged)
+
+    def _pulled(self) -> Floats:
+        """Expected bytes of one owner's sum, of each run."""
+        filled = self._filled(self.merged * self.parts)
+        if not self.bits:
+            return HEADER + 8.0 * filled
+        # The length of a part is random: 3.5 bits are what rounding up to bytes adds on average.
+        bits = np.diff(self.runs) / self.parts + 3.5
+        return HEADER + np.minimum(8.0 * filled, bits / 8 + 4.0 * filled)
+
+    def _run(self, state: State) -> Array:
+        number = self.run_of(int(state["rank"]))
+        return state["gradient"][self.runs[number] : self.runs[number + 1]]
+
+
+def opened(packet: Array, numel: int) -> tuple[Array, Array]:
+    """Indices and values of a sum that came as a bitmap or as a coordinate list."""
+    return (
+        bitmap.Bitmap.open(packet, numel)
+        if tag_of(packet) == bitmap.TAG
+        else coo.Coo.open(packet, numel)
+    )

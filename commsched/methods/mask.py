@@ -1,0 +1,96 @@
+"""A static mask that all ranks share: only the values under it travel, never an index."""
+
+import numpy as np
+
+from commsched.codecs import CODECS, Array, State
+from commsched.machine import Device, Group
+from commsched.methods.base import Choice, Method, Phase
+from commsched.methods.direct import route
+from commsched.methods.payload import Payload
+from commsched.methods.table import METHODS
+from commsched.plan.bucket import BucketSpec
+
+
+class Mask(Method):
+    """Gather the gradient's values under the mask, sum them in a ring, scatter the sum.
+
+    The state's "mask", (m,) ascending indices, is the same on all ranks: a strategy that prunes may
+    set it; else it is every element that was ever non-zero in a sum. Each step the ranks agree that
+    nobody has a non-zero outside it (8 B each way, the mask's size or -1); where somebody has, the
+    whole gradient travels densely and the mask grows by the sum's support, which all ranks see.
+    Source: Singh & Bhatele, "Exploiting sparsity in pruned neural networks to optimize large model
+    training" (SAMO), IPDPS 2023.
+    """
+
+    name = "mask"
+    lossless = True
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Choice, ...]:
+        def then(size: float) -> Phase:
+            return _whole(spec, group) if size < 0 else _masked(spec, int(size), group)
+
+        size = round(_expected(spec))
+        return (Choice(name="values", vote=_vote, agree="min", expected=size, then=then),)
+
+
+def _vote(state: State) -> float:
+    """The size of the mask, or -1 where it does not cover this rank's gradient."""
+    if "mask" not in state:
+        return -1.0
+    mask, values = state["mask"], state["gradient"]
+    covered = np.count_nonzero(values.take(mask)) == np.count_nonzero(values)
+    return float(len(mask)) if covered else -1.0
+
+
+def _expected(spec: BucketSpec) -> float:
+    """Size of the mask after many steps: any other law than a mask reaches every element."""
+    static = [law.density if law.law == "mask" else 1.0 for law, _, _, _ in spec.pieces]
+    return float(np.sum(np.diff(spec.bounds) * static))
+
+
+def _masked(spec: BucketSpec, size: int, group: Group) -> Phase:
+    schedule, moved = route("ring", group), 8.0 * size + 4.0 * size  # index, value
+
+    def give(state: State, total: Array) -> None:
+        values = state["gradient"]
+        values.fill(0)
+        values[state["mask"]] = total
+        state["result"] = values
+
+    def give_seconds(device: Device) -> float:
+        return (moved + 4.0 * size + 4.0 * spec.numel) / device.bandwidth
+
+    return Phase(
+        name="",
+        schedule=schedule,
+        payload=Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(size)),
+        take=lambda state: state["gradient"].take(state["mask"]),
+        give=give,
+        # The agreement reads the gradient once, and the values under the mask.
+        take_seconds=lambda device: (4.0 * spec.numel + 2 * moved) / device.bandwidth,
+        give_seconds=give_seconds,
+    )
+
+
+def _whole(spec: BucketSpec, group: Group) -> Phase:
+    schedule = route("ring", group)
+
+    def give(state: State, total: Array) -> None:
+        seen = total != 0
+        if "mask" in state:
+            seen[state["mask"]] = True
+        state["mask"] = np.flatnonzero(seen)
+        state["result"] = total
+
+    return Phase(
+        name="",
+        schedule=schedule,
+        payload=Payload.reducing(schedule, CODECS["dense"], spec),
+        take=lambda state: state["gradient"],
+        give=give,
+        take_seconds=lambda device: 4.0 * spec.numel / device.bandwidth,
+        give_seconds=lambda device: 4.0 * spec.numel / device.bandwidth,
+    )
+
+
+METHODS.add("mask")(Mask())

@@ -1,0 +1,31 @@
+"""The sparse parameter server: every rank serves a contiguous share of the bucket."""
+
+from commsched.machine import Group
+from commsched.methods.base import Method, Phase
+from commsched.methods.direct import route
+from commsched.methods.shares import pull, push
+from commsched.methods.table import METHODS
+from commsched.plan.bucket import BucketSpec
+
+
+class SparseServer(Method):
+    """Push coordinate lists of equal shares to their servers, pull the sums straight from them.
+
+    The server whose share holds most non-zeros decides: where hot rows lie together it receives and
+    sends `skew` times the mean. A baseline; `balanced` has no skew.
+    Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014,
+    as in Wang et al., "Zen", OSDI 2025.
+    """
+
+    name = "sparse-ps"
+    lossless = True
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        cuts = spec.cuts(group.size)
+        return (
+            push(route("reduce-scatter-direct", group), "coo", spec, cuts),
+            pull(route("all-gather-direct", group), "coo", spec, cuts),
+        )
+
+
+METHODS.add("sparse-ps")(SparseServer())

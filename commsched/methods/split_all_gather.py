@@ -1,0 +1,30 @@
+"""SparCML's split all-gather: sparse sums at their owners, then a sparse all-gather."""
+
+from commsched.machine import Group
+from commsched.methods.base import Method, Phase
+from commsched.methods.direct import route
+from commsched.methods.shares import pull, push
+from commsched.methods.table import METHODS
+from commsched.plan.bucket import BucketSpec
+
+
+class SplitAllGather(Method):
+    """SSAR split: coordinate lists of equal shares go straight to their owners, sums in a ring.
+
+    2 (p - 1) messages per rank; every non-zero travels once to its owner, every non-zero sum once
+    to each rank. Good where supports overlap, so that lists do not grow as in recursive doubling.
+    Source: Renggli et al., "SparCML", SC 2019 (SSAR_Split_allgather).
+    """
+
+    name = "split-all-gather"
+    lossless = True
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        cuts = spec.cuts(group.size)
+        return (
+            push(route("reduce-scatter-direct", group), "coo", spec, cuts),
+            pull(route("all-gather", group), "coo", spec, cuts),
+        )
+
+
+METHODS.add("split-all-gather")(SplitAllGather())

@@ -1,0 +1,114 @@
+"""Zen: dense inside nodes; between them lists to hashed owners, hash bitmaps back."""
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.codecs import CODECS, Array, State
+from commsched.machine import Device, Group
+from commsched.methods.balanced import everyone
+from commsched.methods.base import Method, Phase, copy_seconds
+from commsched.methods.direct import route
+from commsched.methods.hashed import Hashed
+from commsched.methods.payload import Payload
+from commsched.methods.table import METHODS
+from commsched.methods.teams import Teams, teams
+from commsched.plan.bucket import BucketSpec
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Zen(Method):
+    """Balanced parallelism whose pull writes one bit per element of a part and the values.
+
+    Both sides know which elements are in a part, I_p = {i : h0(i) = p}, so that the bits of all
+    parts together are one per element; below a density of 1/32 of the sum the pull is a coordinate
+    list. On several nodes of as many ranks each, lane k reduces 1/K of the bucket densely inside
+    its node, sums it sparsely along its lane, and spreads it densely inside its node. With one
+    level of n ranks every rank receives (n - 1) / n (2 d + d_n + 1/32) 4 N bytes.
+
+    The parts come from h0 by counting, which gives what hierarchical hashing gives
+    (`kernels.hashing.hierarchical`), without a serial area that could overflow.
+    Source: Wang et al., "Zen", OSDI 2025.
+    """
+
+    name = "zen"
+    lossless = True
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        two = teams(group)
+        if two is None:
+            hashed = everyone(spec, group, bits=True)
+            return (
+                hashed.push(route("all-to-all", group), None),
+                hashed.pull(route("all-gather-direct", group), None),
+            )
+        cuts = spec.cuts(two.lanes)
+        hashed = Hashed(
+            spec=spec,
+            runs=cuts,
+            run_of=lambda rank: int(two.lane[rank]),
+            place_of=lambda rank: int(two.node[rank]),
+            parts=two.nodes,
+            merged=two.lanes,
+            bits=True,
+        )
+        return (
+            _reduce(two, spec, cuts),
+            hashed.push(two.push, two.push_ends),
+            hashed.pull(two.pull, two.pull_ends),
+            _spread(two, spec, cuts),
+        )
+
+
+def _reduce(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
+    """Sum run k of the gradients of a node densely at its lane k, in place."""
+
+    def give(state: State, run: Array) -> None:
+        """The run is a view of the gradient, where the push looks for it."""
+
+    return Phase(
+        name="reduce",
+        schedule=two.reduce,
+        payload=Payload(codec=CODECS["dense"], cuts=cuts, spec=spec),
+        take=lambda state: state["gradient"],
+        give=give,
+        take_seconds=lambda device: 0.0,
+        give_seconds=lambda device: 0.0,
+        ends=two.reduce_ends,
+    )
+
+
+def _spread(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
+    """Gather the summed runs of a node's lanes densely into the gradient."""
+    dense = CODECS["dense"]
+
+    def sizes() -> Floats:
+        return dense.nbytes(spec, cuts[:-1], cuts[1:], 1)
+
+    def take(state: State) -> Array:
+        lane = int(two.lane[state["rank"]])
+        return state["gradient"][cuts[lane] : cuts[lane + 1]]
+
+    def give(state: State, packets: list[Array]) -> None:
+        values = state["gradient"]
+        for packet, first, stop in zip(packets, cuts[:-1], cuts[1:], strict=True):
+            dense.decode(packet, values[first:stop])
+        state["result"] = values
+
+    def give_seconds(device: Device) -> float:
+        return copy_seconds(4.0 * spec.numel)(device)
+
+    return Phase(
+        name="spread",
+        schedule=two.spread,
+        payload=Payload(codec=dense, sizes=sizes),
+        take=take,
+        give=give,
+        take_seconds=lambda device: 0.0,
+        give_seconds=give_seconds,
+        ends=two.spread_ends,
+    )
+
+
+METHODS.add("zen")(Zen())

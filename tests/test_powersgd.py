@@ -1,0 +1,88 @@
+"""PowerSGD loses nothing, is exact where a matrix has so few ranks, and starts again after zero."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.errors import CommschedError
+from commsched.methods import METHODS, find_method
+from commsched.methods.powersgd import orthonormal, shape_of
+from commsched.run.lockstep import fresh_states, run_method
+from tests.supports import bits, group, rounded, spec
+from tests.test_methods import assert_equal_bits, run, steps
+
+SHAPES = [(1, 1), (1, 3), (2, 2)]
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_powersgd_loses_nothing(shape, rank):
+    numel, sent, total, states = 200, 0.0, 0.0, []
+    for grads, states in steps(METHODS[f"powersgd:{rank}"], shape, 4, numel, 1):
+        sent = sent + states[0]["result"].astype(np.float64)
+        total = total + np.sum(grads, axis=0)
+        assert_equal_bits(states)
+    left = np.sum([state["lost"] for state in states], axis=0)
+    # float32 products of 14 x 15 matrices whose elements stay below 100
+    np.testing.assert_allclose(sent + left, total, atol=1e-2)
+
+
+@given(numel=st.integers(1, 400), rank=st.integers(1, 4), seed=st.integers(0, 9))
+def test_a_matrix_of_that_rank_comes_through_at_once(numel, rank, seed):
+    rows, cols, kept = shape_of(numel, rank)
+    rng = np.random.default_rng(seed)
+    one = (rng.standard_normal((rows, kept)) @ rng.standard_normal((kept, cols))).ravel()[:numel]
+    if rows * cols != numel:
+        one[:] = np.resize([1.0], numel) * (numel == 1)  # zeros that fill up would add a rank
+    grads = [(one * (r + 1)).astype(np.float32) for r in range(3)]
+    states, _ = run(METHODS[f"powersgd:{rank}"], grads, (1, 3))
+    total = np.sum(grads, axis=0)
+    # Products of up to 20 columns; random starts are near to dependent at times.
+    size = np.abs(total).max(initial=0)
+    np.testing.assert_allclose(states[0]["result"], total, atol=5e-3 * size + 1e-6)
+
+
+def test_a_zero_gradient_does_not_end_the_sending():
+    method, states = METHODS["powersgd:2"], fresh_states([np.zeros(90, np.float32)] * 2, 1, "b")
+    for state in states:
+        state["gradient"] = np.zeros(90, np.float32)
+    run_method(method, spec(90), group(1, 2), states)
+    for state, gradient in zip(states, rounded(2, 90), strict=True):
+        state["gradient"][:] = gradient
+        state["step"] = 1
+    run_method(method, spec(90), group(1, 2), states)
+    assert np.count_nonzero(states[0]["result"]) > 0
+
+
+def test_a_broken_gradient_is_seen_by_all_and_forgotten():
+    method = METHODS["powersgd:2"]
+    for step, (_, states) in enumerate(steps(method, (1, 3), 2, 90, 1)):
+        if step == 0:
+            kept = [state["lost"].copy() for state in states]
+            states[1]["gradient"][5] = np.inf
+            run_method(method, spec(90), group(1, 3), states)
+            assert all(np.isnan(state["result"]).all() for state in states)
+            for state, before in zip(states, kept, strict=True):
+                np.testing.assert_array_equal(bits(state["lost"]), bits(before))
+    assert all(np.isfinite(state["result"]).all() for state in states)
+
+
+@given(rows=st.integers(1, 30), rank=st.integers(1, 4), seed=st.integers(0, 9))
+def test_columns_are_orthonormal_or_zero(rows, rank, seed):
+    matrix = np.random.default_rng(seed).standard_normal((rows, rank)).astype(np.float32)
+    matrix[:, -1] = matrix[:, 0]
+    found = orthonormal(matrix)
+    gram = found.T @ found
+    np.testing.assert_allclose(gram, np.diag(np.round(np.diag(gram))), atol=1e-5)
+    if rank > 1:
+        assert not found[:, -1].any()
+
+
+def test_the_rank_is_read_strictly():
+    assert find_method("powersgd").name == "powersgd:2"
+    assert find_method("powersgd:4").name == "powersgd:4"
+    with pytest.raises(
+        CommschedError, match="method 'powersgd:5': the rank must be a whole number"
+    ):
+        find_method("powersgd:5")
