@@ -1,6 +1,7 @@
 """No blocking call waits for ever: ranks stop, die or stay away where all of them meet."""
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -233,3 +234,21 @@ def test_no_watchdog_runs_beside_the_engine(tmp_path):
         f"raise SystemExit(main({running(tmp_path)!r}))\n"
     )
     assert program(code).status == 0
+
+
+STUCK = """
+import time
+from commsched.run import communication
+
+class Comm:
+    def Abort(self, status):
+        time.sleep(60)
+
+communication.HARD = 0.2
+communication.abort(Comm())
+"""
+
+
+def test_a_rank_ends_even_where_mpi_cannot_end_the_job():
+    done = subprocess.run([sys.executable, "-c", STUCK], timeout=30, check=False)
+    assert done.returncode == 1

@@ -38,20 +38,25 @@ def calibrate(
     All ranks work at once, so that what they do to each other where they share cores is in it.
     A third of the exercise's exchanges take no part in the fit: their errors are in `held_out`.
     """
-    machine = _loops(comm, seconds, progress)
+    machine = _agreed(_loops(comm, seconds, progress), comm)
     progress("exchanges of all kinds", LINKS + CODING + TRAITS)
     if comm.size == 1:
         return machine  # nothing is exchanged
     jitter = machine.jitter  # which the exercise leaves out
     cells = exercise.choose(machine, seconds * EXERCISE)
     plan = exercise.make_plan(machine, cells)
+    agree.check_plan(plan, comm)
     times = exercise.measure(comm, plan, seconds * EXERCISE, timeout)
     progress("fitting", 1.0)
-    text = ""
     if comm.rank == 0:
         machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
-        text = json.dumps(machine_file.to_data(replace(machine, jitter=jitter)))
     together(comm)
+    return _agreed(replace(machine, jitter=jitter), comm)
+
+
+def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:
+    """Rank 0's machine on all ranks."""
+    text = json.dumps(machine_file.to_data(machine)) if comm.rank == 0 else ""
     text = agree.gather_text(text, comm)[0]
     return machine_file.from_data(files.parse(text, "rank 0"), "rank 0")
 

@@ -90,6 +90,10 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
     from commsched.validate.main import Wanted
 
     shape = Shape(args.hosts, args.lanes)
+    if min(args.hosts, args.lanes) < 1:
+        raise CommschedError("--hosts and --lanes must be at least 1")
+    if shape.ranks < 2:
+        raise CommschedError("--hosts and --lanes must give at least 2 ranks")
     if args.steps < 3:
         raise CommschedError(f"--steps must be at least 3, got {args.steps}")
     scale = args.scale if args.scale is not None else QUICK_SCALE if args.quick else 1.0

@@ -1,5 +1,7 @@
 """The one thread of a rank that talks to MPI: exchanges, deadlines, and the end of a broken run."""
 
+import faulthandler
+import os
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ from commsched.units import nbytes, seconds
 
 IDLE = 0.1  # s between looks at the deadlines
 GRACE = 2.0  # s that the other ranks get to say what they wait for before the job is aborted
+HARD = 10.0  # s that MPI_Abort gets
 ALARM = 1  # tag on the control communicator
 
 
@@ -203,13 +206,13 @@ class Communication(threading.Thread):
         say(text)
         self._recorder.flush()
         time.sleep(grace)
-        self._control.Abort(2)
+        abort(self._control)
 
     def _abort(self, text: str) -> None:
         """End all ranks; what was measured is on disk first."""
         say(f"rank {self._control.rank}: {text}")
         self._recorder.flush()
-        self._control.Abort(2)
+        abort(self._control)
 
 
 def say(text: str) -> None:
@@ -221,6 +224,13 @@ def say(text: str) -> None:
 def end_all(error: BaseException, comm: MPI.Intracomm) -> None:
     """End all ranks of the job because of an error on this one."""
     say(f"rank {comm.rank}: {describe(error)}")
+    abort(comm)
+
+
+def abort(comm: MPI.Intracomm) -> None:
+    """End all ranks; this one also where MPI waits in its own end for ranks that cannot come."""
+    # A thread of C: MPI_Abort may wait while it holds the interpreter.
+    faulthandler.dump_traceback_later(HARD, exit=True, file=os.open(os.devnull, os.O_WRONLY))
     comm.Abort(2)
 
 

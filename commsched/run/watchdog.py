@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.run.clock import now
-from commsched.run.communication import GRACE, say
+from commsched.run.communication import GRACE, abort, say
 from commsched.units import seconds
 
 LOOK = 0.25  # s between looks: some 50 us each, which measurements do not feel
@@ -165,7 +165,7 @@ class Watchdog:
             time.sleep(LOOK)  # for the launcher to read what the ranks said
         else:
             time.sleep(2 * GRACE)  # the first ends the job
-        self._comm.Abort(2)
+        abort(self._comm)
 
 
 def unanswering(ranks: list[int]) -> str:
@@ -215,7 +215,7 @@ def end_together(what: str, timeout: float) -> None:
                 stuck = f"no progress for {seconds(limit)} (--timeout)"
                 say(f"rank {comm.rank}: {what}: waiting for all ranks to exit: {stuck}")
                 time.sleep(LOOK)  # for the launcher to read it
-                comm.Abort(2)
+                abort(comm)
             time.sleep(PAUSE)
 
     atexit.register(end)

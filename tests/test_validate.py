@@ -1,0 +1,154 @@
+"""Validation: cells fit their fabric, bars are judged, and what was run is not run again."""
+
+import json
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.cost.price import price
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine import resized
+from commsched.methods import find_method
+from commsched.plan import BucketSpec
+from commsched.plot.accuracy import draw
+from commsched.testbed import system
+from commsched.validate import table
+from commsched.validate.cells import METHODS, NETS, SPARSE, Cell, fitting, make_plan
+from commsched.validate.fabrics import FABRICS
+from commsched.validate.table import Row, bars, summary
+
+MACHINE = resized(machine_file.load("p3.16xlarge"), 2, 2)
+REASON = system.lacking()
+
+
+def row(fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other: object) -> Row:
+    """A row whose prediction is off by `error`."""
+    values = {
+        "fabric": fabric,
+        "net": "lstm",
+        "family": "ring",
+        "method": "ring+dense",
+        "ranks": 4,
+        "nbytes": 8e6,
+        "plan": "0" * 64,
+        "predicted": 0.2 * (1 + error),
+        "measured": 0.2,
+        "spread": spread,
+        "collectives": ((0.011, 0.01), (0.02, 0.02), (0.03, 0.03)),
+        "hidden": (0.8, 0.8),
+    }
+    return Row(**(values | other))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_a_net_is_scaled_until_one_ring_lasts_as_long_as_asked(net):
+    scale = fitting(net, MACHINE, 0.1)
+    plan = make_plan(Cell("any", net, "ring"), MACHINE, scale)
+    whole = BucketSpec.uniform(plan.graph.numel)
+    lasts = price(find_method("ring+dense"), whole, MACHINE, MACHINE.everyone).seconds
+    assert lasts == pytest.approx(0.1, rel=0.03)
+    compute = sum(sum(plan.graph.seconds(x, MACHINE.device)) for x in plan.graph.layers)
+    assert compute == pytest.approx(0.1, rel=0.03)
+
+
+@pytest.mark.parametrize("family", METHODS)
+def test_every_bucket_travels_by_the_method_of_its_family(family):
+    plan = make_plan(Cell("any", "lstm", family), MACHINE, fitting("lstm", MACHINE))
+    assert {launch.method for launch in plan.launches} == {METHODS[family]}
+    numel = sum(piece.stop - piece.start for x in plan.launches for piece in x.pieces)
+    assert numel == plan.graph.numel
+    laws = {tensor.sparsity.law for tensor in plan.graph.tensors.values()}
+    assert ("dense" in laws) == (family not in SPARSE)
+
+
+def test_a_summary_is_made_of_absolute_errors():
+    s = summary("x", [row(error=e, hidden=(0.8, 0.6)) for e in (-0.03, 0.01, 0.02)])
+    assert (s.cells, s.median, s.most) == (3, pytest.approx(0.02), pytest.approx(0.03))
+    assert s.p90 == pytest.approx(0.028)
+    assert s.collective == 0.0  # the median of 10 %, 0 and 0
+    assert s.hidden == pytest.approx(0.75)
+
+
+def missed(rows: list[Row]) -> list[str]:
+    """The bars that do not hold."""
+    return [bar.what for bar in bars(rows) if not bar.met]
+
+
+def test_bars_hold_for_good_predictions_and_name_what_is_missed():
+    assert missed([row(error=0.02)] * 10) == []
+    assert missed([row(error=0.02)] * 99 + [row(error=0.2)]) == [
+        "testbed, worst cell (1gbit lstm ring)"
+    ]
+    assert missed([row(error=0.02)] * 99 + [row(error=0.2, spread=0.12)]) == []
+    assert missed([row(hidden=(0.9, 0.5))]) == ["testbed, hidden of what is planned"]
+    assert missed([row("shared", error=0.3)]) == ["shared memory, iteration, median error"]
+    assert len(missed([row(error=0.3, collectives=((2.0, 1.0),))])) == 4
+
+
+def test_a_table_survives_its_file(tmp_path):
+    rows = [row(error=0.01), row("shared", error=-0.2)]
+    table.write(tmp_path / "t.json", rows)
+    assert table.read(tmp_path / "t.json") == rows
+    (tmp_path / "t.json").write_text('{"format": "other", "rows": []}')
+    with pytest.raises(CommschedError, match=r"format"):
+        table.read(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_figure_of_the_same_table_is_the_same_file(tmp_path, suffix):
+    rows = [row(error=0.01 * i, family=f) for i, f in enumerate(METHODS)]
+    for name in "ab":
+        draw(rows, tmp_path / f"{name}{suffix}")
+    first, second = ((tmp_path / f"{name}{suffix}").read_bytes() for name in "ab")
+    assert first == second
+    if suffix == ".svg":
+        assert all(family in first.decode() for family in METHODS)
+
+
+def test_a_figure_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(CommschedError, match=r"use \.png or \.svg"):
+        draw([row()], tmp_path / "a.pdf")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--fabric moon", f"--fabric must be one of {', '.join(FABRICS)}, got 'moon'"),
+        ("--net moon", f"--net must be one of {', '.join(NETS)}, got 'moon'"),
+        ("--method moon", f"--method must be one of {', '.join(METHODS)}, got 'moon'"),
+        ("--steps 2", "--steps must be at least 3, got 2"),
+        ("--scale 0", "--scale must be more than 0, got 0"),
+        ("--seconds nan", "--seconds must be more than 0, got nan"),
+        ("--hosts 0 --fabric shared", "--hosts and --lanes must be at least 1"),
+        ("--hosts 1 --lanes 1 --fabric shared", "at least 2 ranks"),
+        ("--hosts 1 --fabric slow", "h1"),
+    ],
+)
+def test_what_cannot_be_validated_is_refused_in_one_sentence(tmp_path, capsys, words, sentence):
+    assert main(["validate", "-o", str(tmp_path / "v"), *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "v").exists()
+
+
+@pytest.mark.parametrize(
+    "fabric",
+    ["shared", pytest.param("slow", marks=pytest.mark.skipif(bool(REASON), reason=str(REASON)))],
+)
+def test_cells_are_predicted_and_run_once(tmp_path, capsys, fabric):
+    words = ["validate", "-o", str(tmp_path), "--fabric", fabric, "--net", "lstm", "--hosts", "2"]
+    words += ["--lanes", "1", "--scale", "0.2", "--steps", "4", "--seconds", "1", "--json"]
+    main([*words, "--method", "ring"])
+    first = json.loads(capsys.readouterr().out)["rows"]
+    record = tmp_path / fabric / "lstm-ring.measured.json"
+    stamp = record.stat().st_mtime_ns
+    status = main([*words, "--method", "ring", "--method", "coo", "--fail-above", "0%"])
+    again = json.loads(capsys.readouterr().out)["rows"]
+    assert status == 1
+    assert [r["family"] for r in again] == ["ring", "coo"]
+    assert again[0] == first[0]
+    assert record.stat().st_mtime_ns == stamp
+    assert all(r["measured"] > 0 and r["predicted"] > 0 for r in again)
+    assert (tmp_path / "accuracy.png").stat().st_size > 10_000
