@@ -61,7 +61,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 for i, f in enumerate(families)
             ),
         ]
-        figure.legend(handles=handles, loc="lower center", ncols=10, frameon=False, fontsize=9)
+        figure.legend(handles=handles, loc="lower center", ncols=12, frameon=False, fontsize=8)
         figure.subplots_adjust(left=0.07, right=0.985, top=0.93, bottom=0.19, wspace=0.2)
         metadata = {"Date": None} if suffix == ".svg" else {}
         figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
