@@ -24,6 +24,13 @@ class Ends(NamedTuple):
     takes: list[int]
 
 
+class Pieces(NamedTuple):
+    """Blocks of an all-gather that are coded while others are on the wire."""
+
+    make: Callable[[State, int], Array]  # the packet of a block, when it is first sent
+    read: Callable[[State, int, Array], None]  # the packet of a block, when it has come
+
+
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """One exchange. `take` and `give` touch only the rank's own state of this bucket.
@@ -48,6 +55,9 @@ class Phase:
     # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
     # as the schedule's goal says, among all.
     ends: Callable[[int], Ends] | None = None
+    # Of an all-gather whose packets are coded one by one: `take` only prepares, and what `give`
+    # gets is empty.
+    pieces: Pieces | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +80,9 @@ class Method(ABC):
 
     name: str
     lossless: bool
+    # Where the state has "list", the ascending indices and the values of a gradient's non-zeros,
+    # they stand for "gradient", and the sum is left in "list" instead of "result".
+    lists: bool = False
 
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
