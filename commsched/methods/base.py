@@ -17,6 +17,11 @@ def copy_seconds(nbytes: float) -> Callable[[Device], float]:
     return lambda device: 2 * nbytes / device.bandwidth
 
 
+def gather_seconds(numel: int) -> Callable[[Device], float]:
+    """Seconds to copy `numel` gradients into their bucket, and to look for NaN and infinity."""
+    return lambda device: 3 * 4.0 * numel / device.bandwidth
+
+
 class Ends(NamedTuple):
     """The blocks that a rank brings into an exchange and those it takes out of it, in order."""
 

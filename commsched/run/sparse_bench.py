@@ -16,7 +16,7 @@ from commsched.kernels.merge import listed
 from commsched.machine import Group
 from commsched.methods import Choice, Method, Phase, find_method, hold
 from commsched.plan import BucketSpec
-from commsched.run import agree
+from commsched.run import agree, probe
 from commsched.run.bench import together
 from commsched.run.clock import now
 from commsched.run.lockstep import AGREE, fresh_states
@@ -161,6 +161,7 @@ class Bench:
         return float(np.median(times[WARM:]))
 
     def _begin(self) -> float:
+        probe.together(self._comm)  # asleep: who has ended leaves the cores to the others
         self._comm.Barrier()
         return now()
 
