@@ -30,7 +30,7 @@ machines, plans and timelines; cells that are there already are not run again. E
 where a bar is missed, or, with --fail-above, where a cell is further off than that.
 """
 QUICK_FABRICS, QUICK_NETS = ("shared", "400mbit"), ("resnet50", "lstm")
-QUICK_SCALE, QUICK_SECONDS = 0.6, 15.0
+QUICK_SCALE, QUICK_SECONDS = 0.75, 12.0
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -51,7 +51,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         " 1gbit or slow (one of the hosts); default: all that can be had",
     )
     p.add_argument("--net", action="append", metavar="NAME", help="default: all five")
-    p.add_argument("--method", action="append", metavar="FAMILY", help="default: all")
+    p.add_argument(
+        "--method", action="append", metavar="FAMILY", help="or any method; default: all six"
+    )
     p.add_argument("--hosts", type=int, default=2, metavar="N", help="of a testbed; default: 2")
     p.add_argument("--lanes", type=int, default=2, metavar="N", help="ranks per host; default: 2")
     p.add_argument("--scale", type=float, metavar="X", help="of bytes and seconds; default: 1")
@@ -109,7 +111,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
     return Wanted(
         fabrics=fabrics,
         nets=_chosen("--net", args.net, NETS, QUICK_NETS if args.quick else NETS),
-        families=_chosen("--method", args.method, tuple(METHODS), tuple(METHODS)),
+        families=_families(args.method) if args.method else tuple(METHODS),
         shape=shape,
         scale=scale,
         steps=args.steps,
@@ -125,6 +127,16 @@ def _chosen(
         if name not in known:
             raise CommschedError(f"{option} must be one of {', '.join(known)}, got {name!r}")
     return tuple(name for name in known if name in (given or default))
+
+
+def _families(given: Sequence[str]) -> tuple[str, ...]:
+    """Families, or any methods."""
+    from commsched.methods import find_method
+    from commsched.validate.cells import METHODS
+
+    for name in given:
+        find_method(METHODS.get(name, name))
+    return tuple(dict.fromkeys(given))
 
 
 def _possible(fabrics: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from commsched.cost.price import price
 from commsched.ir import Graph, Sparsity, Tensor
 from commsched.ir import file as graph_file
 from commsched.machine import Machine
-from commsched.methods import find_method
+from commsched.methods import Direct, Method, find_method
 from commsched.plan import BucketSpec, Launch, Plan
 from commsched.plan import file as plan_file
 from commsched.planner.base import Request, buckets, launches
@@ -22,10 +22,10 @@ METHODS = {
     "hierarchical": "hierarchical+dense",
     "fp16": "ring+fp16",
     "coo": "all-gather+coo",
+    "zen": "zen",
 }
-SPARSE = ("coo",)  # families that are for sparse gradients
-DENSITY = 0.05  # of the tensors that are dense by themselves, where the family is for sparse ones
-DENSE_SECONDS = 0.25  # that one ring all-reduce of a net lasts: long enough to measure
+DENSITY = 0.05  # of the tensors that are dense by themselves, where the method is for sparse ones
+DENSE_SECONDS = 0.2  # that one ring all-reduce of a net lasts: long enough to measure
 COMPUTE = 1.0  # seconds of compute per second of that
 BUCKETS = 8  # per net, at the most
 
@@ -35,7 +35,12 @@ class Cell(NamedTuple):
 
     fabric: str
     net: str
-    family: str
+    family: str  # a key of METHODS, or any method
+
+    @property
+    def method(self) -> str:
+        """What stands for the family."""
+        return METHODS.get(self.family, self.family)
 
     @property
     def name(self) -> str:
@@ -67,17 +72,20 @@ def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale
 def make_plan(cell: Cell, machine: Machine, scale: Scale) -> Plan:
     """The cell's plan: every bucket by the family's method."""
     graph = graph_file.load(cell.net).scaled(scale.numel, scale.seconds / scale.numel)
-    if cell.family in SPARSE:
+    if _for_sparse(find_method(cell.method)):
         graph = _sparse(graph)
     request = Request(graph=graph, machine=machine)
     limit = 4.0 * graph.numel / BUCKETS
-    method = METHODS[cell.family]
 
     def choose(launch: Launch) -> Launch:
-        return replace(launch, method=method)
+        return replace(launch, method=cell.method)
 
     made = launches(request, buckets(request, limit, limit), choose)
     return plan_file.frozen(replace(made, planner="validate"))
+
+
+def _for_sparse(method: Method) -> bool:
+    return not method.codec.fixed if isinstance(method, Direct) else method.lossless
 
 
 def _sparse(graph: Graph) -> Graph:

@@ -14,7 +14,7 @@ from commsched.simulate import simulate
 from commsched.timeline import measure
 from commsched.timeline.compare import Comparison, compare
 from commsched.validate import table
-from commsched.validate.cells import DENSE_SECONDS, METHODS, Cell, fitting, make_plan
+from commsched.validate.cells import DENSE_SECONDS, Cell, fitting, make_plan
 from commsched.validate.fabrics import Fabric, Shape, fabric
 from commsched.validate.table import Row
 
@@ -92,7 +92,7 @@ def _row(
         fabric=cell.fabric,
         net=cell.net,
         family=cell.family,
-        method=METHODS[cell.family],
+        method=cell.method,
         ranks=machine.size,
         nbytes=4.0 * plan.graph.numel,
         plan=plan.hash,
