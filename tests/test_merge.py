@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from commsched.kernels import merge
 from commsched.kernels.merge import Listed, listed, merged, set_flags
 
+WAYS = [(0, 0), (10**9, 0), (10**9, 10**9)]  # merge, sort indices, scan flags
+
 
 @given(
     numel=st.integers(0, 3000), density=st.sampled_from([0, 0.003, 0.02, 0.09, 0.2, 1]),
@@ -27,9 +29,10 @@ def test_lists_sum_like_numpy_whichever_way_they_are_merged(numel, density, ways
     hit = rng.random((ways, numel)) < density
     dense = np.where(hit, rng.choice([-2, -1, 1, 2], hit.shape), 0).astype(np.float32)
     lists = [listed(values) for values in dense]
-    for sparse in (0, 10**9):
+    for sparse, flags in WAYS:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(merge, "SPARSE", sparse)
+            patch.setattr(merge, "FLAGS", flags)
             index, values = merged(lists, numel)
         out = np.zeros(numel, np.float32)
         out[index] = values
@@ -41,9 +44,10 @@ def test_lists_sum_like_numpy_whichever_way_they_are_merged(numel, density, ways
 def test_nan_and_infinity_are_kept():
     one = listed(np.array([0, np.nan, 2, 0, np.inf], np.float32))
     two = listed(np.array([0, 1, -2, 0, -np.inf], np.float32))
-    for sparse in (0, 10**9):
+    for sparse, flags in WAYS:
         with pytest.MonkeyPatch.context() as patch, np.errstate(invalid="ignore"):
             patch.setattr(merge, "SPARSE", sparse)
+            patch.setattr(merge, "FLAGS", flags)
             index, values = merged([one, two], 5)
         assert index.tolist() == [1, 4]
         assert np.isnan(values).all()

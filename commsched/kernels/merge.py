@@ -6,9 +6,12 @@ import numpy as np
 
 Array = Any  # a NumPy array
 
-# Elements per entry from which on merging beats a range that is cleared and scanned: 4.2 M
-# elements, 84,000 entries in two lists: 1.7 ms against 3.2 ms; 336,000 in four: 17 against 6.
-SPARSE = 32
+# Elements per entry from which on merging the lists beats a range that is cleared and added into.
+# 262,144 elements, four lists: 1 in 50, 0.11 ms against 0.09; 1 in 25, 0.20 against 0.14.
+SPARSE = 64
+# From which on sorting 4-byte indices beats scanning flags: 1 in 12, 0.39 ms against 0.47; 1 in 8,
+# 0.36 against 0.31. Both measured on one core of an Intel Xeon (Sapphire Rapids), NumPy 2.4.
+FLAGS = 10
 FEW, MANY = 0.005, 0.1  # densities between which NumPy looks for every flag by itself
 
 
@@ -59,7 +62,12 @@ def merged(lists: list[Listed], numel: int) -> Listed:
     total = np.zeros(numel, np.float32)
     for index, values in lists:
         np.add.at(total, index.astype(np.intp, copy=False), values)
-    return listed(total)
+    if numel < FLAGS * entries or numel >= 2**31:
+        return listed(total)
+    keys = np.concatenate([each.index.astype(np.int32, copy=False) for each in lists])
+    keys.sort()  # by vector instructions
+    index = keys.take(np.flatnonzero(np.diff(keys, prepend=np.int32(-1)))).astype(np.int64)
+    return _without_zeros(Listed(index, total.take(index)))
 
 
 def _sorted(lists: list[Listed]) -> Listed:
@@ -71,8 +79,11 @@ def _sorted(lists: list[Listed]) -> Listed:
     order = np.argsort(index, kind="stable")
     index, values = index.take(order), values.take(order)
     fresh = np.flatnonzero(np.diff(index, prepend=-1))
-    index, sums = index.take(fresh), np.add.reduceat(values, fresh)
-    kept = np.flatnonzero(sums != 0)
-    return (
-        Listed(index, sums) if len(kept) == len(sums) else Listed(index.take(kept), sums.take(kept))
-    )
+    return _without_zeros(Listed(index.take(fresh), np.add.reduceat(values, fresh)))
+
+
+def _without_zeros(found: Listed) -> Listed:
+    kept = np.flatnonzero(found.values != 0)
+    if len(kept) == len(found.values):
+        return found
+    return Listed(found.index.take(kept), found.values.take(kept))
