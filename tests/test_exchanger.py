@@ -51,6 +51,26 @@ with Exchanger(make_plan(), WORLD, timeout=1000) as exchanger:
     assert "commsched: rank 0: no tensor named 'nothing' in net 'tiny'; known: " in done.output
 
 
+@pytest.mark.parametrize("method", ["ring+fp16", "all-gather+topk", "node-union", "native+dense"])
+def test_nan_in_a_gradient_is_named_before_a_codec_may_drop_it(method):
+    program = f"""
+with Exchanger(make_plan(methods=["{method}"]), WORLD, timeout=1000) as exchanger:
+    one_step(exchanger, 0, WORLD.rank)
+    mine = gradients(1, WORLD.rank)
+    mine["c"].flat[11] = float("nan") if WORLD.rank == 1 else 0
+    for name in BACKWARD:
+        exchanger.ready(name, mine[name])
+    exchanger.wait("c")
+"""
+    done = run(2, program)
+    assert done.status != 0
+    want = (
+        "commsched: rank 1: step 1: the gradient of tensor 'c' has nan at element 11; only finite"
+    )
+    assert want in done.output
+    assert "Traceback" not in done.output
+
+
 def test_a_rank_that_hands_over_nothing_is_told_by_the_others():
     program = """
 with Exchanger(make_plan(), WORLD, timeout=1) as exchanger:

@@ -47,6 +47,8 @@ class Broken(Emulated):
     def gradient(self, step, launch, out):
         breaks("gradient", step)
         super().gradient(step, launch, out)
+        if mine and where in ("nan", "inf") and step == 2 and launch == 1:
+            out[3] = float(where)
 
     def result(self, step, launch, values):
         breaks("result", step)
@@ -192,6 +194,21 @@ def test_what_a_user_can_fix_on_one_rank_is_one_sentence(endless, place):
     said = [line for line in ended.output.splitlines() if line.startswith("commsched: ")]
     assert said == ["commsched: rank 1: no such tensor"], ended.output
     assert "Traceback" not in ended.output
+
+
+@pytest.mark.parametrize("broken", ["nan", "inf"])
+def test_a_gradient_that_is_not_finite_ends_all_ranks_with_its_tensor_and_rank(endless, broken):
+    run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], broken]
+    tensor = plan_file.read(endless).launches[1].pieces[0].tensor
+    with Job(3, run) as job:
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    assert ended.status != 0
+    said = [line for line in ended.output.splitlines() if line.startswith("commsched: ")]
+    assert said == [
+        f"commsched: rank 1: step 2: the gradient of tensor {tensor!r} has {broken} at element 3;"
+        " only finite numbers can be summed"
+    ], ended.output
 
 
 def test_a_wrong_sum_is_found_by_verify(endless):

@@ -10,6 +10,7 @@ EXAMPLE = """example:
   commsched bench simulator
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
+  mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
 """
 
 
@@ -23,6 +24,19 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=", ".join(sorted(BENCHES)))
     p.add_argument("--json", action="store_true", help="the same as JSON")
+    sparse_only = p.add_argument_group("of bench sparse")
+    sparse_only.add_argument("--numel", type=int, help="float32 elements; default: 8388608")
+    sparse_only.add_argument(
+        "--density",
+        type=float,
+        action="append",
+        metavar="D",
+        help="share of non-zeros of a rank, again for more; default: 0.001 to 0.2",
+    )
+    sparse_only.add_argument(
+        "--method", action="append", metavar="NAME", help="again for more; default: the best"
+    )
+    sparse_only.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
     p.add_argument(
         "--timeout",
         type=float,
@@ -99,4 +113,37 @@ def overlap(args: argparse.Namespace) -> None:
     )
 
 
-BENCHES = {"simulator": simulator, "all-reduce": all_reduce, "overlap": overlap}
+def sparse(args: argparse.Namespace) -> None:
+    """Sums of sparse gradients, from lists to lists."""
+    from commsched.run import launcher
+
+    launcher.load()
+    from commsched.run import sparse_bench as runtime
+
+    given = {
+        "numel": args.numel,
+        "densities": args.density and tuple(args.density),
+        "methods": args.method and tuple(args.method),
+        "repeats": args.repeats,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    found = runtime.sparse(runtime.Options(timeout=args.timeout, **chosen))
+    if found is None:
+        return
+    cells, group = found
+    if args.json:
+        print(json.dumps([cell._asdict() for cell in cells], indent=1))
+        return
+    header = ("elements", "density", "method", "ms", "dense ms", "wire MB", "MPI/ours", "of floor")
+    nodes = len(group.members)
+    print(f"{group.size} ranks on {nodes} nodes, median of the slowest rank, list to list;")
+    print(f"MPI_Allreduce takes {seconds(cells[0].mpi_seconds)}")
+    print(table(header, list(runtime.rows(cells)), set(range(len(header))) - {2}))
+
+
+BENCHES = {
+    "simulator": simulator,
+    "all-reduce": all_reduce,
+    "overlap": overlap,
+    "sparse": sparse,
+}

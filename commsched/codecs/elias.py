@@ -31,36 +31,17 @@ class Elias(Codec):
     decode_traffic = 1.0  # zero the run; the rest is small beside it where it is sparse
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        numel = len(values)
         index = np.flatnonzero(values != 0)
-        count = len(index)
-        way, size = _way(numel, count)
-        if way == "dense":
-            packet = fresh(TAG, count, 4 * numel)
-            packet[HEADER:].view(np.float32)[:] = values
-            return packet
-        packet = fresh(TAG, count, size + 4 * count)
-        packed = packet[HEADER : HEADER + size]
-        if way == "bitmap":
-            packed[:] = pack_flags(values != 0)
-        elif count:
-            width = _width(numel, count)
-            low = packed_bytes(count, width)
-            packed[:low] = pack(index & ((1 << width) - 1), width)
-            flags = np.zeros(_high_bits(numel, count, width), np.bool_)
-            flags[(index >> width) + np.arange(count)] = True
-            packed[low:] = pack_flags(flags)
-        packet[HEADER + size :].view(np.float32)[:] = values.take(index)
-        return packet
+        return pack_list(index, values.take(index), len(values))
 
     def decode(self, packet: Array, out: Array) -> None:
-        index, values = self._open(packet, len(out))
+        index, values = open_list(packet, len(out))
         if not isinstance(index, slice):
             out.fill(0)
         out[index] = values
 
     def add(self, packet: Array, out: Array) -> None:
-        index, values = self._open(packet, len(out))
+        index, values = open_list(packet, len(out))
         out[index] += values  # indices are distinct
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
@@ -76,29 +57,57 @@ class Elias(Codec):
         found: Floats = HEADER + np.minimum(index + 4.0 * expected, 4.0 * numel)
         return found
 
-    @staticmethod
-    def _open(packet: Array, numel: int) -> tuple[Array | slice, Array]:
-        """Split a packet into indices, (nnz,) or all, and values."""
-        what = f"an Elias-Fano list of {numel} elements"
-        count = count_of(packet, TAG, numel, what)
-        way, size = _way(numel, count)
-        if way == "dense":
-            require(len(packet) == HEADER + 4 * numel, packet, what)
-            return slice(None), packet[HEADER:].view(np.float32)
-        require(len(packet) == HEADER + size + 4 * count, packet, what)
-        values = packet[HEADER + size :].view(np.float32)
-        if way == "bitmap":
-            return flagged(packet, HEADER, numel, count, what), values
-        if count == 0:
-            return np.zeros(0, np.int64), values
+
+def pack_list(index: Array, values: Array, numel: int) -> Array:
+    """The packet of ascending indices below `numel` and their values, (m,) each."""
+    count = len(index)
+    way, size = _way(numel, count)
+    if way == "dense":
+        packet = fresh(TAG, count, 4 * numel)
+        body = packet[HEADER:].view(np.float32)
+        if count < numel:
+            body.fill(0)
+        body[index] = values
+        return packet
+    packet = fresh(TAG, count, size + 4 * count)
+    packed = packet[HEADER : HEADER + size]
+    if way == "bitmap":
+        flags = np.zeros(numel, np.bool_)
+        flags[index] = True
+        packed[:] = pack_flags(flags)
+    elif count:
         width = _width(numel, count)
         low = packed_bytes(count, width)
-        bits = _high_bits(numel, count, width)
-        high = flagged(packet, HEADER + low, bits, count, what) - np.arange(count)
-        index = high << width
-        index |= unpack(packet[HEADER : HEADER + low], count, width)
-        require(bool(index[-1] < numel and (index[1:] > index[:-1]).all()), packet, what)
-        return index, values
+        packed[:low] = pack(index & ((1 << width) - 1), width)
+        flags = np.zeros(_high_bits(numel, count, width), np.bool_)
+        flags[(index >> width) + np.arange(count)] = True
+        packed[low:] = pack_flags(flags)
+    packet[HEADER + size :].view(np.float32)[:] = values
+    return packet
+
+
+def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
+    """Split a packet into indices, (m,) or all, and values."""
+    what = f"an Elias-Fano list of {numel} elements"
+    count = count_of(packet, TAG, numel, what)
+    way, size = _way(numel, count)
+    if way == "dense":
+        require(len(packet) == HEADER + 4 * numel, packet, what)
+        return slice(None), packet[HEADER:].view(np.float32)
+    require(len(packet) == HEADER + size + 4 * count, packet, what)
+    values = packet[HEADER + size :].view(np.float32)
+    if way == "bitmap":
+        return flagged(packet, HEADER, numel, count, what), values
+    if count == 0:
+        return np.zeros(0, np.int64), values
+    width = _width(numel, count)
+    low = packed_bytes(count, width)
+    bits = _high_bits(numel, count, width)
+    high = flagged(packet, HEADER + low, bits, count, what) - np.arange(count)
+    index = high << width
+    index |= unpack(packet[HEADER : HEADER + low], count, width)
+    require(bool(index[-1] < numel and (index[1:] > index[:-1]).all()), packet, what)
+    return index, values
 
 
 def _way(numel: int, count: int) -> tuple[str, int]:

@@ -17,11 +17,23 @@ def copy_seconds(nbytes: float) -> Callable[[Device], float]:
     return lambda device: 2 * nbytes / device.bandwidth
 
 
+def gather_seconds(numel: int) -> Callable[[Device], float]:
+    """Seconds to copy `numel` gradients into their bucket, and to look for NaN and infinity."""
+    return lambda device: 3 * 4.0 * numel / device.bandwidth
+
+
 class Ends(NamedTuple):
     """The blocks that a rank brings into an exchange and those it takes out of it, in order."""
 
     brings: list[int]  # one per packet; empty where sums are made
     takes: list[int]
+
+
+class Pieces(NamedTuple):
+    """Blocks of an all-gather that are coded while others are on the wire."""
+
+    make: Callable[[State, int], Array]  # the packet of a block, when it is first sent
+    read: Callable[[State, int, Array], None]  # the packet of a block, when it has come
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +60,9 @@ class Phase:
     # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
     # as the schedule's goal says, among all.
     ends: Callable[[int], Ends] | None = None
+    # Of an all-gather whose packets are coded one by one: `take` only prepares, and what `give`
+    # gets is empty.
+    pieces: Pieces | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +85,9 @@ class Method(ABC):
 
     name: str
     lossless: bool
+    # Where the state has "list", the ascending indices and the values of a gradient's non-zeros,
+    # they stand for "gradient", and the sum is left in "list" instead of "result".
+    lists: bool = False
 
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
-from commsched.methods.base import Ends, Phase
+from commsched.methods.base import Ends, Phase, Pieces
 from commsched.methods.payload import Payload
 from commsched.schedule import Goal, Schedule
 
@@ -139,11 +139,33 @@ class Gathered:
         return [self._packets[block] for block in self._wanted]
 
 
+class Streamed(Gathered):
+    """Packets that are made when they are first sent, and read as they come."""
+
+    def __init__(self, pieces: Pieces, state: State) -> None:
+        super().__init__({}, [])
+        self._pieces = pieces
+        self._state = state
+
+    def take(self, first: int, stop: int) -> Array:
+        for block in range(first, stop):
+            if block not in self._packets:
+                self._packets[block] = self._pieces.make(self._state, block)
+        return super().take(first, stop)
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        super().put(first, stop, packet)
+        for block in range(first, stop):
+            self._pieces.read(self._state, block, self._packets[block])
+
+
 def hold(phase: Phase, state: State) -> Held:
     """Start an exchange: run the phase's `take` on the state of one rank."""
     schedule, payload = phase.schedule, phase.payload
     rank = int(state["rank"])
     taken = phase.take(state)
+    if phase.pieces is not None:
+        return Streamed(phase.pieces, state)
     if schedule.goal is Goal.ALL_REDUCE:
         return Reduced(taken, payload, state, None)
     brings, takes = (phase.ends or partial(ends, schedule))(rank)

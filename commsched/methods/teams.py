@@ -88,7 +88,7 @@ def teams(group: Group) -> Teams | None:
             "lane-all-to-all",
             Goal.ALL_TO_ALL,
             lanes * nodes * nodes,
-            lambda: _rotated_all_to_all(across, node, lane),
+            lambda: rotated_all_to_all(across, node, lane),
         ),
         pull=made(
             "lane-all-gather", Goal.ALL_GATHER, lanes * nodes, lambda: rotated_all_gather(across)
@@ -96,7 +96,11 @@ def teams(group: Group) -> Teams | None:
     )
 
 
-def _rotated_all_to_all(on: Circles, node: Ints, lane: Ints) -> Iterator[Round]:
+def rotated_all_to_all(on: Circles, node: Ints, lane: Ints) -> Iterator[Round]:
+    """Send each block straight to its receiver: in round k to the k-th place ahead.
+
+    `lane` numbers the circle of each rank, `node` its place in it; blocks (lane, from, to).
+    """
     own = (lane[on.src] * on.places + node[on.src]) * on.places
     for k in range(1, on.places):
         dst = on.ahead(on.ranks, k)

@@ -54,14 +54,14 @@ class Zen(Method):
             bits=True,
         )
         return (
-            _reduce(two, spec, cuts),
+            reduce_inside(two, spec, cuts),
             hashed.push(two.push, two.push_ends),
             hashed.pull(two.pull, two.pull_ends),
-            _spread(two, spec, cuts),
+            spread_inside(two, spec, cuts),
         )
 
 
-def _reduce(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
+def reduce_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
     """Sum run k of the gradients of a node densely at its lane k, in place."""
 
     def give(state: State, run: Array) -> None:
@@ -79,7 +79,7 @@ def _reduce(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
     )
 
 
-def _spread(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
+def spread_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
     """Gather the summed runs of a node's lanes densely into the gradient."""
     dense = CODECS["dense"]
 

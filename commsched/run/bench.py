@@ -47,13 +47,13 @@ class Cell(NamedTuple):
 
 def all_reduce(timeout: float) -> tuple[list[Cell], int] | None:
     """Table of all cells and the number of ranks, on rank 0."""
-    with _together(timeout) as (comm, dog):
+    with together(timeout) as (comm, dog):
         cells = list(_cells(comm, dog))
     return (cells, comm.size) if comm.rank == 0 else None
 
 
 @contextmanager
-def _together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
+def together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
     """All ranks, under a deadline for every stage; an error on one rank ends all."""
     comm = MPI.COMM_WORLD
     check_timeout(timeout)
@@ -101,7 +101,7 @@ class Hidden(NamedTuple):
 
 def overlap(timeout: float, nbytes: int = 32 * 10**6) -> Hidden | None:
     """Exchange `nbytes` while a layer computes for about twice as long; rank 0 gets the result."""
-    with _together(timeout) as (comm, dog):
+    with together(timeout) as (comm, dog):
         values = np.zeros(nbytes // 4, np.float32)
         group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
         dog.stage(f"ring of {size(nbytes)}")

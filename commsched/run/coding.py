@@ -6,6 +6,8 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.codecs import Array, State
+from commsched.errors import CommschedError
+from commsched.kernels.finite import finite
 from commsched.methods import Choice, Held, Phase, hold, phases_of
 from commsched.methods.direct import route
 from commsched.methods.held import Gathered
@@ -55,6 +57,21 @@ class Buckets:
         state = self.states[launch]
         state["step"] = step
         self._worker.gradient(step, launch, state["gradient"])
+        if not finite(state["gradient"]):
+            raise CommschedError(self._broken(step, launch))
+
+    def _broken(self, step: int, launch: int) -> str:
+        """Which tensor's gradient is not finite: here a codec has not dropped or hidden it yet."""
+        values = self.states[launch]["gradient"]
+        at = int(np.flatnonzero(~np.isfinite(values))[0])
+        pieces = self._plan.launches[launch].pieces
+        ends = np.cumsum([stop - start for _, start, stop in pieces])
+        name, _, stop = pieces[int(np.searchsorted(ends, at, side="right"))]
+        place = stop - int(ends[ends > at][0]) + at
+        return (
+            f"step {step}: the gradient of tensor {name!r} has {values[at]} at element {place};"
+            " only finite numbers can be summed"
+        )
 
     def exchange(self, step: int, op: Op) -> Ready:
         """What to exchange for an Exchange or a Decide."""

@@ -11,7 +11,7 @@ from commsched.cost import price
 from commsched.errors import CommschedError
 from commsched.kernels import random
 from commsched.methods import Choice, Phase, phases_of
-from commsched.methods.base import copy_seconds
+from commsched.methods.base import copy_seconds, gather_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
 from commsched.simulate.crowd import Crowd, under_compute
@@ -108,7 +108,7 @@ class _Simulation:
         phase, device = self._phase(op, step), self.plan.machine.device
         numel = self.plan.spec(self.plan.launches[op.launch]).numel
         if op.kind is Kind.ENCODE:
-            gather = copy_seconds(4.0 * numel)(device) if op.phase == 0 else 0.0
+            gather = gather_seconds(numel)(device) if op.phase == 0 else 0.0
             end = start + (phase.take_seconds(device) + gather)
             self.crowds[lane.role].coded(start, end)
             return end, nothing

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from commsched.codecs import CODECS
-from commsched.methods import METHODS, Choice, Direct, hold, legal_methods
+from commsched.methods import METHODS, Choice, Direct, hold, legal_methods, node_union
 from commsched.methods.held import Held
 from commsched.run import agree, lockstep, transfer
 from commsched.run.lockstep import AGREE, fresh_states
@@ -145,6 +145,12 @@ def test_methods_of_several_phases_give_the_bits_and_bytes_of_lockstep():
     methods = [*throwaway.ALL, *REGISTERED]
     inputs = [rounded(WORLD.size, 103), mixed(103, 1), mixed(103, 2)]
     nothing_differs([difference(method, inputs) for method in methods])
+
+
+def test_pieces_that_are_coded_on_the_way_give_the_bits_and_bytes_of_lockstep(monkeypatch):
+    monkeypatch.setattr(node_union, "PIECE", 16)  # B; several pieces
+    inputs = [rounded(WORLD.size, 301), mixed(301, 1), gradients("empty", WORLD.size, 301)]
+    nothing_differs([difference(METHODS["node-union"], inputs)])
 
 
 def test_long_messages_go_in_pieces(monkeypatch):

@@ -1,0 +1,74 @@
+"""gTop-k: `gtopk:SHARE`, a tree whose every merge keeps the largest of the sum."""
+
+import numpy as np
+
+from commsched.codecs import Array, State
+from commsched.codecs import parameters as read
+from commsched.codecs.base import Floats, Ints
+from commsched.codecs.selection import HEADER
+from commsched.codecs.topk import TopK
+from commsched.machine import Group
+from commsched.methods.base import Method, Phase
+from commsched.methods.direct import feedback_seconds, lost_of, route, take_with_feedback
+from commsched.methods.payload import Payload
+from commsched.methods.table import METHODS
+from commsched.plan.bucket import BucketSpec
+
+STANDARD = "gtopk:0.01"
+
+
+class Merging(TopK):
+    """Top-k of sums of top-k: whoever merges keeps what does not fit, so packets never grow."""
+
+    addable = True
+
+    def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        count = np.ceil(self._share * np.asarray(stop - start, np.float64))
+        found: Floats = HEADER + 8.0 * np.minimum(count, spec.nonzeros(start, stop, merged))
+        return found
+
+
+class GlobalTopK(Method):
+    """Send the largest k up a tree, merge and keep the largest k, and send the root's k down.
+
+    2 ceil(log2 p) rounds of 8 k bytes: what a rank receives grows with log p, not with p as in an
+    all-gather. Good for many ranks and small k. What a merge drops stays with the rank that merged,
+    and is offered again in the next step.
+    Source: Shi et al., "A distributed synchronous SGD algorithm with global top-k sparsification
+    for low bandwidth networks", ICDCS 2019, arXiv 1901.04359.
+    """
+
+    lossless = False
+
+    def __init__(self, share: float) -> None:
+        self.name = f"gtopk:{read.written(share)}"
+        self._codec = Merging(share, "exact")
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        schedule = route("tree", group)
+
+        def take(state: State) -> Array:
+            lost_of(state)
+            return take_with_feedback(state)
+
+        def give(state: State, result: Array) -> None:
+            state["result"] = result
+
+        return (
+            Phase(
+                name="",
+                schedule=schedule,
+                payload=Payload(codec=self._codec, cuts=spec.cuts(schedule.blocks), spec=spec),
+                take=take,
+                give=give,
+                take_seconds=lambda device: feedback_seconds(self._codec, 4.0 * spec.numel, device),
+                give_seconds=lambda device: 0.0,
+            ),
+        )
+
+
+@METHODS.family(STANDARD)
+def gtopk(parameters: list[str]) -> GlobalTopK:
+    """Read SHARE."""
+    read.at_most(parameters, 1)
+    return GlobalTopK(read.share(parameters[0]))

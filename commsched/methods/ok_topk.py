@@ -1,0 +1,187 @@
+"""Ok-Topk: `ok-topk:SHARE`, lists to balanced regions, the largest of their sums to all."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from commsched.codecs import CODECS, Array, State, coo
+from commsched.codecs import parameters as read
+from commsched.codecs.packet import HEADER
+from commsched.codecs.topk import RENEW, TopK
+from commsched.kernels import select
+from commsched.kernels.finite import finite
+from commsched.kernels.merge import Listed, merged
+from commsched.machine import Device, Group
+from commsched.methods.base import Method, Phase, copy_seconds
+from commsched.methods.direct import lost_of, route
+from commsched.methods.payload import Payload
+from commsched.methods.table import METHODS
+from commsched.plan.bucket import BucketSpec
+
+STANDARD = "ok-topk:0.01"
+REGIONS = 64  # steps that the regions serve; source: Li & Hoefler, PPoPP 2022
+
+
+class OkTopK(Method):
+    """Each rank sends its largest to the owners of regions; these send the largest sums to all.
+
+    Local thresholds and the one of the sums serve 32 steps, regions 64: they are chosen so that
+    each holds as many of the largest, in the mean of the ranks. A rank keeps whatever of its own
+    is not in the sum that all get. 2 k to 6 k words (p - 1) / p per rank for k = SHARE n, however
+    many ranks there are. Good for many ranks where the largest overlap.
+    Source: Li & Hoefler, "Near-optimal sparse allreduce for distributed deep learning", PPoPP 2022,
+    arXiv 2201.07598; without its second balancing before the last exchange.
+    """
+
+    lossless = False
+
+    def __init__(self, share: float) -> None:
+        self.name = f"ok-topk:{read.written(share)}"
+        self._share = share
+        found = CODECS[f"topk:{read.written(share)}:reused"]
+        assert isinstance(found, TopK)
+        self._codec = found
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        ranks, numel = group.size, spec.numel
+        count = float(np.ceil(self._share * numel))
+        rounds = {name: route(name, group) for name in ("all-gather-direct", "all-to-all")}
+        gather, spread = rounds["all-gather-direct"], rounds["all-to-all"]
+        raw, rate = 4.0 * numel, self._codec.rate
+
+        def gathered(nbytes: float) -> Payload:
+            sizes = np.full(1, HEADER + nbytes)
+            return Payload(codec=CODECS["coo"], sizes=lambda: sizes, repeat=gather.blocks)
+
+        def choose(device: Device) -> float:
+            speed = rate(device)
+            return speed.fixed + raw * (
+                speed.encode + self._codec.feedback_traffic / device.bandwidth
+            )
+
+        def free(device: Device) -> float:
+            return 0.0
+
+        return (
+            Phase(
+                name="regions",
+                schedule=gather,
+                payload=gathered(8.0 * (ranks + 1) / REGIONS - HEADER),
+                take=lambda state: self._take_regions(state, numel),
+                give=_give_regions,
+                take_seconds=choose,
+                give_seconds=free,
+            ),
+            Phase(
+                name="push",
+                schedule=spread,
+                payload=Payload(
+                    codec=CODECS["coo"],
+                    sizes=lambda: np.full(1, HEADER + 8.0 * count / ranks),
+                    repeat=spread.blocks,
+                ),
+                take=_push,
+                give=_sum,
+                take_seconds=free,
+                give_seconds=copy_seconds(8.0 * count),
+            ),
+            Phase(
+                name="threshold",
+                schedule=gather,
+                payload=gathered(4.0 * count / RENEW - HEADER),
+                take=_take_threshold,
+                give=lambda state, packets: _give_threshold(state, packets, int(count)),
+                take_seconds=free,
+                give_seconds=copy_seconds(4.0 * count * ranks / RENEW),
+            ),
+            Phase(
+                name="pull",
+                schedule=gather,
+                payload=gathered(8.0 * count / ranks),
+                take=_pull,
+                give=_leave,
+                take_seconds=copy_seconds(8.0 * count / ranks),
+                give_seconds=copy_seconds(raw),
+            ),
+        )
+
+    def _take_regions(self, state: State, numel: int) -> Array:
+        """Select the largest; where the regions are renewed, say where equal shares would end."""
+        gradient, lost = state["gradient"], lost_of(state)
+        with np.errstate(over="ignore", invalid="ignore"):
+            wanted = gradient + lost
+        index = self._codec.select(wanted, state, 0)
+        state["ok own"] = Listed(index, wanted.take(index))
+        state["ok wanted"] = wanted if finite(wanted) else None
+        ranks = int(state["ranks"])
+        if "ok cuts" in state and int(state["step"]) % REGIONS:
+            return np.zeros(0, np.uint8)
+        at = np.arange(1, ranks) * len(index) // ranks
+        inner = index[at] if len(index) else np.arange(1, ranks) * numel // ranks
+        return np.concatenate([[0], inner, [numel]]).astype(np.int64)
+
+
+def _give_regions(state: State, packets: list[Array]) -> None:
+    """The mean of what all ranks would like."""
+    if len(packets[0]):
+        every = np.array([packet.view(np.int64) for packet in packets])
+        state["ok cuts"] = every.sum(axis=0) // len(packets)
+
+
+def _push(state: State) -> list[Array]:
+    own, cuts = state["ok own"], state["ok cuts"].tolist()
+    parts = [own.part(first, stop) for first, stop in pairwise(cuts)]
+    return [coo.pack(*part) for part in parts]
+
+
+def _region(state: State) -> tuple[int, int]:
+    first, stop = state["ok cuts"][state["rank"] : state["rank"] + 2].tolist()
+    return first, stop
+
+
+def _sum(state: State, packets: list[Array]) -> None:
+    first, stop = _region(state)
+    lists = [Listed(*coo.Coo.open(packet, stop - first)) for packet in packets]
+    state["ok sum"] = merged(lists, stop - first)
+
+
+def _take_threshold(state: State) -> Array:
+    """The region's sums where the threshold is renewed."""
+    renewed = "ok threshold" not in state or int(state["step"]) % RENEW == 0
+    return state["ok sum"].values.copy() if renewed else np.zeros(0, np.float32)
+
+
+def _give_threshold(state: State, packets: list[Array], count: int) -> None:
+    """The k-th largest of all sums; on the first step of the bucket always."""
+    sums = np.concatenate([packet.view(np.float32) for packet in packets])
+    if "ok threshold" not in state or int(state["step"]) % RENEW == 0:
+        state["ok threshold"] = select.threshold_of(sums, count)
+
+
+def _pull(state: State) -> Array:
+    index, values = state["ok sum"]
+    at = select.above(values, state["ok threshold"])
+    return coo.pack(index.take(at), values.take(at))
+
+
+def _leave(state: State, packets: list[Array]) -> None:
+    """Write the sums that all get over the gradient; keep what of this rank's is not in them."""
+    values, cuts = state["gradient"], state["ok cuts"].tolist()
+    values.fill(0)
+    wanted, own = state["ok wanted"], state["ok own"].index
+    for packet, first, stop in zip(packets, cuts, cuts[1:], strict=False):
+        index, sums = coo.Coo.open(packet, stop - first)
+        values[first:stop][index] = sums
+        if wanted is not None:
+            sent = own[np.isin(own, index.astype(np.int64) + first, assume_unique=True)]
+            wanted[sent] = 0
+    if wanted is not None:
+        state["lost"][:] = wanted
+    state["result"] = values
+
+
+@METHODS.family(STANDARD)
+def ok_topk(parameters: list[str]) -> OkTopK:
+    """Read SHARE."""
+    read.at_most(parameters, 1)
+    return OkTopK(read.share(parameters[0]))

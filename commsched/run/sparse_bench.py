@@ -1,0 +1,274 @@
+"""`bench sparse`: every method of sums of sparse gradients, from lists to lists, under mpiexec."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from commsched.codecs import Array, State
+from commsched.errors import CommschedError
+from commsched.ir import Sparsity
+from commsched.kernels.merge import listed
+from commsched.machine import Group
+from commsched.methods import Choice, Method, Phase, find_method, hold
+from commsched.plan import BucketSpec
+from commsched.run import agree, probe
+from commsched.run.bench import together
+from commsched.run.clock import now
+from commsched.run.lockstep import AGREE, fresh_states
+from commsched.run.pacer import complete
+from commsched.run.script import script
+from commsched.run.transfer import begin
+
+Floats = npt.NDArray[np.float64]
+
+NUMEL = 2**23
+DENSITIES = (0.001, 0.01, 0.05, 0.2)
+METHODS = (
+    "node-union",
+    "all-gather-direct+coo",
+    "all-gather-direct+elias",
+    "doubling+elias",
+    "split-all-gather",
+    "omnireduce",
+    "zen",
+)
+WARM = 2  # repeats that are dropped
+LEAST = 10  # repeats that count
+STREAM = 2**22  # B of a message whose rate is measured
+
+
+class Cell(NamedTuple):
+    """One method at one density: medians over the repeats of the slowest rank, s."""
+
+    numel: int
+    density: float
+    method: str
+    seconds: float  # from each rank's list to the list of the sum on every rank
+    dense_seconds: float  # from each rank's (numel,) gradient to the sum in its place
+    wire: float  # B that enter the busiest link
+    mpi_seconds: float  # MPI_Allreduce of the dense gradient in the same run
+    floor_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
+
+    numel: int = NUMEL
+    densities: tuple[float, ...] = DENSITIES
+    methods: tuple[str, ...] = METHODS
+    repeats: int = LEAST
+    timeout: float = 60.0
+
+
+def sparse(options: Options) -> tuple[list[Cell], Group] | None:
+    """All cells and where the ranks are, on rank 0; every sum is compared with MPI's own."""
+    _check(options)
+    with together(options.timeout) as (comm, dog):
+        hosts = agree.gather_text(MPI.Get_processor_name(), comm)
+        names = list(dict.fromkeys(hosts))
+        group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
+        dog.stage("the rate of a link")
+        rate = _rate(comm, group)
+        cells = []
+        for density in options.densities:
+            bench = Bench(comm, group, options, density)
+            dog.stage(f"MPI's all-reduce of {options.numel} elements")
+            mpi = bench.median(bench.reduce)
+            floor = bench.floor() / rate
+            for name in options.methods:
+                dog.stage(f"{name} at density {density:g}")
+                cells.append(bench.cell(name, mpi, floor))
+    return (cells, group) if comm.rank == 0 else None
+
+
+def _check(options: Options) -> None:
+    if not 1 <= options.numel < 2**31:
+        raise CommschedError(f"numel must be from 1 to 2**31 - 1, got {options.numel}")
+    if options.repeats < 1:
+        raise CommschedError(f"repeats must be at least 1, got {options.repeats}")
+    for density in options.densities:
+        Sparsity(law="uniform", density=density)
+    for name in options.methods:
+        if not find_method(name).lossless:
+            raise CommschedError(f"method {name!r} is lossy; allowed are those that sum exactly")
+
+
+class Bench:
+    """One density: the same gradient of this rank again and again, on an even support."""
+
+    def __init__(self, comm: MPI.Intracomm, group: Group, options: Options, density: float) -> None:
+        self._comm, self._group, self._options, self._density = comm, group, options, density
+        self._spec = BucketSpec.uniform(options.numel, density)
+        rng = np.random.default_rng([comm.rank, 11])
+        law = Sparsity(law="uniform", density=density) if density < 1 else Sparsity()
+        self._index = np.asarray(law.support(options.numel, rng), np.int32)
+        # Whole numbers, so that every order of additions gives the same sum.
+        self._values = rng.integers(1, 9, len(self._index)).astype(np.float32)
+        self._dense = np.zeros(options.numel, np.float32)
+        self._wanted: Array = None
+
+    def reduce(self) -> float:
+        """MPI's own all-reduce of the dense gradient, s."""
+        self._fill()
+        start = self._begin()
+        self._comm.Allreduce(MPI.IN_PLACE, self._dense)
+        seconds = now() - start
+        self._wanted = listed(self._dense)
+        return seconds
+
+    def floor(self) -> float:
+        """The fewest B that must enter the busiest link.
+
+        The values of the union that the ranks behind other links bring, and the entropy of an even
+        support of as many elements.
+        """
+        numel, most = self._options.numel, 0.0
+        for node in sorted(set(_links(self._group))):
+            outside = np.zeros(numel, np.uint8)
+            if _links(self._group)[self._comm.rank] != node:
+                outside[self._index] = 1
+            self._comm.Allreduce(MPI.IN_PLACE, outside, op=MPI.MAX)
+            count = int(np.count_nonzero(outside))
+            most = max(most, 4 * count + numel * _entropy(count / numel) / 8)
+        return most
+
+    def cell(self, name: str, mpi: float, floor: float) -> Cell:
+        """Measure one method both ways."""
+        method, options = find_method(name), self._options
+        state = fresh_states([self._dense] * self._comm.size, 3, "bench")[self._comm.rank]
+        wire = np.zeros(self._comm.size)
+        seconds = self.median(partial(self._lists, method, state, wire))
+        state.pop("list", None)
+        dense = self.median(partial(self._in_place, method, state))
+        runs = WARM + options.repeats
+        into = np.zeros(self._comm.size)
+        self._comm.Allreduce(wire / runs, into)
+        links = np.bincount(_links(self._group), weights=into)
+        return Cell(
+            options.numel, self._density, name, seconds, dense, float(links.max()), mpi, floor
+        )
+
+    def median(self, work: Callable[[], float]) -> float:
+        """Median of the slowest rank's s, the first ones dropped."""
+        times = np.array([work() for _ in range(WARM + self._options.repeats)])
+        self._comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
+        return float(np.median(times[WARM:]))
+
+    def _begin(self) -> float:
+        probe.together(self._comm)  # asleep: who has ended leaves the cores to the others
+        self._comm.Barrier()
+        return now()
+
+    def _fill(self) -> None:
+        self._dense.fill(0)
+        self._dense[self._index] = self._values
+
+    def _lists(self, method: Method, state: State, wire: Floats) -> float:
+        """From list to list; a method that needs dense gradients pays for both ways. s."""
+        start = self._begin()
+        if method.lists:
+            state["list"] = self._index, self._values
+            self._run(method, state, wire)
+            index, values = state["list"]
+        else:
+            self._fill()
+            state["gradient"] = self._dense
+            self._run(method, state, wire)
+            index, values = listed(state["result"])
+        seconds = now() - start
+        self._compare(method, index, values)
+        return seconds
+
+    def _in_place(self, method: Method, state: State) -> float:
+        """From dense to dense, s."""
+        self._fill()
+        state["gradient"] = self._dense
+        start = self._begin()
+        self._run(method, state, np.zeros(self._comm.size))
+        seconds = now() - start
+        self._compare(method, *listed(state["result"]))
+        return seconds
+
+    def _compare(self, method: Method, index: Array, values: Array) -> None:
+        wanted = self._wanted
+        if not (np.array_equal(index, wanted.index) and np.array_equal(values, wanted.values)):
+            raise CommschedError(
+                f"method {method.name!r}: the sum is not what MPI's all-reduce gave"
+            )
+
+    def _run(self, method: Method, state: State, wire: Floats) -> None:
+        """One launch; adds to (p,) `wire` the bytes that this rank sends to other links."""
+        for phase in method.phases(self._spec, self._group):
+            if isinstance(phase, Choice):
+                votes = agree.each(phase.vote(state), self._comm)
+                phase = phase.then(float(AGREE[phase.agree](votes)))
+            self._exchange(phase, state, wire)
+
+    def _exchange(self, phase: Phase, state: State, wire: Floats) -> None:
+        held, sizes = hold(phase, state), []
+        take = held.take
+
+        def counted(first: int, stop: int) -> Array:
+            packet = take(first, stop)
+            sizes.append(packet.nbytes)
+            return packet
+
+        held.take = counted  # type: ignore[method-assign]
+        complete(begin(phase.schedule, held, self._comm, 0))
+        held.take = take  # type: ignore[method-assign]
+        if phase.schedule.rounds is not None:
+            links = _links(self._group)
+            sends = script(phase.schedule, self._comm.rank).sends
+            for send, nbytes in zip(sends, sizes, strict=True):
+                wire[send.peer] += nbytes * (links[send.peer] != links[self._comm.rank])
+        phase.give(state, held.result())
+
+
+def _links(group: Group) -> tuple[int, ...]:
+    """The link through which each rank is reached: its node's, on one node its own."""
+    return group.nodes if len(group.members) > 1 else group.ranks
+
+
+def _entropy(share: float) -> float:
+    """Bits per element of an even support."""
+    return -sum(float(p * np.log2(p)) for p in (share, 1 - share) if p > 0)
+
+
+def _rate(comm: MPI.Intracomm, group: Group) -> float:
+    """B/s that enter a link: the first rank of each sends to that of the next, all at once."""
+    links = _links(group)
+    leaders = [links.index(link) for link in sorted(set(links))]
+    out, into, times = np.zeros(STREAM, np.uint8), np.empty(STREAM, np.uint8), np.zeros(8)
+    if len(leaders) == 1:
+        return float("inf")
+    for turn in range(len(times)):
+        comm.Barrier()
+        start = now()
+        if comm.rank in leaders:
+            place = leaders.index(comm.rank)
+            ahead, behind = leaders[(place + 1) % len(leaders)], leaders[place - 1]
+            comm.Sendrecv([out, MPI.BYTE], ahead, 1, [into, MPI.BYTE], behind, 1)
+        times[turn] = now() - start
+    comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
+    return STREAM / float(np.median(times[WARM:]))
+
+
+def rows(cells: list[Cell]) -> Iterator[tuple[str, ...]]:
+    """Lines of the table: times in ms, bytes in MB, ratios."""
+    for c in cells:
+        yield (
+            f"{c.numel}",
+            f"{c.density:g}",
+            c.method,
+            f"{c.seconds * 1e3:.1f}",
+            f"{c.dense_seconds * 1e3:.1f}",
+            f"{c.wire / 1e6:.2f}",
+            f"{c.mpi_seconds / c.seconds:.2f}",
+            f"{c.seconds / c.floor_seconds:.2f}" if c.floor_seconds else "-",
+        )

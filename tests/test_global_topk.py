@@ -1,0 +1,97 @@
+"""Sums of the largest elements by several exchanges: what is not sent is kept, k stays k."""
+
+import numpy as np
+import pytest
+
+from commsched.cost.price import price
+from commsched.errors import CommschedError
+from commsched.machine import Group
+from commsched.methods import METHODS, find_method
+from commsched.plan import BucketSpec
+from commsched.run.lockstep import fresh_states, run_method
+from tests.supports import bits, gradients, group, spec
+from tests.test_methods import assert_equal_bits, steps
+from tests.test_sparse_methods import wire_only
+
+FAMILIES = ("hitopk", "gtopk", "ok-topk")
+SHAPES = [(1, 1), (1, 3), (3, 1), (2, 2), (3, 2)]
+
+
+@pytest.mark.parametrize("share", ["0.02", "0.3", "1"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_not_sent_is_kept(family, shape, share):
+    sent = total = np.zeros(150, np.float32)
+    states = []
+    for grads, states in steps(METHODS[f"{family}:{share}"], shape, 5, 150, 3):
+        sent = sent + states[0]["result"]  # whole numbers: every sum is exact
+        total = total + np.sum(grads, axis=0)
+        assert_equal_bits(states)
+    left = np.sum([state.get("lost", np.zeros(150)) for state in states], axis=0)
+    np.testing.assert_array_equal(sent + left, total)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nan_is_seen_by_all_ranks_and_not_kept(family):
+    grads = gradients("full", 4, 60)
+    grads[1][7] = np.nan
+    states = fresh_states(grads)
+    run_method(METHODS[f"{family}:0.1"], spec(60), group(2, 2), states)
+    for state in states:
+        assert np.isnan(state["result"][7])
+        assert np.isfinite(state["lost"]).all()
+
+
+def test_a_tree_sends_the_largest_of_the_sum():
+    grads = [np.zeros(50, np.float32) for _ in range(4)]
+    for rank, values in enumerate(grads):
+        values[10], values[20 + rank] = 2, 3  # 8 in the sum, 3 each
+    states = fresh_states(grads)
+    run_method(METHODS["gtopk:0.04"], spec(50), group(1, 4), states)
+    for state in states:
+        assert np.count_nonzero(state["result"]) <= 2
+        assert state["result"][10] == 8
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nodes_that_differ_and_empty_gradients_are_no_obstacle(family):
+    uneven = Group(ranks=(0, 1, 2), nodes=(0, 0, 1))
+    for kind in ("empty", "alone", "one"):
+        states = fresh_states(gradients(kind, 3, 40))
+        run_method(METHODS[f"{family}:0.1"], spec(40), uneven, states)
+        for state in states[1:]:
+            np.testing.assert_array_equal(bits(state["result"]), bits(states[0]["result"]))
+
+
+def test_regions_hold_as_many_of_the_largest_and_serve_64_steps():
+    rng = np.random.default_rng(2)
+    method, seen = METHODS["ok-topk:0.1"], []
+    states = fresh_states([np.zeros(4000, np.float32) for _ in range(4)])
+    for step in (0, 1, 63, 64):
+        for state in states:
+            scale = np.where(np.arange(4000) < 500, 10.0, 0.1) if step < 64 else 1.0
+            state["gradient"][:] = rng.standard_normal(4000) * scale
+            state["step"] = step
+        run_method(method, spec(4000), group(1, 4), states)
+        seen.append(states[0]["ok cuts"].tolist())
+        assert all(state["ok cuts"].tolist() == seen[-1] for state in states)
+    assert seen[0] == seen[1] == seen[2] != seen[3]
+    assert seen[0][3] < 500  # three quarters of the largest lie there
+
+
+def test_bytes_are_what_the_papers_say():
+    numel, share = 2**20, 0.01
+    spread, k = BucketSpec.uniform(numel), np.ceil(0.01 * 2**20)
+    on = wire_only(8)
+    tree = price(METHODS[f"gtopk:{share}"], spread, on, on.everyone)
+    assert tree.seconds == pytest.approx(2 * 3 * 8 * k * 1e-9, rel=1e-3)  # 2 log2 p messages of k
+    regions = price(METHODS[f"ok-topk:{share}"], spread, on, on.everyone)
+    words = regions.sent / 4
+    assert 2 * k * 7 / 8 <= words <= 6 * k * 7 / 8
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_share_is_read_strictly(family):
+    assert find_method(family).name == f"{family}:0.01"
+    with pytest.raises(CommschedError, match=f"method '{family}:0': the share that is kept"):
+        find_method(f"{family}:0")

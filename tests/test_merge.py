@@ -1,0 +1,60 @@
+"""Sums of sparse lists are NumPy's sums, by either way of merging."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.kernels import merge
+from commsched.kernels.merge import Listed, listed, merged, set_flags
+
+WAYS = [(0, 0), (10**9, 0), (10**9, 10**9)]  # merge, sort indices, scan flags
+
+
+@given(
+    numel=st.integers(0, 3000), density=st.sampled_from([0, 0.003, 0.02, 0.09, 0.2, 1]),
+    shift=st.integers(0, 3), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_positions_of_flags_are_those_of_flatnonzero(numel, density, shift, seed):
+    flags = (np.random.default_rng(seed).random(numel + shift) < density)[shift:]
+    np.testing.assert_array_equal(set_flags(flags), np.flatnonzero(flags))
+
+
+@given(
+    numel=st.integers(1, 2000), density=st.sampled_from([0, 0.001, 0.1, 1]),
+    ways=st.integers(1, 5), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_lists_sum_like_numpy_whichever_way_they_are_merged(numel, density, ways, seed):
+    rng = np.random.default_rng(seed)
+    hit = rng.random((ways, numel)) < density
+    dense = np.where(hit, rng.choice([-2, -1, 1, 2], hit.shape), 0).astype(np.float32)
+    lists = [listed(values) for values in dense]
+    for sparse, flags in WAYS:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(merge, "SPARSE", sparse)
+            patch.setattr(merge, "FLAGS", flags)
+            index, values = merged(lists, numel)
+        out = np.zeros(numel, np.float32)
+        out[index] = values
+        np.testing.assert_array_equal(out, dense.sum(axis=0))
+        assert (np.diff(index) > 0).all()
+        assert (values != 0).all()
+
+
+def test_nan_and_infinity_are_kept():
+    one = listed(np.array([0, np.nan, 2, 0, np.inf], np.float32))
+    two = listed(np.array([0, 1, -2, 0, -np.inf], np.float32))
+    for sparse, flags in WAYS:
+        with pytest.MonkeyPatch.context() as patch, np.errstate(invalid="ignore"):
+            patch.setattr(merge, "SPARSE", sparse)
+            patch.setattr(merge, "FLAGS", flags)
+            index, values = merged([one, two], 5)
+        assert index.tolist() == [1, 4]
+        assert np.isnan(values).all()
+
+
+def test_a_part_of_a_list_counts_from_its_start():
+    whole = Listed(np.array([1, 4, 6, 9]), np.array([1, 2, 3, 4], np.float32))
+    index, values = whole.part(4, 9)
+    assert index.tolist() == [0, 2]
+    assert values.tolist() == [2, 3]

@@ -1,0 +1,90 @@
+"""The union of nodes: in pieces, from lists to lists, on any machine, as its formula says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.cost.price import price
+from commsched.machine import Group
+from commsched.methods import METHODS, node_union
+from commsched.plan import BucketSpec
+from commsched.run.lockstep import fresh_states, run_method
+from commsched.schedule.check import check
+from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
+from tests.test_sparse_methods import wire_only
+
+UNION = METHODS["node-union"]
+UNEVEN = Group(ranks=(0, 1, 2, 3), nodes=(0, 0, 0, 1))
+SCATTERED = Group(ranks=(0, 1, 2, 3, 4, 5), nodes=(0, 1, 0, 2, 2, 1))
+GROUPS = [group(1, 1), group(1, 3), group(3, 1), group(2, 2), group(3, 2), UNEVEN, SCATTERED]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(node_union, "PIECE", 16)  # B
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("kind", SUPPORTS)
+@pytest.mark.parametrize("members", GROUPS, ids=lambda g: str(g.nodes))
+def test_pieces_sum_like_numpy_on_any_machine(members, kind):
+    for numel in (1, 15, 700):
+        grads = gradients(kind, members.size, numel)
+        states = fresh_states([g.copy() for g in grads])
+        run_method(UNION, spec(numel), members, states)
+        for state in states:
+            np.testing.assert_array_equal(state["result"], np.sum(grads, axis=0))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_there_are_several_pieces_and_all_ranks_end_with_equal_bits():
+    between = UNION.phases(spec(700), group(2, 2))[1]
+    assert between.schedule.blocks == 2 * 2 * node_union.MOST
+    states = fresh_states(rounded(6, 700))
+    run_method(UNION, spec(700), SCATTERED, states)
+    for state in states[1:]:
+        np.testing.assert_array_equal(bits(state["result"]), bits(states[0]["result"]))
+
+
+@pytest.mark.parametrize("members", GROUPS, ids=lambda g: str(g.nodes))
+def test_a_list_stands_for_a_gradient(members):
+    grads = gradients("skewed", members.size, 90)
+    states = fresh_states([np.empty(0, np.float32) for _ in grads])
+    for state, gradient in zip(states, grads, strict=True):
+        index = np.flatnonzero(gradient).astype(np.int32)
+        state["list"] = index, gradient[index]
+    run_method(UNION, spec(90), members, states)
+    total = np.sum(grads, axis=0)
+    for state in states:
+        index, values = state["list"]
+        np.testing.assert_array_equal(index, np.flatnonzero(total))
+        np.testing.assert_array_equal(values, total[index])
+
+
+@pytest.mark.parametrize("members", [group(2, 1), group(5, 1), group(7, 1)], ids=str)
+@pytest.mark.parametrize("count", [1, 4])
+def test_pieces_reach_everyone(members, count):
+    schedule = node_union._between(members.members, count)
+    owner = np.tile(np.arange(members.size), count)
+    check(replace(schedule, owner=owner))
+
+
+def test_each_node_receives_the_union_of_each_other_node_once():
+    numel, nodes, lanes, density = 2**20, 4, 2, 0.01
+    on = replace(wire_only(1), node_of_rank=group(nodes, lanes).nodes)
+    spread = BucketSpec.uniform(numel, density)
+    between = UNION.phases(spread, on.everyone)[1]
+    one_lane = between.payload.packets / nodes / lanes
+    union = (1 - (1 - density) ** lanes) * numel / lanes
+    # Two bits more than log2 of the gap; the floor of the logarithm costs up to 0.1.
+    assert one_lane == pytest.approx(
+        union * (4 + (2 + np.log2(numel / lanes / union)) / 8), rel=0.02
+    )
+    whole = price(UNION, spread, on, on.everyone).sent
+    phases = [
+        union * 8 / lanes * (1 - density / 2) ** -1,  # a rank's own share for its neighbour
+        (nodes - 1) * one_lane,
+        (1 - (1 - density) ** (nodes * lanes)) * numel / lanes * 8,
+    ]
+    assert whole == pytest.approx(sum(phases), rel=0.01)
