@@ -1,7 +1,7 @@
 """The planners: every plan is legal and complete, and the choice is the cheapest."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.codecs import CODECS
@@ -36,6 +36,7 @@ def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
 
 @pytest.mark.parametrize("planner", list(PLANNERS))
 @given(sizes=SIZES, nodes=st.integers(1, 2), lanes=st.integers(1, 4))
+@settings(max_examples=10, deadline=None)
 def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, lanes):
     made = make_plan(Request(graph=graph(sizes), machine=machine(nodes, lanes)), planner)
     made.check()
@@ -46,14 +47,16 @@ def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, 
         seconds = method_seconds(method, made.spec(launch), made.machine, made.group(launch))
         assert launch.reason is not None
         assert launch.reason.seconds == pytest.approx(seconds, rel=1e-9, abs=1e-15)
-        assert (
-            launch.reason.runner_up_seconds >= launch.reason.seconds or not launch.reason.runner_up
-        )
+        if planner == "greedy":
+            slower = launch.reason.runner_up_seconds >= launch.reason.seconds
+            assert slower or not launch.reason.runner_up
 
 
 @given(sizes=SIZES)
-def test_no_allowed_method_is_cheaper_than_the_chosen(sizes):
-    made = make_plan(Request(graph=graph(sizes), machine=machine(2, 2), lossy=("fp16",)))
+@settings(max_examples=20, deadline=None)
+def test_greedy_leaves_no_allowed_method_that_is_cheaper_than_the_chosen(sizes):
+    request = Request(graph=graph(sizes), machine=machine(2, 2), lossy=("fp16",))
+    made = make_plan(request, "greedy")
     group = made.machine.everyone
     for launch in made.launches:
         spec = made.spec(launch)

@@ -5,7 +5,8 @@ from dataclasses import replace
 from commsched.cost.price import method_seconds
 from commsched.methods import find_method
 from commsched.plan import BucketSpec, Launch, Plan, Reason
-from commsched.planner.base import PLANNERS, Request, buckets, launches
+from commsched.planner.base import PLANNERS, buckets, launches
+from commsched.planner.request import Request
 from commsched.simulate import simulate
 from commsched.timeline.measure import iteration_seconds
 
