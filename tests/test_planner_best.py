@@ -160,8 +160,8 @@ def test_ctrl_c_gives_the_best_plan_so_far():
 
 
 def test_a_large_tensor_behind_a_small_one_lets_the_next_pass_begin():
-    """The last layer's exchange takes 30 ms; the first layer must not wait for all of it."""
-    net = graph([1000, 1000, 10**7], seconds=5e-3)
+    """The last layer's exchange takes 48 ms; the first layer must not wait for all of it."""
+    net = graph([1000, 1000, 10**6], seconds=5e-3)
     on = machine(4, 1)
     made = make_plan(Request(graph=net, machine=on))
     whole = make_plan(Request(graph=net, machine=on), "per-tensor")
@@ -192,7 +192,7 @@ def on_one_rank() -> Machine:
     [
         ({"force": {"l0.wieght": "ring+dense"}}, r"nearest: 'l0\.weight'"),
         ({"force": {"l0.weight": "ring+fp16"}, "lossless": True}, r"nearest: 'ring\+dense'"),
-        ({"memory": 10.0}, r"limit of 10 B per rank cannot hold: .* nearest: 220 B"),
+        ({"memory": 10.0}, r"limit of 10 B per rank cannot hold: .* nearest: 260 B"),
         ({"time_limit": -1.0}, "at least 0 s, got -1"),
     ],
 )

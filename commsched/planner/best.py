@@ -16,9 +16,10 @@ from commsched.planner.dynamic import boundaries
 from commsched.planner.exact import MOST, exact, size
 from commsched.planner.explain import explained
 from commsched.planner.greedy import greedy
-from commsched.planner.improve import improved
+from commsched.planner.improve import GAIN, SAME, improved, tidied
 from commsched.planner.order import by_priority
-from commsched.planner.problem import BASELINES, Problem
+from commsched.planner.prices import LINEAR
+from commsched.planner.problem import BASELINES, LIBRARY, Problem
 from commsched.planner.request import Request
 from commsched.planner.timing import iteration
 from commsched.planner.units import Candidate, Choice, Unit, bucket
@@ -27,7 +28,9 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
 FINAL = 3  # candidates that are simulated
 NEAR = 1.05  # times the shortest simulated iteration: baselines up to there are simulated too
 ROUNDS = 3  # of reordering
-SAME = 1e-9  # share of an iteration below which two are equal
+FINE = 1e-6  # share that a change has to save where a baseline is ahead
+LONG = 256  # launches: longer plans are not improved by single changes
+MANY = 64  # launches: of such plans only the first is simulated
 
 Over = Callable[[], bool]
 
@@ -35,7 +38,7 @@ Over = Callable[[], bool]
 @PLANNERS.add("best")
 def best(request: Request) -> Plan:
     """Search until nothing helps, the time is up, or Ctrl-C; then give the best plan so far."""
-    if request.strategy != "sync":
+    if request.strategy != "sync" or not request.graph.tensors:
         return replace(greedy(request), planner="best")
     deadline = None
     if request.time_limit is not None:
@@ -125,7 +128,7 @@ class Search:
 
     def _baselines(self) -> None:
         """Ask the other planners, and improve on a better one."""
-        before = self.least
+        before, ours = self.least, self.leader
         for name in BASELINES:
             if self.done():
                 return
@@ -135,8 +138,9 @@ class Search:
                 continue  # it needs a codec that is not allowed
             self.rivals.append((self.problem.evaluator.one(candidate), candidate))
             self.offer(candidate, name)
-        if self.least < before:
-            self._improve(self.leader)
+        if self.least < before * (1 - SAME):
+            self._improve(ours, gain=FINE)
+            self._improve(tidied(self.problem, self.leader))
 
     def _moved(self, candidate: Candidate, quick: Problem) -> Candidate:
         """A candidate of another problem in this one's method numbers."""
@@ -181,9 +185,16 @@ class Search:
         order = [unit for choice in candidate.choices for unit in choice.bucket.units]
         return order if set(order) == set(units) else units
 
-    def _improve(self, candidate: Candidate, methods_only: bool = False) -> None:
+    def _improve(
+        self, candidate: Candidate, methods_only: bool = False, gain: float = GAIN
+    ) -> None:
         problem = self.problem
-        self.offer(improved(problem, candidate, self.done, methods_only), "improvement")
+        found = candidate
+        if len(candidate.choices) <= LONG:
+            found = improved(problem, candidate, self.done, methods_only, gain)
+        if not methods_only:
+            found = tidied(problem, found)
+        self.offer(found, "improvement")
 
     def _other_window(self) -> None:
         """Update at the end of the step instead, unless the user has decided."""
@@ -191,18 +202,32 @@ class Search:
             return
         self._improve(replace(self.leader, late=not self.leader.late))
 
+    def _near(self, candidate: Candidate) -> float:
+        """How far above the best a baseline is simulated all the same.
+
+        The library's all-reduce ends on all ranks together, so that its evaluation is exact but
+        for its curve; other exchanges may end early on some ranks.
+        """
+        library = self.problem.named(LIBRARY)
+        exactly = all(choice.method == library for choice in candidate.choices)
+        if exactly and len(candidate.choices) > LONG:
+            return 1.0
+        return 1.0 + 2 * LINEAR if exactly else NEAR
+
     def plan(self) -> Plan:
         """The plan of the best candidate, by simulation where there are several."""
         if self.stopped or self.over() or self.request.bucket is not None or self.done():
             return explained(self.problem, self.leader, "best")
         finalists = [self.leader]
         for _, candidate in self.found:
-            if len(finalists) < FINAL and candidate not in finalists:
+            few = len(candidate.choices) <= MANY
+            if few and len(finalists) < FINAL and candidate not in finalists:
                 finalists.append(candidate)
         timed = [(iteration(self.problem.plan(c, "best")), c) for c in finalists]
         shortest = min(seconds for seconds, _ in timed)
         for seconds, candidate in self.rivals:
-            if seconds <= NEAR * shortest and candidate not in finalists:
+            if seconds <= self._near(candidate) * shortest and candidate not in finalists:
+                finalists.append(candidate)
                 timed.append((iteration(self.problem.plan(candidate, "best")), candidate))
         seconds, chosen = min(timed, key=lambda entry: entry[0])
         return replace(explained(self.problem, chosen, "best"), iteration=seconds)

@@ -1,6 +1,7 @@
 """Improvement of a candidate: every single change, and pairs of neighbours, until none helps."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,8 @@ from commsched.planner.units import Bucket, Candidate, Choice, bucket
 STEPS = (1, 2, 4, 8, 16, 32)  # units that a boundary moves, and buckets that a launch moves
 CUTS = 7  # places at which a bucket is split
 PAIRED = 4  # methods of each of two neighbours that are changed together
-GAIN = 1e-6  # share of the iteration that a change has to save
+GAIN = 1e-4  # share of the iteration that a change has to save: more launches for less are none
+SAME = 1e-9  # share of an iteration below which two are equal
 
 
 class Change(NamedTuple):
@@ -23,7 +25,11 @@ class Change(NamedTuple):
 
 
 def improved(
-    problem: Problem, first: Candidate, over: Callable[[], bool], methods_only: bool = False
+    problem: Problem,
+    first: Candidate,
+    over: Callable[[], bool],
+    methods_only: bool = False,
+    gain: float = GAIN,
 ) -> Candidate:
     """Follow the best changes until none helps, or until `over`."""
     best, seconds = first, problem.evaluator.one(first)
@@ -33,17 +39,44 @@ def improved(
             break
         found = evaluated(problem, best, changes)
         at = int(found.argmin())
-        if found[at] >= seconds * (1 - GAIN):
+        if found[at] >= seconds * (1 - gain):
             break
-        best = applied(best, changes, found, seconds, problem)
+        best = applied(problem, best, changes, found, seconds * (1 - gain))
         seconds = problem.evaluator.one(best)
     return best
 
 
+def tidied(problem: Problem, first: Candidate) -> Candidate:
+    """Merge neighbours wherever the iteration stays as it is: fewer launches, the same time."""
+    best, limit = first, problem.evaluator.one(first) * (1 + SAME)
+    while True:
+        merges = [
+            Change(k, k + 2, (Choice(bucket((*a.bucket.units, *b.bucket.units)), a.method),))
+            for k, (a, b) in enumerate(pairwise(best.choices))
+            if not (a.bucket.forced or b.bucket.forced)
+        ]
+        if not merges:
+            return best
+        found = evaluated(problem, best, merges)
+        free: list[Change] = []
+        for change, seconds in zip(merges, found.tolist(), strict=True):
+            if seconds <= limit and (not free or free[-1].stop <= change.start):
+                free.append(change)
+        while free and problem.evaluator.one(_with(best, free)) > limit:
+            free = free[: len(free) // 2]
+        if not free:
+            return best
+        best = _with(best, free)
+
+
 def applied(
-    base: Candidate, changes: Sequence[Change], found: np.ndarray, seconds: float, problem: Problem
+    problem: Problem,
+    base: Candidate,
+    changes: Sequence[Change],
+    found: np.ndarray,
+    below: float,
 ) -> Candidate:
-    """The best change, with all other helpful ones that touch no launch of a better one.
+    """The best change, with all others whose iteration is `below`, s, and that do not touch it.
 
     Together they need not help as much as one by one; then the best alone is taken.
     """
@@ -51,7 +84,7 @@ def applied(
     chosen: list[Change] = []
     for i in order[:64].tolist():
         change = changes[i]
-        if found[i] >= seconds * (1 - GAIN):
+        if found[i] >= below:
             break
         if all(change.stop < c.start or c.stop < change.start for c in chosen):
             chosen.append(change)

@@ -14,7 +14,16 @@ from commsched.planner.base import PLANNERS, launches
 from commsched.planner.evaluate import Evaluator
 from commsched.planner.prices import Prices
 from commsched.planner.request import Request
-from commsched.planner.units import Bucket, Candidate, Choice, Clock, Unit, bucket, units
+from commsched.planner.units import (
+    MOST_PARTS,
+    Bucket,
+    Candidate,
+    Choice,
+    Clock,
+    Unit,
+    bucket,
+    units,
+)
 from commsched.registry import Registry
 
 Baseline = Callable[["Problem"], Candidate]
@@ -32,7 +41,8 @@ class Problem:
         self.clock = Clock.of(request)
         self.prices = Prices(request, 0 if quick else price.LIMIT)
         sizes = [t.numel for t in request.graph.tensors.values()] or [1]
-        self.prices.least, self.prices.most = min(sizes), max(sum(sizes), min(sizes) + 1)
+        least = max(1, min(sizes) // MOST_PARTS)
+        self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
         least, most = self.prices.least, self.prices.most
         sizes = sorted({least, round((least * most) ** 0.5), most})
         self.kept = self.prices.choose(sizes) if kept is None else kept
@@ -152,6 +162,8 @@ def baseline(name: str) -> Callable[[Baseline], Baseline]:
         def planner(request: Request) -> Plan:
             from commsched.planner.explain import explained
 
+            if not request.graph.tensors:
+                return launches(request, [], lambda launch: launch)
             problem = Problem(request)
             return explained(problem, make(problem), name)
 
