@@ -57,12 +57,12 @@ class Evaluator:
 
     def _batch(self, rows: Rows, index: Ints, late: bool) -> Floats:
         ends = self._ends(rows, index, late)
-        apply = rows.apply[index]
+        apply = rows.apply.take(index)
         total = apply.sum(axis=0)
         if not late:
             tail = np.cumsum(apply[::-1], axis=0)[::-1] + self._forward
         else:
-            tail = self._tails(rows.after[index], apply)
+            tail = self._tails(rows.after.take(index), apply)
         found: Floats = np.maximum(
             (ends + tail).max(axis=0, initial=0.0), self._backward + self._forward + total
         )
@@ -73,15 +73,15 @@ class Evaluator:
 
         Launches are applied in the order of their first reader, those of one layer in plan order.
         """
-        columns = np.arange(after.shape[1])
-        of_layer = np.zeros((len(self._remaining), after.shape[1]))
-        before = np.empty_like(apply)
+        place = after * after.shape[1] + np.arange(after.shape[1])
+        of_layer = np.zeros(len(self._remaining) * after.shape[1])
+        tails = self._remaining.take(after)
         for k in range(len(after)):
-            place = after[k], columns
-            before[k] = of_layer[place]
-            of_layer[place] = before[k] + apply[k]
-        later = np.cumsum(of_layer[::-1], axis=0)[::-1]
-        tails: Floats = self._remaining[after] + later[after, columns] - before
+            before = of_layer.take(place[k])
+            of_layer[place[k]] = before + apply[k]
+            tails[k] -= before
+        later = np.cumsum(of_layer.reshape(-1, after.shape[1])[::-1], axis=0)[::-1]
+        tails += later.ravel().take(place)
         return tails
 
     def _ends(self, rows: Rows, index: Ints, late: bool) -> Floats:
@@ -89,20 +89,20 @@ class Evaluator:
         size = index.shape[1]
         encoder = exchange = decoder = np.zeros(size)
         compute = np.full(size, self._backward)
-        ready, apply = rows.ready[index], rows.apply[index]
         phases = rows.phases[index] if rows.seconds.shape[1] > 1 else None
         ends = np.empty(index.shape)
         coding = _Coding(self.clock.share)
         votes = bool(rows.seconds[0].any())
         for k in range(len(index)):
-            now = ready[k]
+            now = rows.ready.take(index[k])
             for phase in range(rows.seconds.shape[1]):
                 here = None if phases is None else phases[k] > phase
                 if here is not None and not here.any():
                     continue
-                vote, encode, move, decode = (part[phase, index[k]] for part in rows.seconds)
+                encode, move, decode = (part[phase].take(index[k]) for part in rows.seconds[1:])
                 old = encoder, exchange, decoder
                 if votes:
+                    vote = rows.seconds[0, phase].take(index[k])
                     start = np.maximum(exchange, now)
                     voted = self._stretched(start, start + vote, compute, coding)
                     exchange = np.where(vote > 0, voted, exchange)
@@ -126,7 +126,9 @@ class Evaluator:
             ends[k] = decoder
             if not late:
                 compute = np.where(
-                    index[k] < len(rows.ready) - 1, np.maximum(compute, decoder) + apply[k], compute
+                    index[k] < len(rows.ready) - 1,
+                    np.maximum(compute, decoder) + rows.apply.take(index[k]),
+                    compute,
                 )
         return ends
 
