@@ -34,7 +34,7 @@ def test_few_non_zeros_travel_as_coordinates_and_many_do_not():
 
 
 def test_a_machine_of_one_node_has_no_map():
-    with pytest.raises(CommschedError, match="has one node.*nearest: --nodes 2"):
+    with pytest.raises(CommschedError, match=r"has one node.*nearest: --nodes 2"):
         winners(10, machine(1, 2), lossless=True)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from commsched import files
 from commsched.errors import CommschedError
@@ -76,6 +78,9 @@ def _figure(
     )
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("bandwidth between nodes in Gbit/s")
     axes.set_ylabel("density of one rank's gradient")
     for edge in ("top", "right"):
@@ -83,8 +88,7 @@ def _figure(
     for i in range(len(labels)):
         _letter(axes, np.array(rates) * 8e-9, np.array(densities), grid == i, LETTERS[i])
     handles = [
-        mpl.patches.Patch(color=COLOURS[i], label=f"{LETTERS[i]}  {label}")
-        for i, label in enumerate(labels)
+        Patch(color=COLOURS[i], label=f"{LETTERS[i]}  {label}") for i, label in enumerate(labels)
     ]
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=9
