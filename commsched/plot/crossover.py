@@ -70,7 +70,7 @@ def _figure(
 ) -> Figure:
     figure = Figure(figsize=(8.5, 4.8))
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.09, 0.13, 0.58, 0.74))
+    axes = figure.add_axes((0.11, 0.13, 0.56, 0.74))
     colours = ListedColormap(COLOURS[: len(labels)])
     norm = BoundaryNorm(np.arange(len(labels) + 1) - 0.5, len(labels))
     axes.pcolormesh(
@@ -93,7 +93,7 @@ def _figure(
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=9
     )
-    figure.text(0.09, 0.97, title, va="top", fontsize=10, linespacing=1.4)
+    figure.text(0.11, 0.97, title, va="top", fontsize=10, linespacing=1.4)
     return figure
 
 
