@@ -9,7 +9,8 @@ from commsched.cost.price import method_seconds, price
 from commsched.machine import Group, Machine
 from commsched.methods import Direct, Method, find_method
 from commsched.plan import BucketSpec, Launch, Plan, Reason
-from commsched.planner.base import PLANNERS, Request, buckets, launches
+from commsched.planner.base import PLANNERS, buckets, launches
+from commsched.planner.request import Request
 from commsched.simulate import simulate
 from commsched.timeline.measure import iteration_seconds
 
