@@ -12,8 +12,10 @@ from commsched.machine import Machine
 from commsched.planner import Request
 from commsched.planner.evaluate import BATCH
 from commsched.planner.problem import Problem
+from commsched.planner.prune import Kept
 from commsched.planner.timing import iteration
 from commsched.planner.units import Bucket, Candidate, Choice, bucket
+from commsched.simulate.engine import Known
 from tests.plans import FAST, machine
 
 METHODS = {"ring+dense", "direct+dense", "halving-doubling+fp16", "native+dense", "all-gather+coo"}
@@ -59,7 +61,7 @@ def problem_of(net: Graph, on: Machine) -> Problem:
     """All named methods, whichever may be the fastest."""
     request = Request(graph=net, machine=on, lossy=("fp16",))
     kept = [m for m in request.methods(on.everyone) if m.name in METHODS]
-    return Problem(request, kept=kept)
+    return Problem(request, kept=Kept.of(kept))
 
 
 @given(
@@ -109,3 +111,14 @@ def test_a_batch_is_its_candidates_one_by_one(net, draw, late):
     many = np.tile(index, BATCH // 2)
     found = problem.evaluator.iterations(rows, many, late)
     np.testing.assert_allclose(found, np.tile(want, BATCH // 2), rtol=1e-12)
+
+
+@given(net=nets(), nodes=st.integers(1, 3), draw=st.data())
+@settings(max_examples=20)
+def test_kept_exchanges_change_no_iteration(net, nodes, draw):
+    problem = problem_of(net, machine(nodes, 2))
+    known: Known = {}
+    for _ in range(2):
+        plan = problem.plan(cut(problem, draw), "test")
+        for _ in range(2):
+            assert iteration(plan, known) == pytest.approx(iteration(plan), rel=1e-7, abs=1e-9)

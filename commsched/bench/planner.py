@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from commsched import shipped
+from commsched.bench.optimum import INSTANCES, MOST, instance, optimum, searched
 from commsched.bench.row import Row
 from commsched.ir import file as graph_file
 from commsched.machine import file as machine_file
@@ -26,6 +27,7 @@ def rows() -> Iterator[Row]:
     yield from _speed("resnet101", "p3.16xlarge", 4, ("< 50 ms", "< 1 s"))
     yield _evaluations("resnet101", "p3.16xlarge", 4)
     yield from _speed("gpt3-175b", "h100-8x400", 16, ("-", "< 5 s"))
+    yield _optimum()
     for net in shipped.names("nets"):
         yield _quality(net)
 
@@ -60,7 +62,7 @@ def _speed(net: str, machine: str, nodes: int, bars: tuple[str, str]) -> Iterato
 def _evaluations(net: str, machine: str, nodes: int) -> Row:
     """Candidates with a launch per tensor, each with methods of its own."""
     problem = Problem(_request(net, machine, nodes))
-    methods = problem.prices.free
+    methods = problem.prices.plain
     choices = [Choice(made, method) for made in problem.tensors for method in methods]
     priced = problem.evaluator.rows(choices)
     count = len(problem.tensors)
@@ -71,6 +73,18 @@ def _evaluations(net: str, machine: str, nodes: int) -> Row:
     seconds = time.perf_counter() - begin
     rate = f"{COLUMNS / seconds:.3g} candidates/s"
     return Row(f"evaluations, {count} launches ({net})", seconds, rate, ">= 50,000 candidates/s")
+
+
+def _optimum() -> Row:
+    """Our search alone over the optimum, on random small instances."""
+    begin = time.perf_counter()
+    ratios = []
+    for seed in range(INSTANCES):
+        problem = instance(seed)
+        ratios.append(searched(problem).least / optimum(problem))
+    seconds = time.perf_counter() - begin
+    shown = f"at most {max(ratios):.4f} of the optimum, {np.mean(ratios):.5f} in the mean"
+    return Row(f"search alone, {INSTANCES} random instances", seconds, shown, f"<= {MOST:g}")
 
 
 def _quality(net: str) -> Row:

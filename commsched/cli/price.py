@@ -82,8 +82,9 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     from collections import Counter
 
     from commsched.planner.crossover import winners
-    from commsched.plot.crossover import draw
+    from commsched.plot.crossover import draw, suffix_of
 
+    suffix_of(args.figure)  # before the work begins
     found = winners(args.numel, machine, lossless=args.lossless)
     kind = "lossless methods" if args.lossless else "all methods"
     title = f"fastest of {kind}: {count(args.numel, 'element')}, {_where(machine)}"

@@ -13,23 +13,27 @@ from commsched.errors import CommschedError
 from commsched.plan import Plan
 from commsched.planner.base import PLANNERS
 from commsched.planner.dynamic import boundaries
-from commsched.planner.exact import MOST, exact, size
+from commsched.planner.exact import MOST, UNITS, bounds, exact, size
 from commsched.planner.explain import explained
 from commsched.planner.greedy import greedy
 from commsched.planner.improve import GAIN, SAME, improved, tidied
 from commsched.planner.order import by_priority
 from commsched.planner.prices import LINEAR
 from commsched.planner.problem import BASELINES, LIBRARY, Problem
+from commsched.planner.prune import Kept
 from commsched.planner.request import Request
 from commsched.planner.timing import iteration
 from commsched.planner.units import Candidate, Choice, Unit, bucket
+from commsched.simulate.engine import Known
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
 FINAL = 3  # candidates that are simulated
 NEAR = 1.05  # times the shortest simulated iteration: baselines up to there are simulated too
+FAR = 1.3  # times our iteration by closed forms, which err by up to 15 %
 ROUNDS = 3  # of reordering
 FINE = 1e-6  # share that a change has to save where a baseline is ahead
 LONG = 256  # launches: longer plans are not improved by single changes
+WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after the other
 MANY = 64  # launches: of such plans only the first is simulated
 
 Over = Callable[[], bool]
@@ -59,6 +63,7 @@ class Search:
         self.over = over
         self.exact = exact  # candidates of an instance that is solved exactly
         self.stopped = False
+        self.known: Known = {}  # exchanges that were played
         self.quick = Problem(request, quick=True)
         self.problem = self.quick
         self.found: list[tuple[float, Candidate]] = []  # by the fast evaluation
@@ -117,7 +122,7 @@ class Search:
         quick = self.quick
         self.problem = Problem(self.request, kept=quick.kept)
         self.found = []
-        self.offer(self._moved(self.first, quick), "first")
+        self.offer(self.problem.moved(self.first, quick), "first")
         if self.request.bucket is not None:
             self._improve(self.leader, methods_only=True)
             return
@@ -132,32 +137,45 @@ class Search:
         for name in BASELINES:
             if self.done():
                 return
+            if name in WHOLE and self._hopeless():
+                continue
             try:
                 candidate = BASELINES[name](self.problem)
             except CommschedError:
                 continue  # it needs a codec that is not allowed
+            if self._far(candidate):
+                continue
             self.rivals.append((self.problem.evaluator.one(candidate), candidate))
             self.offer(candidate, name)
         if self.least < before * (1 - SAME):
             self._improve(ours, gain=FINE)
             self._improve(tidied(self.problem, self.leader))
 
-    def _moved(self, candidate: Candidate, quick: Problem) -> Candidate:
-        """A candidate of another problem in this one's method numbers."""
-        names = quick.prices.methods
-        return Candidate(
-            tuple(
-                Choice(c.bucket, self.problem.named(names[c.method].name))
-                for c in candidate.choices
-            ),
-            candidate.late,
-        )
+    def _hopeless(self) -> bool:
+        """Whether many whole tensors, one by one, are far behind by any methods."""
+        made = self.problem.tensors
+        if len(made) <= LONG:
+            return False
+        (least,) = bounds(self.problem, [made], self.problem.early).tolist()
+        return bool(least > NEAR * self.least)
+
+    def _far(self, candidate: Candidate) -> bool:
+        """Whether closed forms alone put a baseline far behind: its methods are not played then."""
+        new = {choice.method for choice in candidate.choices} - set(self.problem.prices.free)
+        if not new:
+            return False
+        both = candidate, self.leader
+        methods = self.problem.prices.methods
+        used = {c.method: methods[c.method] for one in both for c in one.choices}
+        rough = Problem(self.request, quick=True, kept=Kept.of(used.values()))
+        theirs, ours = (rough.evaluator.one(rough.moved(one, self.problem)) for one in both)
+        return theirs > FAR * ours
 
     def _search(self) -> None:
         """Boundaries and improvement in backward order, then in the order of the best plan."""
         problem, late = self.problem, self.problem.late
         units = problem.units
-        if size(problem, units) <= self.exact:
+        if len(units) <= UNITS and size(problem, units) <= self.exact:
             self.offer(exact(problem, units, self.leader), "exact")
         for _ in range(ROUNDS):
             if self.done():
@@ -214,6 +232,10 @@ class Search:
             return 1.0
         return 1.0 + 2 * LINEAR if exactly else NEAR
 
+    def _timed(self, candidate: Candidate) -> float:
+        """Seconds of the simulated iteration."""
+        return iteration(self.problem.plan(candidate, "best"), self.known)
+
     def plan(self) -> Plan:
         """The plan of the best candidate, by simulation where there are several."""
         if self.stopped or self.over() or self.request.bucket is not None or self.done():
@@ -223,11 +245,11 @@ class Search:
             few = len(candidate.choices) <= MANY
             if few and len(finalists) < FINAL and candidate not in finalists:
                 finalists.append(candidate)
-        timed = [(iteration(self.problem.plan(c, "best")), c) for c in finalists]
+        timed = [(self._timed(c), c) for c in finalists]
         shortest = min(seconds for seconds, _ in timed)
         for seconds, candidate in self.rivals:
             if seconds <= self._near(candidate) * shortest and candidate not in finalists:
                 finalists.append(candidate)
-                timed.append((iteration(self.problem.plan(candidate, "best")), candidate))
+                timed.append((self._timed(candidate), candidate))
         seconds, chosen = min(timed, key=lambda entry: entry[0])
         return replace(explained(self.problem, chosen, "best"), iteration=seconds)

@@ -40,7 +40,7 @@ def lower_bound(problem: Problem) -> float:
 
 def _cheapest(problem: Problem) -> tuple[Floats, Floats]:
     """Sizes and the least seconds of the exchange stream at each, over the methods."""
-    curves = [problem.prices.curve(method) for method in problem.prices.free]
+    curves = [problem.prices.curve(method) for method in problem.prices.plain]
     sizes = np.unique(np.concatenate([sizes for sizes, _ in curves]))
     least = np.full(len(sizes), np.inf)
     for own, seconds in curves:

@@ -11,8 +11,8 @@ from commsched.machine import Link, Machine
 from commsched.methods import legal_methods
 from commsched.plan import BucketSpec
 
-DENSITIES = tuple(np.geomspace(1e-4, 1.0, 25).tolist())
-RATES = tuple(np.geomspace(0.125e8, 0.125e12, 25).tolist())  # B/s: 100 Mbit/s to 1 Tbit/s
+DENSITIES = tuple(np.geomspace(1e-4, 1.0, 17).tolist())
+RATES = tuple(np.geomspace(0.125e8, 0.125e12, 17).tolist())  # B/s: 100 Mbit/s to 1 Tbit/s
 
 
 class Winners(NamedTuple):

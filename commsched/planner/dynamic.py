@@ -64,7 +64,7 @@ class _Segments:
                 costs[option][:, chosen] = three[:, better]
 
         plain = np.flatnonzero(~self.special)
-        for number in prices.free:
+        for number in prices.plain:
             if len(plain):
                 offer(plain, number, prices.by_size(number, self.numel[plain]))
         for i in np.flatnonzero(self.special).tolist():

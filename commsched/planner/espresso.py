@@ -22,7 +22,7 @@ def espresso(problem: Problem) -> Candidate:
     made = problem.tensors
     chosen = [problem.library(one) for one in made]
     order = sorted(range(len(made)), key=lambda i: (-made[i].numel, i))
-    table = {m: _seconds(problem, m) for m in range(len(problem.prices.methods))}
+    table = {m: _seconds(problem, m) for m in _numbers(problem)}
     critical = _critical(problem, chosen)
     for i in order:
         options = [m for m in problem.options(made[i]) if not _worse(table, m, i, chosen[i])]
@@ -47,6 +47,12 @@ def _seconds(problem: Problem, method: int) -> np.ndarray:
     rows: Rows = problem.prices.rows(made, [method] * len(made), 0.0)
     vote, encode, exchange, decode = rows.seconds.sum(axis=1)
     return np.stack([encode, vote + exchange, decode], axis=1)
+
+
+def _numbers(problem: Problem) -> set[int]:
+    """The methods that some tensor has or may have."""
+    made = problem.tensors
+    return {m for one in made for m in (*problem.options(one), problem.library(one))}
 
 
 def _worse(table: dict[int, np.ndarray], method: int, tensor: int, than: int) -> bool:

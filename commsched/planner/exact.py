@@ -12,6 +12,7 @@ from commsched.planner.problem import Problem
 from commsched.planner.units import Bucket, Candidate, Choice, Unit, bucket
 
 MOST = 200_000  # candidates: boundaries and methods together
+UNITS = 11  # more have thousands of boundaries, each a branch of its own
 
 
 def size(problem: Problem, units: Sequence[Unit]) -> int:
@@ -28,10 +29,10 @@ def exact(problem: Problem, units: Sequence[Unit], first: Candidate) -> Candidat
     inside a node. Branches follow in the order of their bounds until no bound is below the best.
     """
     branches = list(_branches(units))
-    bounds = _bounds(problem, branches, first.late)
+    least_of = bounds(problem, branches, first.late)
     best, least = first, problem.evaluator.one(first)
-    for at in np.argsort(bounds, kind="stable").tolist():
-        if bounds[at] >= least:
+    for at in np.argsort(least_of, kind="stable").tolist():
+        if least_of[at] >= least:
             break
         found, seconds = _methods(problem, branches[at], first.late)
         if seconds < least:
@@ -52,7 +53,7 @@ def _branches(units: Sequence[Unit]) -> list[list[Bucket]]:
     return found
 
 
-def _bounds(problem: Problem, branches: list[list[Bucket]], late: bool) -> np.ndarray:
+def bounds(problem: Problem, branches: list[list[Bucket]], late: bool) -> np.ndarray:
     """(branches,) s that no choice of methods is below."""
     different = list(dict.fromkeys(made for branch in branches for made in branch))
     place = {made: i for i, made in enumerate(different)}

@@ -156,8 +156,9 @@ def _pairs(problem: Problem, k: int, first: Choice, second: Choice) -> Iterator[
     if a.forced or b.forced:
         return
     union = (*a.units, *b.units)
-    for method in problem.prices.free:
-        yield Change(k, k + 2, (Choice(bucket(union), method),))
+    whole = bucket(union)
+    for method in problem.options(whole):
+        yield Change(k, k + 2, (Choice(whole, method),))
     for step in STEPS:
         for cut in (len(a.units) - step, len(a.units) + step):
             if 0 < cut < len(union):
@@ -165,7 +166,9 @@ def _pairs(problem: Problem, k: int, first: Choice, second: Choice) -> Iterator[
                 yield Change(k, k + 2, (Choice(left, first.method), Choice(right, second.method)))
                 for method in methods if len(methods) > 1 else ():
                     yield Change(k, k + 2, (Choice(left, method), Choice(right, method)))
-    near = [m for m in problem.prices.free if m not in methods][:PAIRED]
+    near, others = (
+        [m for m in problem.options(made) if m not in methods][:PAIRED] for made in (a, b)
+    )
     for one in near:
-        for other in near:
+        for other in others:
             yield Change(k, k + 2, (Choice(a, one), Choice(b, other)))

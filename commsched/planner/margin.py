@@ -3,9 +3,9 @@
 import numpy as np
 
 from commsched.plan import Plan, Reason
-from commsched.units import seconds
 
 LOW, HIGH = 0.1, 0.9
+NOTHING = 1e-4  # share of the iteration that is not worth a word
 
 
 def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
@@ -27,25 +27,41 @@ def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
 
 
 def advice(plan: Plan) -> str:
-    """Say whether to compress, and what the opposite would cost."""
-    pairs = [(e.method, e.reason) for e in plan.launches if e.reason is not None]
-    if not pairs:
+    """Say whether to compress, and for which launch the opposite would cost how much."""
+    told = [(launch, launch.reason) for launch in plan.launches if launch.reason is not None]
+    if not told:
         return ""
-    packed = [reason.opposite_margin for method, reason in pairs if _packs(method)]
+    packed = [pair for pair in told if _packs(pair[0].method)]
+    known = [
+        (reason.opposite_margin, launch.name, reason.opposite)
+        for launch, reason in packed or told
+        if reason.opposite
+    ]
     if packed:
-        return (
-            f"compress {len(packed)} of {len(pairs)} launches: without, the iteration would take up"
-            f" to {seconds(max(packed))} longer for one of them"
-        )
-    costs = [reason.opposite_margin for _, reason in pairs if reason.opposite]
-    if not costs:
+        start = f"compress {len(packed)} of {len(told)} launches: "
+        if not known:
+            return start + "nothing else is allowed for them"
+        return start + f"without, the iteration would take up to {_cost(*max(known))} longer"
+    if not known:
         return "do not compress: no method that does is allowed"
-    if max(costs) <= 0.0:
+    hidden = [other for other in known if other[0] <= NOTHING * plan.iteration]
+    if len(hidden) == len(known):
         return "do not compress: it would gain nothing, the exchanges are hidden"
+    if hidden:
+        return (
+            f"do not compress: it would gain nothing for {len(hidden)} of {len(known)} launches,"
+            f" and cost up to {_cost(*max(known))} for the others"
+        )
+    if len(known) == 1:
+        return f"do not compress: the best codec would cost {_cost(*known[0])}"
     return (
-        f"do not compress: it would cost {max(min(costs), 0.0) * 1e3:+.3g} to"
-        f" {max(costs) * 1e3:+.3g} ms for one launch"
+        f"do not compress: for one launch the best codec would cost {_cost(*min(known))} to"
+        f" {_cost(*max(known))}"
     )
+
+
+def _cost(margin: float, launch: str, method: str) -> str:
+    return f"{margin * 1e3:+.3g} ms ({launch}, {method})"
 
 
 def _packs(method: str) -> bool:

@@ -3,6 +3,7 @@
 A price has one row per phase of the method: seconds to vote, encode, exchange and decode.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,11 @@ import numpy.typing as npt
 
 from commsched.cost import price
 from commsched.ir import Sparsity
-from commsched.machine import Group, Machine
 from commsched.methods import Choice as Decision
 from commsched.methods import Direct, Method
 from commsched.methods.base import copy_seconds
 from commsched.plan import BucketSpec
+from commsched.planner.prune import Kept, keep
 from commsched.planner.request import Request
 from commsched.planner.units import Bucket, spec_of
 
@@ -23,8 +24,6 @@ Ints = npt.NDArray[np.int64]
 
 LINEAR = 2e-3  # relative error of a curve between two of its points
 DEPTH = 7  # halvings of a gap, at most
-FEW = 4  # methods that are all considered
-KEEP = 1.3  # methods that much slower than the fastest at every size are not considered
 
 
 class Rows(NamedTuple):
@@ -37,27 +36,6 @@ class Rows(NamedTuple):
     phases: Ints  # (r,)
 
 
-def phase_seconds(
-    method: Method, spec: BucketSpec, machine: Machine, group: Group, mean: bool, limit: int
-) -> Floats:
-    """(4, phases) s of a launch: vote, encode, exchange, decode; packing is in them."""
-    device, start = machine.device, np.zeros(group.size)
-    pack = copy_seconds(4.0 * spec.numel)(device)
-    phases = method.phases(spec, group)
-    found = np.zeros((4, len(phases)))
-    for number, phase in enumerate(phases):
-        if isinstance(phase, Decision):
-            found[0, number] = price.votes(machine, group, start).end.max()
-            phase = phase.then(phase.expected)
-        played = price.exchange(phase.schedule, phase.payload, machine, group, start, limit=limit)
-        found[1, number] = phase.take_seconds(device)
-        found[2, number] = played.end.max()
-        found[3, number] = phase.give_seconds(device)
-    found[1, 0] += pack
-    found[3, -1] += pack if mean else 0.0
-    return found
-
-
 class Prices:
     """Prices of a request's methods; those of equal questions are kept."""
 
@@ -66,70 +44,90 @@ class Prices:
         self.limit = limit
         self.group = request.machine.everyone
         self.methods: list[Method] = []
-        self.forced: set[int] = set()  # methods that stand here only because they are forced
+        self.free: list[int] = []  # methods that any bucket may have
+        self.plain: list[int] = []  # of these, what a bucket without zeros may have
         self._known: dict[tuple[BucketSpec, str], Floats] = {}
         self._curves: dict[int, tuple[Floats, Floats]] = {}
         self.most = 4096  # elements that the curves reach
         self.least = 1
-        self.leading: list[str] = []  # methods that are the fastest somewhere
 
-    def add(self, method: Method, forced: bool = False) -> int:
+    def add(self, method: Method) -> int:
         """The number of a method, which is added where it is new."""
         for number, known in enumerate(self.methods):
             if known.name == method.name:
                 return number
         self.methods.append(method)
-        if forced:
-            self.forced.add(len(self.methods) - 1)
         return len(self.methods) - 1
 
-    @property
-    def free(self) -> list[int]:
-        """The methods that any bucket may have."""
-        return [m for m in range(len(self.methods)) if m not in self.forced]
+    def consider(self, kept: Kept, leading: bool) -> None:
+        """Let buckets have these methods, or only the leading ones of them."""
+        for method in kept.methods:
+            if leading and method.name not in kept.leading:
+                continue
+            number = self.add(method)
+            self.free.append(number)
+            if method.name in kept.plain:
+                self.plain.append(number)
 
     def exact(self, spec: BucketSpec, method: int) -> Floats:
         """(4, phases) s of one bucket."""
         key = spec, self.methods[method].name
         if key not in self._known:
-            r = self.request
-            self._known[key] = phase_seconds(
-                self.methods[method], spec, r.machine, self.group, r.mean, self.limit
-            )
+            self._known[key] = self._seconds(self.methods[method], spec, self.limit)
         return self._known[key]
 
-    def choose(self, sizes: list[int]) -> list[Method]:
-        """Of all allowed methods those that may be the fastest for some bucket.
+    def unpacked(self, spec: BucketSpec, method: int) -> float:
+        """Seconds of one bucket by itself; packing is not in it."""
+        packing = self._pack(spec) * (2 if self.request.mean else 1)
+        return float(self.exact(spec, method).sum()) - packing
 
-        One stays if at some size, or for some sparse tensor, its exchange or its whole is at most
-        1.3 times the least by closed forms, which err by up to 15 % on the shipped machines.
-        """
-        request = self.request
-        methods = list(request.methods(self.group))
-        specs = [BucketSpec.uniform(n) for n in sizes]
-        laws: set[Sparsity] = set()
-        for tensor in request.graph.tensors.values():
-            if tensor.sparsity.law != "dense" and tensor.sparsity not in laws:
-                laws.add(tensor.sparsity)
-                specs.append(BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),)))
-        table = np.array([[self._closed(m, spec) for spec in specs] for m in methods])
-        if not methods:
-            return []
-        exchange, whole = table[..., 0] + table[..., 2], table.sum(axis=-1)
-        near = (exchange <= KEEP * exchange.min(axis=0)) | (whole <= KEEP * whole.min(axis=0))
-        first = set(whole.argmin(axis=0).tolist())
-        self.leading = [m.name for i, m in enumerate(methods) if i in first]
-        few = len(methods) <= FEW
-        return [m for m, keep in zip(methods, near.any(axis=1), strict=True) if few or keep]
-
-    def _closed(self, method: Method, spec: BucketSpec) -> Floats:
+    def closed(self, method: Method, spec: BucketSpec) -> Floats:
         """(4,) s of one bucket by closed forms."""
-        r = self.request
-        found = phase_seconds(method, spec, r.machine, self.group, r.mean, 0)
+        found = self._seconds(method, spec, 0)
         if self.limit == 0:
             self._known[spec, method.name] = found
         four: Floats = found.sum(axis=1)
         return four
+
+    def _seconds(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
+        """(4, phases) s of a launch: vote, encode, exchange, decode; packing is in them."""
+        machine, start = self.request.machine, np.zeros(self.group.size)
+        pack = self._pack(spec)
+        phases = method.phases(spec, self.group)
+        found = np.zeros((4, len(phases)))
+        for number, phase in enumerate(phases):
+            if isinstance(phase, Decision):
+                found[0, number] = self._vote
+                phase = phase.then(phase.expected)
+            schedule, payload = phase.schedule, phase.payload
+            played = price.exchange(schedule, payload, machine, self.group, start, limit=limit)
+            found[1, number] = phase.take_seconds(machine.device)
+            found[2, number] = played.end.max()
+            found[3, number] = phase.give_seconds(machine.device)
+        found[1, 0] += pack
+        found[3, -1] += pack if self.request.mean else 0.0
+        return found
+
+    def _pack(self, spec: BucketSpec) -> float:
+        """Seconds to copy a bucket."""
+        return copy_seconds(4.0 * spec.numel)(self.request.machine.device)
+
+    @cached_property
+    def _vote(self) -> float:
+        """Seconds in which the ranks agree on a number."""
+        start = np.zeros(self.group.size)
+        return float(price.votes(self.request.machine, self.group, start).end.max())
+
+    def choose(self, sizes: list[int]) -> Kept:
+        """Of all allowed methods those that may be the fastest for some bucket."""
+        dense = [BucketSpec.uniform(n) for n in sizes]
+        laws: dict[Sparsity, BucketSpec] = {}
+        for tensor in self.request.graph.tensors.values():
+            if tensor.sparsity.law != "dense":
+                whole = BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),))
+                laws.setdefault(tensor.sparsity, whole)
+        methods = list(self.request.methods(self.group))
+        return keep(methods, self.closed, dense, list(laws.values()))
 
     def curve(self, method: int) -> tuple[Floats, Floats]:
         """Elements (g,) and seconds (4, phases, g) of a method on dense buckets."""

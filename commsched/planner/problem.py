@@ -8,11 +8,12 @@ import numpy as np
 
 from commsched.cost import price
 from commsched.errors import CommschedError
-from commsched.methods import Method, find_method
+from commsched.methods import find_method
 from commsched.plan import Plan
 from commsched.planner.base import PLANNERS, launches
 from commsched.planner.evaluate import Evaluator
 from commsched.planner.prices import Prices
+from commsched.planner.prune import Kept
 from commsched.planner.request import Request
 from commsched.planner.units import (
     MOST_PARTS,
@@ -34,9 +35,7 @@ LIBRARY = "native+dense"  # the MPI's own all-reduce
 class Problem:
     """What planners search in; `quick` prices by closed forms only."""
 
-    def __init__(
-        self, request: Request, *, quick: bool = False, kept: list[Method] | None = None
-    ) -> None:
+    def __init__(self, request: Request, *, quick: bool = False, kept: Kept | None = None) -> None:
         self.request = request
         self.clock = Clock.of(request)
         self.prices = Prices(request, 0 if quick else price.LIMIT)
@@ -46,15 +45,13 @@ class Problem:
         least, most = self.prices.least, self.prices.most
         sizes = sorted({least, round((least * most) ** 0.5), most})
         self.kept = self.prices.choose(sizes) if kept is None else kept
-        for method in self.kept:
-            if not quick or method.name in self.prices.leading:
-                self.prices.add(method)
+        self.prices.consider(self.kept, leading=quick)
         if not self.prices.methods:
             raise CommschedError(
                 "no method is allowed that sums a bucket over all ranks; --allow a codec"
             )
         for name in request.force.values():
-            self.prices.add(find_method(name), forced=True)
+            self.prices.add(find_method(name))
         self.evaluator = Evaluator(self.clock, self.prices)
 
     @cached_property
@@ -92,23 +89,30 @@ class Problem:
             return self.prices.add(find_method(name))
         return -1
 
+    def moved(self, candidate: Candidate, other: "Problem") -> Candidate:
+        """A candidate of another problem of the same request, in this one's method numbers."""
+        names = [method.name for method in other.prices.methods]
+        choices = (Choice(c.bucket, self.named(names[c.method])) for c in candidate.choices)
+        return Candidate(tuple(choices), candidate.late)
+
     def options(self, made: Bucket) -> list[int]:
         """The methods that a bucket may have."""
-        return [self.named(made.forced)] if made.forced else self.prices.free
+        if made.forced:
+            return [self.named(made.forced)]
+        return self.prices.free if made.sparse else self.prices.plain
 
     def library(self, made: Bucket) -> int:
         """The MPI's own all-reduce, or else the cheapest method."""
         number = -1 if made.forced else self.named(LIBRARY)
         return number if number >= 0 else self.cheapest([made])[0]
 
-    def cheapest(self, made: Sequence[Bucket], among: Sequence[int] = ()) -> list[int]:
+    def cheapest(self, made: Sequence[Bucket]) -> list[int]:
         """For each bucket the method of the least seconds by itself."""
-        found = []
-        for one, seconds in zip(made, self.alone(made), strict=True):
-            options = self.options(one)
-            kept = [m for m in options if m in among] or options
-            found.append(min(kept, key=lambda m: (seconds[m], self.prices.methods[m].name)))
-        return found
+        names = [method.name for method in self.prices.methods]
+        return [
+            min(self.options(one), key=lambda m: (seconds[m], names[m]))
+            for one, seconds in zip(made, self.alone(made), strict=True)
+        ]
 
     def alone(self, made: Sequence[Bucket]) -> np.ndarray:
         """(buckets, methods) s of buckets by themselves, packing included; forced ones too."""

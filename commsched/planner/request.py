@@ -67,7 +67,9 @@ class Request:
             )
 
     def _nearest(self, wanted: str) -> str:
-        """A lossless method of the same collective, or any."""
+        """A lossless method of the same collective, or any; dense values rather than others."""
         names = [m.name for m in legal_methods(self.machine.everyone, lossless=True)]
-        same = [name for name in names if name.partition("+")[0] == wanted.partition("+")[0]]
-        return (same or names)[-1]
+        collective = wanted.partition("+")[0]
+        same = [name for name in names if name.partition("+")[0] == collective]
+        plain = [name for name in same or names if name.endswith("+dense")]
+        return (plain or same or names)[0]

@@ -44,9 +44,7 @@ def draw(
     title: str,
 ) -> None:
     """Draw `winners[i][j]`, the method at density i and bandwidth j, B/s; both axes logarithmic."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
+    suffix = suffix_of(path)
     flat = [name for row in winners for name in row]
     names = sorted(set(flat), key=lambda name: (-flat.count(name), name))
     shown, rest = names[: len(COLOURS) - 1], names[len(COLOURS) - 1 :]
@@ -59,6 +57,14 @@ def draw(
         metadata = {"Date": None} if suffix == ".svg" else {}
         figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
     files.write_bytes(path, content.getvalue())
+
+
+def suffix_of(path: str | Path) -> str:
+    """The kind of picture; other kinds are refused."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
+    return suffix
 
 
 def _figure(
