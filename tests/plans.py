@@ -7,7 +7,8 @@ from commsched.machine import Device, Link, Machine
 from commsched.machine.model import placement
 from commsched.plan import Launch, Plan
 from commsched.plan import file as plan_file
-from commsched.planner.base import Request, buckets, launches
+from commsched.planner.base import buckets, launches
+from commsched.planner.request import Request
 
 FAST = Link(latency=2e-6, overhead=1e-6, per_byte=1e-9, source="test")
 SLOW = Link(latency=10e-6, overhead=2e-6, per_byte=8e-9, source="test")

@@ -36,19 +36,23 @@ def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
 
 @pytest.mark.parametrize("planner", list(PLANNERS))
 @given(sizes=SIZES, nodes=st.integers(1, 2), lanes=st.integers(1, 4))
+@settings(max_examples=10, deadline=None)
 def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, lanes):
-    made = make_plan(Request(graph=graph(sizes), machine=machine(nodes, lanes)), planner)
+    codec = planner.removeprefix("all-")
+    lossy = (codec,) if codec != planner and not CODECS[codec].lossless else ()
+    request = Request(graph=graph(sizes), machine=machine(nodes, lanes), lossy=lossy)
+    made = make_plan(request, planner)
     made.check()
     assert made.planner == planner
     for launch in made.launches:
         method = find_method(launch.method)
-        assert method.lossless
+        assert method.lossless or lossy
         seconds = method_seconds(method, made.spec(launch), made.machine, made.group(launch))
         assert launch.reason is not None
         assert launch.reason.seconds == pytest.approx(seconds, rel=1e-9, abs=1e-15)
-        assert (
-            launch.reason.runner_up_seconds >= launch.reason.seconds or not launch.reason.runner_up
-        )
+        if planner == "greedy":
+            slower = launch.reason.runner_up_seconds >= launch.reason.seconds
+            assert slower or not launch.reason.runner_up
 
 
 @settings(max_examples=25)
@@ -56,7 +60,7 @@ def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, 
 def test_only_the_chosen_method_is_cheaper_than_the_runner_up(sizes, shape, zeros):
     net = sparse(0.02, sum(sizes)) if zeros else graph(sizes)
     request = Request(graph=net, machine=machine(*shape), lossy=("fp16",), bucket=1e5)
-    made = make_plan(request)
+    made = make_plan(request, "greedy")
     group = made.machine.everyone
     for launch in made.launches:
         spec, reason = made.spec(launch), launch.reason

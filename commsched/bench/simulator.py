@@ -18,7 +18,8 @@ from commsched.methods import Payload
 from commsched.methods.direct import route
 from commsched.plan import BucketSpec, Plan
 from commsched.plan import file as plan_file
-from commsched.planner.base import Request, buckets, launches
+from commsched.planner.base import buckets, launches
+from commsched.planner.request import Request
 from commsched.simulate import simulate
 from commsched.timeline.measure import iteration_seconds
 

@@ -2,12 +2,18 @@
 
 import argparse
 import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from commsched.cli.table import table
 from commsched.units import nbytes, seconds
 
+if TYPE_CHECKING:
+    from commsched.bench.row import Row
+
 EXAMPLE = """example:
   commsched bench simulator
+  commsched bench planner
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
@@ -18,7 +24,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Declare the command."""
     p = commands.add_parser(
         "bench",
-        help="rates of the simulator; under mpiexec, exchanges and overlap",
+        help="rates of the simulator and the planner; under mpiexec, exchanges and overlap",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -56,8 +62,20 @@ def simulator(args: argparse.Namespace) -> None:
     """Pricing and simulation, on one core, without mpiexec."""
     from commsched.bench.simulator import rows
 
+    _print(rows(), args)
+
+
+def planner(args: argparse.Namespace) -> None:
+    """First plans, converged plans and evaluations, on one core, without mpiexec."""
+    from commsched.bench.planner import rows
+
+    _print(rows(), args)
+
+
+def _print(rows: "Iterator[Row]", args: argparse.Namespace) -> None:
+    """Print each row as soon as it is there."""
     found = []
-    for row in rows():
+    for row in rows:
         found.append(row)
         if not args.json:
             print(f"{row.what:48}  {seconds(row.seconds):>10}  {row.result}  (asked: {row.bar})")
@@ -145,5 +163,6 @@ BENCHES = {
     "simulator": simulator,
     "all-reduce": all_reduce,
     "overlap": overlap,
+    "planner": planner,
     "sparse": sparse,
 }

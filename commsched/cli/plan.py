@@ -3,8 +3,10 @@
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 
+from commsched.cli import reasons
 from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.ir import file as graph_file
@@ -13,8 +15,9 @@ from commsched.machine.model import resized
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param
-from commsched.planner import Request, make_plan
-from commsched.units import nbytes
+from commsched.planner import DEFAULT, Request, make_plan
+from commsched.planner.margin import advice
+from commsched.units import nbytes, seconds
 
 EXAMPLE = """example:
   commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
@@ -46,7 +49,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="KEY=VALUE",
         help="parameter of the strategy, such as overlap=backward",
     )
-    p.add_argument("--planner", default="greedy", metavar="NAME", help="default: greedy")
+    p.add_argument("--planner", default=DEFAULT, metavar="NAME", help=f"default: {DEFAULT}")
     p.add_argument("--lossless", action="store_true", help="refuse every lossy codec")
     p.add_argument("--allow", default="", metavar="CODEC,...", help="lossy codecs that may be used")
     p.add_argument(
@@ -72,6 +75,16 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of jitter and drawn gradients; default: 0"
     )
+    p.add_argument(
+        "--memory", type=float, metavar="GB", help="refuse a plan that needs more on a rank"
+    )
+    p.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help="seconds of search; default: until nothing helps (Ctrl-C gives the best plan so far)",
+    )
+    p.add_argument("--progress", action="store_true", help="say on stderr what the search finds")
     p.add_argument("--explain", action="store_true", help="print the reason of every launch")
     p.add_argument("--json", action="store_true", help="print the plan's summary as JSON")
     p.set_defaults(run=plan)
@@ -93,6 +106,8 @@ def request(args: argparse.Namespace) -> Request:
     lossy = tuple(filter(None, args.allow.split(",")))
     if args.lossless and lossy:
         raise CommschedError(f"--lossless and --allow {args.allow} contradict each other")
+    if args.memory is not None and not 0 < args.memory < math.inf:
+        raise CommschedError(f"--memory must be finite and more than 0 GB, got {args.memory}")
     if args.bucket is not None and not 0 < args.bucket < math.inf:
         raise CommschedError(f"--bucket must be finite and more than 0 MB, got {args.bucket}")
     if not 0 <= args.seed <= SEEDS:
@@ -107,11 +122,20 @@ def request(args: argparse.Namespace) -> Request:
         strategy=args.strategy,
         params=params,
         lossy=lossy,
+        lossless=args.lossless,
         force=pairs(args.force, "--force"),
         bucket=None if args.bucket is None else args.bucket * 1e6,
+        memory=None if args.memory is None else args.memory * 1e9,
         mean=not args.sum,
         seed=args.seed,
+        time_limit=args.time_limit,
+        report=_progress if args.progress else None,
     )
+
+
+def _progress(what: str, iteration: float) -> None:
+    """Print a better plan."""
+    print(f"{what}: iteration {seconds(iteration)}", file=sys.stderr, flush=True)
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -123,42 +147,21 @@ def plan(args: argparse.Namespace) -> None:
         return
     print(headline(made))
     if args.explain:
-        print(table(REASONS, reasons(made), {1, 5, 7}))
+        print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
+        print("\n".join(reasons.notes(made)))
+    elif made.launches:
+        print(advice(made))
     print(f"written to {args.output}")
 
 
 def headline(made: Plan) -> str:
     """One line about a plan."""
-    size = nbytes(4.0 * made.graph.numel)
+    size, quality = nbytes(4.0 * made.graph.numel), reasons.quality(made)
     return (
         f"plan {made.hash[:12]}: {made.graph.name} ({size} of gradients) on {made.machine.name},"
         f" {made.machine.nodes} x {made.machine.size // made.machine.nodes} ranks,"
-        f" {made.strategy}, {len(made.launches)} launches"
+        f" {made.strategy}, {len(made.launches)} launches" + (f"; {quality}" if quality else "")
     )
-
-
-REASONS = ("launch", "tensors", "size", "after", "method", "ms", "runner-up", "ms")
-
-
-def reasons(made: Plan) -> list[tuple[str, ...]]:
-    """A row per launch: what was chosen, and the runner-up."""
-    rows: list[tuple[str, ...]] = []
-    for launch in made.launches:
-        numel = sum(stop - start for _, start, stop in launch.pieces)
-        why = launch.reason
-        rows.append(
-            (
-                launch.name,
-                str(len(launch.pieces)),
-                nbytes(4.0 * numel),
-                launch.after,
-                launch.method,
-                f"{why.seconds * 1e3:.3f}" if why else "-",
-                why.runner_up if why and why.runner_up else "-",
-                f"{why.runner_up_seconds * 1e3:.3f}" if why and why.runner_up else "-",
-            )
-        )
-    return rows
 
 
 def summary(made: Plan) -> dict[str, object]:
@@ -170,6 +173,8 @@ def summary(made: Plan) -> dict[str, object]:
         "ranks": made.machine.size,
         "strategy": made.strategy,
         "planner": made.planner,
+        "iteration_seconds": made.iteration or None,
+        "bound_seconds": made.bound or None,
         "launches": [
             {
                 "launch": launch.name,
@@ -180,6 +185,9 @@ def summary(made: Plan) -> dict[str, object]:
                 "seconds": launch.reason.seconds if launch.reason else None,
                 "runner_up": launch.reason.runner_up if launch.reason else None,
                 "runner_up_seconds": launch.reason.runner_up_seconds if launch.reason else None,
+                "margin_seconds": launch.reason.margin if launch.reason else None,
+                "opposite": launch.reason.opposite if launch.reason else None,
+                "opposite_margin_seconds": launch.reason.opposite_margin if launch.reason else None,
             }
             for launch in made.launches
         ],

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched.errors import CommschedError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """example:
   commsched price 25000000 --machine p3dn.24xlarge --density 0.01 --nodes 4 --lossless
+  commsched price 25000000 --machine p3dn.24xlarge --lossless --figure crossover.png
 """
 HEADER = ("method", "time", "encode", "exchange", "decode", "wire per rank", "messages", "lossless")
 UNITS = ("", "ms", "ms", "ms", "ms", "MB", "per rank", "")
@@ -35,6 +37,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--lanes", type=int, metavar="K", help="ranks per node, likewise")
     p.add_argument("--lossless", action="store_true", help="only methods that lose nothing")
     p.add_argument("--all", action="store_true", help="say why other pairs are no methods")
+    p.add_argument(
+        "--figure",
+        type=Path,
+        metavar="FILE",
+        help="draw which method is the fastest over density and bandwidth, as .png or .svg",
+    )
     p.add_argument("--json", action="store_true", help="print seconds and bytes as JSON")
     p.set_defaults(run=price)
 
@@ -50,6 +58,9 @@ def price(args: argparse.Namespace) -> None:
     if not 0 < args.density <= 1:
         raise CommschedError(f"--density must be in (0, 1], got {args.density}")
     machine = _machine(args)
+    if args.figure is not None:
+        _draw(args, machine)
+        return
     spec, group = BucketSpec.uniform(args.numel, args.density), machine.everyone
     methods = legal_methods(group, lossless=args.lossless)
     priced = [(method, price_of(method, spec, machine, group)) for method in methods]
@@ -64,6 +75,28 @@ def price(args: argparse.Namespace) -> None:
     print(table(HEADER, [UNITS, *(_row(*found) for found in priced)], range(1, 7)))
     for name, reason in refused:
         print(f"no method {name}: {reason}")
+
+
+def _draw(args: argparse.Namespace, machine: "Machine") -> None:
+    """Draw the map of winners and say how often each wins."""
+    from collections import Counter
+
+    from commsched.planner.crossover import winners
+    from commsched.plot.crossover import draw, suffix_of
+
+    suffix_of(args.figure)  # before the work begins
+    found = winners(args.numel, machine, lossless=args.lossless)
+    kind = "lossless methods" if args.lossless else "all methods"
+    title = f"fastest of {kind}: {count(args.numel, 'element')}, {_where(machine)}"
+    draw(found.densities, found.rates, found.names, args.figure, title)
+    wins = Counter(name for row in found.names for name in row)
+    if args.json:
+        print(json.dumps(found._asdict(), indent=1))
+        return
+    cells = sum(wins.values())
+    for name, number in wins.most_common():
+        print(f"{name:32} {number / cells:6.1%} of the map")
+    print(f"drawn to {args.figure}")
 
 
 def _machine(args: argparse.Namespace) -> "Machine":

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from commsched import files, shipped, timeline
-from commsched.cli.plan import REASONS, headline, reasons, summary
+from commsched.cli import reasons
+from commsched.cli.plan import headline, summary
 from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.ir import Graph
@@ -104,7 +105,8 @@ def words(thing: Thing) -> str:
     if isinstance(thing, Machine):
         return _machine(thing)
     if isinstance(thing, Plan):
-        return "\n".join([headline(thing), table(REASONS, reasons(thing), {1, 5, 7})])
+        shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
+        return "\n".join([headline(thing), shown, *reasons.notes(thing)])
     head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
     return "\n".join([head, *timeline_lines(timeline_summary(thing)), *thing.warnings])
 
@@ -197,6 +199,9 @@ def differences(a: Plan, b: Plan) -> list[dict[str, str]]:
 
 def _diff_words(a: Plan, b: Plan, changed: list[dict[str, str]]) -> str:
     head = [headline(a), headline(b), f"{len(changed)} tensors travel differently"]
+    iterations = reasons.compared(a, b)
+    if iterations:
+        head.insert(2, iterations)
     if not changed:
         return "\n".join(head)
     rows = [(c["tensor"], c["here"], c["there"]) for c in changed]

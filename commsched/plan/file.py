@@ -25,6 +25,9 @@ class ReasonFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     predicted_ms: Milliseconds
     runner_up: str = ""
     runner_up_ms: Milliseconds = 0.0
+    margin_ms: float = 0.0
+    opposite: str = ""
+    opposite_margin_ms: float = 0.0
 
 
 class LaunchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +51,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mean: bool
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
     planner: str
+    iteration_ms: Milliseconds = 0.0
+    bound_ms: Milliseconds = 0.0
     launches: list[LaunchFile]
     machine: dict[str, Any]
     graph: dict[str, Any]
@@ -69,6 +74,8 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "mean": plan.mean,
         "seed": plan.seed,
         "planner": plan.planner,
+        "iteration_ms": significant(plan.iteration * 1e3),
+        "bound_ms": significant(plan.bound * 1e3),
         "launches": [_launch_data(launch) for launch in plan.launches],
         "machine": machine_file.to_data(plan.machine),
         "graph": graph_file.to_data(plan.graph),
@@ -96,6 +103,9 @@ def _launch_data(launch: Launch) -> dict[str, Any]:
             predicted_ms=significant(reason.seconds * 1e3),
             runner_up=reason.runner_up,
             runner_up_ms=significant(reason.runner_up_seconds * 1e3),
+            margin_ms=significant(reason.margin * 1e3),
+            opposite=reason.opposite,
+            opposite_margin_ms=significant(reason.opposite_margin * 1e3),
         ),
     )
     data: dict[str, Any] = msgspec.to_builtins(file)
@@ -120,6 +130,8 @@ def from_data(data: Any, where: str) -> Plan:
         mean=file.mean,
         seed=file.seed,
         planner=file.planner,
+        iteration=file.iteration_ms * 1e-3,
+        bound=file.bound_ms * 1e-3,
         hash=file.hash,
     )
     try:
@@ -148,6 +160,9 @@ def _launch(file: LaunchFile) -> Launch:
             seconds=reason.predicted_ms * 1e-3,
             runner_up=reason.runner_up,
             runner_up_seconds=reason.runner_up_ms * 1e-3,
+            margin=reason.margin_ms * 1e-3,
+            opposite=reason.opposite,
+            opposite_margin=reason.opposite_margin_ms * 1e-3,
         ),
     )
 

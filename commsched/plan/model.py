@@ -15,11 +15,18 @@ Param = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a method was chosen: predicted seconds of the exchange alone, and of the runner-up."""
+    """Why a method was chosen: predicted seconds of the exchange alone, and of the runner-up.
+
+    A margin is by how many seconds the iteration grows with another method for this launch. The
+    opposite is the best method that compresses where the chosen one does not, and the other way.
+    """
 
     seconds: float
     runner_up: str = ""
     runner_up_seconds: float = 0.0
+    margin: float = 0.0
+    opposite: str = ""
+    opposite_margin: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,8 @@ class Plan:
     mean: bool = True  # the sum is divided by the number of ranks
     seed: int = 0
     planner: str = ""
+    iteration: float = 0.0  # s, as the planner predicts it; 0: it does not say
+    bound: float = 0.0  # s below which no plan of the same request lies; 0: none known
     hash: str = ""  # SHA-256 of the plan's file content without this key
 
     def group(self, launch: Launch) -> Group:

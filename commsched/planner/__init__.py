@@ -1,5 +1,6 @@
 """Planners: which tensors travel together, by which method; one file per planner."""
 
-from commsched.planner.base import PLANNERS, Request, make_plan
+from commsched.planner.base import DEFAULT, PLANNERS, make_plan
+from commsched.planner.request import Request
 
-__all__ = ["PLANNERS", "Request", "make_plan"]
+__all__ = ["DEFAULT", "PLANNERS", "Request", "make_plan"]

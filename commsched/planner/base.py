@@ -1,60 +1,50 @@
-"""What every planner is asked, and what is the same for all of them."""
+"""What is the same for all planners: who they are, their frame, and whole-tensor buckets."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from difflib import get_close_matches
 
 from commsched.errors import CommschedError
 from commsched.ir import Graph
-from commsched.machine import Group, Machine
-from commsched.methods import Direct, Method, find_method, legal_methods, lossy_name
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
-from commsched.plan.model import Param
+from commsched.planner.request import Request
 from commsched.registry import Registry
 from commsched.strategies import STRATEGIES
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What the user wants planned."""
-
-    graph: Graph
-    machine: Machine
-    strategy: str = "sync"
-    params: Mapping[str, Param] = field(default_factory=dict)
-    lossy: tuple[str, ...] = ()  # lossy codecs and methods that may be used; lossless ones always
-    force: Mapping[str, str] = field(default_factory=dict)  # tensor -> method
-    bucket: float | None = None  # B; None: the planner's choice
-    mean: bool = True
-    seed: int = 0
-
-    def methods(self, group: Group) -> Iterator[Method]:
-        """The legal methods that this request allows."""
-        allowed = {lossy_name(name) for name in self.lossy}
-        for method in legal_methods(group, more=self.lossy):
-            codec = method.codec.name if isinstance(method, Direct) else method.name
-            if method.lossless or codec in allowed:
-                yield method
-
+from commsched.units import nbytes
 
 Planner = Callable[[Request], Plan]
 PLANNERS: Registry[Planner] = Registry("planner", "commsched.planner")
+DEFAULT = "best"
 
 
-def make_plan(request: Request, planner: str = "greedy") -> Plan:
+def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
     """Plan, and give the plan back as its file will hold it."""
-    unknown = [t for t in request.force if t not in request.graph.tensors]
-    if unknown:
-        raise CommschedError(
-            f"no tensor named {unknown[0]!r} in net {request.graph.name!r} to force a method for"
-        )
-    for name in request.force.values():
-        find_method(name)
-    for name in request.lossy:
-        lossy_name(name)
+    request.check()
+    if planner not in PLANNERS:
+        near = get_close_matches(planner, PLANNERS, 1, 0.0)
+        known = ", ".join(PLANNERS)
+        raise CommschedError(f"no planner named {planner!r}; nearest: {near[0]!r}; known: {known}")
+    strategy = STRATEGIES[request.strategy]
+    nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
+    strategy.settings(nothing)
     plan = PLANNERS[planner](request)
-    STRATEGIES[plan.strategy].settings(plan)
+    strategy.settings(plan)
+    _check_memory(request, plan)
     return plan_file.frozen(plan)
+
+
+def _check_memory(request: Request, plan: Plan) -> None:
+    """Refuse a plan that needs more memory than the user allows."""
+    if request.memory is None:
+        return
+    memory = STRATEGIES[plan.strategy].memory(plan)
+    if memory.total > request.memory:
+        parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
+        raise CommschedError(
+            f"a memory limit of {nbytes(request.memory)} per rank cannot hold: strategy"
+            f" {plan.strategy!r} needs {nbytes(memory.total)} ({parts}); nearest:"
+            f" {memory.total:.0f} B"
+        )
 
 
 def buckets(request: Request, limit: float, first: float | None = None) -> list[list[Piece]]:

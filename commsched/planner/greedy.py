@@ -7,9 +7,11 @@ import numpy as np
 
 from commsched.cost.price import method_seconds, price
 from commsched.machine import Group, Machine
-from commsched.methods import Direct, Method, find_method
+from commsched.methods import Method, find_method
 from commsched.plan import BucketSpec, Launch, Plan, Reason
-from commsched.planner.base import PLANNERS, Request, buckets, launches
+from commsched.planner.base import PLANNERS, buckets, launches
+from commsched.planner.prune import without_skippers
+from commsched.planner.request import Request
 from commsched.simulate import simulate
 from commsched.timeline.measure import iteration_seconds
 
@@ -63,15 +65,11 @@ def _with_buckets(request: Request, size: float, known: Known) -> Plan:
 
 
 def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
-    """Without the codecs that leave out zeros where a bucket has none: they add a header to it."""
+    """Without the codecs that leave out zeros where a bucket has none."""
     whole = np.array([spec.numel])
     if spec.nonzeros(np.zeros(1, np.int64), whole, 1)[0] < spec.numel:
         return methods
-    return [
-        method
-        for method in methods
-        if not (isinstance(method, Direct) and method.lossless and not method.codec.fixed)
-    ]
+    return without_skippers(methods)
 
 
 def cheapest(

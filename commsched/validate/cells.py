@@ -12,7 +12,8 @@ from commsched.machine import Machine
 from commsched.methods import Direct, Method, find_method
 from commsched.plan import BucketSpec, Launch, Plan
 from commsched.plan import file as plan_file
-from commsched.planner.base import Request, buckets, launches
+from commsched.planner.base import buckets, launches
+from commsched.planner.request import Request
 
 NETS = ("vgg16", "resnet50", "lstm", "bert-base", "gpt2")
 # Family -> the method that stands for it. A family added later is one line here.

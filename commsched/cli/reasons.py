@@ -1,0 +1,86 @@
+"""The reasons of a plan as a table and as data."""
+
+from commsched.plan import Launch, Plan
+from commsched.planner.margin import advice, margin_interval
+from commsched.units import nbytes, seconds
+
+HEADER = (
+    "launch",
+    "tensors",
+    "size",
+    "after",
+    "method",
+    "ms",
+    "runner-up",
+    "ms",
+    "margin ms",
+    "p10 to p90",
+    "otherwise",
+)
+RIGHT = {1, 5, 7, 8}
+
+
+def rows(plan: Plan) -> list[tuple[str, ...]]:
+    """A row per launch: what was chosen, the runner-up, and by how much."""
+    return [_row(plan, launch) for launch in plan.launches]
+
+
+def _row(plan: Plan, launch: Launch) -> tuple[str, ...]:
+    why = launch.reason
+    numel = sum(stop - start for _, start, stop in launch.pieces)
+    head = (
+        launch.name,
+        str(len(launch.pieces)),
+        nbytes(4.0 * numel),
+        launch.after,
+        launch.method,
+        f"{why.seconds * 1e3:.3f}" if why else "-",
+    )
+    if why is None or not why.runner_up:
+        return (*head, "-", "-", "-", "-", "-")
+    sure = margin_interval(plan, why)
+    shown = "-" if sure is None else f"{sure[0] * 1e3:+.3f} to {sure[1] * 1e3:+.3f}"
+    other = f"{why.opposite} {why.opposite_margin * 1e3:+.3f} ms" if why.opposite else "-"
+    return (
+        *head,
+        why.runner_up,
+        f"{why.runner_up_seconds * 1e3:.3f}",
+        f"{why.margin * 1e3:+.3f}",
+        shown,
+        other,
+    )
+
+
+def notes(plan: Plan) -> list[str]:
+    """What the table means, and whether to compress."""
+    if not plan.launches:
+        return []
+    found = [
+        "margin: how much longer the iteration takes with the runner-up; otherwise: the best method"
+        " that compresses where the chosen one does not, or the other way"
+    ]
+    if not plan.machine.held_out:
+        found.append("no intervals: the machine file has no held-out errors of a calibration")
+    return [*found, advice(plan)]
+
+
+def quality(plan: Plan) -> str:
+    """The predicted iteration and how near it is to the bound."""
+    if not plan.iteration:
+        return ""
+    text = f"iteration {seconds(plan.iteration)}"
+    if not plan.bound:
+        return text
+    gap = max(plan.iteration / plan.bound - 1.0, 0.0)
+    return f"{text}, within {gap:.1%} of the bound"
+
+
+def compared(a: Plan, b: Plan) -> str:
+    """The predicted iterations of two plans."""
+    if not (a.iteration and b.iteration):
+        return ""
+    more = b.iteration - a.iteration
+    return (
+        f"iteration {seconds(a.iteration)} here, {seconds(b.iteration)} there"
+        f" ({more * 1e3:+.4g} ms, {more / a.iteration:+.1%})"
+    )

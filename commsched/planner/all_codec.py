@@ -1,0 +1,39 @@
+"""One codec for all gradients, in buckets of 25 MB."""
+
+from commsched.codecs import CODECS
+from commsched.errors import CommschedError
+from commsched.methods import Direct
+from commsched.planner.ddp import BUCKET, FIRST
+from commsched.planner.problem import Baseline, Problem, baseline
+from commsched.planner.prune import Kept
+from commsched.planner.units import Candidate, Choice
+
+NAMES = ("topk", "fft", "qsgd", "coo")
+
+
+def _with(codec: str) -> Baseline:
+    def plan(problem: Problem) -> Candidate:
+        """By closed forms the cheapest method with the codec; update when all have ended."""
+        group = problem.prices.group
+        wanted = [
+            method
+            for method in problem.request.methods(group)
+            if isinstance(method, Direct) and method.codec.name.partition(":")[0] == codec
+        ]
+        if not wanted:
+            raise CommschedError(
+                f"planner 'all-{codec}' needs codec {codec!r}, which is not allowed; nearest:"
+                f" --allow {codec}"
+            )
+        made = problem.filled(BUCKET, FIRST)
+        quick = Problem(problem.request, quick=True, kept=Kept.of(wanted))
+        names = [quick.prices.methods[m].name for m in quick.cheapest(made)]
+        choices = tuple(Choice(b, problem.named(n)) for b, n in zip(made, names, strict=True))
+        return Candidate(choices, problem.early)
+
+    return plan
+
+
+for _name in NAMES:
+    if _name in CODECS:
+        baseline(f"all-{_name}")(_with(_name))

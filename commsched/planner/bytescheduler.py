@@ -1,0 +1,39 @@
+"""ByteScheduler: parts of 4 MB; of those that are ready the first layer's goes first.
+
+Source: Peng et al., "A generic communication scheduler for distributed DNN training
+acceleration", SOSP 2019.
+"""
+
+from itertools import pairwise
+
+from commsched.plan import Piece
+from commsched.planner.order import by_priority
+from commsched.planner.problem import Problem, baseline
+from commsched.planner.units import Candidate, Choice, Unit, bucket
+
+PART = 2**20  # elements: 4 MB
+MOST = 1024  # parts of a net; larger nets get larger ones
+
+
+@baseline("bytescheduler")
+def bytescheduler(problem: Problem) -> Candidate:
+    """Parts by priority; the MPI's own all-reduce; updates under the next forward pass."""
+    parts: list[Choice] = []
+    size = max(PART, problem.request.graph.numel // MOST)
+    for one in problem.tensors:
+        (unit,) = one.units
+        count = 1 if unit.forced or unit.sparse else -(-unit.numel // size)
+        cuts = [unit.numel * k // count for k in range(count + 1)]
+        name = unit.pieces[0].tensor
+        for start, stop in pairwise(cuts):
+            part = Unit(
+                (Piece(name, start, stop),),
+                stop - start,
+                unit.ready,
+                unit.after,
+                unit.sparse,
+                unit.forced,
+            )
+            made = bucket([part])
+            parts.append(Choice(made, problem.library(made)))
+    return Candidate(by_priority(problem, parts), problem.late)

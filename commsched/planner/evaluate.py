@@ -1,0 +1,175 @@
+"""The iteration time of many candidates at once: the simulator's clocks, one rank for all.
+
+It is the timeline of `simulate` where all ranks end an exchange together, and where jitter is
+off: then both agree to rounding. Elsewhere ranks that end early begin their next exchange early,
+which only the simulator knows; the planner asks it about the last few candidates.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.planner.prices import Prices, Rows
+from commsched.planner.units import Bucket, Candidate, Choice, Clock
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+BATCH = 1024  # candidates whose clocks fit the cache
+
+
+class Evaluator:
+    """Places the launches of candidates on the clocks of one step that repeats."""
+
+    def __init__(self, clock: Clock, prices: Prices) -> None:
+        self.clock = clock
+        self.prices = prices
+        self.count = 0  # candidates evaluated
+        self._remaining = np.array(clock.remaining)
+        self._backward = sum(clock.backward)
+        self._forward = sum(clock.forward)
+
+    def one(self, candidate: Candidate) -> float:
+        """Seconds of a candidate's iteration."""
+        rows = self.rows(candidate.choices)
+        index = np.arange(len(candidate.choices))[:, None]
+        return float(self.iterations(rows, index, candidate.late)[0])
+
+    def rows(self, choices: Sequence[Choice]) -> Rows:
+        """Price launches, and one more that is nothing."""
+        buckets: list[Bucket] = [c.bucket for c in choices]
+        rows = self.prices.rows(buckets, [c.method for c in choices], self.clock.apply)
+        return Rows(
+            np.append(rows.ready, 0.0),
+            np.append(rows.after, len(self.clock.forward)),
+            np.append(rows.apply, 0.0),
+            np.concatenate([rows.seconds, np.zeros((*rows.seconds.shape[:2], 1))], axis=2),
+            np.append(rows.phases, 0),
+        )
+
+    def iterations(self, rows: Rows, index: Ints, late: bool) -> Floats:
+        """(c,) s of candidates whose k-th launch is row index[k, c]; the last row is nothing."""
+        self.count += index.shape[1]
+        if index.shape[1] <= BATCH:
+            return self._batch(rows, index, late)
+        parts = range(0, index.shape[1], BATCH)
+        return np.concatenate([self._batch(rows, index[:, i : i + BATCH], late) for i in parts])
+
+    def _batch(self, rows: Rows, index: Ints, late: bool) -> Floats:
+        ends = self._ends(rows, index, late)
+        apply = rows.apply.take(index)
+        total = apply.sum(axis=0)
+        if not late:
+            tail = np.cumsum(apply[::-1], axis=0)[::-1] + self._forward
+        else:
+            tail = self._tails(rows.after.take(index), apply)
+        found: Floats = np.maximum(
+            (ends + tail).max(axis=0, initial=0.0), self._backward + self._forward + total
+        )
+        return found
+
+    def _tails(self, after: Ints, apply: Floats) -> Floats:
+        """Work of the next forward pass from each launch's apply on: (launches, c) s.
+
+        Launches are applied in the order of their first reader, those of one layer in plan order.
+        """
+        place = after * after.shape[1] + np.arange(after.shape[1])
+        of_layer = np.zeros(len(self._remaining) * after.shape[1])
+        tails = self._remaining.take(after)
+        for k in range(len(after)):
+            before = of_layer.take(place[k])
+            of_layer[place[k]] = before + apply[k]
+            tails[k] -= before
+        later = np.cumsum(of_layer.reshape(-1, after.shape[1])[::-1], axis=0)[::-1]
+        tails += later.ravel().take(place)
+        return tails
+
+    def _ends(self, rows: Rows, index: Ints, late: bool) -> Floats:
+        """When each launch is decoded, in s from the start of the backward pass on."""
+        size = index.shape[1]
+        encoder = exchange = decoder = np.zeros(size)
+        compute = np.full(size, self._backward)
+        phases = rows.phases[index] if rows.seconds.shape[1] > 1 else None
+        ends = np.empty(index.shape)
+        coding = _Coding(self.clock.share)
+        votes = bool(rows.seconds[0].any())
+        for k in range(len(index)):
+            now = rows.ready.take(index[k])
+            for phase in range(rows.seconds.shape[1]):
+                here = None if phases is None else phases[k] > phase
+                if here is not None and not here.any():
+                    continue
+                encode, move, decode = (part[phase].take(index[k]) for part in rows.seconds[1:])
+                old = encoder, exchange, decoder
+                if votes:
+                    vote = rows.seconds[0, phase].take(index[k])
+                    start = np.maximum(exchange, now)
+                    voted = self._stretched(start, start + vote, compute, coding)
+                    exchange = np.where(vote > 0, voted, exchange)
+                    now = np.where(vote > 0, voted, now)
+                begin = np.maximum(encoder, now)
+                encoder = begin + encode
+                coding.add(begin, encoder)
+                start = np.maximum(exchange, encoder)
+                if self.clock.share and phase == 0:
+                    coding.foresee(rows, index, k, encoder)
+                exchange = self._stretched(start, start + move, compute, coding)
+                begin = np.maximum(decoder, exchange)
+                decoder = begin + decode
+                coding.add(begin, decoder)
+                if here is not None:
+                    encoder, exchange, decoder = (
+                        np.where(here, new, was)
+                        for new, was in zip((encoder, exchange, decoder), old, strict=True)
+                    )
+                now = decoder
+            ends[k] = decoder
+            if not late:
+                compute = np.where(
+                    index[k] < len(rows.ready) - 1,
+                    np.maximum(compute, decoder) + rows.apply.take(index[k]),
+                    compute,
+                )
+        return ends
+
+    def _stretched(self, start: Floats, end: Floats, compute: Floats, coding: "_Coding") -> Floats:
+        """When an exchange ends that shares its rank's cores with compute and coding."""
+        part = self.clock.overlap
+        if part != 1.0:
+            covered, alone = np.maximum(compute - start, 0.0), end - start
+            slowed = start + alone / part if part else end
+            end = np.where(alone <= part * covered, slowed, end + (1.0 - part) * covered)
+        return coding.stretched(start, end)
+
+
+class _Coding:
+    """The coding of one step, which slows exchanges inside a node (see `simulate.crowd`)."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.spans: list[tuple[Floats, Floats]] = []
+        self.coming: list[tuple[Floats, Floats]] = []
+
+    def add(self, start: Floats, end: Floats) -> None:
+        """Note a span of coding."""
+        if self.share:
+            self.spans.append((start, end))
+
+    def foresee(self, rows: Rows, index: Ints, k: int, encoder: Floats) -> None:
+        """Note the first encodings of the launches that follow: none of them waits for `k`."""
+        self.coming = []
+        for later in range(k + 1, len(index)):
+            if rows.phases[index[later - 1]].max() > 1:
+                return
+            begin = np.maximum(encoder, rows.ready[index[later]])
+            encoder = begin + rows.seconds[1, 0, index[later]]
+            self.coming.append((begin, encoder))
+
+    def stretched(self, start: Floats, end: Floats) -> Floats:
+        """When an exchange ends that coding slows."""
+        if not self.share:
+            return end
+        taken = np.zeros(len(end))
+        for first, last in (*self.spans, *self.coming):
+            taken += np.maximum(np.minimum(last, end) - np.maximum(first, start), 0.0)
+        return end + self.share * taken

@@ -1,0 +1,177 @@
+"""A request made ready for search: its units, prices and clocks, and plans from candidates."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from commsched.cost import price
+from commsched.errors import CommschedError
+from commsched.methods import find_method
+from commsched.plan import Plan
+from commsched.planner.base import PLANNERS, launches
+from commsched.planner.evaluate import Evaluator
+from commsched.planner.prices import Prices
+from commsched.planner.prune import Kept
+from commsched.planner.request import Request
+from commsched.planner.units import (
+    MOST_PARTS,
+    Bucket,
+    Candidate,
+    Choice,
+    Clock,
+    Unit,
+    bucket,
+    units,
+)
+from commsched.registry import Registry
+
+Baseline = Callable[["Problem"], Candidate]
+BASELINES: Registry[Baseline] = Registry("baseline planner", "commsched.planner")
+LIBRARY = "native+dense"  # the MPI's own all-reduce
+
+
+class Problem:
+    """What planners search in; `quick` prices by closed forms only."""
+
+    def __init__(self, request: Request, *, quick: bool = False, kept: Kept | None = None) -> None:
+        self.request = request
+        self.clock = Clock.of(request)
+        self.prices = Prices(request, 0 if quick else price.LIMIT)
+        sizes = [t.numel for t in request.graph.tensors.values()] or [1]
+        least = max(1, min(sizes) // MOST_PARTS)
+        self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
+        least, most = self.prices.least, self.prices.most
+        sizes = sorted({least, round((least * most) ** 0.5), most})
+        self.kept = self.prices.choose(sizes) if kept is None else kept
+        self.prices.consider(self.kept, leading=quick)
+        if not self.prices.methods:
+            raise CommschedError(
+                "no method is allowed that sums a bucket over all ranks; --allow a codec"
+            )
+        for name in request.force.values():
+            self.prices.add(find_method(name))
+        self.evaluator = Evaluator(self.clock, self.prices)
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """Units of the search, in backward order."""
+        return units(self.request, self.clock)
+
+    @cached_property
+    def tensors(self) -> list[Bucket]:
+        """A bucket per whole tensor, in backward order."""
+        whole = units(self.request, self.clock, split=False, join=False)
+        return [bucket([unit]) for unit in whole]
+
+    @property
+    def late(self) -> bool:
+        """Whether buckets are applied under the next forward pass, unless a planner says else."""
+        return self.request.params.get("overlap", "forward") == "forward"
+
+    @property
+    def may_be_late(self) -> bool:
+        """Whether a plan of this request may apply buckets under the next forward pass."""
+        return self.late
+
+    @property
+    def early(self) -> bool:
+        """The same for planners whose systems end a step with all updates."""
+        return self.request.params.get("overlap", "backward") == "forward"
+
+    def named(self, name: str) -> int:
+        """The number of a method; of the cheapest allowed one where it is not allowed."""
+        for number, method in enumerate(self.prices.methods):
+            if method.name == name:
+                return number
+        if any(m.name == name for m in self.request.methods(self.prices.group)):
+            return self.prices.add(find_method(name))
+        return -1
+
+    def moved(self, candidate: Candidate, other: "Problem") -> Candidate:
+        """A candidate of another problem of the same request, in this one's method numbers."""
+        names = [method.name for method in other.prices.methods]
+        choices = (Choice(c.bucket, self.named(names[c.method])) for c in candidate.choices)
+        return Candidate(tuple(choices), candidate.late)
+
+    def options(self, made: Bucket) -> list[int]:
+        """The methods that a bucket may have."""
+        if made.forced:
+            return [self.named(made.forced)]
+        return self.prices.free if made.sparse else self.prices.plain
+
+    def library(self, made: Bucket) -> int:
+        """The MPI's own all-reduce, or else the cheapest method."""
+        number = -1 if made.forced else self.named(LIBRARY)
+        return number if number >= 0 else self.cheapest([made])[0]
+
+    def cheapest(self, made: Sequence[Bucket]) -> list[int]:
+        """For each bucket the method of the least seconds by itself."""
+        names = [method.name for method in self.prices.methods]
+        return [
+            min(self.options(one), key=lambda m: (seconds[m], names[m]))
+            for one, seconds in zip(made, self.alone(made), strict=True)
+        ]
+
+    def alone(self, made: Sequence[Bucket]) -> np.ndarray:
+        """(buckets, methods) s of buckets by themselves, packing included; forced ones too."""
+        count = len(self.prices.methods)
+        table = np.full((len(made), count), np.inf)
+        for method in range(count):
+            where = [i for i, b in enumerate(made) if method in self.options(b)]
+            if where:
+                rows = self.prices.rows([made[i] for i in where], [method] * len(where), 0.0)
+                table[where, method] = rows.seconds.sum(axis=(0, 1))
+        return table
+
+    def uniform(self, made: Iterable[Bucket], late: bool) -> Candidate:
+        """Every bucket by the MPI's own all-reduce."""
+        return Candidate(tuple(Choice(b, self.library(b)) for b in made), late)
+
+    def filled(self, limit: float, first: float | None = None) -> list[Bucket]:
+        """Whole tensors in backward order in buckets of at most `limit` bytes."""
+        groups: list[list[Unit]] = []
+        room = 0.0
+        for one in self.tensors:
+            (unit,) = one.units
+            size = 4.0 * unit.numel
+            if unit.forced or size > room or not groups:
+                groups.append([])
+                room = first if first is not None and len(groups) == 1 else limit
+            groups[-1].append(unit)
+            room = 0.0 if unit.forced else room - size
+        return [bucket(group) for group in groups]
+
+    def plan(self, candidate: Candidate, planner: str) -> Plan:
+        """The plan of a candidate, without reasons."""
+        request = self.request
+        made = iter(candidate.choices)
+        methods = self.prices.methods
+        plan = launches(
+            request,
+            [list(c.bucket.pieces) for c in candidate.choices],
+            lambda launch: replace(launch, method=methods[next(made).method].name),
+        )
+        params = dict(request.params)
+        if request.strategy == "sync":
+            params["overlap"] = "forward" if candidate.late else "backward"
+        return replace(plan, params=params, planner=planner)
+
+
+def baseline(name: str) -> Callable[[Baseline], Baseline]:
+    """Register a baseline, and the planner that plans by it alone."""
+
+    def register(make: Baseline) -> Baseline:
+        def planner(request: Request) -> Plan:
+            from commsched.planner.explain import explained
+
+            if not request.graph.tensors:
+                return launches(request, [], lambda launch: launch)
+            problem = Problem(request)
+            return explained(problem, make(problem), name)
+
+        PLANNERS.add(name)(planner)
+        return BASELINES.add(name)(make)
+
+    return register

@@ -1,0 +1,186 @@
+"""What a planner decides about: units of gradient, buckets of units, and when they are ready."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from commsched.ir import Graph, Tensor
+from commsched.plan import BucketSpec, Piece
+from commsched.planner.request import Request
+from commsched.strategies import STRATEGIES
+from commsched.strategies.sync import OPTIMIZERS
+
+PARTS = 32  # a larger share of the net than one of so many is split
+MOST_PARTS = 16  # of one tensor
+LEAST_PART = 2**18  # elements
+MOST_UNITS = 320  # beyond, neighbours are joined before the search begins
+
+
+class Unit(NamedTuple):
+    """Elements that never part: a tensor, a part of a large one, or some small neighbours."""
+
+    pieces: tuple[Piece, ...]
+    numel: int
+    ready: float  # s from the start of the backward pass on
+    after: int  # position of the layer whose backward completes it, forward order
+    sparse: bool  # bytes depend on more than its number of elements
+    forced: str = ""  # the method that the user wants
+
+
+class Bucket(NamedTuple):
+    """Units that travel together."""
+
+    units: tuple[Unit, ...]
+    numel: int
+    ready: float
+    after: int
+    sparse: bool
+
+    @property
+    def forced(self) -> str:
+        """The method that the user wants for it."""
+        return self.units[0].forced
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Its elements, neighbouring runs of a tensor as one piece."""
+        found: list[Piece] = []
+        for piece in (piece for unit in self.units for piece in unit.pieces):
+            last = found[-1] if found else None
+            if last and last.tensor == piece.tensor and last.stop == piece.start:
+                found[-1] = Piece(last.tensor, last.start, piece.stop)
+            else:
+                found.append(piece)
+        return tuple(found)
+
+
+class Choice(NamedTuple):
+    """A bucket and the number of its method among the problem's."""
+
+    bucket: Bucket
+    method: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan in the making: launches in their order."""
+
+    choices: tuple[Choice, ...]
+    late: bool  # buckets are applied before their first reader, not at the end of the step
+
+
+def bucket(units: Sequence[Unit]) -> Bucket:
+    """Put units together."""
+    if len(units) == 1:
+        unit = units[0]
+        return Bucket((unit,), unit.numel, unit.ready, unit.after, unit.sparse)
+    return Bucket(
+        tuple(units),
+        sum(unit.numel for unit in units),
+        max(unit.ready for unit in units),
+        min(unit.after for unit in units),
+        any(unit.sparse for unit in units),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """Seconds of a step's own work, and what the machine does to exchanges meanwhile."""
+
+    forward: tuple[float, ...]  # s per layer
+    backward: tuple[float, ...]  # s per layer
+    apply: float  # s per element
+    overlap: float  # share of a transfer that progresses under compute
+    share: float  # of coding that slows an exchange inside a node
+
+    @classmethod
+    def of(cls, request: Request) -> "Clock":
+        """Read the seconds of a request."""
+        graph, machine = request.graph, request.machine
+        pairs = [graph.seconds(layer, machine.device) for layer in graph.layers]
+        settings = {**STRATEGIES["sync"].defaults, **request.params}
+        traffic = OPTIMIZERS.get(str(settings["optimizer"]), (0, 0))[1]
+        share = 0.0
+        if machine.cores and machine.nodes == 1:
+            share = min(1.0, max(0.0, 2.0 - machine.cores / machine.size))
+        return cls(
+            forward=tuple(pair[0] for pair in pairs),
+            backward=tuple(pair[1] for pair in pairs),
+            apply=traffic / machine.device.bandwidth,
+            overlap=machine.overlap,
+            share=share,
+        )
+
+    @cached_property
+    def ready(self) -> tuple[float, ...]:
+        """When the backward of each layer has ended, in s from the start of the pass."""
+        found, now = [], 0.0
+        for seconds in reversed(self.backward):
+            now += seconds
+            found.append(now)
+        return tuple(reversed(found))
+
+    @cached_property
+    def remaining(self) -> tuple[float, ...]:
+        """Forward seconds from each layer on, and 0 after the last."""
+        found = [0.0]
+        for seconds in reversed(self.forward):
+            found.append(found[-1] + seconds)
+        return tuple(reversed(found))
+
+
+def units(request: Request, clock: Clock, *, split: bool = True, join: bool = True) -> list[Unit]:
+    """The units of a net in backward order."""
+    graph = request.graph
+    limit = max(graph.numel / PARTS, LEAST_PART) if split else float("inf")
+    found: list[Unit] = []
+    for position, layer in reversed(list(enumerate(graph.layers))):
+        for tensor in reversed(layer.tensors):
+            forced = request.force.get(tensor.name, "")
+            sparse = tensor.sparsity.law != "dense"
+            whole = bool(forced) or sparse
+            for piece in [Piece(tensor.name, 0, tensor.numel)] if whole else _parts(tensor, limit):
+                numel = piece.stop - piece.start
+                ready = clock.ready[position]
+                found.append(Unit((piece,), numel, ready, position, sparse, forced))
+    if join and len(found) > MOST_UNITS:
+        return _joined(found, graph)
+    return found
+
+
+def _parts(tensor: Tensor, limit: float) -> Iterable[Piece]:
+    count = min(MOST_PARTS, max(1, -int(-tensor.numel // limit)))
+    cuts = [tensor.numel * k // count for k in range(count + 1)]
+    return [Piece(tensor.name, *cut) for cut in pairwise(cuts)]
+
+
+def _joined(found: list[Unit], graph: Graph) -> list[Unit]:
+    """Join small neighbours until few units are left."""
+    size = graph.numel / MOST_UNITS / 64
+    while True:
+        groups: list[list[Unit]] = []
+        numel = float("inf")
+        for unit in found:
+            alone = bool(unit.forced) or unit.sparse
+            if alone or numel + unit.numel > size:
+                groups.append([])
+                numel = 0.0
+            groups[-1].append(unit)
+            numel = float("inf") if alone else numel + unit.numel
+        if len(groups) <= MOST_UNITS or size > graph.numel:
+            return [_one(group) for group in groups]
+        size *= 1.5
+
+
+def _one(group: list[Unit]) -> Unit:
+    if len(group) == 1:
+        return group[0]
+    made = bucket(group)
+    return Unit(made.pieces, made.numel, made.ready, made.after, made.sparse)
+
+
+def spec_of(made: Bucket, graph: Graph) -> BucketSpec:
+    """The expected content of a bucket."""
+    return BucketSpec.of(made.pieces, graph.tensors)

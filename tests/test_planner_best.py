@@ -1,0 +1,191 @@
+"""Our planner: near the optimum, never behind a baseline, repeatable, and it can be stopped."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from commsched import shipped
+from commsched.bench.optimum import MOST, instance, optimum, searched
+from commsched.errors import CommschedError
+from commsched.ir import Graph, Layer
+from commsched.ir import file as graph_file
+from commsched.machine import Machine
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.methods import find_method
+from commsched.plan import Reason
+from commsched.planner import Request, make_plan
+from commsched.planner.bound import lower_bound
+from commsched.planner.exact import exact
+from commsched.planner.margin import advice
+from commsched.planner.problem import BASELINES, Problem
+from commsched.planner.timing import iteration
+from commsched.planner.units import Candidate, Choice
+from commsched.simulate.engine import Known
+from tests.plans import graph, machine, plan
+
+SOME = 40  # instances; `commsched bench planner` takes 300
+# Every shipped machine once; `commsched bench planner` takes all nets on all of them.
+PAIRS = (
+    ("vgg16", "p3dn.24xlarge"),
+    ("lstm", "p3.16xlarge"),
+    ("nmt", "h100-8x400"),
+    ("resnet50", "localhost"),
+    ("bert-base", "comet"),
+    ("deepfm", "summit"),
+    ("alexnet", "a100-4xhdr200"),
+)
+
+
+def test_the_search_alone_is_at_most_two_percent_above_the_optimum():
+    for seed in range(SOME):
+        problem = instance(seed)
+        if len(problem.units) <= 6:  # larger ones have 500 times as many candidates
+            assert searched(problem).least <= MOST * optimum(problem), seed
+
+
+def test_branch_and_bound_finds_the_optimum():
+    for seed in range(SOME):
+        problem = instance(seed)
+        if len(problem.units) > 5:
+            continue
+        choices = tuple(Choice(b, problem.prices.free[0]) for b in problem.tensors)
+        first = Candidate(choices, True)
+        found = problem.evaluator.one(exact(problem, problem.units, first))
+        assert found == pytest.approx(optimum(problem), rel=1e-12)
+        assert lower_bound(problem) <= found * (1 + 1e-9)
+
+
+def small(name: str, on: str) -> Request:
+    """A shipped net on two nodes of a shipped machine, two ranks on each."""
+    return Request(graph=graph_file.load(name), machine=resized(machine_file.load(on), 2, 2))
+
+
+@pytest.mark.parametrize(("net", "on"), PAIRS)
+def test_no_baseline_has_a_shorter_simulated_iteration(net, on):
+    request = small(net, on)
+    known: Known = {}
+    ours = iteration(make_plan(request), known)
+    problem = Problem(request)
+    lossless = [name for name in BASELINES if name not in ("all-topk", "all-fft", "all-qsgd")]
+    for name in lossless:
+        candidate = BASELINES[name](problem)
+        if problem.evaluator.one(candidate) <= 1.1 * ours:  # the others are far behind
+            theirs = iteration(problem.plan(candidate, name), known)
+            assert ours <= theirs * (1 + 1e-7), name  # kept exchanges are right to 10 ps
+
+
+def test_every_shipped_machine_is_planned_for():
+    assert {on for _, on in PAIRS} == set(shipped.names("machines"))
+
+
+def test_equal_requests_give_equal_plans_whatever_the_clock_says():
+    request = small("vgg16", "p3.16xlarge")
+    assert make_plan(request).hash == make_plan(replace(request, time_limit=1e6)).hash
+
+
+def test_without_time_there_is_a_first_plan_and_each_report_is_better():
+    seen: list[float] = []
+    request = small("bert-base", "p3.16xlarge")
+    request = replace(request, report=lambda what, seconds: seen.append(seconds))
+    first = make_plan(replace(request, time_limit=0.0))
+    first.check()
+    best = make_plan(request)
+    assert best.iteration <= first.iteration
+    assert best.bound <= best.iteration * (1 + 1e-9)
+    assert seen[-1] == pytest.approx(best.iteration, rel=0.02)
+
+
+def test_ctrl_c_gives_the_best_plan_so_far():
+    def interrupt(what: str, seconds: float) -> None:
+        if what == "improvement":
+            raise KeyboardInterrupt
+
+    request = replace(small("vgg16", "p3.16xlarge"), report=interrupt)
+    made = make_plan(request)
+    made.check()
+    assert made.iteration <= make_plan(replace(request, time_limit=0.0)).iteration
+
+
+def test_a_large_tensor_behind_a_small_one_lets_the_next_pass_begin():
+    """The last layer's exchange takes 48 ms; the first layer must not wait for all of it."""
+    net = graph([1000, 1000, 10**6], seconds=5e-3)
+    on = machine(4, 1)
+    made = make_plan(Request(graph=net, machine=on))
+    whole = make_plan(Request(graph=net, machine=on), "per-tensor")
+    assert iteration(made) < 0.95 * iteration(whole)
+    assert len([e for e in made.launches if e.pieces[0].tensor == "l2.weight"]) > 1
+
+
+def test_margins_say_what_another_method_would_cost():
+    made = make_plan(Request(graph=graph([10**6] * 4, seconds=1e-5), machine=machine(4, 1)))
+    base = iteration(made)
+    for k, launch in enumerate(made.launches):
+        assert launch.reason is not None
+        assert launch.reason.margin >= -1e-9
+        launches = list(made.launches)
+        launches[k] = replace(launch, method=launch.reason.runner_up)
+        other = iteration(replace(made, launches=tuple(launches)))
+        assert other - base == pytest.approx(launch.reason.margin, rel=0.02, abs=1e-6)
+        assert find_method(launch.method).name.endswith("+dense")
+        assert not find_method(launch.reason.opposite).codec.fixed  # it leaves out zeros
+        assert launch.reason.opposite_margin > 0
+
+
+@pytest.mark.parametrize(
+    ("margins", "sentence"),
+    [
+        ([2.9e-3], r"do not compress: the best codec would cost \+2\.9 ms \(b0, ring\+coo\)"),
+        ([0.0, 1e-9], "do not compress: it would gain nothing, the exchanges are hidden"),
+        ([0.0, 2e-3], r"nothing for 1 of 2 launches, and cost up to \+2 ms \(b1, ring\+coo\) for"),
+        ([4e-3, 2e-3], r"cost \+2 ms \(b1, ring\+coo\) to \+4 ms \(b0, ring\+coo\)"),
+        ([], "do not compress: no method that does is allowed"),
+    ],
+)
+def test_the_advice_names_launch_codec_and_cost(margins, sentence):
+    made = plan(graph([10] * max(len(margins), 1)), machine(), ["ring+dense"])
+    reasons = [Reason(seconds=1e-3, opposite="ring+coo", opposite_margin=m) for m in margins]
+    launches = tuple(
+        replace(launch, reason=reason)
+        for launch, reason in zip(made.launches, reasons or [Reason(seconds=1e-3)], strict=True)
+    )
+    assert re.search(sentence, advice(replace(made, launches=launches, iteration=0.1)))
+
+
+def test_where_compressing_helps_the_advice_says_what_it_saves():
+    request = Request(graph=graph([10**7], seconds=1e-4), machine=machine(4, 1), lossy=("fp16",))
+    made = make_plan(request)
+    said = advice(made)
+    assert re.match(r"compress \d+ of \d+ launches: without, the iteration would take up to", said)
+    assert "+dense)" in said
+
+
+def on_one_rank() -> Machine:
+    return machine(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"force": {"l0.wieght": "ring+dense"}}, r"nearest: 'l0\.weight'"),
+        ({"force": {"l0.weight": "ring+fp16"}, "lossless": True}, r"nearest: 'ring\+dense'"),
+        ({"memory": 10.0}, r"limit of 10 B per rank cannot hold: .* nearest: 260 B"),
+        ({"time_limit": -1.0}, "at least 0 s, got -1"),
+    ],
+)
+def test_wishes_that_cannot_hold_name_the_nearest_that_can(changes, sentence):
+    with pytest.raises(CommschedError, match=sentence):
+        make_plan(Request(graph=graph([10]), machine=machine(), **changes))
+
+
+def test_an_unknown_planner_gets_the_nearest_name():
+    with pytest.raises(CommschedError, match="no planner named 'ddp'; nearest: 'ddp-25mb'"):
+        make_plan(Request(graph=graph([10]), machine=machine()), "ddp")
+
+
+def test_one_rank_and_a_net_without_tensors_are_planned():
+    assert make_plan(Request(graph=graph([10, 20]), machine=on_one_rank())).launches
+    layer = Layer(name="relu", forward=1e-3, backward=1e-3)
+    net = Graph(name="empty", layers=(layer,), source="test")
+    assert make_plan(Request(graph=net, machine=machine())).launches == ()

@@ -1,0 +1,52 @@
+"""The map of winners over density and bandwidth, and its picture."""
+
+import json
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.cost.price import price
+from commsched.errors import CommschedError
+from commsched.methods import find_method, legal_methods
+from commsched.plan import BucketSpec
+from commsched.planner.crossover import at_rate, winners
+from commsched.planner.prune import compresses
+from tests.plans import machine
+
+DENSITIES, RATES = (0.001, 0.9), (1e7, 1e10)
+
+
+def test_every_winner_is_the_cheapest_of_all_legal_methods():
+    on = machine(2, 2)
+    found = winners(10**6, on, lossless=False, densities=DENSITIES, rates=RATES)
+    for density, row in zip(DENSITIES, found.names, strict=True):
+        for rate, name in zip(RATES, row, strict=True):
+            there, spec = at_rate(on, rate), BucketSpec.uniform(10**6, density)
+            seconds = {
+                m.name: price(m, spec, there, on.everyone, limit=0).seconds
+                for m in legal_methods(on.everyone)
+            }
+            assert seconds[name] == min(seconds.values())
+
+
+def test_few_non_zeros_travel_as_coordinates_and_many_do_not():
+    found = winners(10**6, machine(2, 2), lossless=True, densities=DENSITIES, rates=(1e7,))
+    (few,), (many,) = found.names
+    assert compresses(find_method(few))
+    assert many.endswith("+dense")
+
+
+def test_a_machine_of_one_node_has_no_map():
+    with pytest.raises(CommschedError, match=r"has one node.*nearest: --nodes 2"):
+        winners(10, machine(1, 2), lossless=True)
+
+
+def test_the_picture_is_drawn_and_other_kinds_of_file_are_refused(tmp_path, capsys):
+    question = ["price", "1000", "--machine", "p3dn.24xlarge", "--nodes", "2", "--lanes", "1"]
+    path = tmp_path / "map.png"
+    assert main([*question, "--lossless", "--figure", str(path), "--json"]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    told = json.loads(capsys.readouterr().out)
+    assert [len(row) for row in told["names"]] == [len(told["rates"])] * len(told["densities"])
+    assert main([*question, "--figure", str(tmp_path / "map.bmp")]) == 2
+    assert "cannot draw '.bmp' files" in capsys.readouterr().err
