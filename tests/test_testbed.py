@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from commsched.cli.main import main
-from commsched.cli.testbed import launcher
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.testbed import Launcher, Spec, Testbed, network, system
@@ -21,6 +20,7 @@ from commsched.testbed import bed as beds
 from commsched.testbed.hosts import home
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
+from commsched.validate.fabrics import launcher
 from tests.launch import Single
 from tests.plans import graph, machine, plan
 

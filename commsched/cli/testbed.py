@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from commsched.cli.ending import end_well
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
-    from commsched.testbed import Completed, Launcher, Spec, Testbed, Traffic
+    from commsched.testbed import Completed, Spec, Testbed, Traffic
     from commsched.testbed.proof import Crossing
 
 HOSTS, LANES = 4, 2
@@ -160,12 +159,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(bed: "Testbed", args: argparse.Namespace, words: Sequence[str]) -> int:
+    from commsched.validate.fabrics import launcher, variables
+
     before = _stamp(words)
     done = bed.launch(
         words,
         launcher=launcher(),
         timeout=args.timeout,
-        variables=_variables(),
+        variables=variables(),
         capture=False,
     )
     expected = None
@@ -205,23 +206,6 @@ def _judge(
     if not around:
         print("all expected bytes crossed the shaped ports", file=sys.stderr)
     return int(bool(around))
-
-
-def launcher() -> "Launcher":
-    """The mpiexec of the MPI that mpi4py loads, for `Testbed.run`."""
-    from commsched.run import launcher as found
-    from commsched.testbed import Launcher
-
-    command = found.find_mpiexec()
-    family = found.family(found.library())
-    assert family is not None  # its mpiexec was found by it
-    return Launcher(family=family, command=tuple(command), variables=found.environment())
-
-
-def _variables() -> dict[str, str]:
-    """Ranks find this `commsched` and this Python, also where no environment is activated."""
-    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-    return {"PATH": os.pathsep.join(folders)}
 
 
 def _used(words: Sequence[str], spec: "Spec") -> int:
