@@ -53,7 +53,10 @@ def test_branch_and_bound_finds_the_optimum():
         choices = tuple(Choice(b, problem.prices.free[0]) for b in problem.tensors)
         first = Candidate(choices, True)
         found = problem.evaluator.one(exact(problem, problem.units, first))
-        assert found == pytest.approx(optimum(problem), rel=1e-12)
+        best = optimum(problem)  # of whole tensors; units may be parts of them
+        assert found <= best * (1 + 1e-12)
+        if len(problem.units) == len(problem.tensors):
+            assert found == pytest.approx(best, rel=1e-12)
         assert lower_bound(problem) <= found * (1 + 1e-9)
 
 

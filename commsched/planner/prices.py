@@ -13,7 +13,7 @@ from commsched.cost import price
 from commsched.ir import Sparsity
 from commsched.methods import Choice as Decision
 from commsched.methods import Direct, Method
-from commsched.methods.base import copy_seconds
+from commsched.methods.base import copy_seconds, gather_seconds
 from commsched.plan import BucketSpec
 from commsched.planner.prune import Kept, keep
 from commsched.planner.request import Request
@@ -78,8 +78,7 @@ class Prices:
 
     def unpacked(self, spec: BucketSpec, method: int) -> float:
         """Seconds of one bucket by itself; packing is not in it."""
-        packing = self._pack(spec) * (2 if self.request.mean else 1)
-        return float(self.exact(spec, method).sum()) - packing
+        return float(self.exact(spec, method).sum()) - sum(self._packing(spec))
 
     def closed(self, method: Method, spec: BucketSpec) -> Floats:
         """(4,) s of one bucket by closed forms."""
@@ -92,7 +91,7 @@ class Prices:
     def _seconds(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
         """(4, phases) s of a launch: vote, encode, exchange, decode; packing is in them."""
         machine, start = self.request.machine, np.zeros(self.group.size)
-        pack = self._pack(spec)
+        gather, scale = self._packing(spec)
         phases = method.phases(spec, self.group)
         found = np.zeros((4, len(phases)))
         for number, phase in enumerate(phases):
@@ -104,13 +103,15 @@ class Prices:
             found[1, number] = phase.take_seconds(machine.device)
             found[2, number] = played.end.max()
             found[3, number] = phase.give_seconds(machine.device)
-        found[1, 0] += pack
-        found[3, -1] += pack if self.request.mean else 0.0
+        found[1, 0] += gather
+        found[3, -1] += scale
         return found
 
-    def _pack(self, spec: BucketSpec) -> float:
-        """Seconds to copy a bucket."""
-        return copy_seconds(4.0 * spec.numel)(self.request.machine.device)
+    def _packing(self, spec: BucketSpec) -> tuple[float, float]:
+        """Seconds to gather a bucket, and to make its sum a mean."""
+        device = self.request.machine.device
+        scale = copy_seconds(4.0 * spec.numel)(device) if self.request.mean else 0.0
+        return gather_seconds(spec.numel)(device), scale
 
     @cached_property
     def _vote(self) -> float:
