@@ -160,3 +160,11 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 def write(path: str | Path, data: Any) -> None:
     """Write `data` as indented JSON."""
     write_bytes(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+
+
+def make_folder(path: str | Path) -> None:
+    """Make a folder and those above it; one that is there stays."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommschedError(f"{path}: cannot be made: {error.strerror or error}") from None

@@ -1,10 +1,9 @@
 """`commsched demo`: plan, simulate, run on 4 ranks, compare, plot - the main job in one command."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from commsched import timeline
+from commsched import files, timeline
 from commsched.cli.ending import end_well
 from commsched.cli.plan import headline
 from commsched.errors import CommschedError
@@ -13,6 +12,7 @@ from commsched.machine import file as machine_file
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.planner import Request, make_plan
+from commsched.run import job
 from commsched.simulate import simulate
 from commsched.simulate.report import lines, report
 from commsched.timeline.compare import compare
@@ -52,13 +52,11 @@ def demo(args: argparse.Namespace) -> None:
     if args.ranks < 1 or args.steps < 3:
         raise CommschedError("the demo needs --ranks of at least 1 and --steps of at least 3")
     graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommschedError(f"{folder}: cannot be made: {error.strerror}") from None
+    files.make_folder(folder)
     print(f"1. measuring this machine with {args.ranks} ranks ({CALIBRATE:.0f} s)", flush=True)
     machine = folder / "machine.json"
-    under_mpiexec(args.ranks, ["calibrate", "-o", str(machine), "--seconds", str(CALIBRATE)])
+    words = ("calibrate", "-o", str(machine), "--seconds", str(CALIBRATE))
+    job.commsched(args.ranks, words, RUN_LIMIT)
     print(f"2. planning {args.net}, bytes and times x {args.scale}, compute x {args.stretch}")
     plan = make_plan(Request(graph=graph, machine=machine_file.read(machine)))
     plan_file.write(folder / "plan.json", plan)
@@ -82,12 +80,5 @@ def run(plan: Plan, folder: Path, args: argparse.Namespace) -> timeline.Timeline
     """Execute the plan on real ranks and read its timeline."""
     measured = folder / "measured.json"
     words = ["run", str(folder / "plan.json"), "-o", str(measured), "--steps", str(args.steps)]
-    under_mpiexec(args.ranks, words)
+    job.commsched(args.ranks, words, RUN_LIMIT)
     return timeline.read(measured)
-
-
-def under_mpiexec(ranks: int, words: list[str]) -> None:
-    """Run a commsched command on real ranks."""
-    from commsched.run.job import on_this_machine
-
-    on_this_machine(ranks, [sys.executable, "-m", "commsched", *words], RUN_LIMIT)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched import files
 from commsched.cli.compare import percent
 from commsched.cli.ending import end_well
 from commsched.cli.table import table
@@ -52,7 +53,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("--net", action="append", metavar="NAME", help="default: all five")
     p.add_argument(
-        "--method", action="append", metavar="FAMILY", help="or any method; default: all six"
+        "--method", action="append", metavar="FAMILY", help="or any method; default: all families"
     )
     p.add_argument("--hosts", type=int, default=2, metavar="N", help="of a testbed; default: 2")
     p.add_argument("--lanes", type=int, default=2, metavar="N", help="ranks per host; default: 2")
@@ -72,10 +73,7 @@ def validate(args: argparse.Namespace) -> int:
 
     wanted = _wanted(args)
     end_well()
-    try:
-        args.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommschedError(f"{args.output}: cannot be made: {error.strerror}") from None
+    files.make_folder(args.output)
     rows = validated(wanted, args.output, _say, _Progress(len(wanted.cells)))
     judged = bars(rows)
     draw(rows, args.output / "accuracy.png")

@@ -3,7 +3,8 @@
 import numpy as np
 
 from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.codecs.base import Array, Floats, Ints, State
+from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.plan.bucket import BucketSpec
@@ -11,7 +12,7 @@ from commsched.plan.bucket import BucketSpec
 TAG = 0x50_41_4D_42  # "BMAP"
 
 
-class Bitmap(Codec):
+class Bitmap(Indexed):
     """Header, one bit per element of the run, float32 values.
 
     Smaller than a coordinate list above a density of 1/32, than dense values below 31/32. Over a
@@ -35,15 +36,6 @@ class Bitmap(Codec):
         packet[HEADER : HEADER + size] = pack_flags(flags)
         packet[HEADER + size :].view(np.float32)[:] = values.take(index)
         return packet
-
-    def decode(self, packet: Array, out: Array) -> None:
-        index, values = self.open(packet, len(out))
-        out.fill(0)
-        out[index] = values
-
-    def add(self, packet: Array, out: Array) -> None:
-        index, values = self.open(packet, len(out))
-        out[index] += values  # indices are distinct
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         bits = np.asarray(stop) - start

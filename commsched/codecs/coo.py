@@ -3,7 +3,8 @@
 import numpy as np
 
 from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.codecs.base import Array, Floats, Ints, State
+from commsched.codecs.indexed import Indexed
 from commsched.errors import CommschedError
 from commsched.plan.bucket import BucketSpec
 
@@ -11,7 +12,7 @@ HEADER = 16  # B: the format's tag and the number of non-zeros, two little-endia
 TAG = 0x00_4F_4F_43  # "COO"
 
 
-class Coo(Codec):
+class Coo(Indexed):
     """Header, int32 indices in the run, float32 values; 8 B per non-zero.
 
     Good below a density of one half on one hop, less where sums fill up on the way.
@@ -28,15 +29,6 @@ class Coo(Codec):
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         (index,) = (values != 0).nonzero()
         return pack(index, values.take(index))
-
-    def decode(self, packet: Array, out: Array) -> None:
-        index, values = self.open(packet, len(out))
-        out.fill(0)
-        out[index] = values
-
-    def add(self, packet: Array, out: Array) -> None:
-        index, values = self.open(packet, len(out))
-        out[index] += values  # indices are distinct
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return HEADER + 8.0 * spec.nonzeros(start, stop, merged)

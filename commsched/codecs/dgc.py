@@ -54,7 +54,7 @@ class Dgc(Selection):
         velocity += momentum
         packet = super().encode(velocity, state, start)
         self.subtract(packet, velocity)
-        index, _ = self._open(packet, len(values))
+        index, _ = self.open(packet, len(values))
         momentum[index] = 0
         return packet
 

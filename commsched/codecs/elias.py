@@ -3,7 +3,8 @@
 import numpy as np
 
 from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.codecs.base import Array, Floats, Ints, State
+from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
 from commsched.plan.bucket import BucketSpec
@@ -11,7 +12,7 @@ from commsched.plan.bucket import BucketSpec
 TAG = 0x53_41_49_4C_45  # "ELIAS"
 
 
-class Elias(Codec):
+class Elias(Indexed):
     """Header, indices, float32 values; never more than a header larger than dense values.
 
     l = floor(log2(n / m)) low bits of each of m indices below n, as planes; then the high parts
@@ -34,15 +35,8 @@ class Elias(Codec):
         index = np.flatnonzero(values != 0)
         return pack_list(index, values.take(index), len(values))
 
-    def decode(self, packet: Array, out: Array) -> None:
-        index, values = open_list(packet, len(out))
-        if not isinstance(index, slice):
-            out.fill(0)
-        out[index] = values
-
-    def add(self, packet: Array, out: Array) -> None:
-        index, values = open_list(packet, len(out))
-        out[index] += values  # indices are distinct
+    def open(self, packet: Array, numel: int) -> tuple[Array, Array]:
+        return open_list(packet, numel)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """At the expected count; the bytes of the true count are less curved than its spread."""

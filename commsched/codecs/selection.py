@@ -8,6 +8,7 @@ import numpy as np
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.dense import Dense
 from commsched.codecs.index import IndexCode, Plain
+from commsched.codecs.indexed import Indexed
 from commsched.errors import CommschedError
 from commsched.kernels.random import run_key
 from commsched.plan.bucket import BucketSpec
@@ -17,7 +18,7 @@ TAG = 0x00_4C_45_53  # "SEL"
 BROKEN = -1  # instead of the count: the gradient is not finite, so the whole run is NaN
 
 
-class Selection(Codec):
+class Selection(Indexed):
     """Header, indices as the index code writes them, values as the value codec does.
 
     A run with NaN or infinity among the selected travels as a header that decodes to NaN
@@ -66,17 +67,8 @@ class Selection(Codec):
         head = np.array([TAG, len(index), len(part)], np.int64).view(np.uint8)
         return np.concatenate([head, part, body])
 
-    def decode(self, packet: Array, out: Array) -> None:
-        index, values = self._open(packet, len(out))
-        out.fill(0)
-        out[index] = values
-
-    def add(self, packet: Array, out: Array) -> None:
-        index, values = self._open(packet, len(out))
-        out[index] += values  # indices are distinct
-
     def subtract(self, packet: Array, values: Array) -> None:
-        index, sent = self._open(packet, len(values))
+        index, sent = self.open(packet, len(values))
         values[index] -= sent
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
@@ -86,7 +78,7 @@ class Selection(Codec):
         body = self._value.nbytes(spec, np.zeros(1, np.int64), sent, 1)  # type: ignore[arg-type]
         return HEADER + self._index.nbytes(kept, numel) + body
 
-    def _open(self, packet: Array, numel: int) -> tuple[Array, Array]:
+    def open(self, packet: Array, numel: int) -> tuple[Array, Array]:
         """Split a packet into indices and values, both (k,)."""
         whole = len(packet) >= HEADER
         tag, count, size = packet[:HEADER].view(np.int64).tolist() if whole else (0, 0, 0)

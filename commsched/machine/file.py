@@ -1,5 +1,6 @@
 """Machines as JSON files: microseconds and GB/s at this border, seconds and bytes inside."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -314,25 +315,11 @@ def _codec_file(codec: CodecRate) -> CodecFile:
 
 
 def _fabric(file: FabricFile) -> Fabric:
-    return Fabric(
-        hosts=file.hosts,
-        ranks=file.ranks,
-        mpi=file.mpi,
-        transport=file.transport,
-        cores=file.cores,
-        processor=file.processor,
-    )
+    return Fabric(**msgspec.structs.asdict(file))
 
 
 def _fabric_file(fabric: Fabric) -> FabricFile:
-    return FabricFile(
-        hosts=fabric.hosts,
-        ranks=fabric.ranks,
-        mpi=fabric.mpi,
-        transport=fabric.transport,
-        cores=fabric.cores,
-        processor=fabric.processor,
-    )
+    return FabricFile(**asdict(fabric))
 
 
 def _held_out(file: HeldOutFile) -> HeldOut:

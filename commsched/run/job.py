@@ -3,20 +3,22 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 
 from commsched.errors import CommschedError
 from commsched.run.launcher import environment, find_mpiexec
 
+COMMAND = (sys.executable, "-m", "commsched")
 LAST = 10  # lines of a quiet job that an error quotes
 
 
-def on_this_machine(ranks: int, argv: Sequence[str], limit: float, *, quiet: bool = False) -> str:
-    """Run a program on so many ranks for at most `limit` s; returns what it said where `quiet`.
+def commsched(ranks: int, words: Sequence[str], limit: float, *, quiet: bool = False) -> None:
+    """Run a commsched command on so many ranks for at most `limit` s.
 
     A job that fails is an error, which quotes what a quiet one said last.
     """
-    command = [*find_mpiexec(), "-n", str(ranks), *argv]
+    command = [*find_mpiexec(), "-n", str(ranks), *COMMAND, *words]
     process = subprocess.Popen(
         command,
         env={**os.environ, **environment()},
@@ -31,14 +33,13 @@ def on_this_machine(ranks: int, argv: Sequence[str], limit: float, *, quiet: boo
         said = process.communicate(timeout=limit)[0] or ""
     except subprocess.TimeoutExpired:
         _end(process)
-        raise CommschedError(f"'{' '.join(argv)}' took more than {limit:g} s") from None
+        raise CommschedError(f"'{' '.join(words)}' took more than {limit:g} s") from None
     except BaseException:
         _end(process)
         raise
     if process.returncode:
         tail = "".join(f"\n{line}" for line in said.splitlines()[-LAST:])
         raise CommschedError(f"'{' '.join(command)}' ended with status {process.returncode}{tail}")
-    return said
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

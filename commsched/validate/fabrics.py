@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from commsched import timeline
 from commsched.errors import CommschedError
 from commsched.plan import Plan
+from commsched.run import job
 from commsched.run import launcher as found
-from commsched.run.job import LAST, on_this_machine
 from commsched.testbed import Completed, Launcher, Spec, Testbed
 from commsched.testbed.proof import crossing, missing
 
@@ -24,7 +24,6 @@ RATES = {
     "slow": ("400mbit", "h1=100mbit"),  # one host
 }
 FABRICS = (SHARED, *RATES)
-COMMSCHED = (sys.executable, "-m", "commsched")
 LIMIT = 300.0  # s that one job may last
 
 
@@ -57,7 +56,7 @@ class Shared:
         self._ranks = shape.ranks
 
     def run(self, *words: str) -> None:
-        on_this_machine(self._ranks, [*COMMSCHED, *words], LIMIT, quiet=True)
+        job.commsched(self._ranks, words, LIMIT, quiet=True)
 
     def execute(self, plan: Plan, path: Path, output: Path, steps: int) -> timeline.Timeline:
         self.run(*_run(path, output, steps))
@@ -85,13 +84,13 @@ class Shaped:
 
     def _completed(self, words: Sequence[str]) -> Completed:
         spec = self._bed.spec
-        argv = (*COMMSCHED, *words)
+        argv = (*job.COMMAND, *words)
         ranks = spec.hosts * spec.lanes
         done = self._bed.run(
             argv, ranks=ranks, launcher=self._launcher, timeout=LIMIT, variables=variables()
         )
         if done.status:
-            tail = "".join(f"\n{line}" for line in done.stderr.splitlines()[-LAST:])
+            tail = "".join(f"\n{line}" for line in done.stderr.splitlines()[-job.LAST :])
             raise CommschedError(f"'{' '.join(argv)}' ended with status {done.status}{tail}")
         return done
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commsched import timeline
+from commsched import files, timeline
 from commsched.machine import Machine
 from commsched.machine import file as machine_file
 from commsched.plan import file as plan_file
@@ -53,7 +53,7 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
     rows = {row.cell: row for row in table.read(path)} if path.exists() else {}
     for name in wanted.fabrics:
         place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
+        files.make_folder(place)
         with fabric(name, wanted.shape) as found:
             machine = _machine(found, place / "machine.json", wanted, say)
             for cell in wanted.cells:
