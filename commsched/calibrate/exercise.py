@@ -17,9 +17,10 @@ from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.ir import Graph, Layer, Sparsity, Tensor
 from commsched.machine import Machine
-from commsched.methods import find_method
+from commsched.methods import find_method, phases_of
 from commsched.plan import BucketSpec, Launch, Piece, Plan
 from commsched.plan import file as plan_file
+from commsched.program import Kind
 from commsched.run import clock
 from commsched.run.engine import Engine
 from commsched.run.record import Recorder
@@ -33,7 +34,8 @@ Floats = npt.NDArray[np.float64]
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
 NATIVE = "native+dense"
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
-DENSITY = 0.05  # of what `coo` exchanges
+PHASED = ("zen",)  # exchanges that follow each other within one launch
+DENSITY = 0.05  # of what `coo` and methods of several phases exchange
 LARGEST = 16 * 2**20  # B of the largest bucket
 SIZES = (1, 4, 16)  # the largest divided by
 BETWEEN = (2, 64)  # and for the MPI's own, of which nothing but measured sizes is known
@@ -66,11 +68,19 @@ class Cell(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Seconds of each cell, (cells,) each: medians over steps."""
+    """Seconds of each phase of each cell, (phases,) each: medians over steps."""
+
+    cell: npt.NDArray[np.int64]  # whose phase it is
 
     exchange: Floats  # from the last rank's start to the last rank's end
     encode: Floats  # mean over ranks
     decode: Floats  # the same
+
+    @property
+    def whole(self) -> list[float]:
+        """The exchanges of each cell together."""
+        seconds: list[float] = np.bincount(self.cell, self.exchange).tolist()
+        return seconds
 
 
 def choose(machine: Machine, seconds: float) -> list[Cell]:
@@ -98,6 +108,7 @@ def _cells(machine: Machine, largest: int) -> list[Cell]:
     for collective, codec in CODED:
         density = DENSITY if codec == "coo" else 1.0
         found += [Cell(f"{collective}+{codec}", n, density) for n in sorted(sizes[:-1])]
+    found += [Cell(method, n, DENSITY) for method in PHASED for n in sorted(sizes[:-1])]
     return found
 
 
@@ -175,7 +186,7 @@ def measure(comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float) -> 
 def predict(plan: Plan) -> Times:
     """The same times, simulated."""
     t = simulate(plan, 2).timeline()
-    kinds = _kinds(plan)
+    cell, kinds = _kinds(plan)
     order = np.lexsort((t.rank, t.name))
     keep = order[(t.step[order] == 1) & np.isin(t.name[order], [t.names.index(n) for n in kinds])]
     index = {t.names.index(n): row for n, row in kinds.items()}
@@ -183,18 +194,23 @@ def predict(plan: Plan) -> Times:
     place = np.array([index[int(i)] for i in t.name[keep]])
     for row, values in enumerate((t.start, t.end)):
         table[row, place, t.rank[keep]] = values[keep]
-    return _times(table[:, :, None, :])
+    return _times(cell, table[:, :, None, :])
 
 
-def _kinds(plan: Plan) -> dict[str, int]:
-    """Names of the operations that are timed: exchanges of all cells, encodes, decodes."""
-    count = len(plan.launches)
-    kinds = ("exchange", "encode", "decode")
-    return {f"c{i}/{kind}": k * count + i for k, kind in enumerate(kinds) for i in range(count)}
+def _kinds(plan: Plan) -> tuple[npt.NDArray[np.int64], dict[str, int]]:
+    """Cells of all phases; rows of the operations that are timed: exchanges, encodes, decodes."""
+    cells, stems = [], []
+    for i, launch in enumerate(plan.launches):
+        for phase in phases_of(plan, i):
+            cells.append(i)
+            stems.append(f"{launch.name}/{phase.name}" if phase.name else launch.name)
+    kinds = (Kind.EXCHANGE, Kind.ENCODE, Kind.DECODE)
+    names = [f"{stem}/{kind}" for kind in kinds for stem in stems]
+    return np.array(cells), {name: row for row, name in enumerate(names)}
 
 
 def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> Times:
-    kinds = _kinds(plan)
+    cell, kinds = _kinds(plan)
     steps = max(span.step for span in spans) + 1
     mine = np.zeros((2, len(kinds), steps))
     for span in spans:
@@ -202,16 +218,17 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
             mine[:, kinds[span.name], span.step] = span.start + offset, span.end + offset
     everyone = np.empty((comm.size, *mine.shape))
     comm.Allgather(mine, everyone)
-    return _times(np.moveaxis(everyone, 0, -1)[:, :, WARM:])
+    return _times(cell, np.moveaxis(everyone, 0, -1)[:, :, WARM:])
 
 
-def _times(table: Floats) -> Times:
-    """From (start, end) x (kinds * cells) x steps x ranks."""
+def _times(cell: npt.NDArray[np.int64], table: Floats) -> Times:
+    """From (start, end) x (kinds * phases) x steps x ranks."""
     start, end = table
     last = np.median(end.max(axis=-1) - start.max(axis=-1), axis=-1)
     length = np.median((end - start).mean(axis=-1), axis=-1)
-    count = len(last) // 3
+    count = len(cell)
     return Times(
+        cell=cell,
         exchange=last[:count],
         encode=length[count : 2 * count],
         decode=length[2 * count :],

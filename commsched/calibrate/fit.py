@@ -14,8 +14,9 @@ Floats = npt.NDArray[np.float64]
 Factors = Mapping[str, float]
 
 NOISE = 0.05  # expected error of the logarithm of a measured time
-WEIGHTS = {"exchange": 1.0, "encode": 0.2, "decode": 0.2}
-SHORT = 10e-3  # s; times count the less, the shorter they are than this
+WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
+# s; times count the less, the shorter they are than this.
+SHORT = {"exchange": 10e-3, "encode": 2e-3, "decode": 2e-3}
 ROUNDS = 8
 STEP = 0.02  # of a logarithm, for the slopes
 DONE = 0.003  # change of the logarithms that ends the search
@@ -25,6 +26,7 @@ OUTLIER = 3.0  # errors of so many NOISE count less and less
 # loops find the links well, but little of what threads and ranks do to each other.
 FACTORS = {
     "startup": 3.0,
+    "restart": 3.0,
     "latency inside": 0.3,
     "latency between": 0.3,
     "overhead": 0.3,
@@ -73,12 +75,12 @@ def fit(
 
 
 def _errors(predicted: Times, measured: Times, fitted: npt.NDArray[np.bool_]) -> Floats:
-    """Weighted log(predicted / measured) of all times that count."""
-    found = []
+    """Weighted log(predicted / measured) of all times that count; `fitted` says which cells do."""
+    found, fitted = [], fitted[measured.cell]
     for field, weight in WEIGHTS.items():
         mine, real = getattr(predicted, field), getattr(measured, field)
         error = np.log(np.maximum(mine[fitted], 1e-9) / np.maximum(real[fitted], 1e-9))
-        found.append(weight * np.sqrt(real[fitted] / (real[fitted] + SHORT)) * error)
+        found.append(weight * np.sqrt(real[fitted] / (real[fitted] + SHORT[field])) * error)
     return np.concatenate(found)
 
 
@@ -117,6 +119,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         overrides={node: link(old, "between") for node, old in machine.overrides.items()},
         nic=nic,
         startup=machine.startup * factor("startup"),
+        restart=machine.restart * factor("restart"),
         device=_device(machine.device, factors),
     )
 

@@ -85,6 +85,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress) -> Machine:
         nic=None if nic is None else replace(nic, source=source),
         overrides={n: replace(link, source=source) for n, link in found.overrides.items()},
         startup=max(found.startup, STARTUP),
+        restart=max(found.startup, STARTUP),
         cores=here.cores,
         device=replace(device, source=source),
         fabric=here,
@@ -98,12 +99,11 @@ def _fitted(plan: Plan, cells: list[Cell], times: Times, beat: Callable[[], None
     held = exercise.held_out(cells)
     machine = replace(plan.machine, native=_native(cells, times, ~held))
     machine = fit(replace(plan, machine=machine), times, ~held, beat)
-    predicted = exercise.predict(replace(plan, machine=machine)).exchange
+    predicted = exercise.predict(replace(plan, machine=machine))
     found = [
-        HeldOut(
-            name=cells[i].name, predicted=float(predicted[i]), measured=float(times.exchange[i])
-        )
-        for i in np.flatnonzero(held)
+        HeldOut(name=cells[i].name, predicted=p, measured=m)
+        for i, p, m in zip(range(len(cells)), predicted.whole, times.whole, strict=True)
+        if held[i]
     ]
     return replace(machine, held_out=(*machine.held_out, *found))
 
@@ -114,7 +114,7 @@ def _native(
     """(bytes, seconds) of the MPI's own all-reduce."""
     found = [
         (float(cell.nbytes), float(seconds))
-        for cell, seconds, counts in zip(cells, times.exchange, fitted, strict=True)
+        for cell, seconds, counts in zip(cells, times.whole, fitted, strict=True)
         if counts and cell.method == exercise.NATIVE
     ]
     sizes, seconds = np.array(sorted(found)).T

@@ -41,10 +41,12 @@ def exchange(
     group: Group,
     start: Floats,
     *,
+    later: bool = False,
     limit: int = LIMIT,
 ) -> Played:
     """Price one exchange whose members arrive at `start`, (p,) s, the machine's start-up included.
 
+    `later`: another exchange of the same launch has just ended, so that everybody is awake.
     Played up to `limit` moves; beyond, the closed form from the latest start on, with mean bytes
     and messages for every member. `native` has only the latter.
     """
@@ -55,7 +57,8 @@ def exchange(
         cost = closed(schedule, payload, machine, group)
     # A measured all-reduce has its start-up in it; one rank alone has nothing to start.
     whole = schedule.rounds is None and bool(machine.native)
-    begin = start if whole or group.size == 1 else start + machine.startup
+    startup = machine.restart if later else machine.startup
+    begin = start if whole or group.size == 1 else start + startup
     if cost is None:
         return play(schedule, payload, machine, group, begin)
     return Played(
@@ -65,11 +68,11 @@ def exchange(
     )
 
 
-def votes(machine: Machine, group: Group, start: Floats) -> Played:
+def votes(machine: Machine, group: Group, start: Floats, later: bool = False) -> Played:
     """Price agreeing on one number: a ring all-gather of each member's 8 B, as `run` does it."""
     schedule = route("all-gather", group)
     payload = Payload(codec=CODECS["dense"], sizes=lambda: np.full(schedule.blocks, 8.0))
-    return exchange(schedule, payload, machine, group, start)
+    return exchange(schedule, payload, machine, group, start, later=later)
 
 
 @lru_cache(maxsize=4096)
@@ -132,15 +135,15 @@ def price(
     """
     device, start = machine.device, np.zeros(group.size)
     encode = seconds = decode = sent = messages = 0.0
-    for phase in method.phases(spec, group):
-        played = []
+    for number, phase in enumerate(method.phases(spec, group)):
+        played, later = [], number > 0
         if isinstance(phase, Choice):
-            played.append(votes(machine, group, start))
+            played.append(votes(machine, group, start, later))
             phase = phase.then(phase.expected)
         encode += phase.take_seconds(device)
         decode += phase.give_seconds(device)
         schedule, payload = phase.schedule, phase.payload
-        played.append(exchange(schedule, payload, machine, group, start, limit=limit))
+        played.append(exchange(schedule, payload, machine, group, start, later=later, limit=limit))
         seconds += sum(float(part.end.max()) for part in played)
         sent += sum(float(part.sent.mean()) for part in played)
         messages += sum(float(part.messages.mean()) for part in played)

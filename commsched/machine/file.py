@@ -114,6 +114,7 @@ class MachineFile(
     device: DeviceFile
     jitter: float = 0.0
     startup_us: float = 0.0
+    restart_us: float | None = None
     cores: int = 0
     overlap: float = 1.0
     native_us: Points = ()
@@ -152,6 +153,9 @@ def from_data(data: Any, where: str) -> Machine:
             overrides=_overrides(file.overrides),
             jitter=significant(file.jitter),
             startup=significant(file.startup_us * 1e-6),
+            restart=significant(
+                (file.startup_us if file.restart_us is None else file.restart_us) * 1e-6
+            ),
             cores=file.cores,
             overlap=significant(file.overlap),
             native=_points(file.native_us),
@@ -184,6 +188,9 @@ def to_data(machine: Machine) -> dict[str, Any]:
         device=_device_file(machine.device),
         jitter=significant(machine.jitter),
         startup_us=significant(machine.startup * 1e6),
+        restart_us=significant(machine.restart * 1e6)
+        if machine.restart != machine.startup
+        else None,
         cores=machine.cores,
         overlap=significant(machine.overlap),
         native_us=_points_file(machine.native),

@@ -143,6 +143,7 @@ class Machine:
     overrides: Mapping[int, Link] = field(default_factory=dict)  # node -> its link to other nodes
     jitter: float = 0.0  # sigma of the log-normal factor on compute, per rank and step
     startup: float = 0.0  # s before an exchange's first message: wake-up, skew of the ranks
+    restart: float = 0.0  # the same before a later exchange of a launch: everybody is awake
     cores: int = 0  # of a node, where its ranks are more than its cores serve; 0: no matter
     overlap: float = 1.0  # share of a transfer that progresses while its rank computes
     native: tuple[tuple[float, float], ...] = ()  # measured (bytes, seconds) of MPI's all-reduce
@@ -167,6 +168,7 @@ class Machine:
             )
         _check("jitter", self.jitter)
         _check("startup", self.startup)
+        _check("restart", self.restart)
         _check("cores", self.cores)
         if not 0.0 <= self.overlap <= 1.0:
             raise CommschedError(f"overlap must be in [0, 1], got {self.overlap}")

@@ -96,10 +96,12 @@ class Prices:
         found = np.zeros((4, len(phases)))
         for number, phase in enumerate(phases):
             if isinstance(phase, Decision):
-                found[0, number] = self._vote
+                found[0, number] = self._votes[number > 0]
                 phase = phase.then(phase.expected)
             schedule, payload = phase.schedule, phase.payload
-            played = price.exchange(schedule, payload, machine, self.group, start, limit=limit)
+            played = price.exchange(
+                schedule, payload, machine, self.group, start, later=number > 0, limit=limit
+            )
             found[1, number] = phase.take_seconds(machine.device)
             found[2, number] = played.end.max()
             found[3, number] = phase.give_seconds(machine.device)
@@ -114,10 +116,14 @@ class Prices:
         return gather_seconds(spec.numel)(device), scale
 
     @cached_property
-    def _vote(self) -> float:
-        """Seconds in which the ranks agree on a number."""
-        start = np.zeros(self.group.size)
-        return float(price.votes(self.request.machine, self.group, start).end.max())
+    def _votes(self) -> tuple[float, float]:
+        """Seconds in which the ranks agree on a number: as a launch begins, and later."""
+        machine, start = self.request.machine, np.zeros(self.group.size)
+        first, later = (
+            float(price.votes(machine, self.group, start, later).end.max())
+            for later in (False, True)
+        )
+        return first, later
 
     def choose(self, sizes: list[int]) -> Kept:
         """Of all allowed methods those that may be the fastest for some bucket."""

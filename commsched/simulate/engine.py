@@ -163,12 +163,14 @@ class _Simulation:
             if key in self.known:
                 after, sent = self.known[key]
                 return first + after, sent
+        later = op.phase > 0
         if op.kind is Kind.DECIDE:
-            played = price.votes(machine, group, start)
+            played = price.votes(machine, group, start, later)
         else:
             phase = self._phase(op, step)
+            schedule, payload = phase.schedule, phase.payload
             played = price.exchange(
-                phase.schedule, phase.payload, machine, group, start, limit=self.limit
+                schedule, payload, machine, group, start, later=later, limit=self.limit
             )
         if self.known is not None:
             self.known[key] = played.end - first, played.sent

@@ -43,17 +43,18 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
 
 def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:
     """Price an exchange as it is, without coding, and without bytes and coding."""
-    group = plan.group(plan.launches[op.launch])
+    group, later = plan.group(plan.launches[op.launch]), op.phase > 0
     start = np.zeros(group.size)
     if op.kind is Kind.DECIDE:
-        full, dry, least = (price.votes(m, group, start).end.max() for m in machines)
+        full, dry, least = (price.votes(m, group, start, later).end.max() for m in machines)
     else:
         phase = phases_of(plan, op.launch)[op.phase]
         if isinstance(phase, Choice):
             phase = phase.then(phase.expected)
         schedule, payload = phase.schedule, phase.payload
         full, dry, least = (
-            price.exchange(schedule, payload, m, group, start, limit=0).end.max() for m in machines
+            price.exchange(schedule, payload, m, group, start, later=later, limit=0).end.max()
+            for m in machines
         )
         if schedule.rounds is None:  # what MPI adds by itself, no run can tell from its transfers
             dry = full
