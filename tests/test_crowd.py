@@ -31,7 +31,33 @@ def test_only_coding_during_the_exchange_counts():
     found.coded(np.full(4, 0.0), np.full(4, 1.0))
     found.coded(np.array([1.5, 2.5, 4.0, 1.0]), np.array([2.5, 3.5, 5.0, 5.0]))
     got = found.stretched(np.full(4, 2.0), np.full(4, 3.0))
-    np.testing.assert_allclose(got, [3.5, 3.5, 3.0, 4.0])
+    np.testing.assert_allclose(got, [3.5, 4.0, 3.0, 6.0])
+
+
+@given(
+    own=st.floats(0.1, 10),
+    gaps=st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.1, 3)), max_size=6),
+    cores=st.sampled_from([2, 6, 8]),
+)
+def test_processor_time_is_conserved(own, gaps, cores):
+    """Until its end an exchange had all the processor's time, but for what coding took of it."""
+    found, share, at = crowd(cores), {2: 1.0, 6: 0.5, 8: 0.0}[cores], 0.0
+    spans = []
+    for gap, length in gaps:
+        spans.append((at + gap, at + gap + length))
+        at += gap + length
+        found.coded(*(np.full(4, t) for t in spans[-1]))
+    start = 1.0
+    end = found.stretched(np.full(4, start), np.full(4, start + own))[0]
+    coded = sum(max(min(last, end) - max(first, start), 0.0) for first, last in spans)
+    assert end - start - share * coded == pytest.approx(own, rel=1e-9)
+
+
+def test_coding_of_both_directions_takes_as_long_as_one_after_the_other():
+    found = crowd(2)
+    first = found.coded(np.full(4, 0.0), np.full(4, 3.0))
+    second = found.coded(np.full(4, 1.0), np.full(4, 3.0))
+    np.testing.assert_allclose([first, second], [[3.0] * 4, [5.0] * 4])
 
 
 def test_no_rank_ends_earlier_on_fewer_cores():

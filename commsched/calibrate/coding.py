@@ -23,11 +23,13 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         np.copyto(arena.window(LARGE), arena.window(LARGE))
 
     seconds = repeat(comm, budget(), copy)
+    bandwidth = 2 * 4 * LARGE / seconds
     room = arena.part(ROOM)
     return Device(
         name="host",
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / comm.size,
-        bandwidth=2 * 4 * LARGE / seconds,
+        bandwidth=bandwidth,
+        gather=3 / bandwidth,
         flops=1e9,
         codecs={name: _rate(comm, room, codec, budget) for name, codec in CODECS.items()},
     )

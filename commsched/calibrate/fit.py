@@ -36,6 +36,7 @@ FACTORS = {
     "addition": 0.5,
     **{f"coding {codec}": 0.5 for _, codec in CODED},
     "memory": 1.0,
+    "gather": 1.0,
 }
 
 
@@ -136,5 +137,6 @@ def _device(device: Device, factors: Factors) -> Device:
     return replace(
         device,
         bandwidth=device.bandwidth / factors.get("memory", 1.0),
+        gather=device.gather * factors.get("gather", 1.0),
         codecs={name: rate(name, old) for name, old in device.codecs.items()},
     )

@@ -74,6 +74,7 @@ class DeviceFile(
     bandwidth_GBps: float
     tflops: float
     efficiency: float = 1.0
+    gather_GBps: float | None = None
     codecs: dict[str, CodecFile] = {}
     source: str
 
@@ -283,6 +284,7 @@ def _device(file: DeviceFile) -> Device:
         bandwidth=significant(file.bandwidth_GBps) * 1e9,
         flops=significant(file.tflops) * 1e12,
         efficiency=significant(file.efficiency),
+        gather=_per_byte(file.gather_GBps, "gather_GBps"),
         codecs={name: _codec(codec, f"codec {name!a}") for name, codec in file.codecs.items()},
         source=file.source,
     )
@@ -295,6 +297,7 @@ def _device_file(device: Device) -> DeviceFile:
         bandwidth_GBps=significant(device.bandwidth * 1e-9),
         tflops=significant(device.flops * 1e-12),
         efficiency=significant(device.efficiency),
+        gather_GBps=_rate(device.gather),
         codecs={name: _codec_file(codec) for name, codec in sorted(device.codecs.items())},
         source=_source(device.source),
     )

@@ -86,6 +86,7 @@ class Device:
     bandwidth: float  # B/s, of memory
     flops: float  # 1/s, peak
     efficiency: float = 1.0  # share of the peak that dense layers reach
+    gather: float = 0.0  # s/B to bring a bucket together; 0: three passes over memory
     codecs: Mapping[str, CodecRate] = field(default_factory=dict)  # measured; else from bandwidth
     source: str = ""
 
@@ -97,6 +98,7 @@ class Device:
                 raise CommschedError(f"device: {name} must be finite and more than 0, got {value}")
         if not 0.0 < self.efficiency <= 1.0:
             raise CommschedError(f"device: efficiency must be in (0, 1], got {self.efficiency}")
+        _check("device: gather", self.gather)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ def copy_seconds(nbytes: float) -> Callable[[Device], float]:
 
 def gather_seconds(numel: int) -> Callable[[Device], float]:
     """Seconds to copy `numel` gradients into their bucket, and to look for NaN and infinity."""
-    return lambda device: 3 * 4.0 * numel / device.bandwidth
+    return lambda device: 4.0 * numel * (device.gather or 3 / device.bandwidth)
 
 
 class Ends(NamedTuple):

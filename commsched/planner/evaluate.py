@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from commsched.planner.prices import Prices, Rows
 from commsched.planner.units import Bucket, Candidate, Choice, Clock
+from commsched.simulate.crowd import beside
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -108,15 +109,13 @@ class Evaluator:
                     exchange = np.where(vote > 0, voted, exchange)
                     now = np.where(vote > 0, voted, now)
                 begin = np.maximum(encoder, now)
-                encoder = begin + encode
-                coding.add(begin, encoder)
+                encoder = coding.add(begin, begin + encode, phase > 0)
                 start = np.maximum(exchange, encoder)
                 if self.clock.share and phase == 0:
                     coding.foresee(rows, index, k, encoder)
                 exchange = self._stretched(start, start + move, compute, coding)
                 begin = np.maximum(decoder, exchange)
-                decoder = begin + decode
-                coding.add(begin, decoder)
+                decoder = coding.add(begin, begin + decode, True)
                 if here is not None:
                     encoder, exchange, decoder = (
                         np.where(here, new, was)
@@ -143,17 +142,20 @@ class Evaluator:
 
 
 class _Coding:
-    """The coding of one step, which slows exchanges inside a node (see `simulate.crowd`)."""
+    """The coding of one step, which slows what comes beside it (see `simulate.crowd`)."""
 
     def __init__(self, share: float) -> None:
         self.share = share
         self.spans: list[tuple[Floats, Floats]] = []
         self.coming: list[tuple[Floats, Floats]] = []
 
-    def add(self, start: Floats, end: Floats) -> None:
-        """Note a span of coding."""
-        if self.share:
-            self.spans.append((start, end))
+    def add(self, start: Floats, end: Floats, late: bool) -> Floats:
+        """Note a span of coding; returns when it ends, if `late` beside what was noted before."""
+        if not self.share:
+            return end
+        later = self.stretched(start, end) if late else end
+        self.spans.append((start + (later - end), later))
+        return later
 
     def foresee(self, rows: Rows, index: Ints, k: int, encoder: Floats) -> None:
         """Note the first encodings of the launches that follow: none of them waits for `k`."""
@@ -166,10 +168,7 @@ class _Coding:
             self.coming.append((begin, encoder))
 
     def stretched(self, start: Floats, end: Floats) -> Floats:
-        """When an exchange ends that coding slows."""
+        """When something ends that coding slows."""
         if not self.share:
             return end
-        taken = np.zeros(len(end))
-        for first, last in (*self.spans, *self.coming):
-            taken += np.maximum(np.minimum(last, end) - np.maximum(first, start), 0.0)
-        return end + self.share * taken
+        return beside(start, end, [*self.spans, *self.coming], self.share)

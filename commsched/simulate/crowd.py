@@ -1,4 +1,6 @@
-"""What a rank's own work does to its exchanges: they share its cores, or wait for its polls."""
+"""What a rank's own work does to the rest of it: they share its cores, or wait for its polls."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,14 +10,16 @@ from commsched.machine import Machine
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 THREADS = 2  # of a rank that are busy while it codes during an exchange
+NOTHING = 1e-12  # s
 
 
 class Crowd:
-    """The coding of one role's ranks, and how much longer it makes exchanges inside a node.
+    """The coding of one role's ranks, and how much longer it makes what they do meanwhile.
 
-    An exchange in shared memory is copies and additions, all processor time. On a node of n ranks
-    and c cores, a share of min(1, max(0, 2 - c / n)) of the coding that a rank does meanwhile
-    comes on top: nothing where each rank has two cores, all of it where each has one or less.
+    Coding, and an exchange in shared memory, which is copies and additions, are all processor
+    time. On a node of n ranks and c cores, coding takes a share of min(1, max(0, 2 - c / n)) of
+    the processor from what the rank does meanwhile: nothing where each rank has two cores, all of
+    it where each has one or less.
     Source: conservation of processor time. Holds for the rates of a machine file that was measured
     with all ranks at work.
     """
@@ -29,20 +33,42 @@ class Crowd:
         self._idle = not self._share.any()
         self._coding: list[tuple[Floats, Floats]] = []
 
-    def coded(self, start: Floats, end: Floats) -> None:
-        """Note that the ranks encode or decode from `start` to `end`, (ranks,) s."""
-        if not self._idle:
-            self._coding.append((start, end))
+    def coded(self, start: Floats, end: Floats) -> Floats:
+        """When coding that would last from `start` to `end` ends in truth, (ranks,) s; noted."""
+        if self._idle:
+            return end
+        later = beside(start, end, self._coding, self._share)
+        # It takes no more than its own time from others: that comes last.
+        self._coding.append((start + (later - end), later))
+        return later
 
     def stretched(self, start: Floats, end: Floats) -> Floats:
         """When an exchange that would last from `start` to `end` ends in truth: (ranks,) s."""
         if self._idle:
             return end
         self._coding = [span for span in self._coding if (span[1] > start).any()]
-        taken = np.zeros(len(end))
-        for first, last in self._coding:
-            taken += np.maximum(np.minimum(last, end) - np.maximum(first, start), 0.0)
-        return end + self._share * taken
+        return beside(start, end, self._coding, self._share)
+
+
+def beside(
+    start: Floats, end: Floats, coding: Sequence[tuple[Floats, Floats]], share: float | Floats
+) -> Floats:
+    """When something ends that would last from `start` to `end` without coding: (n,) s.
+
+    coding: (first, last) s of each span, (n,) each; in it the rest goes on at a rate of 1 - share.
+    """
+    if not coding:
+        return end
+    first, last = np.stack([f for f, _ in coding]), np.stack([e for _, e in coding])
+    order = np.argsort(first, axis=0)
+    first = np.maximum(np.take_along_axis(first, order, 0), start)
+    lengths = np.maximum(np.take_along_axis(last, order, 0) - first, 0.0)
+    slower = share / np.maximum(1.0 - np.asarray(share), NOTHING)
+    for begin, length in zip(first, lengths, strict=True):
+        left = end - begin
+        more = np.minimum(share * length, slower * left)
+        end = np.where(left > NOTHING, end + more, end)
+    return end
 
 
 def under_compute(start: Floats, end: Floats, busy: Floats, overlap: float) -> Floats:

@@ -115,13 +115,11 @@ class _Simulation:
         if op.kind is Kind.ENCODE:
             gather = gather_seconds(numel)(device) if op.phase == 0 else 0.0
             end = start + (phase.take_seconds(device) + gather)
-            self.crowds[lane.role].coded(start, end)
-            return end, nothing
+            return self.crowds[lane.role].coded(start, end), nothing
         last = op.phase == len(phases_of(self.plan, op.launch)) - 1
         scale = copy_seconds(4.0 * numel)(device) if last and self.plan.mean else 0.0
         end = start + (phase.give_seconds(device) + scale)
-        self.crowds[lane.role].coded(start, end)
-        return end, nothing
+        return self.crowds[lane.role].coded(start, end), nothing
 
     def _phase(self, op: Op, step: int) -> Phase:
         """The phase of an operation; a choice takes the recorded decision, else the expected."""

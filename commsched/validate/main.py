@@ -17,7 +17,7 @@ from commsched.timeline import measure
 from commsched.timeline.compare import Comparison, compare
 from commsched.validate import table
 from commsched.validate.cells import DENSE_SECONDS, Cell, fitting, make_plan
-from commsched.validate.fabrics import Fabric, Shape, fabric
+from commsched.validate.fabrics import SHARED, Fabric, Shape, fabric
 from commsched.validate.table import Row
 
 TABLE = "table.json"
@@ -57,9 +57,11 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
         place = folder / name
         files.make_folder(place)
         with fabric(name, wanted.shape) as found:
-            machine = _machine(found, place / "machine.json", wanted, say)
             for cell in wanted.cells:
                 if cell.fabric == name:
+                    # Cores and memory are shared with who knows whom, and drift; links do not.
+                    of_net = f"{cell.net}." if name == SHARED else ""
+                    machine = _machine(found, place / f"{of_net}machine.json", wanted, say)
                     row = _row(cell, machine, found, place, wanted, rows.get(cell))
                     rows[cell] = row
                     table.write(path, rows.values())
@@ -69,7 +71,7 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
 
 def _machine(found: Fabric, path: Path, wanted: Wanted, say: Say) -> Machine:
     if not path.exists():
-        say(f"calibrating {path.parent.name} ({wanted.seconds:g} s)")
+        say(f"calibrating {path.parent.name}, {path.stem} ({wanted.seconds:g} s)")
         found.run("calibrate", "-o", str(path), "--seconds", str(wanted.seconds))
     return machine_file.read(path)
 
