@@ -127,9 +127,11 @@ class Hashed:
             return rate.fixed + self._raw / self.parts * rate.encode
 
         def give_seconds(device: Device) -> float:
-            rate = CODECS["bitmap" if self.bits else "coo"].rate(device)
-            received = self.parts * (rate.fixed + float(self._pulled().mean()) * rate.add)
-            return received + self._raw / device.bandwidth
+            lists = CODECS["coo"].rate(device)
+            filled = float(self._filled(self.merged * self.parts).mean())
+            placed = self.parts * (lists.fixed + 8.0 * filled * lists.add)
+            whole = CODECS["bitmap"].rate(device).decode if self.bits else 1 / device.bandwidth
+            return placed + self._raw * whole
 
         return Phase(
             name="pull",
