@@ -1,7 +1,7 @@
 """How fast the codecs are on one core, beside a copy in memory that is measured between them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from commsched.codecs import CODECS, Array, Codec, State
 from commsched.errors import CommschedError
 from commsched.ir import Sparsity
+from commsched.kernels.compiled import compiled
 from commsched.kernels.hashing import grouped
 from commsched.kernels.select import above, threshold_of
 
@@ -50,16 +51,18 @@ class CodecRow(NamedTuple):
     asked: float | None  # GB/s of gradient
 
 
-def rows(names: list[str] | None, numel: int, repeats: int) -> Iterator[CodecRow]:
-    """One row per codec; what is written must come back, so a codec that errs is found here."""
+def chosen(names: list[str] | None) -> list[str]:
+    """The codecs to measure: those given, every listed one, or those with a rate to keep."""
+    if names == ["all"]:
+        return [*CODECS, PARTITION]
+    return [name if name == PARTITION else CODECS[name].name for name in names or ASKED]
+
+
+def row(name: str, numel: int, repeats: int) -> CodecRow:
+    """Measure one codec, or Zen's partition of indices."""
     if numel < 1 or repeats < 1:
         raise CommschedError(f"--numel and --repeats must be at least 1, got {numel}, {repeats}")
-    chosen = list(CODECS) if names == ["all"] else names or list(ASKED)
-    for name in chosen:
-        if name != PARTITION:
-            CODECS[name]  # a wrong name is refused before anything is measured
-    for name in chosen:
-        yield _partition(numel, repeats) if name == PARTITION else _row(name, numel, repeats)
+    return _partition(numel, repeats) if name == PARTITION else _codec(name, numel, repeats)
 
 
 def gigabytes(timing: Timing | None, numel: int) -> float | None:
@@ -67,7 +70,7 @@ def gigabytes(timing: Timing | None, numel: int) -> float | None:
     return None if timing is None else 4e-9 * numel / timing.median
 
 
-def _row(name: str, numel: int, repeats: int) -> CodecRow:
+def _codec(name: str, numel: int, repeats: int) -> CodecRow:
     codec = CODECS[name]
     values, out = _gradient(codec, numel), np.zeros(numel, np.float32)
     state: State = {"seed": 0, "step": 0, "rank": 0, "name": "bench"}
@@ -83,7 +86,7 @@ def _row(name: str, numel: int, repeats: int) -> CodecRow:
         repeats,
     )
     return CodecRow(
-        name, numel, _device(), encode, add, decode, packet.nbytes, copy, ASKED.get(name)
+        name, numel, _device(numel), encode, add, decode, packet.nbytes, copy, ASKED.get(name)
     )
 
 
@@ -94,7 +97,7 @@ def _partition(numel: int, repeats: int) -> CodecRow:
     work = (lambda: np.copyto(out, values), lambda: grouped(index, PARTS))
     copy, encode = _timed(work, repeats)
     return CodecRow(
-        PARTITION, numel, _device(), encode, None, None, 4 * len(index), copy, ASKED[PARTITION]
+        PARTITION, numel, "cpu", encode, None, None, 4 * len(index), copy, ASKED[PARTITION]
     )
 
 
@@ -127,5 +130,6 @@ def _normal(numel: int) -> Array:
     return np.random.default_rng(0).standard_normal(numel, np.float32)
 
 
-def _device() -> str:
-    return "cpu"
+def _device(numel: int) -> str:
+    """What works on a gradient of that length."""
+    return "cpu" if compiled(np.empty(numel, np.float32)) is None else "cpu, compiled"

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -173,17 +172,16 @@ def sparse(args: argparse.Namespace) -> None:
 
 def codecs(args: argparse.Namespace) -> None:
     """Encode, add and decode of codecs, on one core, without mpiexec."""
+    from tqdm import tqdm
+
     from commsched.bench import codecs as coding
 
-    numel, repeats = args.numel, args.repeats
-    found = []
-    for row in coding.rows(
-        args.codec,
-        coding.NUMEL if numel is None else numel,
-        coding.REPEATS if repeats is None else repeats,
-    ):
-        found.append(row)
-        print(f"{len(found)}: {row.codec}", file=sys.stderr, end="\r", flush=True)
+    names = coding.chosen(args.codec)
+    numel = coding.NUMEL if args.numel is None else args.numel
+    repeats = coding.REPEATS if args.repeats is None else args.repeats
+    # disable=None: on a terminal only
+    bar = tqdm(names, unit="codec", desc="codecs", disable=None, leave=False)
+    found = [coding.row(name, numel, repeats) for name in bar]
     if args.json:
         print(json.dumps([_codec_json(row) for row in found], indent=1))
         return

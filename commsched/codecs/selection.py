@@ -59,11 +59,14 @@ class Selection(Indexed):
         return made
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        index = self.select(values, state, start)
-        if not np.isfinite(values[index]).all():
+        chosen = self.select(values, state, start)
+        kept = values.take(chosen)
+        if not np.isfinite(kept).all():
             return np.array([TAG, BROKEN, 0], np.int64).view(np.uint8)
-        part, index = self._index.encode(index, len(values), run_key(state, start))
-        body = self._value.encode(values[index], state, start).view(np.uint8)
+        part, index = self._index.encode(chosen, len(values), run_key(state, start))
+        if index is not chosen:  # the index code added some
+            kept = values.take(index)
+        body = self._value.encode(kept, state, start).view(np.uint8)
         head = np.array([TAG, len(index), len(part)], np.int64).view(np.uint8)
         return np.concatenate([head, part, body])
 

@@ -6,8 +6,8 @@ from commsched.codecs import CODECS
 from commsched.codecs import parameters as read
 from commsched.codecs.base import Array
 from commsched.codecs.blockwise import Blockwise
-from commsched.kernels.steps import Steps
 from commsched.kernels import bits
+from commsched.kernels.steps import Steps
 
 
 class Sign(Blockwise):

@@ -76,6 +76,21 @@ def numbers(values: Array, low: Array, inverse: Array, lift: Any, noise: Array, 
                 out[row, i] = np.uint8(np.int32(fine + lift) >> np.int32(16))
 
 
+# --- For `select.above`. ---
+
+
+@kernel
+def positions(packed: Array, out: Array) -> None:
+    """Write where bits are set, the lowest bit first: `out` has one place more than there are."""
+    place = 0
+    for i in range(len(packed)):
+        byte = packed[i]
+        if byte:
+            for bit in range(8):
+                out[place] = 8 * i + bit
+                place += (byte >> bit) & 1
+
+
 # --- Twins of `half`. ---
 
 LEAST_HALF = np.uint32(0x38800000)  # 2**-14
