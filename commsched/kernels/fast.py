@@ -6,6 +6,7 @@ where that cannot be written.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numba
@@ -26,11 +27,12 @@ INFINITE = np.uint32(0x7F800000)
 
 def kernel(function: Function) -> Function:
     """Compile at the first call for each kind of array, without the interpreter's lock."""
+    jit: Any = partial(numba.njit, nogil=True, error_model="numpy")
     made: Function
     try:
-        made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        made = jit(cache=True)(function)
     except RuntimeError:  # nowhere to keep compiled code
-        made = numba.njit(nogil=True, error_model="numpy")(function)
+        made = jit()(function)
     return made
 
 
