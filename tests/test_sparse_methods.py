@@ -159,6 +159,7 @@ def formula(law: Sparsity, ranks: int) -> dict[str, float]:
         "all-gather+coo": 2 * (n - 1) * d * M,
         "balanced": share * (dn / d + 1) * 2 * M * d,
         "doubling+coo": sum(float(law.after(2**i)) / d * 2 * M * d for i in doublings),
+        "centralised": sum(float(law.after(2**i)) * 2 * M for i in doublings),
         "zen": share * (2 * d + min(dn + 1 / 32, 2 * dn)) * M,
     }
 
