@@ -5,63 +5,21 @@ by a silent copy to the host. Numbers are read where they are aligned only. What
 parameter for is refused, too. Memory of a device and its speed it does not stand for.
 """
 
+import re
 import sys
 from typing import Any
 
 import numpy as np
 
-SAME = [
-    "abs",
-    "amax",
-    "amin",
-    "append",
-    "arange",
-    "argsort",
-    "bincount",
-    "clip",
-    "concatenate",
-    "copyto",
-    "count_nonzero",
-    "diff",
-    "empty",
-    "empty_like",
-    "flatnonzero",
-    "isin",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "packbits",
-    "partition",
-    "repeat",
-    "searchsorted",
-    "sort",
-    "split",
-    "stack",
-    "sum",
-    "unpackbits",
-    "where",
-    "zeros",
-    "zeros_like",
-]
-METHODS = [
-    "all",
-    "any",
-    "argsort",
-    "astype",
-    "copy",
-    "fill",
-    "item",
-    "max",
-    "mean",
-    "min",
-    "nonzero",
-    "reshape",
-    "sum",
-    "take",
-    "tolist",
-]
+SAME = re.findall(
+    r"\w+",
+    """abs amax amin append arange argsort bincount clip concatenate copyto count_nonzero diff empty
+    empty_like flatnonzero isin max maximum mean min minimum packbits partition repeat searchsorted
+    sort split stack sum unpackbits where zeros zeros_like""",
+)
+METHODS = re.findall(
+    r"\w+", "all any argsort astype copy fill item max mean min nonzero reshape sum take tolist"
+)
 FIELDS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 
 
