@@ -21,6 +21,7 @@ floats = st.lists(
     st.one_of(st.floats(width=32), st.floats(width=16), st.floats(-(2.0**-13), 2.0**-13, width=32)),
     max_size=90,
 )
+seeds = st.integers(0, 9)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,13 @@ def test_steps_are_the_same(switched, key, rows, width):
 
     with np.errstate(invalid="ignore"):
         same_bits(*switched(numbers))
+
+
+@given(numel=st.integers(4000, 20000), threshold=st.sampled_from([0.0, 0.5, 3.0, 9.0]), seed=seeds)
+def test_the_largest_of_many_are_the_same(switched, numel, threshold, seed):
+    values = np.random.default_rng(seed).standard_normal(numel).astype(np.float32)
+    values[seed] = np.nan
+    same_bits(*switched(lambda: select.above(values, threshold)))
 
 
 @given(values=floats, threshold=st.sampled_from([0.0, 1e-6, 0.5, 3.0, np.inf]))

@@ -78,19 +78,46 @@ def numbers(values: Array, low: Array, inverse: Array, lift: Any, noise: Array, 
                 out[row, i] = np.uint8(np.int32(fine + lift) >> np.int32(16))
 
 
-# --- For `select.above`. ---
+# --- Twin of `select.above`. ---
+
+WORD = 64  # elements whose comparisons make one word of bits
+PAGE = 4096  # elements whose words are made before they are read
+# A bit alone times this number has another 6 highest bits for each place. Source: Leiserson, Prokop
+# & Randall, "Using de Bruijn sequences to index a 1 in a computer word", MIT, 1998.
+BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+PLACE = np.zeros(WORD, np.int64)
+for _place in range(WORD):
+    PLACE[(int(BRUIJN) << _place) % 2**64 >> 58] = _place
+LARGE = np.int32(0x7FFFFFFF)
+UNIT = np.uint64(1)
+TOP = np.uint64(58)
 
 
 @kernel
-def positions(packed: Array, out: Array) -> None:
-    """Write where bits are set, the lowest bit first: `out` has one place more than there are."""
-    place = 0
-    for i in range(len(packed)):
-        byte = packed[i]
-        if byte:
-            for bit in range(8):
-                out[place] = 8 * i + bit
-                place += (byte >> bit) & 1
+def above(words: Array, least: Any, start: int, out: Array) -> int:
+    """Write `start` + the places of (n,) int32 magnitudes from `least` on: how many there are."""
+    count, whole = 0, len(words) // PAGE * PAGE
+    hits = np.empty(PAGE // WORD, np.uint64)
+    for page in range(0, whole, PAGE):
+        for group in range(PAGE // WORD):
+            bits = np.uint64(0)
+            for i in range(WORD):
+                hit = np.int32(words[page + WORD * group + i] & LARGE) >= least
+                bits |= np.uint64(hit) << np.uint64(i)
+            hits[group] = bits
+        for group in range(PAGE // WORD):
+            bits = hits[group]
+            while bits:
+                alone = bits & (~bits + UNIT)
+                place = PLACE[np.uint64(alone * BRUIJN) >> TOP]
+                out[count] = start + page + WORD * group + place
+                count += 1
+                bits ^= alone
+    for i in range(whole, len(words)):
+        if np.int32(words[i] & LARGE) >= least:
+            out[count] = start + i
+            count += 1
+    return count
 
 
 # --- Twins of `half`. ---

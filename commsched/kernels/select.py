@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from commsched.kernels import bits
 from commsched.kernels.compiled import compiled
 from commsched.kernels.modules import Array, module_of
 from commsched.kernels.random import Dither
@@ -24,26 +23,20 @@ def above(values: Array, threshold: float) -> Array:
     least = np.maximum(np.float32(threshold), TINY).view(np.int32)
     words, size = values.view(np.int32), min(CHUNK, len(values))
     word, hit = module.empty(size, np.int32), module.empty(size, np.bool_)
+    place = np.empty(0 if fast is None else size, np.int64)
     found = []
     for at in range(0, len(values), CHUNK):
         part = words[at : at + CHUNK]
+        if fast is not None:
+            found.append(place[: fast.above(part, least, at, place)].copy())
+            continue
         here, mask = word[: len(part)], hit[: len(part)]
         np.bitwise_and(part, MAGNITUDE, out=here)
         np.greater_equal(here, least, out=mask)
-        if fast is not None:
-            found.append(bits.pack_flags(mask))
-            continue
         index = module.flatnonzero(mask)
         index += at
         found.append(index)
-    if not found:
-        return module.zeros(0, np.int64)
-    joined = module.concatenate(found)
-    if fast is None:
-        return joined
-    out = np.empty(bits.count_bits(joined) + 1, np.int64)
-    fast.positions(joined, out)
-    return out[:-1]
+    return module.concatenate(found) if found else module.zeros(0, np.int64)
 
 
 def threshold_of(values: Array, count: int) -> float:
