@@ -79,6 +79,33 @@ def test_regions_hold_as_many_of_the_largest_and_serve_64_steps():
     assert seen[0][3] < 500  # three quarters of the largest lie there
 
 
+def test_sums_that_crowd_in_one_region_are_dealt_out_before_they_go_to_all():
+    """Regions are those of step 0; then all that is large lies in the last one."""
+    rng = np.random.default_rng(3)
+    method, shape, pulled = METHODS["ok-topk:0.05"], (1, 4), {}
+    states = fresh_states([np.zeros(4000, np.float32) for _ in range(4)])
+    for step, large in ((0, 4000), (1, 400)):
+        grads = [rng.standard_normal(4000).astype(np.float32) for _ in range(4)]
+        for state, values in zip(states, grads, strict=True):
+            values[: 4000 - large] *= 1e-3
+            values[4000 - large :] *= 1 + 9 * step
+            state.get("lost", values[:0])[:] = 0
+            state["gradient"][:] = values
+            state["step"] = step
+        decided = run_method(method, spec(4000), group(*shape), states)["balance"]
+        pulled[step] = [len(state["ok kept"].index) for state in states]
+        assert_equal_bits(states)
+        sent = np.flatnonzero(states[0]["result"])
+        assert sum(pulled[step]) == len(sent)
+        if step:
+            assert decided > 2 * 200 / 4
+            assert decided == len(sent)  # one rank had them all
+            assert (sent >= 3600).all()
+            assert max(pulled[step]) - min(pulled[step]) <= 1
+        else:
+            assert decided == max(pulled[step]) <= 2 * 200 / 4
+
+
 def test_bytes_are_what_the_papers_say():
     numel, share = 2**20, 0.01
     spread, k = BucketSpec.uniform(numel), np.ceil(0.01 * 2**20)

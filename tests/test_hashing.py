@@ -38,23 +38,39 @@ def test_the_parts_of_consecutive_pieces_are_the_parts_of_the_whole(monkeypatch)
     assert whole.ends == pieces.ends
 
 
+def clustered(numel: int, rng: np.random.Generator) -> np.ndarray:
+    """Runs of 256 elements, as rows of an embedding are, all in the first eighth: ascending."""
+    rows = rng.choice(numel // 8 // 256, numel // 50 // 256, replace=False)
+    return np.sort((rows[:, None] * 256 + np.arange(256)).ravel())
+
+
+DRAWN = {
+    "uniform": Sparsity(law="uniform", density=0.02).support,
+    "zipf": Sparsity(law="zipf", density=0.02, rows=2**14).support,
+    "clustered": clustered,
+}
+
+
 @pytest.mark.parametrize("parts", [2, 8, 16, 64])
-@pytest.mark.parametrize(
-    "law",
-    [
-        Sparsity(law="uniform", density=0.02),
-        Sparsity(law="zipf", density=0.02, rows=2**14),
-    ],
-    ids=lambda law: law.law,
-)
-def test_parts_of_drawn_supports_are_balanced_within_a_tenth(law, parts):
+@pytest.mark.parametrize("kind", DRAWN)
+def test_parts_of_drawn_supports_are_balanced_within_a_tenth(kind, parts):
     numel = 2**22
-    support = law.support(numel, np.random.default_rng(5))
+    support = DRAWN[kind](numel, np.random.default_rng(5))
     counts = np.diff(grouped(support, parts).ends)
     assert counts.max() < 1.1 * counts.mean()
     contiguous = np.histogram(support, parts, (0, numel))[0]
-    if law.law == "zipf":
+    if kind != "uniform":
         assert contiguous.max() > 1.5 * contiguous.mean()  # what the hash is for
+
+
+@pytest.mark.parametrize("parts", [2, 8, 16])
+@pytest.mark.parametrize("kind", DRAWN)
+def test_memories_of_hierarchical_hashing_are_filled_within_a_tenth_of_each_other(kind, parts):
+    support = DRAWN[kind](2**22, np.random.default_rng(6))
+    memory = hierarchical(support, parts)
+    counts = np.count_nonzero(memory.parallel, axis=1) + [len(rest) for rest in memory.serial]
+    assert counts.sum() == len(support)
+    assert counts.max() < 1.1 * counts.mean()
 
 
 @given(numel=st.integers(0, 500), parts=st.integers(1, 9))

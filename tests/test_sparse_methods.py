@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from commsched.codecs import CODECS
 from commsched.cost.price import Price, price
 from commsched.ir import Sparsity
+from commsched.kernels.merge import listed
 from commsched.machine import CodecRate, Device, Link, Machine
 from commsched.machine.model import placement
 from commsched.methods import METHODS, Choice, Method, find_method, hold
 from commsched.plan import BucketSpec
-from commsched.run.lockstep import AGREE, exchange, fresh_states
-from tests.supports import group
+from commsched.run.lockstep import AGREE, exchange, fresh_states, run_method
+from tests.supports import SUPPORTS, gradients, group
 
 FREE = CodecRate(encode=0.0, add=0.0, decode=0.0)
 WIRE = Link(latency=0.0, overhead=0.0, per_byte=1e-9, source="test")
@@ -159,6 +160,7 @@ def formula(law: Sparsity, ranks: int) -> dict[str, float]:
         "all-gather+coo": 2 * (n - 1) * d * M,
         "balanced": share * (dn / d + 1) * 2 * M * d,
         "doubling+coo": sum(float(law.after(2**i)) / d * 2 * M * d for i in doublings),
+        "centralised": sum(float(law.after(2**i)) * 2 * M for i in doublings),
         "zen": share * (2 * d + min(dn + 1 / 32, 2 * dn)) * M,
     }
 
@@ -299,3 +301,34 @@ def test_a_planner_sees_the_two_crossovers_of_gathered_lists_in_the_price_comman
         rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[3:]]
         winners.append(rows.index("all-gather+coo") < rows.index("ring+dense"))
     assert winners == [True, False]
+
+
+# --- Hierarchical centralisation: whole lists, merged by pairs. ---
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (5, 1), (2, 3), (2, 4)], ids=str)
+@pytest.mark.parametrize("kind", SUPPORTS)
+def test_lists_are_centralised_from_lists_to_lists(shape, kind):
+    method, ranks = METHODS["centralised"], shape[0] * shape[1]
+    grads = gradients(kind, ranks, 700)
+    states = fresh_states([np.full(700, np.nan, np.float32) for _ in grads])
+    for state, values in zip(states, grads, strict=True):
+        state["list"] = listed(values)
+    run_method(method, of(RANDOM["uniform"], 700), group(*shape), states)
+    total = np.sum(grads, axis=0)
+    for state in states:
+        np.testing.assert_array_equal(state["list"].index, np.flatnonzero(total))
+        np.testing.assert_array_equal(state["list"].values, total[total != 0])
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (5, 1), (2, 3), (2, 4)], ids=str)
+def test_centralised_lists_are_what_recursive_doubling_sends(shape):
+    ranks, found = shape[0] * shape[1], []
+    law = RANDOM["uniform"]
+    for name in ("centralised", "doubling+coo"):
+        grads = np.zeros((ranks, 4000), np.float32)
+        for rank, values in enumerate(grads):
+            values[law.support(4000, np.random.default_rng(rank))] = rank + 1
+        states = fresh_states(list(grads))
+        found.append(sent(find_method(name), of(law, 4000), group(*shape), states))
+    np.testing.assert_array_equal(*found)

@@ -9,11 +9,13 @@ from commsched.cli.table import table
 from commsched.units import nbytes, seconds
 
 if TYPE_CHECKING:
+    from commsched.bench.codecs import CodecRow
     from commsched.bench.row import Row
 
 EXAMPLE = """example:
   commsched bench simulator
   commsched bench planner
+  commsched bench codecs --codec quant:8 --codec topk:0.01
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
@@ -24,14 +26,24 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Declare the command."""
     p = commands.add_parser(
         "bench",
-        help="rates of the simulator and the planner; under mpiexec, exchanges and overlap",
+        help="rates of simulator, planner and codecs; under mpiexec, exchanges and overlap",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=", ".join(sorted(BENCHES)))
     p.add_argument("--json", action="store_true", help="the same as JSON")
+    both = p.add_argument_group("of bench sparse and bench codecs")
+    both.add_argument(
+        "--numel", type=int, metavar="N", help="float32 elements; default: 8388608, 16777216"
+    )
+    both.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
+    p.add_argument_group("of bench codecs").add_argument(
+        "--codec",
+        action="append",
+        metavar="NAME",
+        help="again for more; all: every listed one; default: those with a rate to keep",
+    )
     sparse_only = p.add_argument_group("of bench sparse")
-    sparse_only.add_argument("--numel", type=int, help="float32 elements; default: 8388608")
     sparse_only.add_argument(
         "--density",
         type=float,
@@ -42,7 +54,6 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     sparse_only.add_argument(
         "--method", action="append", metavar="NAME", help="again for more; default: the best"
     )
-    sparse_only.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
     p.add_argument(
         "--timeout",
         type=float,
@@ -159,7 +170,66 @@ def sparse(args: argparse.Namespace) -> None:
     print(table(header, list(runtime.rows(cells)), set(range(len(header))) - {2}))
 
 
+def codecs(args: argparse.Namespace) -> None:
+    """Encode, add and decode of codecs, on one core, without mpiexec."""
+    from tqdm import tqdm
+
+    from commsched.bench import codecs as coding
+
+    names = coding.chosen(args.codec)
+    numel = coding.NUMEL if args.numel is None else args.numel
+    repeats = coding.REPEATS if args.repeats is None else args.repeats
+    # disable=None: on a terminal only
+    bar = tqdm(names, unit="codec", desc="codecs", disable=None, leave=False)
+    found = [coding.row(name, numel, repeats) for name in bar]
+    if args.json:
+        print(json.dumps([_codec_json(row) for row in found], indent=1))
+        return
+    header = ("codec", "size", "device", "encode", "spread", "add", "decode", "wire", "of copy")
+    print("GB of gradient per second, medians; spread: of encode, slowest to fastest repeat")
+    cells = [_codec_cells(row) for row in found]
+    print(table((*header, "asked"), cells, set(range(3, 10)) | {1}))
+
+
+def _codec_cells(row: "CodecRow") -> tuple[str, ...]:
+    from commsched.bench.codecs import gigabytes
+
+    size = 4e-9 * row.numel
+    encode, add, decode = (
+        "-" if rate is None else f"{rate:.2f}"
+        for rate in (gigabytes(each, row.numel) for each in (row.encode, row.add, row.decode))
+    )
+    return (
+        row.codec,
+        nbytes(4 * row.numel),
+        row.device,
+        encode,
+        f"{size / row.encode.most:.2f}-{size / row.encode.least:.2f}",
+        add,
+        decode,
+        nbytes(row.nbytes),
+        f"{row.copy.median / row.encode.median:.2f}",
+        "-" if row.asked is None else f"{row.asked:g}",
+    )
+
+
+def _codec_json(row: "CodecRow") -> dict[str, object]:
+    """Seconds as measured, and the rates that the table shows."""
+    from commsched.bench.codecs import Timing, gigabytes
+
+    plain = {
+        key: value._asdict() if isinstance(value, Timing) else value
+        for key, value in row._asdict().items()
+    }
+    rates = {
+        f"{key}_GBps": gigabytes(getattr(row, key), row.numel)
+        for key in ("encode", "add", "decode", "copy")
+    }
+    return {**plain, **rates}
+
+
 BENCHES = {
+    "codecs": codecs,
     "simulator": simulator,
     "all-reduce": all_reduce,
     "overlap": overlap,

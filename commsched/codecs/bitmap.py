@@ -7,6 +7,7 @@ from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack_flags, packed_bytes
+from commsched.kernels.modules import numbers
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x50_41_4D_42  # "BMAP"
@@ -32,9 +33,9 @@ class Bitmap(Indexed):
         flags = values != 0
         index = np.flatnonzero(flags)
         size = packed_bytes(len(values))
-        packet = fresh(TAG, len(index), size + 4 * len(index))
+        packet = fresh(TAG, len(index), size + 4 * len(index), values)
         packet[HEADER : HEADER + size] = pack_flags(flags)
-        packet[HEADER + size :].view(np.float32)[:] = values.take(index)
+        packet[HEADER + size :] = values.take(index).view(np.uint8)
         return packet
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
@@ -48,7 +49,7 @@ class Bitmap(Indexed):
         what = f"a bitmap of {numel} elements"
         count, end = count_of(packet, TAG, numel, what), HEADER + packed_bytes(numel)
         require(len(packet) == end + 4 * count, packet, what)
-        return flagged(packet, HEADER, numel, count, what), packet[end:].view(np.float32)
+        return flagged(packet, HEADER, numel, count, what), numbers(packet[end:], np.float32)
 
 
 CODECS.add("bitmap")(Bitmap())

@@ -6,6 +6,7 @@ from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack_flags, packed_bytes
+from commsched.kernels.modules import module_of, numbers
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x4B_43_4C_42  # "BLCK"
@@ -37,15 +38,15 @@ class Block(Codec):
         kept = ids[: np.searchsorted(ids, whole)]
         tail = len(values) % BLOCK if len(kept) < len(ids) else 0
         index = _index_bytes(len(ids), blocks)
-        packet = fresh(TAG, len(ids), index + 4 * (BLOCK * len(kept) + tail))
+        packet = fresh(TAG, len(ids), index + 4 * (BLOCK * len(kept) + tail), values)
         if index == packed_bytes(blocks):
             packet[HEADER : HEADER + index] = pack_flags(flags)
         else:
             packet[HEADER : HEADER + index].view(np.int32)[:] = ids
-        body = packet[HEADER + index :].view(np.float32)
         rows = values[: BLOCK * whole].reshape(-1, BLOCK)
-        body[: BLOCK * len(kept)].reshape(-1, BLOCK)[:] = rows[kept]
-        body[BLOCK * len(kept) :] = values[len(values) - tail :]
+        end = HEADER + index + 4 * BLOCK * len(kept)
+        packet[HEADER + index : end] = rows[kept].reshape(-1).view(np.uint8)
+        packet[end:] = values[len(values) - tail :].view(np.uint8)
         return packet
 
     def decode(self, packet: Array, out: Array) -> None:
@@ -93,7 +94,7 @@ class Block(Codec):
         kept = int(np.searchsorted(ids, numel // BLOCK))
         tail = numel % BLOCK if kept < count else 0
         require(len(packet) == HEADER + index + 4 * (BLOCK * kept + tail), packet, what)
-        values = packet[HEADER + index :].view(np.float32)
+        values = numbers(packet[HEADER + index :], np.float32)
         return ids[:kept], values[: BLOCK * kept].reshape(-1, BLOCK), values[BLOCK * kept :]
 
 
@@ -105,7 +106,7 @@ def _hit(values: Array) -> Array:
     """Which blocks hold a non-zero, the last one maybe short: (blocks,) bool."""
     numel = len(values)
     whole = numel // BLOCK
-    found = np.empty(-(-numel // BLOCK), np.bool_)
+    found = module_of(values).empty(-(-numel // BLOCK), np.bool_)
     for first in range(0, whole * BLOCK, CHUNK):
         chunk = values[first : min(first + CHUNK, whole * BLOCK)] != 0
         words = chunk.view(np.uint64).reshape(-1, BLOCK // 8)

@@ -9,11 +9,11 @@ from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import bits
 from commsched.kernels.modules import module_of
-from commsched.kernels.random import Dither, run_key
+from commsched.kernels.random import run_key
+from commsched.kernels.steps import UNITS, Steps
 from commsched.plan.bucket import BucketSpec
 
 CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
-HALF = 65536  # rounding at random: a 16-bit number is added below the point
 LARGEST = float(np.finfo(np.float32).max)
 ABOVE = 1.0 + 2.0**-20  # scales are this much larger, so that no rounding leads beyond the codes
 
@@ -31,14 +31,12 @@ class Blockwise(Codec):
     block = 512  # values that share scales, a multiple of 8 and a divisor of CHUNK
     columns = 1  # scales of a block
     bits: int
-    dithers = False  # rounds at random
+    stepped = False  # rounds to steps
+    dithers = False  # at random
 
     @abstractmethod
-    def code(self, values: Array, dither: Array | None) -> tuple[Array, Array]:
-        """(rows, width) float32 -> scales (rows, columns) float32 and codes (rows, width).
-
-        `dither` is (rows, width) int32 in [0, 65536), or None.
-        """
+    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
+        """(rows, width) float32 -> scales (rows, columns) float32 and codes (rows, width)."""
 
     @abstractmethod
     def value(self, codes: Array, scales: Array, out: Array) -> None:
@@ -47,16 +45,11 @@ class Blockwise(Codec):
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         packet = self._empty(values, len(values))
         scales, codes = self._split(packet, len(values))
-        chunk = min(CHUNK, len(values))
-        noise = Dither(run_key(state, start), chunk, values) if self.dithers else None
-        drawn = module_of(values).empty(chunk, np.int32) if noise else None
+        key = run_key(state, start) if self.dithers else None
+        steps = Steps(key, min(CHUNK, len(values)), values) if self.stepped else None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for row, first, stop, width in self._pieces(len(values)):
-                shape = (-1, width)
-                dither = None
-                if noise is not None and drawn is not None:
-                    dither = noise.next(drawn[: stop - first]).reshape(shape)
-                scale, code = self.code(values[first:stop].reshape(shape), dither)
+                scale, code = self.code(values[first:stop].reshape((-1, width)), steps)
                 scales[row : row + len(scale)] = scale
                 packed = bits.pack(code.reshape(-1), self.bits)
                 at = first * self.bits // 8
@@ -117,21 +110,20 @@ class Levels(Blockwise):
     """
 
     unbiased = True
+    stepped = True
     dithers = True
     levels: int
 
-    def code(self, values: Array, dither: Array | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
+        assert steps is not None
         high, low = values.max(axis=1, keepdims=True), values.min(axis=1, keepdims=True)
-        scale = np.maximum(np.abs(high), np.abs(low)).astype(np.float64)
-        scale = np.where(np.isfinite(scale), np.minimum(scale * ABOVE, LARGEST), np.nan)
+        scale = np.maximum(np.abs(high), np.abs(low)).astype(np.float64) * ABOVE
+        scale = np.where(np.isfinite(scale), scale, np.nan)
         # Below this, which is nothing to a gradient, the block counts as zero.
-        step = np.where(scale < 2.0**-100, np.inf, scale) / (HALF * self.levels)
-        fine = (values * (1.0 / step).astype(np.float32)).astype(np.int32)
-        fine += dither
-        fine += np.int32(HALF * self.levels)
-        fine >>= np.int32(16)
-        codes = np.clip(fine, 0, 2 * self.levels, out=fine)
-        return scale.astype(np.float32), codes.astype(np.uint8)
+        step = np.where(scale < 2.0**-100, np.inf, scale) / (UNITS * self.levels)
+        inverse = (1.0 / step).astype(np.float32)
+        codes = steps.numbers(values, np.zeros_like(inverse), inverse, UNITS * self.levels)
+        return np.minimum(scale, LARGEST).astype(np.float32), codes
 
     def value(self, codes: Array, scales: Array, out: Array) -> None:
         unit = scales / np.float32(self.levels)

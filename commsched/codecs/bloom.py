@@ -7,6 +7,7 @@ import numpy as np
 from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Floats
 from commsched.codecs.index import INDEX_CODES, IndexCode
+from commsched.codecs.packet import header
 from commsched.errors import CommschedError
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import hashes
@@ -55,8 +56,7 @@ class Bloom(IndexCode):
         for number in range(self._hashes):
             table[self._places(index, number, size)] = 1
         found = self._found(table, len(index), numel, key)
-        words = np.array([size, len(found), len(index), key], np.uint64)
-        head = module.asarray(words.view(np.uint8))
+        head = header((size, len(found), len(index), key), index)
         return module.concatenate([head, module.packbits(table, bitorder="little")]), found
 
     def decode(self, part: Array, numel: int) -> Array:

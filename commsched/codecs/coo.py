@@ -5,10 +5,10 @@ import numpy as np
 from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
+from commsched.codecs.packet import HEADER, fresh
 from commsched.errors import CommschedError
 from commsched.plan.bucket import BucketSpec
 
-HEADER = 16  # B: the format's tag and the number of non-zeros, two little-endian 64-bit words
 TAG = 0x00_4F_4F_43  # "COO"
 
 
@@ -51,8 +51,7 @@ class Coo(Indexed):
 
 def pack(index: Array, values: Array) -> Array:
     """The packet of ascending indices and their values, (nnz,) each."""
-    packet = np.empty(HEADER + 8 * len(index), np.uint8)
-    packet[:HEADER].view(np.int64)[:] = (TAG, len(index))
+    packet = fresh(TAG, len(index), 8 * len(index), values)
     body = packet[HEADER:]
     body[: 4 * len(index)].view(np.int32)[:] = index
     body[4 * len(index) :].view(np.float32)[:] = values

@@ -7,6 +7,7 @@ from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
+from commsched.kernels.modules import module_of, numbers
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x53_41_49_4C_45  # "ELIAS"
@@ -56,27 +57,28 @@ def pack_list(index: Array, values: Array, numel: int) -> Array:
     """The packet of ascending indices below `numel` and their values, (m,) each."""
     count = len(index)
     way, size = _way(numel, count)
+    module = module_of(values)
     if way == "dense":
-        packet = fresh(TAG, count, 4 * numel)
+        packet = fresh(TAG, count, 4 * numel, values)
         body = packet[HEADER:].view(np.float32)
         if count < numel:
             body.fill(0)
         body[index] = values
         return packet
-    packet = fresh(TAG, count, size + 4 * count)
+    packet = fresh(TAG, count, size + 4 * count, values)
     packed = packet[HEADER : HEADER + size]
     if way == "bitmap":
-        flags = np.zeros(numel, np.bool_)
+        flags = module.zeros(numel, np.bool_)
         flags[index] = True
         packed[:] = pack_flags(flags)
     elif count:
         width = _width(numel, count)
         low = packed_bytes(count, width)
         packed[:low] = pack(index & ((1 << width) - 1), width)
-        flags = np.zeros(_high_bits(numel, count, width), np.bool_)
-        flags[(index >> width) + np.arange(count)] = True
+        flags = module.zeros(_high_bits(numel, count, width), np.bool_)
+        flags[(index >> width) + module.arange(count)] = True
         packed[low:] = pack_flags(flags)
-    packet[HEADER + size :].view(np.float32)[:] = values
+    packet[HEADER + size :] = values.view(np.uint8)
     return packet
 
 
@@ -89,15 +91,16 @@ def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
         require(len(packet) == HEADER + 4 * numel, packet, what)
         return slice(None), packet[HEADER:].view(np.float32)
     require(len(packet) == HEADER + size + 4 * count, packet, what)
-    values = packet[HEADER + size :].view(np.float32)
+    values = numbers(packet[HEADER + size :], np.float32)
     if way == "bitmap":
         return flagged(packet, HEADER, numel, count, what), values
     if count == 0:
-        return np.zeros(0, np.int64), values
+        return module_of(packet).zeros(0, np.int64), values
     width = _width(numel, count)
     low = packed_bytes(count, width)
     bits = _high_bits(numel, count, width)
-    high = flagged(packet, HEADER + low, bits, count, what) - np.arange(count)
+    high = flagged(packet, HEADER + low, bits, count, what)
+    high -= module_of(packet).arange(count)
     index = high << width
     index |= unpack(packet[HEADER : HEADER + low], count, width)
     require(bool(index[-1] < numel and (index[1:] > index[:-1]).all()), packet, what)

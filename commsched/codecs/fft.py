@@ -50,9 +50,9 @@ class Fft(Codec):
             spectrum = module.fft.rfft(rounded).astype(np.complex64, copy=False)
             size = module.abs(spectrum)
         largest = module.max(size)
-        packet[:SCALE].view(np.float32)[:] = largest
+        packet[:SCALE].view(np.float32)[0] = largest
         if not np.isfinite(largest):
-            packet[:SCALE].view(np.float32)[:] = np.nan
+            packet[:SCALE].view(np.float32)[0] = np.nan
             return packet
         kept = self._strongest(size)
         hit = module.zeros(bins, np.uint8)

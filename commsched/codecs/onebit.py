@@ -5,6 +5,7 @@ import numpy as np
 from commsched.codecs import CODECS
 from commsched.codecs.base import Array
 from commsched.codecs.blockwise import Blockwise
+from commsched.kernels.steps import Steps
 
 
 class OneBit(Blockwise):
@@ -23,7 +24,7 @@ class OneBit(Blockwise):
     add_traffic = 100.0
     decode_traffic = 4.0
 
-    def code(self, values: Array, dither: Array | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
         negative = values < 0
         # |x| + x is twice a positive value, and |x| - x twice a negative one's magnitude.
         total = values.sum(axis=1, dtype=np.float64)

@@ -1,18 +1,28 @@
 """The header of packets that describe themselves, and what all their readers check."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from commsched.codecs.base import Array
 from commsched.errors import CommschedError
 from commsched.kernels.bits import count_bits, packed_bytes, set_bits
+from commsched.kernels.modules import module_of
 
 HEADER = 16  # B: the format's tag and a count, two little-endian 64-bit words
 
 
-def fresh(tag: int, count: int, body: int) -> Array:
-    """A packet with its header written and `body` bytes to fill."""
-    packet = np.empty(HEADER + body, np.uint8)
-    packet[:HEADER].view(np.int64)[:] = (tag, count)
+def header(words: Sequence[int], like: Array) -> Array:
+    """64-bit little-endian words where `like` lies: (8 words,) uint8."""
+    written = np.array([word % 2**64 for word in words], np.uint64).view(np.uint8)
+    found: Array = module_of(like).asarray(written)
+    return found
+
+
+def fresh(tag: int, count: int, body: int, like: Array) -> Array:
+    """A packet where `like` lies, with its header written and `body` bytes to fill."""
+    packet = module_of(like).empty(HEADER + body, np.uint8)
+    packet[:HEADER] = header((tag, count), like)
     return packet
 
 

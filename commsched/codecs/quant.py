@@ -5,7 +5,8 @@ import numpy as np
 from commsched.codecs import CODECS
 from commsched.codecs import parameters as read
 from commsched.codecs.base import Array
-from commsched.codecs.blockwise import ABOVE, HALF, LARGEST, Blockwise
+from commsched.codecs.blockwise import ABOVE, LARGEST, Blockwise
+from commsched.kernels.steps import UNITS, Steps
 
 
 class Quant(Blockwise):
@@ -20,6 +21,7 @@ class Quant(Blockwise):
     standard = "quant:8"
     block = 2048
     columns = 2
+    stepped = True
     encode_traffic = 8.0
     add_traffic = 12.0
     decode_traffic = 4.0
@@ -29,20 +31,19 @@ class Quant(Blockwise):
         self.unbiased = self.dithers = not nearest
         self.bits = width
 
-    def code(self, values: Array, dither: Array | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
+        assert steps is not None
         low = values.min(axis=1, keepdims=True)
         spread = values.max(axis=1, keepdims=True).astype(np.float64) - low
         step = spread * (ABOVE / (2**self.bits - 1))
         step = np.where(np.isfinite(step), step, np.nan)
         # Below this, which is nothing to a gradient, the block counts as constant.
         step[step < 2.0**-100] = 0.0
-        inverse = np.where(step == 0.0, 0.0, HALF / step).astype(np.float32)
-        fine = values * inverse
-        fine -= low * inverse
-        codes = fine.astype(np.int32)
-        codes += np.int32(HALF // 2) if dither is None else dither
-        codes >>= np.int32(16)
-        return np.concatenate([low, step], axis=1), codes.astype(np.uint8)
+        inverse = np.where(step == 0.0, 0.0, UNITS / step)
+        wide = (spread > LARGEST).any()  # half of the spread is within the range of float32
+        given = (values / 2, low / 2, inverse * 2) if wide else (values, low, inverse)
+        codes = steps.numbers(*given[:2], given[2].astype(np.float32))
+        return np.concatenate([low, step], axis=1), codes
 
     def value(self, codes: Array, scales: Array, out: Array) -> None:
         low, step = scales[:, :1], scales[:, 1:]

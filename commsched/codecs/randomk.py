@@ -5,6 +5,7 @@ import numpy as np
 from commsched.codecs import CODECS
 from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.codecs.packet import header
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
 from commsched.kernels.modules import module_of
@@ -42,7 +43,7 @@ class RandomK(Codec):
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         key = run_key(state, 0, common=True)
         words = [TAG if finite(values) else BROKEN, key, start]
-        head = np.array(words, np.uint64).view(np.uint8)
+        head = header(words, values)
         if words[0] == BROKEN:
             return head
         index, scale = self._drawn(key, start, values)
@@ -50,7 +51,7 @@ class RandomK(Codec):
         if self.unbiased:
             with np.errstate(over="ignore"):
                 sent *= scale
-        return np.concatenate([head, sent.view(np.uint8)])
+        return module_of(values).concatenate([head, sent.view(np.uint8)])
 
     def decode(self, packet: Array, out: Array) -> None:
         index, values = self._open(packet, out)

@@ -9,7 +9,9 @@ from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.dense import Dense
 from commsched.codecs.index import IndexCode, Plain
 from commsched.codecs.indexed import Indexed
+from commsched.codecs.packet import header
 from commsched.errors import CommschedError
+from commsched.kernels.modules import module_of, numbers
 from commsched.kernels.random import run_key
 from commsched.plan.bucket import BucketSpec
 
@@ -59,13 +61,16 @@ class Selection(Indexed):
         return made
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        index = self.select(values, state, start)
-        if not np.isfinite(values[index]).all():
-            return np.array([TAG, BROKEN, 0], np.int64).view(np.uint8)
-        part, index = self._index.encode(index, len(values), run_key(state, start))
-        body = self._value.encode(values[index], state, start).view(np.uint8)
-        head = np.array([TAG, len(index), len(part)], np.int64).view(np.uint8)
-        return np.concatenate([head, part, body])
+        chosen = self.select(values, state, start)
+        kept = values.take(chosen)
+        if not np.isfinite(kept).all():
+            return header((TAG, BROKEN, 0), values)
+        part, index = self._index.encode(chosen, len(values), run_key(state, start))
+        if index is not chosen:  # the index code added some
+            kept = values.take(index)
+        body = self._value.encode(kept, state, start).view(np.uint8)
+        head = header((TAG, len(index), len(part)), values)
+        return module_of(values).concatenate([head, part, body])
 
     def subtract(self, packet: Array, values: Array) -> None:
         index, sent = self.open(packet, len(values))
@@ -93,6 +98,6 @@ class Selection(Indexed):
         index = self._index.decode(packet[HEADER : HEADER + size], numel)
         if len(index) != count:
             raise wrong
-        values = np.empty(count, np.float32)
-        self._value.decode(body, values)
+        values = module_of(packet).empty(count, np.float32)
+        self._value.decode(numbers(body, np.uint8), values)
         return index, values

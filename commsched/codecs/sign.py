@@ -7,6 +7,7 @@ from commsched.codecs import parameters as read
 from commsched.codecs.base import Array
 from commsched.codecs.blockwise import Blockwise
 from commsched.kernels import bits
+from commsched.kernels.steps import Steps
 
 
 class Sign(Blockwise):
@@ -31,7 +32,7 @@ class Sign(Blockwise):
         self._votes = way == "vote"
         self.feedback = self.codes_values = not self._votes
 
-    def code(self, values: Array, dither: Array | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
         scale = np.abs(values).mean(axis=1, keepdims=True, dtype=np.float64)
         return np.where(np.isfinite(scale), scale, np.nan), values < 0
 

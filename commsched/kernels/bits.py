@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import Array, module_of, numbers
 
 
 def packed_bytes(count: int, width: int = 1) -> int:
@@ -19,7 +19,8 @@ def pack_flags(flags: Array) -> Array:
 
 def unpack_flags(packed: Array, count: int) -> Array:
     """The first `count` flags again: (count,) uint8, 0 or 1."""
-    return module_of(packed).unpackbits(packed, count=count, bitorder="little")
+    part = packed[: packed_bytes(count)]
+    return module_of(packed).unpackbits(part, bitorder="little")[:count]
 
 
 def set_bits(packed: Array, numel: int) -> Array:
@@ -36,7 +37,7 @@ def set_bits(packed: Array, numel: int) -> Array:
 def count_bits(packed: Array) -> int:
     """Number of bits that are set, those past the last element included."""
     words = len(packed) // 8 * 8
-    many = np.bitwise_count(packed[:words].view(np.uint64)).sum(dtype=np.int64)
+    many = np.bitwise_count(numbers(packed[:words], np.uint64)).sum(dtype=np.int64)
     return int(many + np.bitwise_count(packed[words:]).sum(dtype=np.int64))
 
 

@@ -1,11 +1,13 @@
 """fp32 to 16-bit floats and back, as uint16 words: MPI has no portable half type.
 
 Values are rounded by arithmetic on their words, which NumPy does many at a time, in chunks that the
-cache holds; its own conversion to half takes one at a time.
+cache holds; its own conversion to half takes one at a time. Long runs are rounded by the compiled
+extra where it is installed, to the same words.
 """
 
 import numpy as np
 
+from commsched.kernels.compiled import compiled
 from commsched.kernels.modules import Array, module_of
 
 CHUNK = 1 << 16  # values at a time
@@ -25,6 +27,10 @@ def to_fp16(values: Array) -> Array:
     """
     module = module_of(values)
     out = module.empty(len(values), np.uint16)
+    fast = compiled(values)
+    if fast is not None:
+        fast.to_fp16(values, values.view(np.uint32), out)
+        return out
     size, word = (module.empty(min(CHUNK, len(values)), np.uint32) for _ in range(2))
     for at in range(0, len(values), CHUNK):
         part = values[at : at + CHUNK]
@@ -62,13 +68,20 @@ def _clamped(values: Array) -> Array:
         half = values.astype(np.float16)
     big = np.isinf(half) & np.isfinite(values)
     half[big] = np.copysign(np.float16(65504), values[big])
-    return half.view(np.uint16)
+    words: Array = half.view(np.uint16)
+    broken = np.isnan(values)
+    words[broken] = (words[broken] & np.uint16(SIGN)) | np.uint16(0x7E00)
+    return words
 
 
 def from_fp16(words: Array, out: Array | None = None) -> Array:
     """(n,) uint16 -> (n,) float32, in `out` if there is one."""
     if out is None:
         out = module_of(words).empty(len(words), np.float32)
+    fast = compiled(words)
+    if fast is not None:
+        fast.from_fp16(words, out.view(np.uint32))
+        return out
     out[:] = words.view(np.float16)
     return out
 
@@ -77,6 +90,10 @@ def to_bf16(values: Array) -> Array:
     """Round (n,) float32 to bfloat16, to nearest even: (n,) uint16."""
     module = module_of(values)
     out = module.empty(len(values), np.uint16)
+    fast = compiled(values)
+    if fast is not None:
+        fast.to_bf16(values.view(np.uint32), out)
+        return out
     word = module.empty(min(CHUNK, len(values)), np.uint32)
     for at in range(0, len(values), CHUNK):
         part = values[at : at + CHUNK]

@@ -3,9 +3,25 @@
 import sys
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 Array = Any  # a NumPy or CuPy array
 
 
 def module_of(array: Array) -> Any:
     """The array's own module, so that what is made beside it lies where it lies."""
     return sys.modules[type(array).__module__.partition(".")[0]]
+
+
+def numbers(part: Array, dtype: npt.DTypeLike) -> Array:
+    """Bytes of a packet as numbers: a view; a copy on a device, which reads aligned ones only."""
+    return part.view(dtype) if isinstance(part, np.ndarray) else part.copy().view(dtype)
+
+
+def look_up(table: Array, codes: Array, out: Array) -> None:
+    """Write what a table of 256 numbers says of (n,) uint8 to (n,) `out`."""
+    if isinstance(out, np.ndarray):
+        table.take(codes, out=out, mode="clip")  # without a check of every code
+    else:
+        out[:] = module_of(out).asarray(table)[codes]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commsched.kernels.compiled import compiled
 from commsched.kernels.modules import Array, module_of
 
 Words = npt.NDArray[np.uint64]
@@ -105,8 +106,14 @@ class Dither:
         """Fill `out` (m,) int32 with numbers in [0, 65536): returns it."""
         half = (len(out) + 1) // 2
         assert half <= self._size
+        done = np.uint32(self._done & 0xFFFFFFFF)
+        self._done += half
+        fast = compiled(out)
+        if fast is not None:
+            fast.dither(done, *self._key, out)
+            return out
         word, other = self._word[:half], self._other[:half]
-        np.add(self._counter[:half], np.uint32(self._done & 0xFFFFFFFF), out=word)
+        np.add(self._counter[:half], done, out=word)
         np.bitwise_xor(word, self._key[0], out=word)
         for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
             np.right_shift(word, np.uint32(shift), out=other)
@@ -115,7 +122,6 @@ class Dither:
             np.bitwise_xor(word, self._key[1], out=word)
         np.right_shift(word, np.uint32(16), out=other)
         np.bitwise_xor(word, other, out=word)
-        self._done += half
         words = out.view(np.uint32)
         np.bitwise_and(word, np.uint32(0xFFFF), out=words[:half])
         rest = len(out) - half

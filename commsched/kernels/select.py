@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from commsched.kernels.compiled import compiled
 from commsched.kernels.modules import Array, module_of
 from commsched.kernels.random import Dither
 
@@ -18,13 +19,17 @@ def magnitudes(values: Array) -> Array:
 
 def above(values: Array, threshold: float) -> Array:
     """Ascending indices of |x| >= threshold, of NaN and infinity too, and never of zero."""
-    module = module_of(values)
+    module, fast = module_of(values), compiled(values)
     least = np.maximum(np.float32(threshold), TINY).view(np.int32)
     words, size = values.view(np.int32), min(CHUNK, len(values))
     word, hit = module.empty(size, np.int32), module.empty(size, np.bool_)
+    place = np.empty(0 if fast is None else size, np.int64)
     found = []
     for at in range(0, len(values), CHUNK):
         part = words[at : at + CHUNK]
+        if fast is not None:
+            found.append(place[: fast.above(part, least, at, place)].copy())
+            continue
         here, mask = word[: len(part)], hit[: len(part)]
         np.bitwise_and(part, MAGNITUDE, out=here)
         np.greater_equal(here, least, out=mask)

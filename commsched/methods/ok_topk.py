@@ -1,6 +1,8 @@
 """Ok-Topk: `ok-topk:SHARE`, lists to balanced regions, the largest of their sums to all."""
 
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +14,15 @@ from commsched.kernels import select
 from commsched.kernels.finite import finite
 from commsched.kernels.merge import Listed, merged
 from commsched.machine import Device, Group
-from commsched.methods.base import Method, Phase, copy_seconds
+from commsched.methods.base import Choice, Ends, Method, Phase, copy_seconds
 from commsched.methods.direct import lost_of, route
 from commsched.methods.payload import Payload
 from commsched.methods.table import METHODS
 from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Goal, Schedule
 
 STANDARD = "ok-topk:0.01"
+CROWDED = 2.0  # times the mean, from which on sums are dealt out
 REGIONS = 64  # steps that the regions serve; source: Li & Hoefler, PPoPP 2022
 
 
@@ -27,10 +31,11 @@ class OkTopK(Method):
 
     Local thresholds and the one of the sums serve 32 steps, regions 64: they are chosen so that
     each holds as many of the largest, in the mean of the ranks. A rank keeps whatever of its own
-    is not in the sum that all get. 2 k to 6 k words (p - 1) / p per rank for k = SHARE n, however
-    many ranks there are. Good for many ranks where the largest overlap.
+    is not in the sum that all get. Where a region holds more than twice its part of the largest
+    sums, they are dealt out evenly before they go to all. 2 k to 6 k words (p - 1) / p per rank for
+    k = SHARE n, however many ranks there are. Good for many ranks where the largest overlap.
     Source: Li & Hoefler, "Near-optimal sparse allreduce for distributed deep learning", PPoPP 2022,
-    arXiv 2201.07598; without its second balancing before the last exchange.
+    arXiv 2201.07598.
     """
 
     lossless = False
@@ -42,7 +47,7 @@ class OkTopK(Method):
         assert isinstance(found, TopK)
         self._codec = found
 
-    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
         ranks, numel = group.size, spec.numel
         count = float(np.ceil(self._share * numel))
         rounds = {name: route(name, group) for name in ("all-gather-direct", "all-to-all")}
@@ -94,12 +99,13 @@ class OkTopK(Method):
                 take_seconds=free,
                 give_seconds=copy_seconds(4.0 * count * ranks / RENEW),
             ),
+            _balance(group, count),
             Phase(
                 name="pull",
                 schedule=gather,
                 payload=gathered(8.0 * count / ranks),
                 take=_pull,
-                give=_leave,
+                give=lambda state, packets: _leave(state, packets, numel),
                 take_seconds=copy_seconds(8.0 * count / ranks),
                 give_seconds=copy_seconds(raw),
             ),
@@ -158,23 +164,87 @@ def _give_threshold(state: State, packets: list[Array], count: int) -> None:
         state["ok threshold"] = select.threshold_of(sums, count)
 
 
-def _pull(state: State) -> Array:
+def _chosen(state: State) -> float:
+    """Select the largest of the region's sums: how many there are."""
     index, values = state["ok sum"]
     at = select.above(values, state["ok threshold"])
-    return coo.pack(index.take(at), values.take(at))
+    state["ok kept"] = Listed(index.take(at) + _region(state)[0], values.take(at))
+    return float(len(at))
 
 
-def _leave(state: State, packets: list[Array]) -> None:
+def _balance(group: Group, count: float) -> Choice:
+    """Deal the largest sums out where one rank has too many of them.
+
+    A rank with m of T sends m (p - 1) of them to all; dealt out before, (m + T) (p - 1) / p, which
+    is less for m > T / (p - 1): for more than twice the mean wherever there are 3 ranks or more.
+    """
+    ranks = group.size
+    every = np.arange(ranks, dtype=np.int64)
+    deal = route("all-to-all", group)
+    nothing = Schedule(
+        name="nothing",
+        goal=Goal.ALL_GATHER,
+        ranks=ranks,
+        blocks=ranks,
+        rounds=lambda: iter(()),
+        owner=every,
+    )
+
+    def phase(schedule: Schedule, take: Callable[[State], Array], **more: Any) -> Phase:
+        return Phase(
+            name="balance",
+            schedule=schedule,
+            payload=Payload(
+                codec=CODECS["coo"],
+                sizes=lambda: np.full(1, HEADER + 8.0 * count / ranks**2),
+                repeat=schedule.blocks,
+            ),
+            take=take,
+            take_seconds=lambda device: 0.0,
+            give_seconds=lambda device: 0.0,
+            **more,
+        )
+
+    def then(most: float) -> Phase:
+        if ranks > 2 and most > CROWDED * count / ranks:
+            return phase(deal, _deal, give=_dealt)
+        return phase(
+            nothing,
+            lambda state: np.zeros(0, np.uint8),
+            give=lambda state, packets: None,
+            ends=lambda rank: Ends([rank], [rank]),
+        )
+
+    return Choice(name="balance", vote=_chosen, agree="max", expected=count / ranks, then=then)
+
+
+def _deal(state: State) -> list[Array]:
+    """As many of this rank's sums for each rank, in order."""
+    index, values = state["ok kept"]
+    ends = (np.arange(state["ranks"] + 1) * len(index) // int(state["ranks"])).tolist()
+    return [coo.pack(index[a:b], values[a:b]) for a, b in pairwise(ends)]
+
+
+def _dealt(state: State, packets: list[Array]) -> None:
+    """Join what came: regions ascend with ranks, so it ascends."""
+    lists = [coo.Coo.open(packet, len(state["gradient"])) for packet in packets]
+    state["ok kept"] = Listed(*map(np.concatenate, zip(*lists, strict=True)))
+
+
+def _pull(state: State) -> Array:
+    return coo.pack(*state["ok kept"])
+
+
+def _leave(state: State, packets: list[Array], numel: int) -> None:
     """Write the sums that all get over the gradient; keep what of this rank's is not in them."""
-    values, cuts = state["gradient"], state["ok cuts"].tolist()
+    values = state["gradient"]
     values.fill(0)
     wanted, own = state["ok wanted"], state["ok own"].index
-    for packet, first, stop in zip(packets, cuts, cuts[1:], strict=False):
-        index, sums = coo.Coo.open(packet, stop - first)
-        values[first:stop][index] = sums
+    for packet in packets:
+        index, sums = coo.Coo.open(packet, numel)
+        values[index] = sums
         if wanted is not None:
-            sent = own[np.isin(own, index.astype(np.int64) + first, assume_unique=True)]
-            wanted[sent] = 0
+            wanted[own[np.isin(own, index, assume_unique=True)]] = 0
     if wanted is not None:
         state["lost"][:] = wanted
     state["result"] = values

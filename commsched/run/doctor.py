@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsched.errors import CommschedError
+from commsched.kernels.compiled import SWITCH, mode
 from commsched.run import launcher
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def examine() -> list[Finding]:
     else:
         found.append(Finding(Status.OK, "mpi4py", mpi4py))
         found += _mpi()
-    return [*found, _spinning(), _gpu(), _testbed()]
+    return [*found, _spinning(), _compiled(), _gpu(), _testbed()]
 
 
 def _version(package: str) -> str | None:
@@ -227,6 +228,17 @@ def _spinning() -> Finding:
         advice = f"it burns a core for each rank: unset {' '.join(active)}"
         return Finding(Status.WARN, "progress", f"by MPI's own thread ({active[0]})", advice)
     return Finding(Status.OK, "progress", "by commsched's communication thread")
+
+
+def _compiled() -> Finding:
+    """Codecs work without the extra, to the same bits."""
+    chosen, version = mode(), _version("numba")
+    if chosen == "never":
+        return Finding(Status.OK, "compiled codecs", f"left out by {SWITCH}, NumPy computes")
+    if version is None:
+        advice = "pip install 'commsched[fast]' for faster fp16, bf16 and quantisers"
+        return Finding(Status.OK, "compiled codecs", "none, NumPy computes", advice)
+    return Finding(Status.OK, "compiled codecs", f"by Numba {version}")
 
 
 def _gpu() -> Finding:

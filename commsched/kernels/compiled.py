@@ -1,0 +1,52 @@
+"""Where the compiled extra is installed: its kernels, loaded when a run is long enough to pay."""
+
+import os
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.kernels.modules import Array
+
+# Values from which on the compiled kernels serve. Loading takes 0.3 s, once: a process that codes
+# short runs only is spared it.
+LEAST = 1 << 16
+SWITCH = "COMMSCHED_COMPILED"
+MODES = ("auto", "always", "never")
+
+
+def compiled(values: Array) -> Any:
+    """The module of compiled kernels for (n,) values, or None where the array's own works.
+
+    Both give the same bits. The environment's COMMSCHED_COMPILED=never leaves the extra out,
+    =always takes it for short runs too and asks for it to be there.
+    """
+    if not isinstance(values, np.ndarray):
+        return None
+    chosen = mode()
+    if chosen == "never" or (chosen == "auto" and len(values) < LEAST):
+        return None
+    return load(needed=chosen == "always")
+
+
+@cache
+def mode() -> str:
+    """What the environment says of the compiled extra."""
+    chosen = os.environ.get(SWITCH, "auto")
+    if chosen not in MODES:
+        raise CommschedError(f"{SWITCH} must be one of {', '.join(MODES)}; got {chosen!r}")
+    return chosen
+
+
+@cache
+def load(*, needed: bool = False) -> Any:
+    """The module of compiled kernels; None where Numba is not installed."""
+    try:
+        from commsched.kernels import fast
+    except ImportError as error:
+        if needed:
+            advice = "pip install 'commsched[fast]'"
+            raise CommschedError(f"the compiled kernels need Numba ({error}): {advice}") from error
+        return None
+    return fast

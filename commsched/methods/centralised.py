@@ -1,0 +1,172 @@
+"""Hierarchical centralisation: whole lists are merged by pairs, pairs of pairs, and so on."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.codecs import CODECS, Array, State, coo
+from commsched.codecs.packet import HEADER
+from commsched.collectives.places import fold, node_order
+from commsched.kernels.merge import Listed, listed, merged
+from commsched.machine import Device, Group
+from commsched.methods.base import Ends, Method, Phase, copy_seconds
+from commsched.methods.payload import Payload
+from commsched.methods.table import METHODS
+from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Goal, Round, Schedule
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+SUM = "centralised sum"  # state key: the list of what this rank has summed
+
+
+class Centralised(Method):
+    """Swap the list of all that was summed with a partner at distance 1, 2, 4, ... and merge.
+
+    Every rank sends sum over i = 1..log2 p of g_(2^(i-1)) 8 d N bytes, g_k = d_k / d; where p is no
+    power of two, ranks left over lend their list to a neighbour first. `doubling+coo` sends the
+    same bytes, but looks for the non-zeros of the whole bucket in every round; here lists are
+    merged. Good where supports hardly overlap, or latency is all.
+    Source: Wang et al., "Zen", OSDI 2025 (hierarchical centralisation); Renggli et al., "SparCML",
+    SC 2019 (SSAR recursive doubling).
+    """
+
+    name = "centralised"
+    lossless = True
+    lists = True
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        found = stages(group)
+        last = len(found) - 1
+        return tuple(
+            _phase(spec, stage, number == 0, number == last) for number, stage in enumerate(found)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """One round: who gets whose list."""
+
+    name: str
+    schedule: Schedule
+    source: Ints  # (p,) whose list a rank gets, or -1
+    place: Ints  # (p,) lists are added in the order of places
+    summed: Ints  # (p,) ranks in each rank's list before
+    keeps: bool  # adds to its own list; otherwise replaces it
+
+
+@lru_cache(maxsize=64)
+def stages(group: Group) -> tuple[Stage, ...]:
+    """Fold the ranks beyond a power of two in, double, and fold them out."""
+    order = node_order(group)
+    on = fold(order)
+    place = np.empty(group.size, np.int64)
+    place[order] = np.arange(group.size)
+    summed, found = np.ones(group.size, np.int64), []
+
+    def stage(name: str, src: Ints, dst: Ints, keeps: bool = True) -> None:
+        source = np.full(group.size, -1)
+        source[dst] = src
+        schedule = _schedule(f"centralise-{name}", group.size, src, dst)
+        found.append(
+            Stage(
+                name=name,
+                schedule=schedule,
+                source=source,
+                place=place,
+                summed=summed.copy(),
+                keeps=keeps,
+            )
+        )
+        summed[dst] = summed[src] + (summed[dst] if keeps else 0)
+
+    if len(on.idle):
+        stage("fold-in", on.idle, on.hosts)
+    distance = 1
+    while distance < len(on.active):
+        partner = on.active[np.arange(len(on.active)) ^ distance]
+        stage(f"distance-{distance}", on.active, partner)
+        distance *= 2
+    if len(on.idle):
+        stage("fold-out", on.hosts, on.idle, keeps=False)
+    if not found:
+        stage("", on.idle, on.idle)
+    return tuple(found)
+
+
+def _schedule(name: str, ranks: int, src: Ints, dst: Ints) -> Schedule:
+    """One round in which `src` send their block, one per rank."""
+    rounds = [Round(src, dst, src, src + 1, False, 1, waits=0)] if len(src) else []
+    return Schedule(
+        name=name, goal=Goal.ALL_GATHER, ranks=ranks, blocks=ranks, rounds=lambda: iter(rounds)
+    )
+
+
+def _phase(spec: BucketSpec, stage: Stage, first: bool, last: bool) -> Phase:
+    """One stage as an exchange of lists."""
+    zero, numel = np.zeros(1, np.int64), np.array([spec.numel])
+    sends = np.zeros(len(stage.source), np.bool_)
+    sends[stage.source[stage.source >= 0]] = True
+
+    def sizes() -> Floats:
+        return HEADER + 8.0 * spec.nonzeros(zero, numel, stage.summed)
+
+    def longest() -> float:
+        return float((sizes() * sends).max())
+
+    def take(state: State) -> Array:
+        if first:
+            state[SUM] = Listed(*state["list"]) if "list" in state else listed(state["gradient"])
+        return coo.pack(*state[SUM]) if sends[state["rank"]] else np.zeros(0, np.uint8)
+
+    def give(state: State, packets: list[Array]) -> None:
+        rank = int(state["rank"])
+        for packet in packets:  # one or none
+            came = Listed(*coo.Coo.open(packet, spec.numel))
+            both = [state[SUM], came] if stage.keeps else [came]
+            if stage.place[stage.source[rank]] < stage.place[rank]:
+                both.reverse()
+            state[SUM] = merged(both, spec.numel)
+        if last:
+            _leave(state)
+
+    def ends(rank: int) -> Ends:
+        source = int(stage.source[rank])
+        return Ends([rank], [] if source < 0 else [source])
+
+    def take_seconds(device: Device) -> float:
+        rate = CODECS["coo"].rate(device)
+        scan = 4.0 * spec.numel * rate.encode if first else 0.0
+        return rate.fixed + scan + copy_seconds(longest())(device)
+
+    def give_seconds(device: Device) -> float:
+        rate = CODECS["coo"].rate(device)
+        written = copy_seconds(4.0 * spec.numel)(device) if last else 0.0
+        return rate.fixed + 2 * longest() * rate.add + written
+
+    return Phase(
+        name=stage.name,
+        schedule=stage.schedule,
+        payload=Payload(codec=CODECS["coo"], sizes=sizes),
+        take=take,
+        give=give,
+        take_seconds=take_seconds,
+        give_seconds=give_seconds,
+        ends=ends,
+    )
+
+
+def _leave(state: State) -> None:
+    """Leave the sum as the caller wants it: as a list, or over the gradient."""
+    index, sums = state.pop(SUM)
+    if "list" in state:
+        state["list"] = Listed(index.astype(np.int64, copy=False), sums)
+        return
+    values = state["result"] = state["gradient"]
+    values.fill(0)
+    values[index] = sums
+
+
+METHODS.add(Centralised.name)(Centralised())

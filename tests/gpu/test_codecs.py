@@ -1,0 +1,24 @@
+"""Codecs on the arrays of a GPU write the packets that they write on the host."""
+
+import numpy as np
+import pytest
+
+from commsched.codecs import CODECS
+from tests.test_codecs_modules import NAMES, STATE, gradient
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: commsched[cuda]")
+
+
+# Of the transform the device rounds otherwise.
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("fft")])
+def test_a_gradient_on_the_device_is_coded_there(name):
+    codec, values = CODECS[name], gradient(name, 70_001)
+    wanted = codec.encode(values.copy(), dict(STATE)).copy()
+    packet = codec.encode(cupy.asarray(values), dict(STATE))
+    assert isinstance(packet, cupy.ndarray)
+    out, here = cupy.ones(len(values), cupy.float32), np.ones(len(values), np.float32)
+    codec.decode(packet, out)
+    codec.decode(wanted, here)
+    assert packet.nbytes == wanted.nbytes
+    # Means of blocks are sums, which a device adds in another order.
+    np.testing.assert_allclose(cupy.asnumpy(out), here, rtol=1e-5)

@@ -1,0 +1,44 @@
+"""`bench codecs`: rates of codecs beside a copy in memory, on one core."""
+
+import json
+
+import pytest
+
+from commsched.bench import codecs
+from commsched.cli.main import main
+from commsched.codecs import CODECS
+
+
+def bench(capsys, *arguments: str) -> str:
+    assert main(["bench", "codecs", "--numel", "5000", "--repeats", "2", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_listed_codec_is_measured(capsys):
+    rows = json.loads(bench(capsys, "--codec", "all", "--json"))
+    assert [row["codec"] for row in rows] == [*CODECS, "partition"]
+    for row in rows:
+        assert row["numel"] == 5000
+        assert 0 < row["nbytes"] <= 8 * 5000 + 100  # an index and a value each
+        for key in ("encode", "copy"):
+            times = row[key]
+            assert 0 < times["least"] <= times["median"] <= times["most"]
+            assert row[f"{key}_GBps"] == pytest.approx(20e3 / times["median"] / 1e9)
+
+
+def test_without_names_those_with_a_rate_to_keep_are_measured(capsys):
+    lines = bench(capsys).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(codecs.ASKED)
+    assert lines[1].split()[-1] == "asked"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--codec", "fp17"], "no codec named 'fp17'"),
+        (["--numel", "0"], "--numel and --repeats must be at least 1, got 0, 10"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(capsys, arguments, message):
+    assert main(["bench", "codecs", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,149 @@
+"""The compiled extra computes the same bits as NumPy, for every kernel and every codec."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.codecs import CODECS
+from commsched.errors import CommschedError
+from commsched.kernels import compiled, half, select, steps
+from commsched.kernels.random import Dither
+from tests.test_codecs_lossy import LOSSY, ODD
+
+pytest.importorskip("numba", reason="the compiled extra is not installed: commsched[fast]")
+
+floats = st.lists(
+    st.one_of(st.floats(width=32), st.floats(width=16), st.floats(-(2.0**-13), 2.0**-13, width=32)),
+    max_size=90,
+)
+seeds = st.integers(0, 9)
+
+
+@pytest.fixture(scope="module")
+def switched():
+    """Run a function with NumPy and with the compiled kernels: both results."""
+
+    def both(function):
+        found = []
+        for mode in ("never", "always"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(compiled, "mode", lambda mode=mode: mode)
+                found.append(function())
+        return found
+
+    return both
+
+
+def same_bits(first, second):
+    first, second = (np.asarray(each).reshape(-1).view(np.uint8) for each in (first, second))
+    np.testing.assert_array_equal(first, second)
+
+
+@given(values=floats)
+def test_halves_are_the_same_words(switched, values):
+    values = np.array(values, np.float32)
+    same_bits(*switched(lambda: half.to_fp16(values)))
+    # NaN of bfloat16 has one word; its payload is not kept
+    same_bits(*switched(lambda: half.to_bf16(values)))
+
+
+def test_every_half_is_widened_to_the_same_number(switched):
+    words = np.arange(2**16, dtype=np.uint16)
+    number = ~np.isnan(words.view(np.float16))
+    same_bits(*(found[number] for found in switched(lambda: half.from_fp16(words))))
+    assert all(np.isnan(found[~number]).all() for found in switched(lambda: half.from_fp16(words)))
+
+
+@given(key=st.integers(0, 2**64 - 1), sizes=st.lists(st.integers(1, 99), min_size=1, max_size=4))
+def test_random_numbers_are_the_same(switched, key, sizes):
+    def drawn():
+        dither = Dither(key, max(sizes), np.zeros(1))
+        return np.concatenate([dither.next(np.empty(size, np.int32)) for size in sizes])
+
+    same_bits(*switched(drawn))
+
+
+@given(key=st.none() | st.integers(0, 2**64 - 1), rows=st.integers(1, 4), width=st.integers(1, 70))
+def test_steps_are_the_same(switched, key, rows, width):
+    rng = np.random.default_rng([rows, width])
+    values = rng.standard_normal((rows, width)).astype(np.float32)
+    low = values.min(axis=1, keepdims=True)
+    inverse = (200 * steps.UNITS / np.ptp(values, axis=1, keepdims=True).clip(1e-3)).astype("f4")
+    inverse[0] = np.nan if width % 2 else 0
+
+    def numbers():
+        return steps.Steps(key, rows * width, values).numbers(values, low, inverse)
+
+    with np.errstate(invalid="ignore"):
+        same_bits(*switched(numbers))
+
+
+@given(numel=st.integers(4000, 20000), threshold=st.sampled_from([0.0, 0.5, 3.0, 9.0]), seed=seeds)
+def test_the_largest_of_many_are_the_same(switched, numel, threshold, seed):
+    values = np.random.default_rng(seed).standard_normal(numel).astype(np.float32)
+    values[seed] = np.nan
+    same_bits(*switched(lambda: select.above(values, threshold)))
+
+
+@given(values=floats, threshold=st.sampled_from([0.0, 1e-6, 0.5, 3.0, np.inf]))
+def test_the_largest_are_the_same(switched, values, threshold):
+    values = np.array(values, np.float32)
+    same_bits(*switched(lambda: select.above(values, threshold)))
+
+
+@pytest.mark.parametrize("name", [*dict.fromkeys([*CODECS, *LOSSY])])
+def test_a_codec_writes_and_reads_the_same_packets(switched, name):
+    rng = np.random.default_rng(4)
+    odd = [*ODD.values(), (rng.standard_normal(70_001) * 1e-3).astype(np.float32)]
+    broken = rng.standard_normal(5000).astype(np.float32)
+    broken[[7, 2100]] = np.nan, np.inf
+    state = {"seed": 3, "step": 1, "rank": 2, "name": "w"}
+
+    def coded(values):
+        packet = CODECS[name].encode(values, dict(state)).copy()
+        out = np.ones_like(values)
+        CODECS[name].decode(packet, out)
+        CODECS[name].add(packet, out)
+        return np.concatenate([packet.view(np.uint8), out.view(np.uint8)])
+
+    for values in [*odd, broken]:
+        with np.errstate(over="ignore"):
+            same_bits(*switched(lambda values=values: coded(values)))
+
+
+def test_long_runs_only_load_the_extra_and_the_environment_can_forbid_it():
+    code = (
+        "import sys, numpy as np\nfrom commsched.codecs import CODECS\n"
+        "state = {'seed': 0}\n"
+        "for numel in (1000, 10**5):\n"
+        "    CODECS['quant:8'].encode(np.ones(numel, np.float32), state)\n"
+        "    print('numba' in sys.modules)\n"
+    )
+
+    def loaded(**environment):
+        without = {k: v for k, v in os.environ.items() if k != compiled.SWITCH}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=without | environment,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    assert loaded() == ["False", "True"]
+    assert loaded(COMMSCHED_COMPILED="always") == ["True", "True"]
+    assert loaded(COMMSCHED_COMPILED="never") == ["False", "False"]
+
+
+def test_a_wrong_word_in_the_environment_is_refused(monkeypatch):
+    monkeypatch.setenv(compiled.SWITCH, "yes")
+    with pytest.raises(CommschedError, match="must be one of auto, always, never; got 'yes'"):
+        compiled.mode.__wrapped__()
