@@ -106,7 +106,6 @@ def least(search: Search, problem: Problem) -> float:
 
 def searched(problem: Problem, small: int = 0) -> Search:
     """Our search with the given methods; `small` candidates at most are solved exactly."""
-    search = Search(problem.request, lambda: False, exact=small)
-    search.quick.kept = problem.kept
+    search = Search(problem.request, lambda: False, exact=small, kept=problem.kept)
     search.run()
     return search

@@ -35,6 +35,11 @@ class Rows(NamedTuple):
     seconds: Floats  # (4, phases, r): vote, encode, exchange, decode
     phases: Ints  # (r,)
 
+    @property
+    def kinds(self) -> Ints:
+        """(r,) equal numbers for rows that are applied alike."""
+        return np.unique(self.after + 1j * self.apply, return_inverse=True)[1].reshape(-1)
+
 
 class Prices:
     """Prices of a request's methods; those of equal questions are kept."""
@@ -80,6 +85,11 @@ class Prices:
         """Seconds of one bucket by itself; packing is not in it."""
         return float(self.exact(spec, method).sum()) - sum(self._packing(spec))
 
+    def unpacked_of_size(self, numel: int, method: int) -> float:
+        """The same by the method's curve, for a bucket without zeros."""
+        whole = float(self.by_size(method, np.array([numel], np.float64)).sum())
+        return whole - sum(self._packing(BucketSpec.uniform(numel)))
+
     def closed(self, method: Method, spec: BucketSpec) -> Floats:
         """(4,) s of one bucket by closed forms."""
         found = self._seconds(method, spec, 0)
@@ -119,8 +129,11 @@ class Prices:
         start = np.zeros(self.group.size)
         return float(price.votes(self.request.machine, self.group, start).end.max())
 
-    def choose(self, sizes: list[int]) -> Kept:
-        """Of all allowed methods those that may be the fastest for some bucket."""
+    def choose(self, sizes: list[int], pairs: bool = False) -> Kept:
+        """Of all allowed methods those that may be the fastest for some bucket.
+
+        `pairs`: for buckets without zeros only those of one collective and one codec.
+        """
         dense = [BucketSpec.uniform(n) for n in sizes]
         laws: dict[Sparsity, BucketSpec] = {}
         for tensor in self.request.graph.tensors.values():
@@ -128,7 +141,8 @@ class Prices:
                 whole = BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),))
                 laws.setdefault(tensor.sparsity, whole)
         methods = list(self.request.methods(self.group))
-        return keep(methods, self.closed, dense, list(laws.values()))
+        plain = [m for m in methods if isinstance(m, Direct)] if pairs else methods
+        return keep(methods, plain or methods, self.closed, dense, list(laws.values()))
 
     def curve(self, method: int) -> tuple[Floats, Floats]:
         """Elements (g,) and seconds (4, phases, g) of a method on dense buckets."""

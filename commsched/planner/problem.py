@@ -33,7 +33,7 @@ LIBRARY = "native+dense"  # the MPI's own all-reduce
 
 
 class Problem:
-    """What planners search in; `quick` prices by closed forms only."""
+    """What planners search in; `quick` prices by closed forms only, and fewer methods."""
 
     def __init__(self, request: Request, *, quick: bool = False, kept: Kept | None = None) -> None:
         self.request = request
@@ -44,7 +44,7 @@ class Problem:
         self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
         least, most = self.prices.least, self.prices.most
         sizes = sorted({least, round((least * most) ** 0.5), most})
-        self.kept = self.prices.choose(sizes) if kept is None else kept
+        self.kept = self.prices.choose(sizes, pairs=quick) if kept is None else kept
         self.prices.consider(self.kept, leading=quick)
         if not self.prices.methods:
             raise CommschedError(

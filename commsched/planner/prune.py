@@ -47,10 +47,14 @@ def without_skippers(methods: Sequence[Method]) -> list[Method]:
 
 
 def keep(
-    methods: Sequence[Method], closed: Closed, dense: list[BucketSpec], sparse: list[BucketSpec]
+    methods: Sequence[Method],
+    without_zeros: Sequence[Method],
+    closed: Closed,
+    dense: list[BucketSpec],
+    sparse: list[BucketSpec],
 ) -> Kept:
-    """Choose by sample buckets without zeros and with some."""
-    plain, first = _considered(without_skippers(methods), closed, dense)
+    """Choose by sample buckets: of some methods for those without zeros, of all for the others."""
+    plain, first = _considered(without_skippers(without_zeros), closed, dense)
     some, also = _considered(methods, closed, sparse) if sparse else (set(), set())
     chosen = tuple(method for method in methods if method.name in plain | some)
     return Kept(chosen, frozenset(plain), frozenset(first | also))
