@@ -143,7 +143,7 @@ class Search:
             if name in WHOLE and self._hopeless():
                 continue
             try:
-                candidate = BASELINES[name](self.problem)
+                candidate = self.problem.within(BASELINES[name](self.problem))
             except CommschedError:
                 continue  # it needs a codec that is not allowed
             if self._far(candidate):

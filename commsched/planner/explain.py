@@ -111,7 +111,8 @@ def _roughly(
     rough = Problem(problem.request, quick=True, kept=Kept.of([*used.values(), *several]))
     options: list[list[int]] = [[] for _ in candidate.choices]
     for k in where:
-        options[k] = [rough.named(method.name) for method in several]
+        made = candidate.choices[k].bucket
+        options[k] = [rough.named(m.name) for m in several if problem.guard.allows(m, made)]
     found = _others(rough, rough.moved(candidate, problem), options)
     return [min(found[k], default=None) for k in where]
 

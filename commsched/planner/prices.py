@@ -129,8 +129,8 @@ class Prices:
         start = np.zeros(self.group.size)
         return float(price.votes(self.request.machine, self.group, start).end.max())
 
-    def choose(self, sizes: list[int], pairs: bool = False) -> Kept:
-        """Of all allowed methods those that may be the fastest for some bucket.
+    def choose(self, methods: list[Method], sizes: list[int], pairs: bool) -> Kept:
+        """Of some methods those that may be the fastest for some bucket.
 
         `pairs`: for buckets without zeros only those of one collective and one codec.
         """
@@ -140,7 +140,6 @@ class Prices:
             if tensor.sparsity.law != "dense":
                 whole = BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),))
                 laws.setdefault(tensor.sparsity, whole)
-        methods = list(self.request.methods(self.group))
         plain = [m for m in methods if isinstance(m, Direct)] if pairs else methods
         return keep(methods, plain or methods, self.closed, dense, list(laws.values()))
 

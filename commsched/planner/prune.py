@@ -30,6 +30,13 @@ class Kept(NamedTuple):
         names = frozenset(method.name for method in several)
         return cls(several, names, names)
 
+    def joined(self, other: "Kept") -> "Kept":
+        """What either considers."""
+        names = {method.name for method in self.methods}
+        new = (method for method in other.methods if method.name not in names)
+        plain, leading = self.plain | other.plain, self.leading | other.leading
+        return Kept((*self.methods, *new), plain, leading)
+
 
 def compresses(method: Method) -> bool:
     """Tell whether a method sends something else than the values as they are."""

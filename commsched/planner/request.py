@@ -24,6 +24,8 @@ class Request:
     strategy: str = "sync"
     params: Mapping[str, Param] = field(default_factory=dict)
     lossy: tuple[str, ...] = ()  # lossy codecs and methods that may be used; lossless ones always
+    max_error: float | None = None  # that a lossy method may leave in a step; None: any
+    small: bool = False  # with max_error: biases, norms and small tensors may lose something too
     lossless: bool = False  # refuse a forced method that loses something
     force: Mapping[str, str] = field(default_factory=dict)  # tensor -> method
     bucket: float | None = None  # B; None: the planner's choice
