@@ -2,8 +2,8 @@
 
     e = sqrt(sum over ranks of |left|^2) / sqrt(sum over ranks of |wanted|^2)
 
-wanted = a rank's gradient and what it kept of earlier ones; left = what it keeps after the exchange,
-its losses at merges included. A run adds up the same squares as a planner.
+wanted = a rank's gradient and what it kept of earlier ones; left = what it keeps after the
+exchange, its losses at merges included. A run adds up the same squares as a planner.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,8 @@ def before(
             return squares(gradient, runs), None
         lost = state["lost"]
         return np.concatenate([squares(gradient[r] + lost[r], [slice(None)]) for r in runs]), None
-    assert isinstance(method, Direct) and isinstance(phase, Phase)
+    assert isinstance(method, Direct)
+    assert isinstance(phase, Phase)
     if phase.schedule.goal is Goal.ALL_REDUCE:
         state["lost"] = np.zeros_like(gradient)  # the exchange writes down what it drops
         return squares(gradient, runs), None

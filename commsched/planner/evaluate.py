@@ -56,7 +56,7 @@ class Evaluator:
         return np.concatenate([self._batch(rows, index[:, i : i + BATCH], late) for i in parts])
 
     def _batch(self, rows: Rows, index: Ints, late: bool) -> Floats:
-        """The same for few enough candidates; those with the buckets of the first share its tail."""
+        """The same for some candidates; those with the buckets of the first share its tail."""
         ends = self._ends(rows, index, late)
         if not ends.size:
             return self._last(rows, index, ends, late)

@@ -1,4 +1,4 @@
-"""The error budget: which lossy methods a bucket may have, by errors measured on drawn gradients."""
+"""The error budget: the lossy methods that a bucket may have, by errors on drawn gradients."""
 
 from collections.abc import Iterable, Sequence
 

@@ -18,7 +18,6 @@ from commsched.run.lockstep import AGREE
 from commsched.run.worker import Worker, put_back
 from commsched.schedule import Schedule
 
-
 Communicators = dict[tuple[str, tuple[int, ...]], MPI.Intracomm]
 
 

@@ -79,7 +79,7 @@ class Emulated:
         """Nobody needs the sum of drawn gradients."""
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """Cut the same gradients into other buckets; what was kept is the business of `Carrying`."""
+        """Cut the same gradients into other buckets; `Carrying` has what was kept."""
         whole: dict[str, Array] = {}
         for launch, values in zip(self._plan.launches, self._gradients, strict=True):
             put_back(plan, launch, values, whole)
