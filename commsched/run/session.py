@@ -13,7 +13,7 @@ from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.run import agree
 from commsched.run.board import Status
-from commsched.run.changes import Changes
+from commsched.run.changes import Changes, Replan
 from commsched.run.clock import now
 from commsched.run.communication import end_all
 from commsched.run.engine import Engine
@@ -36,6 +36,7 @@ class Options:
     timeout: float = 60.0  # s without progress until the job is ended
     verify: bool = False
     worker: Callable[[Plan, int], Worker] | None = None  # of a plan and a rank; None: emulated
+    replan: Replan | None = None  # makes a plan for the machine as it is now; None: never
     progress: Callable[[int], None] | None = field(default=None)  # called with each finished step
 
 
@@ -57,7 +58,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
         measurement = Measurement(plan, comm, path, meta)
         dog.stage("making communicators")
         engine = Engine(plan, comm, verifier or carrying, measurement.recorder, options.timeout)
-        changes = Changes(engine, comm, verifier or carrying, measurement)
+        changes = Changes(engine, comm, verifier or carrying, measurement, options.replan)
     engine.start()
     try:
         measurement.wait_for_start()
