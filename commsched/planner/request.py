@@ -60,7 +60,10 @@ class Request:
                     f" are wanted; nearest: {self._nearest(wanted)!r}"
                 )
             spec = BucketSpec.of((Piece(name, 0, tensors[name].numel),), tensors)
-            method.phases(spec, self.machine.everyone)
+            try:
+                method.phases(spec, self.machine.everyone)
+            except CommschedError as error:
+                raise CommschedError(f"tensor {name!r}: method {wanted!r}: {error}") from None
         for name in self.lossy:
             lossy_name(name)
         if self.time_limit is not None and not 0 <= self.time_limit < math.inf:
