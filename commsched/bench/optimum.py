@@ -93,9 +93,19 @@ def optimum(problem: Problem) -> float:
     return float(problem.evaluator.iterations(rows, index, late).min())
 
 
+def least(search: Search, problem: Problem) -> float:
+    """The least iteration, s, that a search has found with the instance's methods alone."""
+    given = {method.name for method in problem.kept.methods}
+    names = [method.name for method in search.problem.prices.methods]
+    return min(
+        seconds
+        for seconds, candidate in search.found
+        if {names[choice.method] for choice in candidate.choices} <= given
+    )
+
+
 def searched(problem: Problem, small: int = 0) -> Search:
     """Our search with the given methods; `small` candidates at most are solved exactly."""
-    search = Search(problem.request, lambda: False, exact=small)
-    search.quick.kept = problem.kept
+    search = Search(problem.request, lambda: False, exact=small, kept=problem.kept)
     search.run()
     return search

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commsched.cli.table import table
+from commsched.errors import CommschedError
 from commsched.units import nbytes, seconds
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ EXAMPLE = """example:
   commsched bench simulator
   commsched bench planner
   commsched bench codecs --codec quant:8 --codec topk:0.01
+  commsched bench planner --part quality --net resnet50 --net vgg16
+  commsched bench planner --part optimum --seeds 0:50
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
@@ -54,6 +57,24 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     sparse_only.add_argument(
         "--method", action="append", metavar="NAME", help="again for more; default: the best"
     )
+    planner_only = p.add_argument_group("of bench planner")
+    planner_only.add_argument(
+        "--part",
+        action="append",
+        choices=("speed", "optimum", "quality"),
+        help="again for more; default: all",
+    )
+    planner_only.add_argument(
+        "--seeds", metavar="FIRST:STOP", help="random instances of part optimum; default: 0:300"
+    )
+    for kind in ("net", "machine"):
+        planner_only.add_argument(
+            f"--{kind}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"{kind} of part quality, again for more; default: all that are shipped",
+        )
     p.add_argument(
         "--timeout",
         type=float,
@@ -78,9 +99,20 @@ def simulator(args: argparse.Namespace) -> None:
 
 def planner(args: argparse.Namespace) -> None:
     """First plans, converged plans and evaluations, on one core, without mpiexec."""
-    from commsched.bench.planner import rows
+    from commsched.bench.optimum import INSTANCES
+    from commsched.bench.planner import PARTS, rows
 
-    _print(rows(), args)
+    seeds = range(INSTANCES) if args.seeds is None else _seeds(args.seeds)
+    _print(rows(args.part or PARTS, seeds, args.net, args.machine), args)
+
+
+def _seeds(text: str) -> range:
+    """Read FIRST:STOP."""
+    first, colon, stop = text.partition(":")
+    good = colon and all(w.isascii() and w.isdecimal() and len(w) < 10 for w in (first, stop))
+    if not good or int(first) >= int(stop):
+        raise CommschedError(f"--seeds {text}: expected FIRST:STOP, two numbers in this order")
+    return range(int(first), int(stop))
 
 
 def _print(rows: "Iterator[Row]", args: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param
 from commsched.planner import DEFAULT, Request, make_plan
+from commsched.planner.guard import verdict
 from commsched.planner.margin import advice
 from commsched.units import nbytes, seconds
 
@@ -52,6 +53,18 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--planner", default=DEFAULT, metavar="NAME", help=f"default: {DEFAULT}")
     p.add_argument("--lossless", action="store_true", help="refuse every lossy codec")
     p.add_argument("--allow", default="", metavar="CODEC,...", help="lossy codecs that may be used")
+    p.add_argument(
+        "--max-error",
+        type=float,
+        metavar="E",
+        help="relative L2 error that a lossy codec may leave on a tensor in a step, measured with"
+        " error feedback; biases, norms and small tensors stay dense; a run watches it",
+    )
+    p.add_argument(
+        "--allow-small",
+        action="store_true",
+        help="with --max-error: let biases, norms and small tensors lose something too",
+    )
     p.add_argument(
         "--force",
         action="append",
@@ -106,6 +119,8 @@ def request(args: argparse.Namespace) -> Request:
     lossy = tuple(filter(None, args.allow.split(",")))
     if args.lossless and lossy:
         raise CommschedError(f"--lossless and --allow {args.allow} contradict each other")
+    if args.allow_small and args.max_error is None:
+        raise CommschedError("--allow-small needs --max-error; without it no tensor is spared")
     if args.memory is not None and not 0 < args.memory < math.inf:
         raise CommschedError(f"--memory must be finite and more than 0 GB, got {args.memory}")
     if args.bucket is not None and not 0 < args.bucket < math.inf:
@@ -123,6 +138,8 @@ def request(args: argparse.Namespace) -> Request:
         params=params,
         lossy=lossy,
         lossless=args.lossless,
+        max_error=args.max_error,
+        small=args.allow_small,
         force=pairs(args.force, "--force"),
         bucket=None if args.bucket is None else args.bucket * 1e6,
         memory=None if args.memory is None else args.memory * 1e9,
@@ -140,12 +157,15 @@ def _progress(what: str, iteration: float) -> None:
 
 def plan(args: argparse.Namespace) -> None:
     """Plan, write, report."""
-    made = make_plan(request(args), args.planner)
+    wanted = request(args)
+    made = make_plan(wanted, args.planner)
     plan_file.write(args.output, made)
     if args.json:
         print(json.dumps(summary(made), indent=1))
         return
     print(headline(made))
+    for line in verdict(wanted):
+        print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
         print("\n".join(reasons.notes(made)))

@@ -2,7 +2,16 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from commsched.machine import Machine
+    from commsched.plan import Plan
+
+PLANNING = 2.0  # s of search between two steps
+WORTH = 0.01  # share of the iteration that another plan has to save
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched run plan.json -o measured.json --steps 20
@@ -23,6 +32,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--steps", type=int, default=10, metavar="N", help="default: 10")
     p.add_argument("--verify", action="store_true", help="check every result against a dense sum")
     p.add_argument(
+        "--replan",
+        action="store_true",
+        help="plan anew between two steps where exchanges take longer or shorter than predicted for"
+        " several steps",
+    )
+    p.add_argument(
         "--timeout",
         type=float,
         default=60.0,
@@ -33,6 +48,40 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.set_defaults(run=run)
 
 
+def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
+    """A plan for the machine as it is now; the same launches where no other are faster.
+
+    Lossy codecs are those of the plan; tensors that `stay` keep their methods.
+    """
+    from commsched.methods import Direct, find_method
+    from commsched.plan import file as plan_file
+    from commsched.planner import Request, make_plan
+    from commsched.planner.timing import iteration
+
+    used = [find_method(launch.method) for launch in plan.launches]
+    lossy = {m.codec.name if isinstance(m, Direct) else m.name for m in used if not m.lossless}
+    pairs = [(p.tensor, one.method) for one in plan.launches for p in one.pieces]
+    request = Request(
+        graph=plan.graph,
+        machine=machine,
+        strategy=plan.strategy,
+        params=plan.params,
+        lossy=tuple(sorted(lossy)),
+        max_error=plan.max_error or None,
+        force={tensor: method for tensor, method in pairs if tensor in stay},
+        mean=plan.mean,
+        seed=plan.seed,
+        time_limit=PLANNING,
+    )
+    made = make_plan(request)
+    seconds = iteration(replace(plan, machine=machine))
+    if made.iteration < (1 - WORTH) * seconds:
+        return made
+    launches = tuple(replace(launch, reason=None) for launch in plan.launches)
+    same = replace(plan, machine=machine, launches=launches, iteration=seconds, bound=0.0)
+    return plan_file.frozen(same)
+
+
 def run(args: argparse.Namespace) -> None:
     """Run, and print the summary on rank 0."""
     from commsched.run import launcher
@@ -40,7 +89,12 @@ def run(args: argparse.Namespace) -> None:
     launcher.load()
     from commsched.run.session import Options, run_file
 
-    options = Options(steps=args.steps, timeout=args.timeout, verify=args.verify)
+    options = Options(
+        steps=args.steps,
+        timeout=args.timeout,
+        verify=args.verify,
+        replan=replanned if args.replan else None,
+    )
     timeline = run_file(args.plan, args.output, options, progress=not args.json)
     if timeline is None:
         return

@@ -53,6 +53,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     planner: str
     iteration_ms: Milliseconds = 0.0
     bound_ms: Milliseconds = 0.0
+    max_error: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     launches: list[LaunchFile]
     machine: dict[str, Any]
     graph: dict[str, Any]
@@ -80,6 +81,8 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "machine": machine_file.to_data(plan.machine),
         "graph": graph_file.to_data(plan.graph),
     }
+    if plan.max_error:
+        data["max_error"] = plan.max_error
     data["hash"] = digest(data)
     return data
 
@@ -132,6 +135,7 @@ def from_data(data: Any, where: str) -> Plan:
         planner=file.planner,
         iteration=file.iteration_ms * 1e-3,
         bound=file.bound_ms * 1e-3,
+        max_error=file.max_error,
         hash=file.hash,
     )
     try:

@@ -60,6 +60,7 @@ class Plan:
     planner: str = ""
     iteration: float = 0.0  # s, as the planner predicts it; 0: it does not say
     bound: float = 0.0  # s below which no plan of the same request lies; 0: none known
+    max_error: float = 0.0  # share of a tensor's norm that a step may leave behind; 0: not watched
     hash: str = ""  # SHA-256 of the plan's file content without this key
 
     def group(self, launch: Launch) -> Group:

@@ -7,6 +7,7 @@ from commsched.errors import CommschedError
 from commsched.ir import Graph
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
+from commsched.planner import guard
 from commsched.planner.request import Request
 from commsched.registry import Registry
 from commsched.strategies import STRATEGIES
@@ -20,6 +21,7 @@ DEFAULT = "best"
 def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
     """Plan, and give the plan back as its file will hold it."""
     request.check()
+    guard.check(request)
     if planner not in PLANNERS:
         near = get_close_matches(planner, PLANNERS, 1, 0.0)
         known = ", ".join(PLANNERS)
@@ -30,6 +32,7 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
     plan = PLANNERS[planner](request)
     strategy.settings(plan)
     _check_memory(request, plan)
+    guard.check_plan(request, plan)
     return plan_file.frozen(plan)
 
 
@@ -102,4 +105,5 @@ def launches(request: Request, groups: list[list[Piece]], choose: Callable[..., 
         params=request.params,
         mean=request.mean,
         seed=request.seed,
+        max_error=request.max_error or 0.0,
     )

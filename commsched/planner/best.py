@@ -58,13 +58,16 @@ def best(request: Request) -> Plan:
 class Search:
     """The candidates found so far."""
 
-    def __init__(self, request: Request, over: Over, exact: int = MOST) -> None:
+    def __init__(
+        self, request: Request, over: Over, exact: int = MOST, kept: Kept | None = None
+    ) -> None:
         self.request = request
         self.over = over
+        self.kept = kept  # methods; None: those that closed forms put near the fastest
         self.exact = exact  # candidates of an instance that is solved exactly
         self.stopped = False
         self.known: Known = {}  # exchanges that were played
-        self.quick = Problem(request, quick=True)
+        self.quick = Problem(request, quick=True, kept=kept)
         self.problem = self.quick
         self.found: list[tuple[float, Candidate]] = []  # by the fast evaluation
         self.rivals: list[tuple[float, Candidate]] = []  # baselines
@@ -120,7 +123,7 @@ class Search:
         if self.over():
             return
         quick = self.quick
-        self.problem = Problem(self.request, kept=quick.kept)
+        self.problem = Problem(self.request, kept=self.kept)
         self.found = []
         self.offer(self.problem.moved(self.first, quick), "first")
         if self.request.bucket is not None:
@@ -140,7 +143,7 @@ class Search:
             if name in WHOLE and self._hopeless():
                 continue
             try:
-                candidate = BASELINES[name](self.problem)
+                candidate = self.problem.within(BASELINES[name](self.problem))
             except CommschedError:
                 continue  # it needs a codec that is not allowed
             if self._far(candidate):

@@ -65,14 +65,22 @@ class _Segments:
 
         plain = np.flatnonzero(~self.special)
         for number in prices.plain:
-            if len(plain):
-                offer(plain, number, prices.by_size(number, self.numel[plain]))
+            where = plain[self._allowed(number)[plain]] if self.problem.guard.active else plain
+            if len(where):
+                offer(where, number, prices.by_size(number, self.numel[where]))
         for i in np.flatnonzero(self.special).tolist():
             made = self.bucket(int(self.start[i]), int(self.last[i]) + 1)
             for number in self.problem.options(made):
                 rows = prices.rows([made], [number], 0.0)
                 offer(np.array([i]), number, rows.seconds)
         return list(zip(method, costs, strict=True))
+
+    def _allowed(self, number: int) -> npt.NDArray[np.bool_]:
+        """Whether all units of each segment may have a method."""
+        method = self.problem.prices.methods[number]
+        barred = np.cumsum([0, *~self.problem.guard.units(method, self.units)])
+        found: npt.NDArray[np.bool_] = barred[self.last + 1] == barred[self.start]
+        return found
 
     def bucket(self, start: int, stop: int) -> Bucket:
         """The bucket of units [start, stop)."""

@@ -16,7 +16,7 @@ from commsched.simulate.crowd import beside
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-BATCH = 1024  # candidates whose clocks fit the cache
+BATCH = 4096  # candidates whose clocks fit the cache
 
 
 class Evaluator:
@@ -57,15 +57,30 @@ class Evaluator:
         return np.concatenate([self._batch(rows, index[:, i : i + BATCH], late) for i in parts])
 
     def _batch(self, rows: Rows, index: Ints, late: bool) -> Floats:
+        """The same for some candidates; those with the buckets of the first share its tail."""
         ends = self._ends(rows, index, late)
+        if not ends.size:
+            return self._last(rows, index, ends, late)
+        kinds = rows.kinds.take(index)
+        others = np.flatnonzero((kinds != kinds[:, :1]).any(axis=0))
+        if not len(others):
+            return self._last(rows, index[:, :1], ends, late)
+        own = self._last(rows, index[:, others], ends[:, others], late)
+        found = self._last(rows, index[:, :1], ends, late)
+        found[others] = own
+        return found
+
+    def _last(self, rows: Rows, index: Ints, ends: Floats, late: bool) -> Floats:
+        """(c,) s of candidates whose launches end at `ends`, of which the buckets are `index`."""
         apply = rows.apply.take(index)
         total = apply.sum(axis=0)
-        if not late:
-            tail = np.cumsum(apply[::-1], axis=0)[::-1] + self._forward
+        if late:
+            tails = self._tails(rows.after.take(index), apply)
         else:
-            tail = self._tails(rows.after.take(index), apply)
+            tails = np.cumsum(apply[::-1], axis=0)[::-1] + self._forward
+        ends += tails
         found: Floats = np.maximum(
-            (ends + tail).max(axis=0, initial=0.0), self._backward + self._forward + total
+            ends.max(axis=0, initial=0.0), self._backward + self._forward + total
         )
         return found
 
@@ -90,20 +105,21 @@ class Evaluator:
         size = index.shape[1]
         encoder = exchange = decoder = np.zeros(size)
         compute = np.full(size, self._backward)
-        phases = rows.phases[index] if rows.seconds.shape[1] > 1 else None
         ends = np.empty(index.shape)
         coding = _Coding(self.clock.share)
-        votes = bool(rows.seconds[0].any())
+        votes, *parts = rows.seconds
+        several = [part.any() for part in votes]
+        depth = np.maximum.reduce(rows.phases.take(index), axis=1).tolist()
+        # A phase that a method does not have begins at -inf and takes no time: no clock moves.
+        waits = np.where(np.arange(len(votes))[:, None] < rows.phases, 0.0, -np.inf)
         for k in range(len(index)):
             now = rows.ready.take(index[k])
-            for phase in range(rows.seconds.shape[1]):
-                here = None if phases is None else phases[k] > phase
-                if here is not None and not here.any():
-                    continue
-                encode, move, decode = (part[phase].take(index[k]) for part in rows.seconds[1:])
-                old = encoder, exchange, decoder
-                if votes:
-                    vote = rows.seconds[0, phase].take(index[k])
+            for phase in range(depth[k]):
+                encode, move, decode = (part[phase].take(index[k]) for part in parts)
+                if phase:
+                    now = decoder + waits[phase].take(index[k])
+                if several[phase]:
+                    vote = votes[phase].take(index[k])
                     start = np.maximum(exchange, now)
                     voted = self._stretched(start, start + vote, compute, coding)
                     exchange = np.where(vote > 0, voted, exchange)
@@ -116,12 +132,6 @@ class Evaluator:
                 exchange = self._stretched(start, start + move, compute, coding)
                 begin = np.maximum(decoder, exchange)
                 decoder = coding.add(begin, begin + decode, True)
-                if here is not None:
-                    encoder, exchange, decoder = (
-                        np.where(here, new, was)
-                        for new, was in zip((encoder, exchange, decoder), old, strict=True)
-                    )
-                now = decoder
             ends[k] = decoder
             if not late:
                 compute = np.where(

@@ -11,6 +11,8 @@ from commsched.planner.problem import Problem
 from commsched.planner.prune import Kept, compresses
 from commsched.planner.units import Bucket, Candidate, Choice, spec_of
 
+FEW = 64  # launches whose own seconds are all played
+
 # How much longer the iteration takes, s; s of the launch by itself; the method.
 Other = tuple[float, float, str]
 
@@ -31,8 +33,9 @@ def explained(problem: Problem, candidate: Candidate, planner: str) -> Plan:
     for k, near in zip(alone, _second_best(problem, candidate, alone), strict=True):
         others[k] = [near] if near else []
     opposites = _opposites(problem, candidate, others)
+    exactly = len(candidate.choices) <= FEW
     launches = tuple(
-        replace(launch, reason=_reason(problem, choice, some, opposite))
+        replace(launch, reason=_reason(problem, choice, some, opposite, exactly))
         for launch, choice, some, opposite in zip(
             plan.launches, candidate.choices, others, opposites, strict=True
         )
@@ -108,7 +111,8 @@ def _roughly(
     rough = Problem(problem.request, quick=True, kept=Kept.of([*used.values(), *several]))
     options: list[list[int]] = [[] for _ in candidate.choices]
     for k in where:
-        options[k] = [rough.named(method.name) for method in several]
+        made = candidate.choices[k].bucket
+        options[k] = [rough.named(m.name) for m in several if problem.guard.allows(m, made)]
     found = _others(rough, rough.moved(candidate, problem), options)
     return [min(found[k], default=None) for k in where]
 
@@ -150,11 +154,14 @@ def _spec(problem: Problem, made: Bucket) -> BucketSpec:
 
 
 def _reason(
-    problem: Problem, choice: Choice, others: list[Other], opposite: Other | None
+    problem: Problem, choice: Choice, others: list[Other], opposite: Other | None, exactly: bool
 ) -> Reason:
+    """Why a launch is as it is; its own seconds `exactly`, or off by up to 0.2 %."""
     spec = _spec(problem, choice.bucket)
 
     def seconds(number: int) -> float:
+        if not exactly and not choice.bucket.sparse:
+            return problem.prices.unpacked_of_size(choice.bucket.numel, number)
         return problem.prices.unpacked(spec, number)
 
     margin, _, second = others[0] if others else (0.0, 0.0, "")

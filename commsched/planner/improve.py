@@ -34,7 +34,8 @@ def improved(
     """Follow the best changes until none helps, or until `over`."""
     best, seconds = first, problem.evaluator.one(first)
     while not over():
-        changes = list(_changes(problem, best.choices, methods_only))
+        every = _changes(problem, best.choices, methods_only)
+        changes = [change for change in every if all(map(problem.allows, change.choices))]
         if not changes:
             break
         found = evaluated(problem, best, changes)
@@ -55,6 +56,7 @@ def tidied(problem: Problem, first: Candidate) -> Candidate:
             for k, (a, b) in enumerate(pairwise(best.choices))
             if not (a.bucket.forced or b.bucket.forced)
         ]
+        merges = [change for change in merges if problem.allows(change.choices[0])]
         if not merges:
             return best
         found = evaluated(problem, best, merges)

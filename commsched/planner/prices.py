@@ -35,6 +35,11 @@ class Rows(NamedTuple):
     seconds: Floats  # (4, phases, r): vote, encode, exchange, decode
     phases: Ints  # (r,)
 
+    @property
+    def kinds(self) -> Ints:
+        """(r,) equal numbers for rows that are applied alike."""
+        return np.unique(self.after + 1j * self.apply, return_inverse=True)[1].reshape(-1)
+
 
 class Prices:
     """Prices of a request's methods; those of equal questions are kept."""
@@ -79,6 +84,11 @@ class Prices:
     def unpacked(self, spec: BucketSpec, method: int) -> float:
         """Seconds of one bucket by itself; packing is not in it."""
         return float(self.exact(spec, method).sum()) - sum(self._packing(spec))
+
+    def unpacked_of_size(self, numel: int, method: int) -> float:
+        """The same by the method's curve, for a bucket without zeros."""
+        whole = float(self.by_size(method, np.array([numel], np.float64)).sum())
+        return whole - sum(self._packing(BucketSpec.uniform(numel)))
 
     def closed(self, method: Method, spec: BucketSpec) -> Floats:
         """(4,) s of one bucket by closed forms."""
@@ -125,16 +135,19 @@ class Prices:
         )
         return first, later
 
-    def choose(self, sizes: list[int]) -> Kept:
-        """Of all allowed methods those that may be the fastest for some bucket."""
+    def choose(self, methods: list[Method], sizes: list[int], pairs: bool) -> Kept:
+        """Of some methods those that may be the fastest for some bucket.
+
+        `pairs`: for buckets without zeros only those of one collective and one codec.
+        """
         dense = [BucketSpec.uniform(n) for n in sizes]
         laws: dict[Sparsity, BucketSpec] = {}
         for tensor in self.request.graph.tensors.values():
             if tensor.sparsity.law != "dense":
                 whole = BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),))
                 laws.setdefault(tensor.sparsity, whole)
-        methods = list(self.request.methods(self.group))
-        return keep(methods, self.closed, dense, list(laws.values()))
+        plain = [m for m in methods if isinstance(m, Direct)] if pairs else methods
+        return keep(methods, plain or methods, self.closed, dense, list(laws.values()))
 
     def curve(self, method: int) -> tuple[Floats, Floats]:
         """Elements (g,) and seconds (4, phases, g) of a method on dense buckets."""

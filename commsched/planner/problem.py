@@ -12,6 +12,7 @@ from commsched.methods import find_method
 from commsched.plan import Plan
 from commsched.planner.base import PLANNERS, launches
 from commsched.planner.evaluate import Evaluator
+from commsched.planner.guard import Guard
 from commsched.planner.prices import Prices
 from commsched.planner.prune import Kept
 from commsched.planner.request import Request
@@ -33,18 +34,19 @@ LIBRARY = "native+dense"  # the MPI's own all-reduce
 
 
 class Problem:
-    """What planners search in; `quick` prices by closed forms only."""
+    """What planners search in; `quick` prices by closed forms only, and fewer methods."""
 
     def __init__(self, request: Request, *, quick: bool = False, kept: Kept | None = None) -> None:
         self.request = request
         self.clock = Clock.of(request)
+        self.guard = Guard(request)
         self.prices = Prices(request, 0 if quick else price.LIMIT)
         sizes = [t.numel for t in request.graph.tensors.values()] or [1]
         least = max(1, min(sizes) // MOST_PARTS)
         self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
         least, most = self.prices.least, self.prices.most
         sizes = sorted({least, round((least * most) ** 0.5), most})
-        self.kept = self.prices.choose(sizes) if kept is None else kept
+        self.kept = self._chosen(sizes, pairs=quick) if kept is None else kept
         self.prices.consider(self.kept, leading=quick)
         if not self.prices.methods:
             raise CommschedError(
@@ -53,6 +55,17 @@ class Problem:
         for name in request.force.values():
             self.prices.add(find_method(name))
         self.evaluator = Evaluator(self.clock, self.prices)
+
+    def _chosen(self, sizes: list[int], pairs: bool) -> Kept:
+        """The methods worth an exact price, under the error budget where there is one."""
+        methods = list(self.request.methods(self.prices.group))
+        if not self.guard.active:
+            return self.prices.choose(methods, sizes, pairs)
+        tensors = self.request.graph.tensors.values()
+        inside = [m for m in methods if any(self.guard.tensor(m, t) for t in tensors)]
+        lossless = [m for m in methods if m.lossless]
+        every = [self.prices.choose(some, sizes, pairs) for some in (inside, lossless)]
+        return every[0].joined(every[1])
 
     @cached_property
     def units(self) -> list[Unit]:
@@ -99,7 +112,25 @@ class Problem:
         """The methods that a bucket may have."""
         if made.forced:
             return [self.named(made.forced)]
-        return self.prices.free if made.sparse else self.prices.plain
+        found = self.prices.free if made.sparse else self.prices.plain
+        if not self.guard.active:
+            return found
+        return self.guard.among(found, self.prices.methods, made) or found
+
+    def allows(self, choice: Choice) -> bool:
+        """Whether a bucket may have its method under the error budget."""
+        made, method = choice
+        return not self.guard.active or self.guard.allows(self.prices.methods[method], made)
+
+    def within(self, candidate: Candidate) -> Candidate:
+        """A candidate with other methods for the buckets that would leave the error budget."""
+        return Candidate(
+            tuple(
+                one if self.allows(one) else Choice(one.bucket, self.cheapest([one.bucket])[0])
+                for one in candidate.choices
+            ),
+            candidate.late,
+        )
 
     def library(self, made: Bucket) -> int:
         """The MPI's own all-reduce, or else the cheapest method."""
@@ -169,7 +200,7 @@ def baseline(name: str) -> Callable[[Baseline], Baseline]:
             if not request.graph.tensors:
                 return launches(request, [], lambda launch: launch)
             problem = Problem(request)
-            return explained(problem, make(problem), name)
+            return explained(problem, problem.within(make(problem)), name)
 
         PLANNERS.add(name)(planner)
         return BASELINES.add(name)(make)

@@ -30,6 +30,13 @@ class Kept(NamedTuple):
         names = frozenset(method.name for method in several)
         return cls(several, names, names)
 
+    def joined(self, other: "Kept") -> "Kept":
+        """What either considers."""
+        names = {method.name for method in self.methods}
+        new = (method for method in other.methods if method.name not in names)
+        plain, leading = self.plain | other.plain, self.leading | other.leading
+        return Kept((*self.methods, *new), plain, leading)
+
 
 def compresses(method: Method) -> bool:
     """Tell whether a method sends something else than the values as they are."""
@@ -47,10 +54,14 @@ def without_skippers(methods: Sequence[Method]) -> list[Method]:
 
 
 def keep(
-    methods: Sequence[Method], closed: Closed, dense: list[BucketSpec], sparse: list[BucketSpec]
+    methods: Sequence[Method],
+    without_zeros: Sequence[Method],
+    closed: Closed,
+    dense: list[BucketSpec],
+    sparse: list[BucketSpec],
 ) -> Kept:
-    """Choose by sample buckets without zeros and with some."""
-    plain, first = _considered(without_skippers(methods), closed, dense)
+    """Choose by sample buckets: of some methods for those without zeros, of all for the others."""
+    plain, first = _considered(without_skippers(without_zeros), closed, dense)
     some, also = _considered(methods, closed, sparse) if sparse else (set(), set())
     chosen = tuple(method for method in methods if method.name in plain | some)
     return Kept(chosen, frozenset(plain), frozenset(first | also))

@@ -24,6 +24,8 @@ class Request:
     strategy: str = "sync"
     params: Mapping[str, Param] = field(default_factory=dict)
     lossy: tuple[str, ...] = ()  # lossy codecs and methods that may be used; lossless ones always
+    max_error: float | None = None  # that a lossy method may leave in a step; None: any
+    small: bool = False  # with max_error: biases, norms and small tensors may lose something too
     lossless: bool = False  # refuse a forced method that loses something
     force: Mapping[str, str] = field(default_factory=dict)  # tensor -> method
     bucket: float | None = None  # B; None: the planner's choice
@@ -58,7 +60,10 @@ class Request:
                     f" are wanted; nearest: {self._nearest(wanted)!r}"
                 )
             spec = BucketSpec.of((Piece(name, 0, tensors[name].numel),), tensors)
-            method.phases(spec, self.machine.everyone)
+            try:
+                method.phases(spec, self.machine.everyone)
+            except CommschedError as error:
+                raise CommschedError(f"tensor {name!r}: method {wanted!r}: {error}") from None
         for name in self.lossy:
             lossy_name(name)
         if self.time_limit is not None and not 0 <= self.time_limit < math.inf:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from commsched.ir import Graph, Tensor
+from commsched.methods.error import is_small
 from commsched.plan import BucketSpec, Piece
 from commsched.planner.request import Request
 from commsched.strategies import STRATEGIES
@@ -15,6 +16,7 @@ from commsched.strategies.sync import OPTIMIZERS
 PARTS = 32  # a larger share of the net than one of so many is split
 MOST_PARTS = 16  # of one tensor
 LEAST_PART = 2**18  # elements
+GROUPS = 4  # of layers, whose small tensors travel together where others may be lossy
 MOST_UNITS = 320  # beyond, neighbours are joined before the search begins
 
 
@@ -145,9 +147,25 @@ def units(request: Request, clock: Clock, *, split: bool = True, join: bool = Tr
                 numel = piece.stop - piece.start
                 ready = clock.ready[position]
                 found.append(Unit((piece,), numel, ready, position, sparse, forced))
+    if join and request.max_error is not None and not request.small:
+        found = _apart(found, graph)
     if join and len(found) > MOST_UNITS:
         return _joined(found, graph)
     return found
+
+
+def _apart(found: list[Unit], graph: Graph) -> list[Unit]:
+    """Put the small tensors of some layers behind them, so that their neighbours may be lossy."""
+    tensors, size = graph.tensors, -(-len(found) // GROUPS)
+    kept: list[Unit] = []
+    for start in range(0, len(found), size or 1):
+        few: list[Unit] = []
+        for unit in found[start : start + size]:
+            small = not unit.sparse and is_small(tensors[unit.pieces[0].tensor].shape)
+            (few if small and not unit.forced else kept).append(unit)
+        if few:
+            kept.append(_one(few))
+    return kept
 
 
 def _parts(tensor: Tensor, limit: float) -> Iterable[Piece]:

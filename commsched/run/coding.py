@@ -8,14 +8,17 @@ from mpi4py import MPI
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
-from commsched.methods import Choice, Held, Phase, hold, phases_of
+from commsched.methods import Choice, Held, Phase, error, find_method, hold, phases_of
 from commsched.methods.direct import route
+from commsched.methods.error import Floats
 from commsched.methods.held import Gathered
-from commsched.plan import Plan
+from commsched.plan import Launch, Plan
 from commsched.program import Kind, Op
 from commsched.run.lockstep import AGREE
-from commsched.run.worker import Worker
+from commsched.run.worker import Worker, put_back
 from commsched.schedule import Schedule
+
+Communicators = dict[tuple[str, tuple[int, ...]], MPI.Intracomm]
 
 
 class Ready(NamedTuple):
@@ -31,14 +34,11 @@ class Buckets:
     def __init__(self, plan: Plan, rank: int, worker: Worker) -> None:
         self._plan = plan
         self._worker = worker
-        self.states: list[State] = []
-        for launch in plan.launches:
-            group = plan.group(launch)
-            member = group.ranks.index(rank) if rank in group.ranks else -1
-            numel = sum(stop - start for _, start, stop in launch.pieces)
-            buffer = np.zeros(numel, np.float32)  # touched now, not inside the first step
-            state = {"gradient": buffer, "rank": member, "ranks": group.size}
-            self.states.append(state | {"seed": plan.seed, "step": 0, "name": launch.name})
+        self._rank = rank
+        self.states = [_state(plan, launch, rank) for launch in plan.launches]
+        self._before: dict[int, tuple[Floats, Floats | None]] = {}
+        self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, where losses are watched
+        self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
         self._held: dict[int, Held] = {}
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
@@ -59,6 +59,10 @@ class Buckets:
         self._worker.gradient(step, launch, state["gradient"])
         if not finite(state["gradient"]):
             raise CommschedError(self._broken(step, launch))
+        if launch in self.watched:
+            method = find_method(self._plan.launches[launch].method)
+            first = phases_of(self._plan, launch)[0]
+            self._before[launch] = error.before(method, first, state, self.watched[launch])
 
     def _broken(self, step: int, launch: int) -> str:
         """Which tensor's gradient is not finite: here a codec has not dropped or hidden it yet."""
@@ -106,14 +110,53 @@ class Buckets:
             result: Array = state["result"]
             if self._plan.mean and state["ranks"] > 1:
                 result /= np.float32(state["ranks"])
+            if op.launch in self._before:
+                wanted, left = self._before.pop(op.launch)
+                if left is None:
+                    left = error.after(state, self.watched[op.launch])
+                self.norms[step, op.launch] = wanted, left
             self._worker.result(step, op.launch, result)
+
+    def follow(self, plan: Plan) -> dict[str, Array]:
+        """Go on with another plan of the same tensors; nothing may be under way.
+
+        Launches of the same pieces and method keep their state. What the others have kept of
+        their gradients is given back, (numel,) float32 per tensor.
+        """
+        known = {}
+        for launch, state in zip(self._plan.launches, self.states, strict=True):
+            known[launch.pieces, launch.method, launch.group] = launch, state
+        self._plan, self.states = plan, []
+        for launch in plan.launches:
+            old = known.pop((launch.pieces, launch.method, launch.group), None)
+            self.states.append(_state(plan, launch, self._rank) if old is None else old[1])
+            self.states[-1]["name"] = launch.name
+        self._chosen.clear()
+        found: dict[str, Array] = {}
+        for launch, state in known.values():
+            if "lost" in state and error.keeps(find_method(launch.method)):
+                put_back(plan, launch, state["lost"], found)
+        return found
+
+
+def _state(plan: Plan, launch: Launch, rank: int) -> State:
+    """What a rank holds of a launch before its first step."""
+    group = plan.group(launch)
+    member = group.ranks.index(rank) if rank in group.ranks else -1
+    numel = sum(stop - start for _, start, stop in launch.pieces)
+    buffer = np.zeros(numel, np.float32)  # touched now, not inside the first step
+    state = {"gradient": buffer, "rank": member, "ranks": group.size}
+    return state | {"seed": plan.seed, "step": 0, "name": launch.name}
 
 
 def communicators(
-    plan: Plan, comm: MPI.Intracomm
-) -> dict[tuple[str, tuple[int, ...]], MPI.Intracomm]:
-    """One communicator per exchange stream and group of ranks; the same order on every rank."""
-    found: dict[tuple[str, tuple[int, ...]], MPI.Intracomm] = {}
+    plan: Plan, comm: MPI.Intracomm, known: Communicators | None = None
+) -> Communicators:
+    """One communicator per exchange stream and group of ranks; the same order on every rank.
+
+    Those that are `known` serve on.
+    """
+    found = dict(known or {})
     for launch in plan.launches:
         key = (launch.stream, launch.group)
         if key not in found:

@@ -56,6 +56,7 @@ class Communication(threading.Thread):
         super().__init__(name="communication", daemon=True)
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
         self._timeout = timeout
+        self._comm = comm
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
@@ -71,6 +72,12 @@ class Communication(threading.Thread):
         except BaseException as error:  # whatever it is, the other ranks must not hang
             self._board.fail(error)
             self._abort(describe(error))
+
+    def follow(self, plan: Plan) -> None:
+        """Go on with another plan; all ranks call it while nothing is under way."""
+        comms = communicators(plan, self._comm, self._comms)
+        with self._board.lock:
+            self._plan, self._comms = plan, comms
 
     def free(self) -> None:
         """Give the communicators back to MPI; all ranks call it, after the thread has ended."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
+from commsched.codecs import Array
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Program
 from commsched.run.board import Board, Status, Stopped
@@ -15,6 +16,7 @@ from commsched.run.coding import Buckets
 from commsched.run.communication import Communication
 from commsched.run.record import Recorder
 from commsched.run.worker import Worker
+from commsched.strategies import STRATEGIES
 
 SWITCH = 0.5e-3  # s; Python's default of 5 ms would hold up the communication thread
 
@@ -90,6 +92,20 @@ class Engine:
         board.status["compute"] = Status(-1, "end", "waits for all exchanges", now(), True)
         board.until_done(self._last)
         board.idle("compute")
+
+    def follow(self, plan: Plan, step: int) -> dict[str, Array]:
+        """Go on with another plan of the same tensors after `step`, on all ranks; see `drain`.
+
+        Gives back what launches that are no more have kept of their gradients, by tensor.
+        """
+        kept = self.buckets.follow(plan)
+        self.communication.follow(plan)
+        self.plan = plan
+        # The new launches' results of the last step are what the old ones have brought.
+        for op in STRATEGIES[plan.strategy].lower(plan, step, {}).role_of(self._rank).ops:
+            if op.stream != "compute":
+                self.board.mark(step, op.name, now())
+        return kept
 
     def stop(self) -> None:
         """End the threads; call after `drain`."""

@@ -1,6 +1,7 @@
 """`commsched.Exchanger`: a training loop hands over gradients and gets them back summed."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +42,9 @@ class Caller:
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self.results[launch] = values
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        raise AssertionError("an Exchanger keeps its plan")
 
 
 class Forgetful(Recorder):

@@ -50,6 +50,11 @@ class Measurement:
         self._header["meta"] |= {"hosts": hosts, "placement": different, **found, **meta}
         self.recorder = Recorder(comm.rank, PartWriter(path, comm.rank, self._header))
 
+    def follow(self, plan: Plan) -> None:
+        """Know the operations of another plan, too."""
+        names = (*self._header["names"], *_names(plan, self._comm.rank))
+        self._header["names"] = tuple(dict.fromkeys(names))
+
     def wait_for_start(self) -> None:
         """Sleep until all ranks start."""
         time.sleep(max(0.0, self.start - now()))
@@ -78,7 +83,6 @@ class Measurement:
 
 def _header(plan: Plan, comm: MPI.Intracomm, aligned: Clock, start: float) -> dict[str, Any]:
     """What a rank's file says before its spans."""
-    program = STRATEGIES[plan.strategy].lower(plan, 1, {})
     return {
         "plan_hash": plan.hash,
         "ranks": comm.size,
@@ -86,7 +90,7 @@ def _header(plan: Plan, comm: MPI.Intracomm, aligned: Clock, start: float) -> di
         "clock_uncertainty_us": aligned.uncertainty * 1e6,
         "t0": start + aligned.offset,
         "streams": STREAMS,
-        "names": tuple(op.name for op in program.role_of(comm.rank).ops),
+        "names": _names(plan, comm.rank),
         "meta": {
             "net": plan.graph.name,
             "machine": plan.machine.name,
@@ -96,6 +100,12 @@ def _header(plan: Plan, comm: MPI.Intracomm, aligned: Clock, start: float) -> di
             "cores": len(os.sched_getaffinity(0)),
         },
     }
+
+
+def _names(plan: Plan, rank: int) -> tuple[str, ...]:
+    """The operations of a step, in program order."""
+    program = STRATEGIES[plan.strategy].lower(plan, 1, {})
+    return tuple(op.name for op in program.role_of(rank).ops)
 
 
 def _fabric(plan: Plan, comm: MPI.Intracomm) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.run import agree
 from commsched.run.board import Status
+from commsched.run.changes import Changes, Replan
 from commsched.run.clock import now
 from commsched.run.communication import end_all
 from commsched.run.engine import Engine
@@ -20,7 +21,7 @@ from commsched.run.measured import Measurement, check_writable
 from commsched.run.steps import run_steps
 from commsched.run.verify import Verifier
 from commsched.run.watchdog import end_together, watchdog
-from commsched.run.worker import Emulated, Worker
+from commsched.run.worker import Carrying, Emulated, Worker
 from commsched.strategies import STRATEGIES
 from commsched.timeline import Timeline
 
@@ -34,6 +35,8 @@ class Options:
     steps: int = 10
     timeout: float = 60.0  # s without progress until the job is ended
     verify: bool = False
+    worker: Callable[[Plan, int], Worker] | None = None  # of a plan and a rank; None: emulated
+    replan: Replan | None = None  # makes a plan for the machine as it is now; None: never
     progress: Callable[[int], None] | None = field(default=None)  # called with each finished step
 
 
@@ -47,33 +50,39 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
     with watchdog(comm, "run", options.timeout) as dog:
         agree.check_plan(plan, comm)
         dog.stage("drawing gradients")
-        worker = agree.together(lambda: _worker(plan, comm.rank), comm)
+        worker = agree.together(lambda: _worker(plan, comm.rank, options), comm)
         dog.stage("comparing hosts and clocks")
-        verifier = Verifier(plan, comm, worker) if options.verify else None
+        carrying = Carrying(worker)
+        verifier = Verifier(plan, comm, carrying) if options.verify else None
         meta = {"steps": options.steps, "compute": "emulated"}
         measurement = Measurement(plan, comm, path, meta)
         dog.stage("making communicators")
-        engine = Engine(plan, comm, verifier or worker, measurement.recorder, options.timeout)
+        engine = Engine(plan, comm, verifier or carrying, measurement.recorder, options.timeout)
+        changes = Changes(engine, comm, verifier or carrying, measurement, options.replan)
     engine.start()
     try:
         measurement.wait_for_start()
-        between = _between(engine, verifier, options)
+        between = _between(engine, verifier, options, changes)
         run_steps(plan, engine, worker, options.steps, measurement.start, between)
     except BaseException as error:
         engine.fail(error)
         raise
     engine.stop()
     with watchdog(comm, "run", options.timeout, first="bringing the spans together"):
-        return measurement.finish(engine, {"verified": verifier.report()} if verifier else {})
+        changes.close()
+        told = {"verified": verifier.report()} if verifier else {}
+        return measurement.finish(engine, told | changes.report())
 
 
-def _worker(plan: Plan, rank: int) -> Worker:
+def _worker(plan: Plan, rank: int, options: Options) -> Worker:
     """Emulate a rank of a plan; refuse a plan that has no meaning."""
     STRATEGIES[plan.strategy].lower(plan, 0, {})
-    return Emulated(plan, rank)
+    return (options.worker or Emulated)(plan, rank)
 
 
-def _between(engine: Engine, verifier: Verifier | None, options: Options) -> Callable[[int], bool]:
+def _between(
+    engine: Engine, verifier: Verifier | None, options: Options, changes: Changes
+) -> Callable[[int], bool]:
     """What to do after each step; whether the next one starts afresh."""
 
     def between(step: int) -> bool:
@@ -83,7 +92,8 @@ def _between(engine: Engine, verifier: Verifier | None, options: Options) -> Cal
             _verify(engine, verifier, step)
         if options.progress is not None:
             options.progress(step)
-        return verifier is not None
+        changed = step + 1 < options.steps and changes.after(step)
+        return verifier is not None or changed
 
     return between
 

@@ -25,10 +25,10 @@ def run_steps(
 
     `between` is called after each step; True where the next one starts afresh.
     """
-    strategy = STRATEGIES[plan.strategy]
     clock = now() if start is None else start
     for step in range(steps):
-        program = strategy.lower(plan, step, engine.buckets.decisions)
+        plan = engine.plan  # `between` may have changed it
+        program = STRATEGIES[plan.strategy].lower(plan, step, engine.buckets.decisions)
         for op in engine.submit(program):
             clock = _compute(engine, worker, step, op, clock)
         if between(step):

@@ -9,6 +9,8 @@ from commsched.timeline import Timeline
 from commsched.timeline.measure import exposed, iteration_seconds
 from commsched.units import nbytes, seconds
 
+TOLD = ("placement", "other_fabric", "verified", "polling_cpu_s", "fallbacks", "switches")
+
 
 def summary(timeline: Timeline) -> dict[str, Any]:
     """Iteration time, exposed communication and bytes, in SI units."""
@@ -31,11 +33,7 @@ def summary(timeline: Timeline) -> dict[str, Any]:
         "exposed_seconds": float(np.median(apart[:, 1:] if steps > 1 else apart)),
         "bytes_per_rank_and_step": total,
         "clock_uncertainty_seconds": timeline.clock_uncertainty,
-        **{
-            k: timeline.meta[k]
-            for k in ("placement", "other_fabric", "verified", "polling_cpu_s")
-            if k in timeline.meta
-        },
+        **{k: timeline.meta[k] for k in TOLD if k in timeline.meta},
     }
 
 
@@ -53,6 +51,13 @@ def lines(found: dict[str, Any]) -> list[str]:
         errors = found["verified"]["largest_relative_error"]
         shown = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
         text.append(f"verified against the dense sum; largest relative L2 error: {shown}")
+    for fall in found.get("fallbacks", []):
+        text.append(
+            f"tensor {fall['tensor']!r} left its budget in step {fall['step']}: error"
+            f" {'is no number' if fall['error'] is None else format(fall['error'], '.3g')}, allowed"
+            f" {fall['budget']:g}; {', '.join(fall['launches'])} dense from step {fall['since']} on"
+        )
+    text += [f"from step {s['step']} on: {s['why']}" for s in found.get("switches", [])]
     wrong = [*found.get("placement", []), *found.get("other_fabric", [])]
     text += [f"warning: {sentence}" for sentence in wrong]
     return text

@@ -1,5 +1,6 @@
 """`--verify`: every bucket's result against the dense sum that MPI's own all-reduce gives."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,12 @@ class Verifier:
     def result(self, step: int, launch: int, values: Array) -> None:
         self._after[launch] = values.copy()
         self._worker.result(step, launch, values)
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        self._plan = plan
+        self._before.clear()
+        self._after.clear()
+        self._worker.follow(plan, kept)
 
     def check(self, step: int) -> None:
         """Compare all buckets of a step; every rank calls it after its exchanges are over."""

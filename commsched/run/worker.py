@@ -1,5 +1,6 @@
 """Who computes: emulated layers that take their time like an accelerator, with drawn gradients."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,13 @@ class Worker(Protocol):
 
     def result(self, step: int, launch: int, values: Array) -> None:
         """Take a launch's sum, or mean, (numel,) float32; valid until its next gradient."""
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        """From now on launches are those of `plan`, which is for the same tensors.
+
+        `kept` is what this rank has not sent yet, (numel,) float32 per tensor: it belongs to the
+        next gradient.
+        """
 
 
 def draw(plan: Plan, rank: int, tensor: Tensor) -> Array:
@@ -45,7 +53,7 @@ def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
     """A launch's gradient on one rank: (numel,) float32."""
     tensors = plan.graph.tensors
     whole = {p.tensor: draw(plan, rank, tensors[p.tensor]) for p in launch.pieces}
-    return np.concatenate([whole[p.tensor][p.start : p.stop] for p in launch.pieces])
+    return _cut(whole, launch)
 
 
 class Emulated:
@@ -69,3 +77,59 @@ class Emulated:
 
     def result(self, step: int, launch: int, values: Array) -> None:
         """Nobody needs the sum of drawn gradients."""
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        """Cut the same gradients into other buckets; `Carrying` has what was kept."""
+        whole: dict[str, Array] = {}
+        for launch, values in zip(self._plan.launches, self._gradients, strict=True):
+            put_back(plan, launch, values, whole)
+        self._plan = plan
+        self._gradients = [_cut(whole, launch) for launch in plan.launches]
+
+
+class Carrying:
+    """A worker that hands on, once after a change of plan, what was kept of earlier gradients."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._carried: dict[int, Array] = {}  # launch -> (numel,) float32
+
+    def seconds(self, step: int, nominal: float) -> float:
+        return self._worker.seconds(step, nominal)
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        self._worker.gradient(step, launch, out)
+        carried = self._carried.pop(launch, None)
+        if carried is not None:
+            out += carried
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        self._worker.result(step, launch, values)
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        self._worker.follow(plan, {})
+        self._carried = {
+            index: np.concatenate(
+                [
+                    kept[name][start:stop] if name in kept else np.zeros(stop - start, np.float32)
+                    for name, start, stop in launch.pieces
+                ]
+            )
+            for index, launch in enumerate(plan.launches)
+            if any(piece.tensor in kept for piece in launch.pieces)
+        }
+
+
+def put_back(plan: Plan, launch: Launch, values: Array, into: dict[str, Array]) -> None:
+    """Write a bucket's values to the places of its pieces in their tensors, zeros elsewhere."""
+    at = 0
+    for name, start, stop in launch.pieces:
+        if name not in into:
+            into[name] = np.zeros(plan.graph.tensors[name].numel, np.float32)
+        into[name][start:stop] = values[at : at + stop - start]
+        at += stop - start
+
+
+def _cut(whole: Mapping[str, Array], launch: Launch) -> Array:
+    """A launch's gradient from whole tensors."""
+    return np.concatenate([whole[name][start:stop] for name, start, stop in launch.pieces])

@@ -1,0 +1,134 @@
+"""How much of its gradient a lossy method leaves behind in a step, feedback included.
+
+    e = sqrt(sum over ranks of |left|^2) / sqrt(sum over ranks of |wanted|^2)
+
+wanted = a rank's gradient and what it kept of earlier ones; left = what it keeps after the
+exchange, its losses at merges included. A run adds up the same squares as a planner.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.codecs import Array, State
+from commsched.ir import Sparsity
+from commsched.kernels.random import generator
+from commsched.machine import Group
+from commsched.methods.base import Choice, Method, Phase
+from commsched.methods.direct import Direct
+from commsched.methods.lockstep import fresh_states, run_method
+from commsched.methods.table import find_method
+from commsched.plan.bucket import BucketSpec
+from commsched.schedule import Goal
+
+Floats = npt.NDArray[np.float64]
+
+SAMPLE = 2**15  # elements that a method is tried on
+STEPS = 8  # the largest error of so many counts
+SMALL = 2**14  # elements of a tensor that stays dense
+VECTOR = 2**18  # elements of a tensor of one dimension, such as a bias or a norm, that stays dense
+RANKS = Group(ranks=(0, 1, 2, 3), nodes=(0, 0, 1, 1))
+
+
+def is_small(shape: Sequence[int]) -> bool:
+    """Whether a tensor is a bias, a norm or small: too little to gain from losing anything."""
+    numel = int(np.prod(shape))
+    return numel < SMALL or (len(shape) == 1 and numel < VECTOR)
+
+
+def keeps(method: Method) -> bool:
+    """Whether a lossy method keeps what it has not sent, in the state's "lost"."""
+    return not method.lossless and (not isinstance(method, Direct) or method.codec.feedback)
+
+
+def measurable(method: Method) -> bool:
+    """Whether a loss can be told: not of a codec that has a momentum of its own instead."""
+    return keeps(method) or not (isinstance(method, Direct) and method.codec.stateful)
+
+
+def squares(values: Array, runs: Sequence[slice]) -> Floats:
+    """The squared norm of each run of (n,) float32: (runs,)."""
+    return np.array([float(np.dot(values[run], values[run])) for run in runs])
+
+
+def before(
+    method: Method, phase: Phase | Choice, state: State, runs: Sequence[slice]
+) -> tuple[Floats, Floats | None]:
+    """Squares of what each run wants to send; of what it leaves, where that shows already.
+
+    Call it when the gradient is in the state, before the method's first phase.
+    """
+    gradient = state["gradient"]
+    if keeps(method):
+        if "lost" not in state:
+            return squares(gradient, runs), None
+        lost = state["lost"]
+        return np.concatenate([squares(gradient[r] + lost[r], [slice(None)]) for r in runs]), None
+    assert isinstance(method, Direct)
+    assert isinstance(phase, Phase)
+    if phase.schedule.goal is Goal.ALL_REDUCE:
+        state["lost"] = np.zeros_like(gradient)  # the exchange writes down what it drops
+        return squares(gradient, runs), None
+    left = gradient.copy()
+    method.codec.subtract(method.codec.encode(gradient.copy(), dict(state)), left)
+    return squares(gradient, runs), squares(left, runs)
+
+
+def after(state: State, runs: Sequence[slice]) -> Floats:
+    """Squares of what each run has left behind, once the last phase is over."""
+    return squares(state["lost"], runs) if "lost" in state else np.zeros(len(runs))
+
+
+def error(method: Method, law: Sparsity, numel: int) -> float:
+    """The largest error of a few steps on gradients that are drawn by a tensor's law.
+
+    Normal values, on four ranks; the error of a pair depends on its codec, so it is tried with one
+    collective. infinity where a loss cannot be told.
+    """
+    if method.lossless:
+        return 0.0
+    if not measurable(method):
+        return float("inf")
+    name = method.name
+    if isinstance(method, Direct):
+        name = ("ring+" if method.codec.addable else "all-gather+") + method.codec.name
+    return _error(name, law, min(numel.bit_length(), SAMPLE.bit_length()))
+
+
+@lru_cache(maxsize=4096)
+def _error(name: str, law: Sparsity, size: int) -> float:
+    """The same by what it depends on; `size` is the number of bits of the number of elements."""
+    method, numel = find_method(name), 2 ** (size - 1)
+    spec = BucketSpec(((law, numel, 0, numel),))
+    if law.rows > numel:
+        spec = BucketSpec.uniform(numel, law.density)
+    whole = [slice(0, numel)]
+    states = fresh_states([np.zeros(numel, np.float32) for _ in RANKS.ranks], name="error")
+    worst = 0.0
+    for step in range(STEPS):
+        wanted = left = 0.0
+        for rank, state in enumerate(states):
+            state["step"] = step
+            state["gradient"][:] = _drawn(spec.pieces[0][0], numel, step, rank)
+            squared, known = before(method, method.phases(spec, RANKS)[0], state, whole)
+            wanted += float(squared[0])
+            left += 0.0 if known is None else float(known[0])
+        run_method(method, spec, RANKS, states)
+        left += sum(float(after(state, whole)[0]) for state in states)
+        worst = max(worst, (left / wanted) ** 0.5 if wanted else 0.0)
+    return worst
+
+
+def _drawn(law: Sparsity, numel: int, step: int, rank: int) -> Array:
+    """A gradient of a rank in a step: normal values on a support by its law; a mask stays."""
+    values = generator(0, step, rank, "error/values").standard_normal(numel, np.float32)
+    if law.law == "dense":
+        return values
+    fixed = law.law == "mask"
+    rng = generator(0, 0 if fixed else step, 0 if fixed else rank, "error/support")
+    out = np.zeros(numel, np.float32)
+    support = law.support(numel, rng)
+    out[support] = values[support]
+    return out

@@ -1,0 +1,119 @@
+"""Planning anew on real ranks: all switch in one step, and no gradient and no residual is lost."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from commsched.run import agree, session
+from commsched.run.session import Options
+from commsched.run.worker import Emulated
+from tests.plans import graph, machine, plan
+
+WORLD = MPI.COMM_WORLD
+STEPS = 14
+SIZES = [4000, 700, 5000, 300]
+SLOWER = 1e3  # times the planned machine's links are slower than anything real
+
+
+class Noting(Emulated):
+    """Draws a new gradient of every tensor in every step, and notes what goes in and comes out."""
+
+    def __init__(self, made, rank):
+        super().__init__(made, rank)
+        self.made, self.given, self.taken = made, [], []
+
+    def gradient(self, step, launch, out):
+        drawn = [
+            np.random.default_rng([step, self.number(piece.tensor), WORLD.rank])
+            .standard_normal(self.made.graph.tensors[piece.tensor].numel)
+            .astype(np.float32)[piece.start : piece.stop]
+            for piece in self.made.launches[launch].pieces
+        ]
+        out[:] = np.concatenate(drawn)
+        self.given.append(self.cut(launch, out))
+
+    def result(self, step, launch, values):
+        self.taken.append(self.cut(launch, values))
+
+    def follow(self, made, kept):
+        super().follow(made, kept)
+        self.made = made
+
+    def number(self, tensor):
+        return list(self.made.graph.tensors).index(tensor)
+
+    def cut(self, launch, values):
+        """A step's values by tensor."""
+        pieces = self.made.launches[launch].pieces
+        ends = np.cumsum([p.stop - p.start for p in pieces])[:-1]
+        parts = np.split(values.astype(np.float64), ends)
+        return {p.tensor: part for p, part in zip(pieces, parts, strict=True)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One folder for all ranks: the first rank's."""
+    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
+
+
+def slow_machine():
+    """What the plan believes: then every exchange is far too fast."""
+    made = machine(1, WORLD.size)
+    link = replace(made.inside, per_byte=made.inside.per_byte * SLOWER, latency=1.0)
+    return replace(made, inside=link)
+
+
+def total(notes, tensor):
+    """The sum of a tensor's values over all steps."""
+    return np.sum([one[tensor] for one in notes if tensor in one], axis=0)
+
+
+@pytest.mark.parametrize("overlap", ["forward", "backward"])
+def test_nothing_is_lost_when_the_buckets_change_between_two_steps(folder, overlap):
+    on = slow_machine()
+    params = {"overlap": overlap}
+    first = plan(graph(SIZES, 1e-4), on, ["all-gather+topk:0.05"], params=params)
+    workers, asked = [], []
+
+    def worker(made, rank):
+        workers.append(Noting(made, rank))
+        return workers[0]
+
+    def replan(old, fitted, stay):
+        asked.append(fitted)
+        return plan(old.graph, fitted, ["ring+dense"], bucket=1e9, params=params)
+
+    options = Options(steps=STEPS, worker=worker, replan=replan)
+    timeline = session.run(first, WORLD, folder / "m.json", options)
+    if WORLD.size == 1:
+        return  # nothing is exchanged, so nothing drifts
+    if timeline is not None:
+        switch = timeline.meta["switches"][0]
+        assert 3 <= switch["step"] < STEPS - 1
+        assert switch["ratio"] < 1.0
+        assert "inside the node" in switch["why"]
+        assert asked[0].inside.per_byte < on.inside.per_byte
+    for layer in range(len(SIZES)):
+        tensor = f"l{layer}.weight"
+        given = total(workers[0].given, tensor)
+        whole = np.empty_like(given)
+        WORLD.Allreduce(given, whole)
+        brought = total(workers[0].taken, tensor) * WORLD.size
+        assert np.linalg.norm(brought - whole) <= 1e-5 * np.linalg.norm(whole)  # float32
+    steps = agree.each(len(workers[0].taken), WORLD)
+    assert min(steps) == max(steps)
+
+
+def test_where_nothing_drifts_the_plan_stays(folder, monkeypatch):
+    monkeypatch.setattr("commsched.run.drift.interval", lambda machine: (0.0, float("inf")))
+    made = plan(graph(SIZES, 1e-4), machine(1, WORLD.size), ["ring+dense"])
+
+    def replan(*_):
+        raise AssertionError("nothing drifted")
+
+    timeline = session.run(made, WORLD, folder / "m.json", Options(steps=STEPS, replan=replan))
+    if timeline is not None:
+        assert timeline.meta["switches"] == []
