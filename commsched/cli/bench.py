@@ -42,6 +42,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     sparse_only.add_argument(
         "--method", action="append", metavar="NAME", help="again for more; default: the best"
     )
+    sparse_only.add_argument(
+        "--support", metavar="KIND", help="uniform, zipf or text (rows of tables); default: uniform"
+    )
     sparse_only.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
     p.add_argument(
         "--timeout",
@@ -143,6 +146,7 @@ def sparse(args: argparse.Namespace) -> None:
         "densities": args.density and tuple(args.density),
         "methods": args.method and tuple(args.method),
         "repeats": args.repeats,
+        "support": args.support,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     found = runtime.sparse(runtime.Options(timeout=args.timeout, **chosen))
@@ -152,11 +156,11 @@ def sparse(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps([cell._asdict() for cell in cells], indent=1))
         return
-    header = ("elements", "density", "method", "ms", "dense ms", "wire MB", "MPI/ours", "of floor")
     nodes = len(group.members)
     print(f"{group.size} ranks on {nodes} nodes, median of the slowest rank, list to list;")
     print(f"MPI_Allreduce takes {seconds(cells[0].mpi_seconds)}")
-    print(table(header, list(runtime.rows(cells)), set(range(len(header))) - {2}))
+    numbers = set(range(len(runtime.HEADER))) - runtime.WORDS
+    print(table(runtime.HEADER, list(runtime.rows(cells)), numbers))
 
 
 BENCHES = {

@@ -49,14 +49,20 @@ class Coo(Indexed):
         return index, body[4 * count :].view(np.float32)
 
 
-def pack(index: Array, values: Array) -> Array:
-    """The packet of ascending indices and their values, (nnz,) each."""
-    packet = np.empty(HEADER + 8 * len(index), np.uint8)
-    packet[:HEADER].view(np.int64)[:] = (TAG, len(index))
-    body = packet[HEADER:]
-    body[: 4 * len(index)].view(np.int32)[:] = index
-    body[4 * len(index) :].view(np.float32)[:] = values
+def pack(index: Array, values: Array, start: int = 0) -> Array:
+    """The packet of ascending indices, counted from `start`, and their values, (nnz,) each."""
+    packet, indices, numbers = blank(len(index))
+    np.subtract(index, start, out=indices, casting="unsafe")
+    numbers[:] = values
     return packet
+
+
+def blank(count: int) -> tuple[Array, Array, Array]:
+    """A packet to fill, and where its indices and values go: (nnz,) int32, (nnz,) float32."""
+    packet = np.empty(HEADER + 8 * count, np.uint8)
+    packet[:HEADER].view(np.int64)[:] = (TAG, count)
+    body = packet[HEADER:]
+    return packet, body[: 4 * count].view(np.int32), body[4 * count :].view(np.float32)
 
 
 CODECS.add("coo")(Coo())
