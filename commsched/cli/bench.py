@@ -149,7 +149,8 @@ def sparse(args: argparse.Namespace) -> None:
         "support": args.support,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
-    found = runtime.sparse(runtime.Options(timeout=args.timeout, **chosen))
+    options = runtime.Options(timeout=args.timeout, progress=not args.json, **chosen)
+    found = runtime.sparse(options)
     if found is None:
         return
     cells, group = found

@@ -51,7 +51,7 @@ class Doubling:
 
     @property
     def count(self) -> int:
-        return self.cuts.shape[1] - 1
+        return int(self.cuts.shape[1]) - 1
 
     @cached_property
     def flat(self) -> Ints:

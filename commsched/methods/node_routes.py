@@ -45,11 +45,15 @@ def gathered(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
     late = LAG if nodes > 1 else 0
 
     def rounds() -> Iterator[Round]:
+        done = 0
         for turn in range(count + late):
             if turn < count:
                 yield from _straight(on, turn * nodes, 1, 0)
+                done += nodes - 1
             if turn >= late:
-                yield from _straight(beside, (turn - late) * nodes, nodes, None)
+                waits = done if nodes > 1 else 0
+                yield from _straight(beside, (turn - late) * nodes, nodes, waits)
+                done += lanes - 1
 
     return Schedule(
         name="lane-all-gather-pieces",
@@ -60,7 +64,7 @@ def gathered(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
     )
 
 
-def _straight(on: Circles, after: int, length: int, waits: int | None) -> Iterator[Round]:
+def _straight(on: Circles, after: int, length: int, waits: int) -> Iterator[Round]:
     """Send `length` blocks, `after` the own ones, straight to all others of the circle."""
     first = on.ahead(on.first, 0) + after
     for k in range(1, on.places):
@@ -70,10 +74,10 @@ def _straight(on: Circles, after: int, length: int, waits: int | None) -> Iterat
 
 @lru_cache(maxsize=64)
 def doubled(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
-    """Sum blocks (lane, piece) at their lane of each node, along lanes by recursive doubling, and
-    give them to all of the node; the nodes are a power of two.
+    """Sum blocks (lane, piece) inside nodes, by recursive doubling along lanes, and share them.
 
-    Every turn begins with a piece and carries on with those that began LAG and more turns ago.
+    Every turn begins with a piece and carries on with those that began LAG and more turns ago. The
+    nodes are a power of two.
     """
     ranks = np.array(members, np.int64)
     nodes, lanes = ranks.shape
@@ -85,26 +89,29 @@ def doubled(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
     partners = [ranks[np.arange(nodes) ^ (1 << s)].ravel() for s in range(nodes.bit_length() - 1)]
     own = lane * count
 
-    def step(number: int, piece: int) -> Iterator[Round]:
+    def step(number: int, piece: int, done: int) -> Iterator[Round]:
         if number == 0:
             for to, dst in zip(ahead, beside, strict=True):
                 first = to * count + piece
                 yield Round(src, dst, first, first + 1, True, 1, 0)
         elif number <= len(partners):
-            waits = None if number > 1 or lanes > 1 else 0
             first, merged = own + piece, lanes << number - 1
+            waits = done if merged > 1 else 0
             yield Round(src, partners[number - 1], first, first + 1, True, merged, waits)
         else:
+            first = own + piece
             for dst in beside:
-                first = own + piece
-                yield Round(src, dst, first, first + 1, False, ranks.size)
+                yield Round(src, dst, first, first + 1, False, ranks.size, done)
 
     def rounds() -> Iterator[Round]:
         after = [0, *(1 + LAG * k for k in range(len(partners) + 1))]  # turns, of each step
+        done = 0
         for turn in range(count + after[-1]):
             for number, late in enumerate(after):
                 if 0 <= turn - late < count:
-                    yield from step(number, turn - late)
+                    made = list(step(number, turn - late, done))
+                    done += len(made)
+                    yield from made
 
     return Schedule(
         name="node-doubling-pieces",

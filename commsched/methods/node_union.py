@@ -145,7 +145,7 @@ class Union:
 
     def own(self, state: State, piece: int) -> Listed:
         """The node's sum of a piece, made when it is first asked for."""
-        own = state["own"][piece]
+        own: Listed | None = state["own"][piece]
         if own is None:
             start, stop = state["starts"][piece : piece + 2]
             bounds = [each[piece : piece + 2] for each in state["ends"]]
@@ -165,7 +165,8 @@ class Union:
             lists = [came[node] for node in range(self.nodes)]
             state["sums"][block] = merged(lists, self.length(block))
             state["came"][piece] = {}
-        return state["sums"][block]  # type: ignore[no-any-return]
+        found: Listed = state["sums"][block]
+        return found
 
     def merge(self) -> Phase:
         """Inside nodes: every rank sends each lane its share as a list."""

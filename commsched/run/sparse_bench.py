@@ -75,6 +75,7 @@ class Options:
     methods: tuple[str, ...] = METHODS
     repeats: int = LEAST
     timeout: float = 60.0
+    progress: bool = False  # a line on stderr for each cell
 
 
 def sparse(options: Options) -> tuple[list[Cell], Group] | None:
@@ -97,7 +98,8 @@ def sparse(options: Options) -> tuple[list[Cell], Group] | None:
             floor = bench.floor()
             for name in options.methods:
                 cells.append(bench.cell(name, mpi, floor, rate))
-                _say(comm, cells[-1])
+                if options.progress:
+                    _say(comm, cells[-1])
     return (cells, group) if comm.rank == 0 else None
 
 
