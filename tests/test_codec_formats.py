@@ -48,7 +48,7 @@ def test_a_golden_coordinate_list():
             "424c434b 00000000 01000000 00000000 01 00000000 0000c03f 00000000 00000000 000000c0",
         ),
         # one byte per bitmap, no low bits: 5 / 2 is below 4
-        ("elias", "454c4941 53000000 02000000 00000000 12 0000c03f 000000c0"),
+        ("elias", "454c4941 53000000 02000000 00000000 0000c03f 000000c0 12"),
     ],
 )
 def test_golden_packets(name, packet):
@@ -61,7 +61,7 @@ def test_a_golden_elias_fano_list():
     values[[3, 40, 99]] = 1.0
     # 100 / 3: 5 low bits of 3, 8 and 3 as planes; high parts 0, 1 and 3 as bits 0, 2 and 5
     planes, high, ones = "05050002 00", "25", "0000803f" * 3
-    want = f"454c4941 53000000 03000000 00000000 {planes} {high} {ones}"
+    want = f"454c4941 53000000 03000000 00000000 {ones} {planes} {high}"
     assert encoded("elias", values).tobytes().hex() == bytes.fromhex(want).hex()
 
 

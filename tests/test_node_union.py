@@ -7,12 +7,12 @@ import pytest
 
 from commsched.cost.price import price
 from commsched.machine import Group
-from commsched.methods import METHODS, node_union
+from commsched.methods import METHODS, node_routes, node_union
 from commsched.plan import BucketSpec
 from commsched.run.lockstep import fresh_states, run_method
 from commsched.schedule.check import check
 from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
-from tests.test_sparse_methods import wire_only
+from tests.test_sparse_methods import sent, wire_only
 
 UNION = METHODS["node-union"]
 UNEVEN = Group(ranks=(0, 1, 2, 3), nodes=(0, 0, 0, 1))
@@ -65,9 +65,64 @@ def test_a_list_stands_for_a_gradient(members):
 @pytest.mark.parametrize("members", [group(2, 1), group(5, 1), group(7, 1)], ids=str)
 @pytest.mark.parametrize("count", [1, 4])
 def test_pieces_reach_everyone(members, count):
-    schedule = node_union._between(members.members, count)
+    schedule = node_routes.gathered(members.members, count)
     owner = np.tile(np.arange(members.size), count)
     check(replace(schedule, owner=owner))
+
+
+@pytest.mark.parametrize("members", [group(2, 3), group(3, 2), group(1, 4)], ids=str)
+def test_pieces_reach_every_lane_of_every_node(members, monkeypatch):
+    monkeypatch.setattr(node_routes, "LAG", 0)  # else a rank has received more than it passes on
+    nodes, lanes, count = len(members.members), len(members.members[0]), 3
+    schedule = node_routes.gathered(members.members, count)
+    owner = np.array(members.members).T[:, np.newaxis].repeat(count, axis=1)
+    assert schedule.blocks == lanes * count * nodes
+    check(replace(schedule, owner=owner.ravel()))
+
+
+POWERS = [group(4, 1), group(4, 2), group(4, 3), group(8, 2)]
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("kind", SUPPORTS)
+@pytest.mark.parametrize("members", POWERS, ids=lambda g: str(g.nodes))
+def test_where_unions_overlap_nodes_double_and_sum_like_numpy(members, kind):
+    assert len(UNION.phases(spec(700, 0.5), members)) == 1
+    for numel in (1, 15, 700):
+        grads = gradients(kind, members.size, numel)
+        states = fresh_states([g.copy() for g in grads])
+        run_method(UNION, spec(numel, 0.5), members, states)
+        for state in states:
+            np.testing.assert_array_equal(state["result"], np.sum(grads, axis=0))
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("members", POWERS, ids=lambda g: str(g.nodes))
+def test_doubling_nodes_end_with_equal_bits(members):
+    states = fresh_states(rounded(members.size, 700))
+    run_method(UNION, spec(700, 0.5), members, states)
+    for state in states[1:]:
+        np.testing.assert_array_equal(bits(state["result"]), bits(states[0]["result"]))
+
+
+@pytest.mark.parametrize(("count", "lanes"), [(1, 1), (1, 2), (1, 3)])
+def test_doubling_reaches_everyone(count, lanes):
+    check(node_routes.doubled(group(4, lanes).members, count))
+
+
+@pytest.mark.parametrize("density", [0.03, 0.3, 0.9])
+def test_bytes_of_doubling_are_priced_in_expectation(density):
+    numel, members = 40000, group(4, 2)
+    on, law = replace(wire_only(1), node_of_rank=members.nodes), spec(numel, density)
+    law_of_all = law.pieces[0][0]
+    found = []
+    for draw in range(8):
+        grads = np.zeros((members.size, numel), np.float32)
+        for rank, values in enumerate(grads):
+            values[law_of_all.support(numel, np.random.default_rng([draw, rank]))] = 1
+        found.append(sent(UNION, law, members, fresh_states(list(grads))).mean())
+    assert len(UNION.phases(law, members)) == (1 if density > 0.1 else 2)
+    assert np.mean(found) == pytest.approx(price(UNION, law, on, on.everyone).sent, rel=2e-3)
 
 
 def test_each_node_receives_the_union_of_each_other_node_once():

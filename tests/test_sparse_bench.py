@@ -3,9 +3,11 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from commsched.methods import METHODS
+from commsched.run import supports
 from tests.launch import Job
 
 BENCH = [sys.executable, "-m", "commsched", "bench", "sparse"]
@@ -38,9 +40,49 @@ def test_every_exact_method_gives_a_row_and_the_sum_of_mpi():
         assert row["wire"] == pytest.approx(32 + 8 * count, abs=slack)
 
 
+@pytest.mark.parametrize("support", ["zipf", "text"])
+def test_rows_of_tables_are_summed_too(support):
+    done = ended(
+        2, "--json", "--support", support, "--numel", "40000", "--density", "0.02",
+        "--repeats", "1", "--method", "node-union", "--method", "zen",
+    )  # fmt: skip
+    assert done.status == 0, done.output
+    rows = json.loads(done.output[done.output.index("[\n") :])
+    assert [(row["support"], row["method"]) for row in rows] == [
+        (support, "node-union"),
+        (support, "zen"),
+    ]
+    for row in rows:
+        assert row["least"] <= row["seconds"] <= row["most"]
+        assert row["floor_seconds"] == pytest.approx(row["floor"] / row["rate"])
+
+
+@pytest.mark.parametrize("kind", supports.KINDS)
+@pytest.mark.parametrize("rank", [0, 5])
+def test_supports_are_as_dense_as_asked_and_alike_every_time(kind, rank):
+    numel, density = 200_000, 0.02
+    spec, index = supports.draw(kind, numel, density, rank)
+    assert spec.numel == numel
+    assert (np.diff(index) > 0).all()
+    assert 0 <= index[0] <= index[-1] < numel
+    slack = 5 * (density / min(numel, 3594)) ** 0.5  # five standard errors of whole rows
+    assert len(index) / numel == pytest.approx(density, abs=slack)
+    np.testing.assert_array_equal(supports.draw(kind, numel, density, rank).index, index)
+
+
+def test_drawn_values_sum_alike_in_every_order():
+    drawn = np.array([supports.values(1000, rank) for rank in range(16)])
+    assert (drawn != 0).all()
+    exact = drawn.astype(np.float64).sum(axis=0)
+    np.testing.assert_array_equal(drawn.sum(axis=0), exact)
+    np.testing.assert_array_equal(np.add.reduce(drawn[::-1], axis=0), exact)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        (["--support", "even"], "no support named 'even'; known: uniform, zipf, text"),
+        (["--support", "text", "--numel", "99"], "support 'text' needs at least "),
         (
             ["--method", "ring+fp16"],
             "method 'ring+fp16' is lossy; allowed are those that sum exact",

@@ -57,6 +57,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     sparse_only.add_argument(
         "--method", action="append", metavar="NAME", help="again for more; default: the best"
     )
+    sparse_only.add_argument(
+        "--support", metavar="KIND", help="uniform, zipf or text (rows of tables); default: uniform"
+    )
     planner_only = p.add_argument_group("of bench planner")
     planner_only.add_argument(
         "--part",
@@ -186,20 +189,22 @@ def sparse(args: argparse.Namespace) -> None:
         "densities": args.density and tuple(args.density),
         "methods": args.method and tuple(args.method),
         "repeats": args.repeats,
+        "support": args.support,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
-    found = runtime.sparse(runtime.Options(timeout=args.timeout, **chosen))
+    options = runtime.Options(timeout=args.timeout, progress=not args.json, **chosen)
+    found = runtime.sparse(options)
     if found is None:
         return
     cells, group = found
     if args.json:
         print(json.dumps([cell._asdict() for cell in cells], indent=1))
         return
-    header = ("elements", "density", "method", "ms", "dense ms", "wire MB", "MPI/ours", "of floor")
     nodes = len(group.members)
     print(f"{group.size} ranks on {nodes} nodes, median of the slowest rank, list to list;")
     print(f"MPI_Allreduce takes {seconds(cells[0].mpi_seconds)}")
-    print(table(header, list(runtime.rows(cells)), set(range(len(header))) - {2}))
+    numbers = set(range(len(runtime.HEADER))) - runtime.WORDS
+    print(table(runtime.HEADER, list(runtime.rows(cells)), numbers))
 
 
 def codecs(args: argparse.Namespace) -> None:

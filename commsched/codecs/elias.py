@@ -14,7 +14,7 @@ TAG = 0x53_41_49_4C_45  # "ELIAS"
 
 
 class Elias(Indexed):
-    """Header, indices, float32 values; never more than a header larger than dense values.
+    """Header, float32 values, indices; never more than a header larger than dense values.
 
     l = floor(log2(n / m)) low bits of each of m indices below n, as planes; then the high parts
     h_i as bits h_i + i of a bitmap of m + (n - 1 >> l) bits: about 2 + log2(n / m) bits per index.
@@ -66,7 +66,8 @@ def pack_list(index: Array, values: Array, numel: int) -> Array:
         body[index] = values
         return packet
     packet = fresh(TAG, count, size + 4 * count, values)
-    packed = packet[HEADER : HEADER + size]
+    start = HEADER + 4 * count  # values come first, where they are aligned
+    packed = packet[start:]
     if way == "bitmap":
         flags = module.zeros(numel, np.bool_)
         flags[index] = True
@@ -78,7 +79,7 @@ def pack_list(index: Array, values: Array, numel: int) -> Array:
         flags = module.zeros(_high_bits(numel, count, width), np.bool_)
         flags[(index >> width) + module.arange(count)] = True
         packed[low:] = pack_flags(flags)
-    packet[HEADER + size :] = values.view(np.uint8)
+    packet[HEADER:start].view(np.float32)[:] = values
     return packet
 
 
@@ -91,18 +92,19 @@ def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
         require(len(packet) == HEADER + 4 * numel, packet, what)
         return slice(None), packet[HEADER:].view(np.float32)
     require(len(packet) == HEADER + size + 4 * count, packet, what)
-    values = numbers(packet[HEADER + size :], np.float32)
+    start = HEADER + 4 * count
+    values = numbers(packet[HEADER:start], np.float32)
     if way == "bitmap":
-        return flagged(packet, HEADER, numel, count, what), values
+        return flagged(packet, start, numel, count, what), values
     if count == 0:
         return module_of(packet).zeros(0, np.int64), values
     width = _width(numel, count)
     low = packed_bytes(count, width)
     bits = _high_bits(numel, count, width)
-    high = flagged(packet, HEADER + low, bits, count, what)
-    high -= module_of(packet).arange(count)
-    index = high << width
-    index |= unpack(packet[HEADER : HEADER + low], count, width)
+    index = flagged(packet, start + low, bits, count, what)
+    index -= module_of(packet).arange(count)
+    index <<= width
+    index |= unpack(packet[start : start + low], count, width)
     require(bool(index[-1] < numel and (index[1:] > index[:-1]).all()), packet, what)
     return index, values
 

@@ -30,10 +30,13 @@ class Ends(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Blocks of an all-gather that are coded while others are on the wire."""
+    """Runs of blocks [first, stop) that are coded while others are on the wire.
 
-    make: Callable[[State, int], Array]  # the packet of a block, when it is first sent
-    read: Callable[[State, int, Array], None]  # the packet of a block, when it has come
+    Of an all-gather or an all-reduce; what is made of a run must not change but by what is added.
+    """
+
+    make: Callable[[State, int, int], Array]  # the packet of a run, when it is first sent
+    read: Callable[[State, int, int, Array], None]  # the packet of a run, when it has come
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +63,8 @@ class Phase:
     # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
     # as the schedule's goal says, among all.
     ends: Callable[[int], Ends] | None = None
-    # Of an all-gather whose packets are coded one by one: `take` only prepares, and what `give`
-    # gets is empty.
+    # Of an exchange whose packets are coded one by one: `take` only prepares, and what `give` gets
+    # is empty.
     pieces: Pieces | None = None
 
 

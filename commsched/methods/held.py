@@ -139,24 +139,31 @@ class Gathered:
         return [self._packets[block] for block in self._wanted]
 
 
-class Streamed(Gathered):
-    """Packets that are made when they are first sent, and read as they come."""
+class Streamed:
+    """Packets that are made when they are first sent, and read as they come; some are added."""
 
     def __init__(self, pieces: Pieces, state: State) -> None:
-        super().__init__({}, [])
         self._pieces = pieces
         self._state = state
+        self._made: dict[tuple[int, int], Array] = {}  # packets, by run
 
     def take(self, first: int, stop: int) -> Array:
-        for block in range(first, stop):
-            if block not in self._packets:
-                self._packets[block] = self._pieces.make(self._state, block)
-        return super().take(first, stop)
+        if (first, stop) not in self._made:
+            self._made[first, stop] = self._pieces.make(self._state, first, stop)
+        return self._made[first, stop]
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        self._made.pop((first, stop), None)  # what is sent next is made of both
+        self._pieces.read(self._state, first, stop, packet)
 
     def put(self, first: int, stop: int, packet: Array) -> None:
-        super().put(first, stop, packet)
-        for block in range(first, stop):
-            self._pieces.read(self._state, block, self._packets[block])
+        self._pieces.read(self._state, first, stop, packet)
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        return None
+
+    def result(self) -> Array:
+        return []
 
 
 def hold(phase: Phase, state: State) -> Held:

@@ -1,27 +1,28 @@
 """Ours for two levels: sums of nodes, coded near their entropy, go once to every other node."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from commsched.codecs import CODECS, Array, State, coo, elias
-from commsched.codecs.packet import HEADER, tag_of
-from commsched.collectives.circle import Circles, circles, rotated_all_gather
-from commsched.kernels.merge import Listed, listed, merged
+from commsched.codecs.packet import HEADER
+from commsched.kernels.merge import Listed, merged
 from commsched.machine import Device, Group
 from commsched.methods.base import Ends, Method, Phase, Pieces, copy_seconds
+from commsched.methods.node_doubling import Doubling
+from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, taken
+from commsched.methods.node_routes import gathered, inside
 from commsched.methods.payload import Payload
 from commsched.methods.table import METHODS
-from commsched.methods.teams import rotated_all_to_all
 from commsched.plan.bucket import BucketSpec
-from commsched.schedule import Goal, Round, Schedule
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
 PIECE = 2**15  # B of a packet from which on it is worth to be cut in two
 MOST = 16  # pieces: a message costs some 50 us of a core here
 
@@ -30,11 +31,13 @@ class NodeUnion(Method):
     """Lists inside the node to owners of shares, Elias-Fano coded unions between nodes, and back.
 
     Lane k of a node sums share k of its node's gradients and sends it to lane k of every other
-    node, in pieces that are coded while others are on the wire; the sums of all nodes are then
-    shared inside the node. Each node receives the union of each other node once:
-    (N - 1) (4 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n elements, N nodes of K ranks. Good
-    where the node's port is what is short, and unions overlap little; the more nodes, the sparser
-    it must be. One node: split all-gather. Nodes with different numbers of ranks count as none.
+    node, in pieces that are summed and coded while others are on the wire; the sums of all nodes
+    are then shared inside the node. Each node receives the union of each other node once:
+    (N - 1) (4 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n elements, N nodes of K ranks. Where
+    unions overlap so much that recursive doubling saves WORTH of these bytes, and N is a power of
+    two, pieces are summed on the way: d_K + d_2K + ... instead of (N - 1) d_K. Good where the
+    node's port is what is short. One node: split all-gather. Nodes with different numbers of ranks
+    count as none.
     """
 
     name = "node-union"
@@ -43,10 +46,10 @@ class NodeUnion(Method):
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         union = Union(spec=spec, ranks=levels(group))
-        found = [union.merge()] if union.lanes > 1 else []
-        if union.nodes > 1 or union.lanes == 1:
-            found.append(union.between())
-        return (*found, union.share()) if union.lanes > 1 else tuple(found)
+        if union.overlaps:
+            doubling = Doubling(spec=spec, ranks=union.ranks, cuts=union.piece_cuts)
+            return (doubling.phase(),)
+        return (union.merge(), union.between()) if union.lanes > 1 else (union.between(),)
 
 
 def levels(group: Group) -> tuple[tuple[int, ...], ...]:
@@ -57,7 +60,11 @@ def levels(group: Group) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Union:
-    """The phases of a bucket. State keys: "own" (a list of the node's share), "came", "sums"."""
+    """The phases of a bucket.
+
+    State keys: "lists" (the share's, of each lane), "starts" and "ends" (of their pieces), "own"
+    (sums of the node, by piece), "came" (those of other nodes), "sums" (of all nodes, by block).
+    """
 
     spec: BucketSpec
     ranks: tuple[tuple[int, ...], ...]  # (nodes, lanes)
@@ -109,22 +116,74 @@ class Union:
         lane = self.lane_of(state)
         return int(self.cuts[lane + 1] - self.cuts[lane])
 
+    @cached_property
+    def overlaps(self) -> bool:
+        """Whether nodes double, so that what they have in common is sent once."""
+        if self.nodes < 4 or self.nodes & (self.nodes - 1):
+            return False
+        steps = self.lanes << np.arange(self.nodes.bit_length() - 1)
+        each = CODECS["elias"].nbytes(
+            self.spec, self.cuts[:-1], self.cuts[1:], steps[:, np.newaxis]
+        )
+        return float(each.sum()) < (1 - WORTH) * (self.nodes - 1) * float(each[0].sum())
+
+    def length(self, block: int) -> int:
+        """Elements of a block (lane, piece)."""
+        lane, piece = divmod(block, self.count)
+        return int(self.piece_cuts[lane, piece + 1] - self.piece_cuts[lane, piece])
+
+    def cut(self, state: State) -> None:
+        """Cut this rank's lists into pieces."""
+        if self.lanes == 1:
+            state["lists"] = [taken(state)]
+        cuts = self.piece_cuts[self.lane_of(state)] - self.cuts[self.lane_of(state)]
+        state["starts"] = cuts.tolist()
+        state["ends"] = [ends(each.index, cuts) for each in state["lists"]]
+        state["own"] = [None] * self.count
+        state["came"] = [{} for _ in range(self.count)]
+        state["sums"] = [None] * (self.lanes * self.count)
+
+    def own(self, state: State, piece: int) -> Listed:
+        """The node's sum of a piece, made when it is first asked for."""
+        own: Listed | None = state["own"][piece]
+        if own is None:
+            start, stop = state["starts"][piece : piece + 2]
+            bounds = [each[piece : piece + 2] for each in state["ends"]]
+            parts = [
+                Listed(index[a:b] - start, values[a:b])
+                for (index, values), (a, b) in zip(state["lists"], bounds, strict=True)
+            ]
+            own = state["own"][piece] = merged(parts, stop - start)
+        return own
+
+    def total(self, state: State, piece: int) -> Listed:
+        """The sum of a piece of all nodes, added in their order, once all have come."""
+        block = self.lane_of(state) * self.count + piece
+        if state["sums"][block] is None:
+            came = state["came"][piece]
+            came[int(self.places[0, state["rank"]])] = self.own(state, piece)
+            lists = [came[node] for node in range(self.nodes)]
+            state["sums"][block] = merged(lists, self.length(block))
+            state["came"][piece] = {}
+        found: Listed = state["sums"][block]
+        return found
+
     def merge(self) -> Phase:
-        """Inside nodes: every rank sends each lane its share as a list, who sums them."""
+        """Inside nodes: every rank sends each lane its share as a list."""
         nodes, lanes = self.nodes, self.lanes
         filled = self.spec.nonzeros(self.cuts[:-1], self.cuts[1:], 1)
 
         def take(state: State) -> list[Array]:
-            whole = _taken(state)
-            ends = np.searchsorted(whole.index, self.cuts).tolist()
+            whole = taken(state)
+            bounds = ends(whole.index, self.cuts)
             return [
-                coo.pack(whole.index[a:b] - start, whole.values[a:b])
-                for a, b, start in zip(ends, ends[1:], self.cuts.tolist(), strict=False)
+                coo.pack(whole.index[a:b], whole.values[a:b], start)
+                for a, b, start in zip(bounds, bounds[1:], self.cuts.tolist(), strict=False)
             ]
 
         def give(state: State, packets: list[Array]) -> None:
             numel = self.size_of(state)
-            state["own"] = merged([Listed(*coo.Coo.open(p, numel)) for p in packets], numel)
+            state["lists"] = [Listed(*coo.Coo.open(p, numel)) for p in packets]
 
         def take_seconds(device: Device) -> float:
             rate = CODECS["coo"].rate(device)
@@ -137,7 +196,7 @@ class Union:
 
         return Phase(
             name="merge",
-            schedule=_inside(self.ranks)[0],
+            schedule=inside(self.ranks),
             payload=Payload(
                 codec=CODECS["coo"], sizes=lambda: np.tile(HEADER + 8.0 * filled, nodes * lanes)
             ),
@@ -157,195 +216,85 @@ class Union:
         )
 
     def between(self) -> Phase:
-        """Between nodes: every lane gathers the pieces of its share of all nodes, and sums them."""
-        nodes, count, cuts = self.nodes, self.count, self.piece_cuts
+        """Every lane gathers the pieces of its share of all nodes, and gives their node the sums.
 
-        def sizes() -> Floats:
-            first, stop = cuts[:, :-1].ravel(), cuts[:, 1:].ravel()
-            return CODECS["elias"].nbytes(self.spec, first, stop, self.lanes)
+        What goes between nodes is a block (lane, piece, node), what goes inside one is the sum of
+        all N blocks of a piece.
+        """
+        nodes, count = self.nodes, self.count
 
-        def bounds(state: State, piece: int) -> tuple[int, int]:
-            lane = self.lane_of(state)
-            first, stop = (cuts[lane, piece : piece + 2] - cuts[lane, 0]).tolist()
-            return first, stop
+        def make(state: State, first: int, stop: int) -> Array:
+            block = first // nodes
+            if stop - first == nodes:
+                return compact(self.total(state, block % count), self.length(block))
+            own = self.own(state, block % count)
+            return elias.pack_list(own.index, own.values, self.length(block))
 
-        def take(state: State) -> None:
-            if self.lanes == 1:
-                state["own"] = _taken(state)
-            node = int(self.places[0, state["rank"]])
-            own = [state["own"].part(*bounds(state, piece)) for piece in range(count)]
-            state["came"] = [{node: piece} for piece in own]
-            state["sums"] = [None] * count
-            for piece in range(count if nodes == 1 else 0):
-                close(state, piece)
-
-        def make(state: State, block: int) -> Array:
-            first, stop = bounds(state, block % (count * nodes) // nodes)
-            own = state["own"].part(first, stop)
-            return elias.pack_list(own.index, own.values, stop - first)
-
-        def read(state: State, block: int, packet: Array) -> None:
-            piece, node = divmod(block % (count * nodes), nodes)
-            first, stop = bounds(state, piece)
-            state["came"][piece][node] = _opened(packet, stop - first)
-            if len(state["came"][piece]) == nodes:
-                close(state, piece)
-
-        def close(state: State, piece: int) -> None:
-            first, stop = bounds(state, piece)
-            came = state["came"][piece]
-            total = merged([came[node] for node in range(nodes)], stop - first)
-            state["sums"][piece] = Listed(total.index + first, total.values)
-            state["came"][piece] = {}
+        def read(state: State, first: int, stop: int, packet: Array) -> None:
+            block, node = divmod(first, nodes)
+            lane, piece = divmod(block, count)
+            came = opened(packet, self.length(block))
+            if lane != self.lane_of(state):
+                state["sums"][block] = came
+                return
+            state["came"][piece][node] = came
+            if len(state["came"][piece]) == nodes - 1:
+                self.total(state, piece)
 
         def give(state: State, nothing: Array) -> None:
-            state["own"] = Listed(*map(np.concatenate, zip(*state["sums"], strict=True)))
-            if self.lanes == 1:
-                _leave(state, [state["own"]])
-
-        def take_seconds(device: Device) -> float:
-            rate = CODECS["elias"].rate(device)
-            return count * rate.fixed + self.raw * rate.encode
-
-        def give_seconds(device: Device) -> float:
-            rate = CODECS["elias"].rate(device)
-            each = count * rate.fixed + float(sizes().sum()) / self.lanes * rate.add
-            return nodes * each + copy_seconds(self.raw)(device)
+            for piece in range(count if nodes == 1 else 0):
+                self.total(state, piece)
+            leave(state, state["sums"], self.piece_cuts[:, :-1].ravel().tolist())
+            for key in ("lists", "starts", "ends", "own", "came", "sums"):
+                del state[key]
 
         return Phase(
             name="between" if self.lanes > 1 else "",
-            schedule=_between(self.ranks, count),
-            payload=Payload(codec=CODECS["elias"], sizes=sizes, repeat=nodes),
-            take=take,
+            schedule=gathered(self.ranks, count),
+            payload=self._payload(),
+            take=self.cut,
             give=give,
-            take_seconds=take_seconds,
-            give_seconds=give_seconds,
+            take_seconds=self._take_seconds,
+            give_seconds=self._give_seconds,
             pieces=Pieces(make, read),
         )
 
-    def share(self) -> Phase:
-        """Inside nodes: every lane's sums go to all, as a list or whatever is smaller."""
-        total = self.nodes * self.lanes
-
-        def sizes() -> Floats:
-            first, stop = self.cuts[:-1], self.cuts[1:]
-            filled = self.spec.nonzeros(first, stop, total)
-            coded = CODECS["elias"].nbytes(self.spec, first, stop, total)
-            found = np.where(2 * filled < stop - first, HEADER + 8.0 * filled, coded)
-            return np.tile(found, self.nodes)
-
-        def take(state: State) -> Array:
-            index, values = state["own"]
-            numel = self.size_of(state)
-            if 2 * len(index) < numel:
-                return coo.pack(index, values)
-            return elias.pack_list(index, values, numel)
-
-        def give(state: State, packets: list[Array]) -> None:
-            cuts = self.cuts.tolist()
-            lists = []
-            for packet, first, stop in zip(packets, cuts, cuts[1:], strict=False):
-                index, values = _opened(packet, stop - first)
-                lists.append(Listed(index + first, values))
-            _leave(state, lists)
-
-        def give_seconds(device: Device) -> float:
-            rate = CODECS["coo"].rate(device)
-            received = float(sizes().sum()) / self.nodes
-            values = 4.0 * self.spec.numel
-            return self.lanes * rate.fixed + received * rate.add + values / device.bandwidth
-
-        return Phase(
-            name="share",
-            schedule=_inside(self.ranks)[1],
-            payload=Payload(codec=CODECS["coo"], sizes=sizes),
-            take=take,
-            give=give,
-            take_seconds=lambda device: copy_seconds(self.raw)(device),
-            give_seconds=give_seconds,
-            ends=self._share_ends,
+    def _payload(self) -> "Unions":
+        first, stop = self.piece_cuts[:, :-1].ravel(), self.piece_cuts[:, 1:].ravel()
+        return Unions(
+            codec=CODECS["elias"],
+            sizes=lambda: CODECS["elias"].nbytes(self.spec, first, stop, self.lanes),
+            sums=lambda: compact_bytes(self.spec, first, stop, self.nodes * self.lanes),
+            repeat=self.nodes,
         )
 
-    def _share_ends(self, rank: int) -> Ends:
-        node, lane = self.places[:, rank].tolist()
-        first = node * self.lanes
-        return Ends([first + lane], [first + k for k in range(self.lanes)])
+    def _take_seconds(self, device: Device) -> float:
+        rate = CODECS["elias"].rate(device)
+        return self.count * rate.fixed + self.raw * rate.encode
+
+    def _give_seconds(self, device: Device) -> float:
+        rate, payload = CODECS["elias"].rate(device), self._payload()
+        each = self.count * rate.fixed + payload.packets / self.nodes / self.lanes * rate.add
+        seconds = self.nodes * each + copy_seconds(self.raw)(device)
+        if self.lanes > 1:
+            received = float(payload.sums().sum()) / self.lanes * (self.lanes - 1)
+            seconds += received * rate.add + 4.0 * self.spec.numel / device.bandwidth
+        return seconds
 
 
-def _taken(state: State) -> Listed:
-    """The non-zeros of this rank's gradient."""
-    return Listed(*state["list"]) if "list" in state else listed(state["gradient"])
+@dataclass(frozen=True, kw_only=True)
+class Unions(Payload):
+    """Unions of nodes, each by itself, and sums of all `repeat` nodes, which go as one packet."""
 
+    sums: Callable[[], Floats]  # B of each sum: (blocks / repeat,)
 
-def _leave(state: State, lists: list[Listed]) -> None:
-    """Leave ascending lists of the sum as the caller wants it."""
-    if "list" in state:
-        state["list"] = Listed(*map(np.concatenate, zip(*lists, strict=True)))
-        return
-    values = state["result"] = state["gradient"]
-    values.fill(0)
-    for index, sums in lists:
-        values[index] = sums
+    @cached_property
+    def _sums(self) -> Floats:
+        return self.sums()
 
-
-def _opened(packet: Array, numel: int) -> Listed:
-    """The list in a packet of either form."""
-    if tag_of(packet) == coo.TAG:
-        return Listed(*coo.Coo.open(packet, numel))
-    index, values = elias.open_list(packet, numel)
-    return listed(values) if isinstance(index, slice) else Listed(index, values)
-
-
-@lru_cache(maxsize=64)
-def _inside(members: tuple[tuple[int, ...], ...]) -> tuple[Schedule, Schedule]:
-    """All-to-all of blocks (node, from, to) and all-gather of (node, lane), inside all nodes."""
-    ranks = np.array(members, np.int64)
-    nodes, lanes = ranks.shape
-    node, lane = np.empty((2, ranks.size), np.int64)
-    node[ranks] = np.arange(nodes)[:, np.newaxis]
-    lane[ranks] = np.arange(lanes)
-    block = node[ranks] * lanes + lane[ranks]
-    on = circles(ranks, block, block + 1)
-    merge = Schedule(
-        name="node-all-to-all",
-        goal=Goal.ALL_TO_ALL,
-        ranks=ranks.size,
-        blocks=nodes * lanes * lanes,
-        rounds=lambda: rotated_all_to_all(on, lane, node),
-    )
-    share = Schedule(
-        name="node-all-gather-direct",
-        goal=Goal.ALL_GATHER,
-        ranks=ranks.size,
-        blocks=nodes * lanes,
-        rounds=lambda: rotated_all_gather(on),
-    )
-    return merge, share
-
-
-@lru_cache(maxsize=64)
-def _between(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
-    """All-gather of blocks (lane, piece, node) along all lanes, piece after piece."""
-    ranks = np.array(members, np.int64).T
-    lanes, nodes = ranks.shape
-    first = (np.arange(lanes) * count * nodes)[:, np.newaxis] + np.arange(nodes)
-    on = circles(ranks, first, first + 1)
-    return Schedule(
-        name="lane-all-gather-pieces",
-        goal=Goal.ALL_GATHER,
-        ranks=ranks.size,
-        blocks=lanes * count * nodes,
-        rounds=lambda: _piece_after_piece(on, count),
-    )
-
-
-def _piece_after_piece(on: Circles, count: int) -> Iterator[Round]:
-    own = on.ahead(on.first, 0)
-    receivers = [on.ahead(on.ranks, k) for k in range(1, on.places)]
-    for piece in range(count):
-        first = own + piece * on.places
-        for dst in receivers:
-            yield Round(on.src, dst, first, first + 1, False, 1, waits=0)
+    def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        alone = super().wire(first, stop, merged)
+        return np.where(stop - first == self.repeat, self._sums[first // self.repeat], alone)
 
 
 METHODS.add("node-union")(NodeUnion())

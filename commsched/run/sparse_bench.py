@@ -1,5 +1,6 @@
 """`bench sparse`: every method of sums of sparse gradients, from lists to lists, under mpiexec."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +16,16 @@ from commsched.ir import Sparsity
 from commsched.kernels.merge import listed
 from commsched.machine import Group
 from commsched.methods import Choice, Method, Phase, find_method, hold
-from commsched.plan import BucketSpec
-from commsched.run import agree, probe
+from commsched.run import agree, probe, supports
 from commsched.run.bench import together
 from commsched.run.clock import now
 from commsched.run.lockstep import AGREE, fresh_states
+from commsched.run.memory import keep_freed
 from commsched.run.pacer import complete
 from commsched.run.script import script
 from commsched.run.transfer import begin
+from commsched.run.watchdog import Watchdog
+from commsched.units import seconds as in_words
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,15 +33,17 @@ NUMEL = 2**23
 DENSITIES = (0.001, 0.01, 0.05, 0.2)
 METHODS = (
     "node-union",
-    "all-gather-direct+coo",
-    "all-gather-direct+elias",
-    "doubling+elias",
-    "split-all-gather",
+    "all-gather-direct+coo",  # AGsparse
+    "doubling+coo",  # SparCML's SSAR recursive doubling
+    "split-all-gather",  # SparCML's SSAR split
+    "dsar",  # SparCML's switch to dense
     "omnireduce",
+    "sparse-ps",
     "zen",
 )
 WARM = 2  # repeats that are dropped
 LEAST = 10  # repeats that count
+DENSE = 3  # repeats that count from dense to dense
 STREAM = 2**22  # B of a message whose rate is measured
 
 
@@ -46,12 +51,17 @@ class Cell(NamedTuple):
     """One method at one density: medians over the repeats of the slowest rank, s."""
 
     numel: int
+    support: str
     density: float
     method: str
     seconds: float  # from each rank's list to the list of the sum on every rank
+    least: float  # s of the fastest repeat
+    most: float  # s of the slowest
     dense_seconds: float  # from each rank's (numel,) gradient to the sum in its place
     wire: float  # B that enter the busiest link
-    mpi_seconds: float  # MPI_Allreduce of the dense gradient in the same run
+    mpi_seconds: float  # MPI_Allreduce of a dense gradient in the same run
+    floor: float  # the fewest B that must enter the busiest link
+    rate: float  # B/s that enter a link, measured in the same run; 0: there is none
     floor_seconds: float
 
 
@@ -60,31 +70,44 @@ class Options:
     """What to measure."""
 
     numel: int = NUMEL
+    support: str = "uniform"
     densities: tuple[float, ...] = DENSITIES
     methods: tuple[str, ...] = METHODS
     repeats: int = LEAST
     timeout: float = 60.0
+    progress: bool = False  # a line on stderr for each cell
 
 
 def sparse(options: Options) -> tuple[list[Cell], Group] | None:
     """All cells and where the ranks are, on rank 0; every sum is compared with MPI's own."""
     _check(options)
+    keep_freed()
     with together(options.timeout) as (comm, dog):
         hosts = agree.gather_text(MPI.Get_processor_name(), comm)
         names = list(dict.fromkeys(hosts))
         group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
         dog.stage("the rate of a link")
         rate = _rate(comm, group)
-        cells = []
+        cells: list[Cell] = []
+        mpi = 0.0
         for density in options.densities:
-            bench = Bench(comm, group, options, density)
-            dog.stage(f"MPI's all-reduce of {options.numel} elements")
-            mpi = bench.median(bench.reduce)
-            floor = bench.floor() / rate
+            bench = Bench(comm, dog, group, options, density)
+            if not cells:
+                mpi = bench.times("MPI's all-reduce", bench.reduce, options.repeats)[0]
+            bench.reduce()
+            floor = bench.floor()
             for name in options.methods:
-                dog.stage(f"{name} at density {density:g}")
-                cells.append(bench.cell(name, mpi, floor))
+                cells.append(bench.cell(name, mpi, floor, rate))
+                if options.progress:
+                    _say(comm, cells[-1])
     return (cells, group) if comm.rank == 0 else None
+
+
+def _say(comm: MPI.Intracomm, cell: Cell) -> None:
+    """Tell whoever waits that one more cell is there."""
+    if comm.rank == 0:
+        what = f"{cell.method} at density {cell.density:g}: {in_words(cell.seconds)}"
+        print(what, file=sys.stderr, flush=True)
 
 
 def _check(options: Options) -> None:
@@ -92,6 +115,9 @@ def _check(options: Options) -> None:
         raise CommschedError(f"numel must be from 1 to 2**31 - 1, got {options.numel}")
     if options.repeats < 1:
         raise CommschedError(f"repeats must be at least 1, got {options.repeats}")
+    if options.support not in supports.KINDS:
+        known = ", ".join(supports.KINDS)
+        raise CommschedError(f"no support named {options.support!r}; known: {known}")
     for density in options.densities:
         Sparsity(law="uniform", density=density)
     for name in options.methods:
@@ -100,18 +126,19 @@ def _check(options: Options) -> None:
 
 
 class Bench:
-    """One density: the same gradient of this rank again and again, on an even support."""
+    """One density: the same gradient of this rank again and again."""
 
-    def __init__(self, comm: MPI.Intracomm, group: Group, options: Options, density: float) -> None:
-        self._comm, self._group, self._options, self._density = comm, group, options, density
-        self._spec = BucketSpec.uniform(options.numel, density)
-        rng = np.random.default_rng([comm.rank, 11])
-        law = Sparsity(law="uniform", density=density) if density < 1 else Sparsity()
-        self._index = np.asarray(law.support(options.numel, rng), np.int32)
-        # Whole numbers, so that every order of additions gives the same sum.
-        self._values = rng.integers(1, 9, len(self._index)).astype(np.float32)
+    def __init__(
+        self, comm: MPI.Intracomm, dog: Watchdog, group: Group, options: Options, density: float
+    ) -> None:
+        self._comm, self._dog, self._group = comm, dog, group
+        self._options, self._density = options, density
+        support = supports.draw(options.support, options.numel, density, comm.rank)
+        self._spec, self._index = support
+        self._values = supports.values(len(self._index), comm.rank)
         self._dense = np.zeros(options.numel, np.float32)
         self._wanted: Array = None
+        self._made: dict[str, tuple[Phase | Choice, ...]] = {}
 
     def reduce(self) -> float:
         """MPI's own all-reduce of the dense gradient, s."""
@@ -125,8 +152,8 @@ class Bench:
     def floor(self) -> float:
         """The fewest B that must enter the busiest link.
 
-        The values of the union that the ranks behind other links bring, and the entropy of an even
-        support of as many elements.
+        The values of the union that the ranks behind other links bring, and the entropy of its
+        support: of as many elements spread evenly, or of as many whole rows.
         """
         numel, most = self._options.numel, 0.0
         for node in sorted(set(_links(self._group))):
@@ -138,27 +165,46 @@ class Bench:
             most = max(most, 4 * count + numel * _entropy(count / numel) / 8)
         return most
 
-    def cell(self, name: str, mpi: float, floor: float) -> Cell:
+    def cell(self, name: str, mpi: float, floor: float, rate: float) -> Cell:
         """Measure one method both ways."""
         method, options = find_method(name), self._options
+        what = f"{name} at density {self._density:g}"
         state = fresh_states([self._dense] * self._comm.size, 3, "bench")[self._comm.rank]
         wire = np.zeros(self._comm.size)
-        seconds = self.median(partial(self._lists, method, state, wire))
+        seconds = self.times(what, partial(self._lists, method, state, wire), options.repeats)
         state.pop("list", None)
-        dense = self.median(partial(self._in_place, method, state))
-        runs = WARM + options.repeats
+        repeats = min(DENSE, options.repeats)
+        dense = self.times(what, partial(self._in_place, method, state), repeats)
         into = np.zeros(self._comm.size)
-        self._comm.Allreduce(wire / runs, into)
+        self._comm.Allreduce(wire / (WARM + options.repeats), into)
         links = np.bincount(_links(self._group), weights=into)
         return Cell(
-            options.numel, self._density, name, seconds, dense, float(links.max()), mpi, floor
+            numel=options.numel,
+            support=options.support,
+            density=self._density,
+            method=name,
+            seconds=seconds[0],
+            least=seconds[1],
+            most=seconds[2],
+            dense_seconds=dense[0],
+            wire=float(links.max()),
+            mpi_seconds=mpi,
+            floor=floor,
+            rate=rate if np.isfinite(rate) else 0.0,
+            floor_seconds=floor / rate,
         )
 
-    def median(self, work: Callable[[], float]) -> float:
-        """Median of the slowest rank's s, the first ones dropped."""
-        times = np.array([work() for _ in range(WARM + self._options.repeats)])
-        self._comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
-        return float(np.median(times[WARM:]))
+    def times(
+        self, what: str, work: Callable[[], float], repeats: int
+    ) -> tuple[float, float, float]:
+        """Median, least and most of the slowest rank's s; the first ones are dropped."""
+        found = np.zeros(WARM + repeats)
+        for turn in range(len(found)):
+            self._dog.stage(f"{what}, repeat {turn}")
+            found[turn] = work()
+        self._comm.Allreduce(MPI.IN_PLACE, found, op=MPI.MAX)
+        counted = found[WARM:]  # the first ones are slower: fresh memory, new connections
+        return float(np.median(counted)), float(counted.min()), float(counted.max())
 
     def _begin(self) -> float:
         probe.together(self._comm)  # asleep: who has ended leaves the cores to the others
@@ -204,11 +250,17 @@ class Bench:
 
     def _run(self, method: Method, state: State, wire: Floats) -> None:
         """One launch; adds to (p,) `wire` the bytes that this rank sends to other links."""
-        for phase in method.phases(self._spec, self._group):
+        for phase in self._phases(method):
             if isinstance(phase, Choice):
                 votes = agree.each(phase.vote(state), self._comm)
                 phase = phase.then(float(AGREE[phase.agree](votes)))
             self._exchange(phase, state, wire)
+
+    def _phases(self, method: Method) -> tuple[Phase | Choice, ...]:
+        """As a run has them: made once, not at every launch."""
+        if method.name not in self._made:
+            self._made[method.name] = method.phases(self._spec, self._group)
+        return self._made[method.name]
 
     def _exchange(self, phase: Phase, state: State, wire: Floats) -> None:
         held, sizes = hold(phase, state), []
@@ -259,14 +311,24 @@ def _rate(comm: MPI.Intracomm, group: Group) -> float:
     return STREAM / float(np.median(times[WARM:]))
 
 
+HEADER = (
+    "elements", "support", "density", "method", "ms", "least", "most", "dense ms", "wire MB",
+    "MPI/ours", "of floor",
+)  # fmt: skip
+WORDS = {1, 3}  # columns that are not numbers
+
+
 def rows(cells: list[Cell]) -> Iterator[tuple[str, ...]]:
-    """Lines of the table: times in ms, bytes in MB, ratios."""
+    """Lines of the table under HEADER: times in ms, bytes in MB, ratios."""
     for c in cells:
         yield (
             f"{c.numel}",
+            c.support,
             f"{c.density:g}",
             c.method,
             f"{c.seconds * 1e3:.1f}",
+            f"{c.least * 1e3:.1f}",
+            f"{c.most * 1e3:.1f}",
             f"{c.dense_seconds * 1e3:.1f}",
             f"{c.wire / 1e6:.2f}",
             f"{c.mpi_seconds / c.seconds:.2f}",

@@ -136,7 +136,8 @@ class Transfer:
             self._left += 1
             moved = True
         sends = self._script.sends
-        while self._issued < len(sends) and sends[self._issued].merged <= self._merged:
+        # One at a time: what has left gets on while the next packet is made.
+        if self._issued < len(sends) and sends[self._issued].merged <= self._merged:
             send = sends[self._issued]
             started = now()
             packet = self._held.take(send.first, send.stop)

@@ -1,0 +1,93 @@
+"""Supports that sums of sparse gradients are measured on: even, Zipf rows, rows of real text."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.codecs import Array
+from commsched.errors import CommschedError
+from commsched.ir import Sparsity
+from commsched.plan import BucketSpec
+
+ROWS = 2**15  # of a Zipf table: a vocabulary of sub-words
+GRID = 2.0**-16  # values are multiples of it, below 2**4: float32 sums of 16 ranks are exact
+MOST = 4.0
+
+
+class Support(NamedTuple):
+    """Where one rank's gradient is not zero, and what its planner expects."""
+
+    spec: BucketSpec
+    index: Array  # (m,) int32, ascending
+
+
+def draw(kind: str, numel: int, density: float, rank: int) -> Support:
+    """Draw rank `rank`'s support of one of KINDS."""
+    if density >= 1:
+        return Support(BucketSpec.uniform(numel), np.arange(numel, dtype=np.int32))
+    return KINDS[kind](numel, density, rank)
+
+
+def values(count: int, rank: int) -> Array:
+    """Normal values whose sums are the same in every order: (count,) float32, none zero."""
+    drawn = np.random.default_rng([rank, 12]).standard_normal(count)
+    rounded = np.rint(np.clip(drawn, -MOST, MOST) / GRID)
+    rounded[rounded == 0] = 1
+    return (rounded * GRID).astype(np.float32)
+
+
+def _uniform(numel: int, density: float, rank: int) -> Support:
+    return _drawn(Sparsity(law="uniform", density=density), numel, rank)
+
+
+def _zipf(numel: int, density: float, rank: int) -> Support:
+    """Rows of an embedding table, the most frequent first."""
+    rows = max(2, min(ROWS, numel))
+    return _drawn(Sparsity(law="zipf", density=density, rows=rows), numel, rank)
+
+
+def _drawn(law: Sparsity, numel: int, rank: int) -> Support:
+    index = law.support(numel, np.random.default_rng([rank, 11]))
+    return Support(BucketSpec(((law, numel, 0, numel),)), index.astype(np.int32))
+
+
+def _text(numel: int, density: float, rank: int) -> Support:
+    """Rows of the table of all words of CPython's manual that a stretch of it hits.
+
+    Rank r reads from word r / 64 of the text on, until `density` of the rows are hit; rows are in
+    order of frequency.
+    """
+    words = _words()
+    rows = int(words.max()) + 1
+    if numel < rows:
+        raise CommschedError(f"support 'text' needs at least {rows} elements, got {numel}")
+    read = np.roll(words, -(rank % 64) * len(words) // 64)
+    _, first = np.unique(read, return_index=True)
+    wanted = max(1, round(density * rows))
+    hit = np.sort(read[np.sort(first)[:wanted]])
+    width = numel // rows
+    index = (hit[:, np.newaxis] * width + np.arange(width)).ravel()
+    law = Sparsity(law="zipf", density=density, rows=rows)
+    return Support(BucketSpec(((law, numel, 0, numel),)), index.astype(np.int32))
+
+
+@lru_cache(maxsize=1)
+def _words() -> Array:
+    """The manual as word numbers, the most frequent word 0: (words,) int64."""
+    from pydoc_data.topics import topics
+
+    text = " ".join(topics[name] for name in sorted(topics)).lower()
+    words = re.findall(r"\w+|[^\w\s]", text)
+    number = {word: i for i, (word, _) in enumerate(Counter(words).most_common())}
+    return np.array([number[word] for word in words])
+
+
+KINDS: dict[str, Callable[[int, float, int], Support]] = {
+    "uniform": _uniform,
+    "zipf": _zipf,
+    "text": _text,
+}
