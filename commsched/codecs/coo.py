@@ -7,7 +7,6 @@ from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, fresh
 from commsched.errors import CommschedError
-from commsched.kernels.modules import module_of
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x00_4F_4F_43  # "COO"
@@ -54,8 +53,7 @@ def pack(index: Array, values: Array, start: int = 0) -> Array:
     """The packet of ascending indices, counted from `start`, and their values, (nnz,) each."""
     packet = fresh(TAG, len(index), 8 * len(index), values)
     body = packet[HEADER:]
-    indices = body[: 4 * len(index)].view(np.int32)
-    module_of(values).subtract(index, start, out=indices, casting="unsafe")
+    body[: 4 * len(index)].view(np.int32)[:] = index - start if start else index
     body[4 * len(index) :].view(np.float32)[:] = values
     return packet
 
