@@ -33,6 +33,10 @@ class Crowd:
         self._idle = not self._share.any()
         self._coding: list[tuple[Floats, Floats]] = []
 
+    def forget_before(self, moment: float) -> None:
+        """Drop coding that no operation meets any more."""
+        self._coding = [span for span in self._coding if span[1].max() > moment]
+
     def coded(self, start: Floats, end: Floats) -> Floats:
         """When coding that would last from `start` to `end` ends in truth, (ranks,) s; noted."""
         if self._idle:
@@ -59,15 +63,19 @@ def beside(
     """
     if not coding:
         return end
-    first, last = np.stack([f for f, _ in coding]), np.stack([e for _, e in coding])
+    first, last = np.array([f for f, _ in coding]), np.array([e for _, e in coding])
+    meets = (last > start).any(axis=1)
+    first, last = first[meets], last[meets]
     order = np.argsort(first, axis=0)
     first = np.maximum(np.take_along_axis(first, order, 0), start)
     lengths = np.maximum(np.take_along_axis(last, order, 0) - first, 0.0)
     slower = share / np.maximum(1.0 - np.asarray(share), NOTHING)
     for begin, length in zip(first, lengths, strict=True):
         left = end - begin
-        more = np.minimum(share * length, slower * left)
-        end = np.where(left > NOTHING, end + more, end)
+        within = left > NOTHING
+        if not within.any():
+            break  # nor does it meet what comes later
+        end = np.where(within, end + np.minimum(share * length, slower * left), end)
     return end
 
 

@@ -64,6 +64,9 @@ class _Simulation:
         self.factor = [random.jitter(machine.jitter, seed, step, r) for r in self.ranks]
         for index, role in enumerate(program.roles):
             self._queue(step, index, role)
+            self.crowds[index].forget_before(
+                min(lane.free.min() for lane in self.lanes.values() if lane.role == index)
+            )
         self._place_all()
 
     def _queue(self, step: int, index: int, role: Role) -> None:
