@@ -108,7 +108,8 @@ class _Sharing(Recorder):
     ) -> None:
         if stream in ("encode", "decode"):  # called in the thread that codes
             used = time.thread_time()
-            end = max(end, start + (used - self._used.get(stream, used)) * self._ranks_per_core)
+            spent = min(used - self._used.get(stream, used), end - start)  # waiting costs some, too
+            end = max(end, start + spent * self._ranks_per_core)
             self._used[stream] = used
         super().add(stream, name, step, start, end, nbytes, coded)
 
@@ -216,9 +217,14 @@ def measure(comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float) -> 
 
 
 def predict(plan: Plan) -> Times:
-    """The same times, simulated; no cell meets another, however slow the machine is made."""
-    layers = tuple(replace(layer, backward=APART) for layer in plan.graph.layers)
-    t = simulate(replace(plan, graph=replace(plan.graph, layers=layers)), 2).timeline()
+    """The same times, simulated; no cell meets another, however slow the machine is made.
+
+    Where exchanges lack under compute, the compute that they are under must stay as long as it is.
+    """
+    if plan.machine.overlap == 1.0:
+        layers = tuple(replace(layer, backward=APART) for layer in plan.graph.layers)
+        plan = replace(plan, graph=replace(plan.graph, layers=layers))
+    t = simulate(plan, 2).timeline()
     cell, kinds = _kinds(plan)
     order = np.lexsort((t.rank, t.name))
     keep = order[(t.step[order] == 1) & np.isin(t.name[order], [t.names.index(n) for n in kinds])]

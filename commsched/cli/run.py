@@ -51,31 +51,33 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
     """A plan for the machine as it is now; the same launches where no other are faster.
 
-    Lossy codecs are those of the plan; tensors that `stay` keep their methods.
+    Tensors that `stay`, and those of lossy methods, keep their methods; no other loses anything.
     """
-    from commsched.methods import Direct, find_method
+    from commsched.methods import find_method
     from commsched.plan import file as plan_file
     from commsched.planner import Request, make_plan
     from commsched.planner.timing import iteration
 
-    used = [find_method(launch.method) for launch in plan.launches]
-    lossy = {m.codec.name if isinstance(m, Direct) else m.name for m in used if not m.lossless}
-    pairs = [(p.tensor, one.method) for one in plan.launches for p in one.pieces]
+    kept = {
+        piece.tensor: launch.method
+        for launch in plan.launches
+        for piece in launch.pieces
+        if piece.tensor in stay or not find_method(launch.method).lossless
+    }
     request = Request(
         graph=plan.graph,
         machine=machine,
         strategy=plan.strategy,
         params=plan.params,
-        lossy=tuple(sorted(lossy)),
         max_error=plan.max_error or None,
-        force={tensor: method for tensor, method in pairs if tensor in stay},
+        force=kept,
         mean=plan.mean,
         seed=plan.seed,
         time_limit=PLANNING,
     )
     made = make_plan(request)
     seconds = iteration(replace(plan, machine=machine))
-    if made.iteration < (1 - WORTH) * seconds:
+    if iteration(made) < (1 - WORTH) * seconds:
         return made
     launches = tuple(replace(launch, reason=None) for launch in plan.launches)
     same = replace(plan, machine=machine, launches=launches, iteration=seconds, bound=0.0)

@@ -47,7 +47,7 @@ class Quant(Blockwise):
 
     def value(self, codes: Array, scales: Array, out: Array) -> None:
         low, step = scales[:, :1], scales[:, 1:]
-        if step.max() > LARGEST / 512:  # a spread beyond the range of float32
+        if (step > LARGEST / 512).any():  # a spread beyond the range of float32
             wide = codes * step.astype(np.float64) + low
             out[...] = np.clip(wide, -LARGEST, LARGEST)
             return

@@ -51,12 +51,13 @@ def exchange(
     and messages for every member. `native` has only the latter.
     """
     cost: Cost | None = None
+    moves = 1 if schedule.rounds is None else moves_up_to(schedule, limit)
     if schedule.rounds is None:
         cost = native(schedule, payload, machine, group)
-    elif moves_up_to(schedule, limit) > limit:
+    elif moves > limit:
         cost = closed(schedule, payload, machine, group)
-    # A measured all-reduce has its start-up in it; one rank alone has nothing to start.
-    whole = schedule.rounds is None and bool(machine.native)
+    # A measured all-reduce has its start-up in it; where nothing is sent, nothing starts.
+    whole = schedule.rounds is None and bool(machine.native) or moves == 0
     startup = machine.restart if later else machine.startup
     begin = start if whole or group.size == 1 else start + startup
     if cost is None:

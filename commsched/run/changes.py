@@ -14,7 +14,7 @@ from commsched.plan import file as plan_file
 from commsched.run import agree
 from commsched.run.board import Status
 from commsched.run.clock import now
-from commsched.run.drift import Drift, Drifted, probed, refitted
+from commsched.run.drift import Drift, Drifted, explained, probed, refitted
 from commsched.run.engine import Engine
 from commsched.run.guard import Guard
 from commsched.run.measured import Measurement
@@ -22,6 +22,9 @@ from commsched.run.worker import Worker
 
 # The plan so far, the machine as it is now, and the tensors that must stay as they are.
 Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
+
+
+PLANNING = 20.0  # s that rank 0 may take to plan beyond the deadline of a wait
 
 
 class Changes:
@@ -59,13 +62,19 @@ class Changes:
         """Fit the machine to what was measured, plan on rank 0, and follow that plan."""
         self._drain(step)
         begun, old = now(), self._engine.plan
-        factors = probed(old.machine, self._comm)
+        factors = probed(old.machine, self._comm, lambda: self._waits(step))
         machine, what = refitted(old, drifted.seconds, factors)
+        self._waits(step, PLANNING)
         made = self._made(machine)
         why = (
             f"exchanges took {drifted.ratio:.3g} of the predicted time in step {drifted.step} and"
             f" before, outside {drifted.low:.3g} to {drifted.high:.3g}; {what}"
         )
+        if not explained(old, machine, drifted.seconds):
+            why += "; no rate explains what was measured, so that it is planned anew no more"
+            assert self._drift is not None
+            self._drift.free()
+            self._drift = None
         self._switch(made, step, {"why": why, "seconds": now() - begun, "ratio": drifted.ratio})
 
     def _made(self, machine: Machine) -> Plan:
@@ -97,8 +106,12 @@ class Changes:
 
     def _drain(self, step: int) -> None:
         self._engine.drain()
+        self._waits(step)
+
+    def _waits(self, step: int, more: float = 0.0) -> None:
+        """Post a wait whose deadline counts from `more` seconds ahead."""
         what = "waits for all ranks to change their plan"
-        self._engine.board.status["compute"] = Status(step, "switch", what, now(), True)
+        self._engine.board.status["compute"] = Status(step, "switch", what, now() + more, True)
 
     def _switch(self, plan: Plan, step: int, told: dict[str, Any]) -> None:
         """Follow another plan after `step`, once everything under way is over.

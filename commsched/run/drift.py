@@ -145,12 +145,14 @@ def refitted(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Mac
     """The machine whose prices sum to the measured `seconds`; what was fitted, in words.
 
     `factors` are by how many times a probe of each node took longer than planned; empty: one node.
-    Nodes apart from the others get a rate of their own, else the whole class of links is scaled.
+    Nodes apart from the others get a rate of their own; the whole class of links is scaled unless
+    most nodes are as planned.
     """
     machine = plan.machine
     apart: dict[int, float] = {}
+    usual = float(np.median(factors)) if len(factors) > 2 else np.inf
+    all_of_them = not 1 / APART <= usual <= APART
     if len(factors) > 2:
-        usual = float(np.median(factors))
         apart = {
             node: factor / usual
             for node, factor in enumerate(factors)
@@ -158,16 +160,25 @@ def refitted(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Mac
         }
 
     def scaled(by: float) -> Machine:
-        if apart:
-            return _nodes_scaled(machine, {node: by * factor for node, factor in apart.items()})
-        return _class_scaled(machine, by)
+        if not apart:
+            return _class_scaled(machine, by)
+        if all_of_them:
+            return _nodes_scaled(_class_scaled(machine, by), apart)
+        return _nodes_scaled(machine, {node: by * factor for node, factor in apart.items()})
 
     by = _fitted(lambda by: float(exchange_seconds(plan, scaled(by)).sum()), float(seconds.sum()))
-    if apart:
-        told = ", ".join(f"node {node} x {1 / (by * f):.3g}" for node, f in apart.items())
-        return scaled(by), f"rates fitted anew: {told}"
-    where = "between nodes" if machine.nodes > 1 else "inside the node"
-    return scaled(by), f"rate {where} fitted anew: x {1 / by:.3g}"
+    told = [f"node {node} x {1 / (by * f):.3g}" for node, f in apart.items()]
+    if all_of_them or not apart:
+        told.insert(
+            0, f"{'between nodes' if machine.nodes > 1 else 'inside the node'} x {1 / by:.3g}"
+        )
+    return scaled(by), f"rates fitted anew: {', '.join(told)}"
+
+
+def explained(plan: Plan, machine: Machine, seconds: Floats) -> bool:
+    """Whether a fitted machine's prices are near the measured `seconds` after all."""
+    ratio = float(exchange_seconds(plan, machine).sum() / max(seconds.sum(), 1e-9))
+    return 1 / APART <= ratio <= APART
 
 
 def _fitted(total: Callable[[float], float], wanted: float) -> float:
@@ -212,11 +223,12 @@ def _native(machine: Machine, by: float) -> tuple[tuple[float, float], ...]:
     return tuple((nbytes, seconds * by) for nbytes, seconds in machine.native)
 
 
-def probed(machine: Machine, comm: MPI.Intracomm) -> list[float]:
+def probed(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None]) -> list[float]:
     """By how many times each node's messages take longer than planned; the same on every rank.
 
     The first ranks of neighbouring nodes send one message at a time; the faster of a node's two
-    pairs counts, because the other node may be the slow one. Nothing else may be under way.
+    pairs counts, because the other node may be the slow one. Nothing else may be under way. `beat`
+    is called before each pair.
     """
     nodes = machine.nodes
     if nodes < 3:
@@ -225,13 +237,20 @@ def probed(machine: Machine, comm: MPI.Intracomm) -> list[float]:
     links = [machine.overrides.get(node, machine.between) for node in range(nodes)]
     found = np.zeros(nodes)
     for node in range(nodes):
+        beat()
         after = (node + 1) % nodes
         slow = max(links[node].per_byte, links[after].per_byte)
         size = int(min(max(PROBE / slow if slow else MOST, FEWEST), MOST))
         taken = [_message(comm, lead[node], lead[after], size) for _ in range(2)]
-        planned = max(float(np.max(links[i].wire(float(size)))) for i in (node, after))
-        found[node] = max(agree.each(min(taken), comm)) / planned
+        planned = max(_planned(machine, links[i], size) for i in (node, after))
+        found[node] = max(agree.each(min(taken), comm)) / planned if planned else 1.0
     return [float(min(found[node - 1], found[node])) for node in range(nodes)]
+
+
+def _planned(machine: Machine, link: Link, size: int) -> float:
+    """Seconds of one message of `size` bytes that has the link and its node's port to itself."""
+    port = size * machine.nic.per_byte if machine.nic is not None else 0.0
+    return link.latency + 2 * link.overhead + max(float(np.max(link.wire(float(size)))), port)
 
 
 def _message(comm: MPI.Intracomm, source: int, target: int, size: int) -> float:

@@ -18,6 +18,7 @@ from commsched.program import Kind, Program, Role
 from commsched.run import agree
 from commsched.run.board import Status
 from commsched.run.clock import now
+from commsched.run.communication import say
 from commsched.run.engine import Engine
 from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
@@ -103,6 +104,8 @@ class Exchanger:
             self._plan = agree.together(lambda: self._checked(plan), comm)
             agree.check_plan(self._plan, comm)
             wanted = agree.each(timeline is not None, comm)
+        if self._plan.max_error and comm.rank == 0:
+            say("an Exchanger does not watch the plan's error budget; `commsched run` does")
         if min(wanted) != max(wanted):
             raise CommschedError("give a timeline on all ranks, or on none")
         self._user_comm = comm

@@ -9,6 +9,8 @@ from pathlib import Path
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
+from commsched.methods import find_method
+from commsched.methods.error import measurable
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.run import agree
@@ -75,8 +77,14 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
 
 
 def _worker(plan: Plan, rank: int, options: Options) -> Worker:
-    """Emulate a rank of a plan; refuse a plan that has no meaning."""
+    """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
     STRATEGIES[plan.strategy].lower(plan, 0, {})
+    for launch in plan.launches if options.replan is not None else ():
+        if not measurable(find_method(launch.method)):
+            raise CommschedError(
+                f"--replan: launch {launch.name!r} has method {launch.method!r}, whose unsent"
+                " gradients no other plan can take over; nearest: run without --replan"
+            )
     return (options.worker or Emulated)(plan, rank)
 
 

@@ -153,7 +153,7 @@ class Bench:
         """The fewest B that must enter the busiest link.
 
         The values of the union that the ranks behind other links bring, and the entropy of its
-        support: of as many elements spread evenly, or of as many whole rows.
+        support as of elements spread evenly: whole rows could be said in fewer.
         """
         numel, most = self._options.numel, 0.0
         for node in sorted(set(_links(self._group))):

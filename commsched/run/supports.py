@@ -14,7 +14,7 @@ from commsched.ir import Sparsity
 from commsched.plan import BucketSpec
 
 ROWS = 2**15  # of a Zipf table: a vocabulary of sub-words
-GRID = 2.0**-16  # values are multiples of it, below 2**4: float32 sums of 16 ranks are exact
+GRID = 2.0**-16  # values are multiples of it, at most 2**2: float32 sums of 64 ranks are exact
 MOST = 4.0
 
 

@@ -33,6 +33,7 @@ LEAST_BURST = FRAME + 300  # B, a bucket smaller than a frame lets nothing throu
 QUEUE = 64_000_000  # B, more than what senders keep in flight: the switch loses nothing
 WINDOW = 20e-3  # s of the rate that a receiver lets one sender have in flight, at the most
 LEAST_WINDOW, MOST_WINDOW = 262_144, 6_291_456  # B, the latter is the kernel's default
+AGAIN = 0.1  # s until counters that could not be read are read again
 KILL = 10.0  # s for killed processes to be gone
 
 
@@ -163,12 +164,16 @@ def _json(*words: str) -> Any:
 
 def traffic(name: str, spec: Spec) -> tuple[Traffic, ...]:
     """What passed each host's port so far, as `tc -s` counts it."""
-    try:
-        ports = _counts(namespace(name, SWITCH))
-        own = [_counts(namespace(name, host))[INTERFACE] for host in spec.names]
-        into = [ports[host] for host in spec.names]
-    except (KeyError, CommschedError):
-        raise vanished(name) from None
+    for last in (False, False, True):
+        try:
+            ports = _counts(namespace(name, SWITCH))
+            own = [_counts(namespace(name, host))[INTERFACE] for host in spec.names]
+            into = [ports[host] for host in spec.names]
+            break
+        except (KeyError, CommschedError):
+            if last:
+                raise vanished(name) from None
+            time.sleep(AGAIN)  # who ends all processes of a host ends a `tc` in it, too
     return tuple(
         Traffic(
             sent=int(out["bytes"]),
