@@ -57,7 +57,7 @@ def exchange(
     elif moves > limit:
         cost = closed(schedule, payload, machine, group)
     # A measured all-reduce has its start-up in it; where nothing is sent, nothing starts.
-    whole = schedule.rounds is None and bool(machine.native) or moves == 0
+    whole = (schedule.rounds is None and bool(machine.native)) or moves == 0
     startup = machine.restart if later else machine.startup
     begin = start if whole or group.size == 1 else start + startup
     if cost is None:
