@@ -30,8 +30,8 @@ quarter of a second, is predicted and run with one method for all of its buckets
 machines, plans and timelines; cells that are there already are not run again. Exits with status 1
 where a bar is missed, or, with --fail-above, where a cell is further off than that.
 """
-QUICK_FABRICS, QUICK_NETS = ("shared", "400mbit"), ("resnet50",)
-QUICK_SECONDS = 12.0
+QUICK_FABRICS, QUICK_NETS = ("shared", "400mbit"), ("resnet50", "lstm")
+QUICK_SCALE, QUICK_SECONDS = 0.5, 8.0
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -43,7 +43,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("-o", "--output", type=Path, default=Path("validation"), metavar="FOLDER")
-    p.add_argument("--quick", action="store_true", help="two fabrics, one net: 3 minutes")
+    p.add_argument("--quick", action="store_true", help="two fabrics, two nets, smaller: 3 minutes")
     p.add_argument(
         "--fabric",
         action="append",
@@ -96,7 +96,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
         raise CommschedError("--hosts and --lanes must give at least 2 ranks")
     if args.steps < 3:
         raise CommschedError(f"--steps must be at least 3, got {args.steps}")
-    scale = args.scale if args.scale is not None else 1.0
+    scale = args.scale if args.scale is not None else QUICK_SCALE if args.quick else 1.0
     spent = args.seconds if args.seconds is not None else QUICK_SECONDS if args.quick else 20.0
     for option, value in (("--scale", scale), ("--seconds", spent)):
         if not 0 < value < float("inf"):

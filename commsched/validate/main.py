@@ -9,10 +9,8 @@ import numpy as np
 from commsched import files, timeline
 from commsched.machine import Machine
 from commsched.machine import file as machine_file
-from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
 from commsched.timeline import measure
 from commsched.timeline.compare import Comparison, compare
 from commsched.validate import table
@@ -103,23 +101,13 @@ def _row(
         predicted=both.iteration.predicted,
         measured=both.iteration.measured,
         spread=(high - low) / middle,
-        collectives=_collectives(plan, both),
+        collectives=tuple(
+            (o.seconds.predicted, o.seconds.measured)
+            for o in both.operations
+            if measure.is_communication(o.stream)
+        ),
         hidden=(_hidden(both, "predicted"), _hidden(both, "measured")),
     )
-
-
-def _collectives(plan: Plan, both: Comparison) -> tuple[tuple[float, float], ...]:
-    """Predicted and measured s of each launch: the exchanges of all its phases together."""
-    seconds = np.zeros((len(plan.launches), 2))
-    launch = {
-        op.name: op.launch
-        for role in STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
-        for op in role.ops
-    }
-    for o in both.operations:
-        if measure.is_communication(o.stream):
-            seconds[launch[o.name]] += o.seconds.predicted, o.seconds.measured
-    return tuple((predicted, measured) for predicted, measured in seconds.tolist())
 
 
 def _hidden(both: Comparison, side: str) -> float:

@@ -27,7 +27,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     predicted: float
     measured: float
     spread: float  # p90 - p10 of the measured steps, as a share of their median
-    collectives: tuple[tuple[float, float], ...]  # the same, s of each bucket's exchanges
+    collectives: tuple[tuple[float, float], ...]  # predicted and measured s of each exchange
     hidden: tuple[float, float]  # share of communication under compute: predicted, measured
 
     @property
@@ -64,7 +64,7 @@ class Summary(NamedTuple):
     median: float
     p90: float
     most: float
-    collective: float  # median over the buckets of all rows: each one's exchanges together
+    collective: float  # median over all exchanges
     hidden: float  # median of the share that was hidden over the share that was planned
 
 
