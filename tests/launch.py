@@ -35,7 +35,7 @@ class Job:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         counts = [ranks] if isinstance(ranks, int) else ranks
-        line = find_mpiexec()
+        line = [find_mpiexec()]
         for number, (count, command) in enumerate(zip(counts, commands, strict=True)):
             line += [":"] * (number > 0) + ["-n", str(count), *command]
         self._start(line, environment() | dict(variables or {}))

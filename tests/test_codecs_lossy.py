@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from commsched.codecs import CODECS
 from commsched.errors import CommschedError
 from commsched.methods import Direct
+from commsched.methods.lockstep import run_method
 from commsched.plan import BucketSpec
-from commsched.run.lockstep import run_method
 from tests.supports import gradients, group, spec
 from tests.test_codecs import decoded, encoded, expected_bytes, round_trip
 from tests.test_methods import steps

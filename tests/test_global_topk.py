@@ -7,8 +7,8 @@ from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.machine import Group
 from commsched.methods import METHODS, find_method
+from commsched.methods.lockstep import fresh_states, run_method
 from commsched.plan import BucketSpec
-from commsched.run.lockstep import fresh_states, run_method
 from tests.supports import bits, gradients, group, spec
 from tests.test_methods import assert_equal_bits, steps
 from tests.test_sparse_methods import wire_only

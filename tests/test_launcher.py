@@ -45,12 +45,12 @@ def test_the_launcher_starts_ranks_of_one_world():
         "world.Barrier()\n"
         "raise SystemExit(0 if same and world.size == 3 else 7)"
     )
-    done = run([*find_mpiexec(), "-n", "3", sys.executable, "-c", code])
+    done = run([find_mpiexec(), "-n", "3", sys.executable, "-c", code])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_launcher_is_of_the_library_that_mpi4py_loads():
-    version = run([*find_mpiexec(), "--version"])
+    version = run([find_mpiexec(), "--version"])
     assert family(version.stdout + version.stderr) == family(library()) is not None
 
 
@@ -112,7 +112,7 @@ def test_doctor_finds_nothing_broken_here():
 
 
 def test_doctor_sees_all_ranks_and_prints_once():
-    done = run([*find_mpiexec(), "-n", "3", *DOCTOR])
+    done = run([find_mpiexec(), "-n", "3", *DOCTOR])
     assert done.returncode == 0, done.stdout + done.stderr
     found = findings(done.stdout)
     assert found["ranks"]["value"] == "3"

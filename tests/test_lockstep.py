@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from commsched.codecs import CODECS
 from commsched.methods import Direct, legal_methods
-from commsched.run.lockstep import fresh_states, run_method
+from commsched.methods.lockstep import fresh_states, run_method
 from commsched.run.script import script
 from commsched.schedule.view import moves_of
 from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec

@@ -11,8 +11,8 @@ from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.machine import CodecRate, Device, Link, Machine
 from commsched.methods import Direct
+from commsched.methods.lockstep import fresh_states, run_method
 from commsched.plan import BucketSpec
-from commsched.run.lockstep import fresh_states, run_method
 from tests.supports import group, rounded, spec
 from tests.test_codecs import decoded, encoded, round_trip
 

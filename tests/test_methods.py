@@ -20,7 +20,7 @@ from commsched.methods import (
 )
 from commsched.methods.direct import route
 from commsched.methods.held import Gathered
-from commsched.run.lockstep import fresh_states, run_method
+from commsched.methods.lockstep import fresh_states, run_method
 from commsched.schedule.check import exclusive
 from tests import throwaway
 from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec

@@ -8,8 +8,8 @@ import pytest
 from commsched.cost.price import price
 from commsched.machine import Group
 from commsched.methods import METHODS, node_routes, node_union
+from commsched.methods.lockstep import fresh_states, run_method
 from commsched.plan import BucketSpec
-from commsched.run.lockstep import fresh_states, run_method
 from commsched.schedule.check import check
 from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
 from tests.test_sparse_methods import sent, wire_only

@@ -14,8 +14,8 @@ from commsched.kernels.merge import listed
 from commsched.machine import CodecRate, Device, Link, Machine
 from commsched.machine.model import placement
 from commsched.methods import METHODS, Choice, Method, find_method, hold
+from commsched.methods.lockstep import AGREE, exchange, fresh_states, run_method
 from commsched.plan import BucketSpec
-from commsched.run.lockstep import AGREE, exchange, fresh_states, run_method
 from tests.supports import SUPPORTS, gradients, group
 
 FREE = CodecRate(encode=0.0, add=0.0, decode=0.0)

@@ -96,22 +96,15 @@ class _Sharing(Recorder):
         self._ranks_per_core = ranks_per_core
         self._used: dict[str, float] = {}  # processor time of each stream's thread, s
 
-    def add(
-        self,
-        stream: str,
-        name: str,
-        step: int,
-        start: float,
-        end: float,
-        nbytes: int = 0,
-        coded: float = 0.0,
-    ) -> None:
-        if stream in ("encode", "decode"):  # called in the thread that codes
+    def keep(self, span: Span) -> None:
+        if span.stream in ("encode", "decode"):
             used = time.thread_time()
-            spent = min(used - self._used.get(stream, used), end - start)  # waiting costs some, too
-            end = max(end, start + spent * self._ranks_per_core)
-            self._used[stream] = used
-        super().add(stream, name, step, start, end, nbytes, coded)
+            lasted = span.end - span.start
+            spent = min(used - self._used.get(span.stream, used), lasted)  # waiting costs some, too
+            lasted = max(lasted, spent * self._ranks_per_core)
+            span = span._replace(end=span.start + lasted)
+            self._used[span.stream] = used
+        super().keep(span)
 
 
 def choose(machine: Machine, seconds: float) -> list[Cell]:

@@ -101,9 +101,9 @@ def _fitted(plan: Plan, cells: list[Cell], times: Times, beat: Callable[[], None
     machine = fit(replace(plan, machine=machine), times, ~held, beat)
     predicted = exercise.predict(replace(plan, machine=machine))
     found = [
-        HeldOut(name=cells[i].name, predicted=p, measured=m)
-        for i, p, m in zip(range(len(cells)), predicted.whole, times.whole, strict=True)
-        if held[i]
+        HeldOut(name=cell.name, predicted=p, measured=m)
+        for cell, p, m, out in zip(cells, predicted.whole, times.whole, held, strict=True)
+        if out
     ]
     return replace(machine, held_out=(*machine.held_out, *found))
 

@@ -1,6 +1,7 @@
 """The notice board of one rank: which operations are done, and who waits for what since when."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from commsched.program import After, Op
 from commsched.run.clock import now
 
 Key = tuple[int, str]  # step, name of an operation
+POLL = 1e-4  # s between looks at what nobody posts here
 KEEP = 4  # steps whose finished operations are remembered
 
 
@@ -97,6 +99,14 @@ class Board:
                 self.sleep(set(missing))
             self.check()
             self.status[stream] = Status(step, op.name, "runs", now(), False)
+
+    def poll(self, done: Callable[[], bool], stream: str, status: Status) -> None:
+        """Wait, with that status, for something that nobody posts here."""
+        self.status[stream] = status
+        while not done():
+            self.check()
+            time.sleep(POLL)
+        self.idle(stream)
 
     def idle(self, stream: str) -> None:
         """The stream has nothing to do."""

@@ -12,9 +12,9 @@ from commsched.methods import Choice, Held, Phase, error, find_method, hold, pha
 from commsched.methods.direct import route
 from commsched.methods.error import Floats
 from commsched.methods.held import Gathered
+from commsched.methods.lockstep import AGREE
 from commsched.plan import Launch, Plan
 from commsched.program import Kind, Op
-from commsched.run.lockstep import AGREE
 from commsched.run.worker import Worker, put_back
 from commsched.schedule import Schedule
 

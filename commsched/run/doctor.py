@@ -111,7 +111,7 @@ def _mpi() -> Iterator[Finding]:
 
 def _launcher() -> Finding:
     try:
-        path = launcher.find_mpiexec()[0]
+        path = launcher.find_mpiexec()
     except CommschedError as error:
         return Finding(Status.FAIL, "launcher", str(error))
     needed = " ".join(f"{name}={value}" for name, value in launcher.environment().items())

@@ -6,7 +6,6 @@ is compared with their prices; every rank sees the same numbers, so all notice i
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from time import sleep
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +34,6 @@ LEAST = (
 APART = 1.3  # times by which a node differs from the others before it has a rate of its own
 PROBE, FEWEST, MOST = 0.02, 2**16, 2**22  # s that a probe is to take; B of it
 WIDEST = 256.0  # times by which a rate is fitted
-POLL = 1e-4  # s between looks at numbers that have not come yet
 
 
 class Drifted(NamedTuple):
@@ -106,13 +104,8 @@ class Drift:
         """Wait for the numbers that are under way: (launches,) s, the least of all ranks."""
         if self._request is None:
             return None
-        board = self._engine.board
-        what = "waits for the seconds of all ranks"
-        board.status["compute"] = Status(self._asked, "drift", what, now(), True)
-        while not self._request.Test():
-            board.check()
-            sleep(POLL)
-        board.idle("compute")
+        status = Status(self._asked, "drift", "waits for the seconds of all ranks", now(), True)
+        self._engine.board.poll(self._request.Test, "compute", status)
         self._request = None
         least: Floats = self._every.min(axis=0)
         return least

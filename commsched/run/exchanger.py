@@ -25,6 +25,7 @@ from commsched.run.measured import Measurement, check_writable
 from commsched.run.record import Recorder
 from commsched.run.watchdog import watchdog
 from commsched.strategies import STRATEGIES
+from commsched.timeline import Span
 
 Gradient = npt.NDArray[np.float32]
 
@@ -51,16 +52,7 @@ class Caller:
 class Forgetful(Recorder):
     """Keeps no spans: a training of a million steps has none to spare memory for."""
 
-    def add(
-        self,
-        stream: str,
-        name: str,
-        step: int,
-        start: float,
-        end: float,
-        nbytes: int = 0,
-        coded: float = 0.0,
-    ) -> None:
+    def keep(self, span: Span) -> None:
         """Drop the span."""
 
 

@@ -8,7 +8,6 @@ the same numbers, so all of them change the same launches after the same step.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,6 @@ from commsched.plan import file as plan_file
 from commsched.run.board import Status
 from commsched.run.clock import now
 from commsched.run.engine import Engine
-
-POLL = 1e-4  # s between looks at sums that have not come yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +102,9 @@ class Guard:
 
     def _finish(self) -> None:
         """Wait for the sums that are under way."""
-        board = self._engine.board
         if self._request is not None:
-            what = "waits for the norms of all ranks"
-            board.status["compute"] = Status(self._asked, "guard", what, now(), True)
-            while not self._request.Test():
-                board.check()
-                sleep(POLL)
-            board.idle("compute")
+            status = Status(self._asked, "guard", "waits for the norms of all ranks", now(), True)
+            self._engine.board.poll(self._request.Test, "compute", status)
             self._sums = self._every.sum(axis=0)
         self._request, self._asked = None, -1
 

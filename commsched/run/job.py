@@ -18,7 +18,7 @@ def commsched(ranks: int, words: Sequence[str], limit: float, *, quiet: bool = F
 
     A job that fails is an error, which quotes what a quiet one said last.
     """
-    command = [*find_mpiexec(), "-n", str(ranks), *COMMAND, *words]
+    command = [find_mpiexec(), "-n", str(ranks), *COMMAND, *words]
     process = subprocess.Popen(
         command,
         env={**os.environ, **environment()},

@@ -130,7 +130,8 @@ def launcher_family(path: str) -> str | None:
 
 
 @cache
-def _matching() -> str:
+def find_mpiexec() -> str:
+    """Return the path of the mpiexec of the MPI that mpi4py loads."""
     loaded = family(library())
     others = []
     for path in _candidates():
@@ -143,11 +144,6 @@ def _matching() -> str:
     package = PACKAGES.get(name)
     advice = f"pip install {package}" if package else "put the bin folder of that MPI on PATH"
     raise CommschedError(f"no mpiexec of {name}, which mpi4py loads ({seen}); {advice}")
-
-
-def find_mpiexec() -> list[str]:
-    """Return the command that starts ranks with the MPI of mpi4py: add `-n P program ...`."""
-    return [_matching()]
 
 
 def environment() -> dict[str, str]:

@@ -29,7 +29,11 @@ class Recorder:
     ) -> None:
         """Add a span, in seconds on this rank's clock; `coded` seconds of it went into coding."""
         start, end = start - self._paused, max(start, end) - self._paused
-        self.spans.append(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded))
+        self.keep(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded))
+
+    def keep(self, span: Span) -> None:
+        """Hold a new span; called in the thread of its stream."""
+        self.spans.append(span)
 
     def leave_out(self, seconds: float) -> None:
         """Cut a pause out of the timeline: all streams were idle, and all ranks cut as much."""

@@ -16,10 +16,10 @@ from commsched.ir import Sparsity
 from commsched.kernels.merge import listed
 from commsched.machine import Group
 from commsched.methods import Choice, Method, Phase, find_method, hold
+from commsched.methods.lockstep import AGREE, fresh_states
 from commsched.run import agree, probe, supports
 from commsched.run.bench import together
 from commsched.run.clock import now
-from commsched.run.lockstep import AGREE, fresh_states
 from commsched.run.memory import keep_freed
 from commsched.run.pacer import complete
 from commsched.run.script import script

@@ -117,10 +117,10 @@ def checked(name: str, shape: Shape) -> None:
 
 def launcher() -> Launcher:
     """The mpiexec of the MPI that mpi4py loads, for a testbed."""
-    command = found.find_mpiexec()
+    path = found.find_mpiexec()
     family = found.family(found.library())
     assert family is not None  # its mpiexec was found by it
-    return Launcher(family=family, command=tuple(command), variables=found.environment())
+    return Launcher(family=family, command=(path,), variables=found.environment())
 
 
 def variables() -> dict[str, str]:

@@ -5,10 +5,10 @@ import pytest
 from mpi4py import MPI
 
 from commsched.codecs import CODECS
-from commsched.methods import METHODS, Choice, Direct, hold, legal_methods, node_union
+from commsched.methods import METHODS, Choice, Direct, hold, legal_methods, lockstep, node_union
 from commsched.methods.held import Held
-from commsched.run import agree, lockstep, transfer
-from commsched.run.lockstep import AGREE, fresh_states
+from commsched.methods.lockstep import AGREE, fresh_states
+from commsched.run import agree, transfer
 from commsched.run.pacer import complete
 from tests import throwaway
 from tests.supports import bits, gradients, group, rounded, spec

@@ -12,9 +12,9 @@ from commsched.codecs import CODECS
 from commsched.errors import CommschedError
 from commsched.ir import Graph, Sparsity, Tensor
 from commsched.methods import METHODS, Choice, find_method, legal_methods, phases_of
+from commsched.methods.lockstep import fresh_states, run_method
 from commsched.plan import file as plan_file
 from commsched.run import agree, session
-from commsched.run.lockstep import fresh_states, run_method
 from commsched.run.session import Options
 from commsched.run.worker import Emulated, draw_launch
 from commsched.timeline import file as timeline_file
