@@ -28,6 +28,7 @@ OUTLIER = 3.0  # errors of so many NOISE count less and less
 FACTORS = {
     "startup": 3.0,
     "restart": 3.0,
+    "burst": 3.0,
     "latency inside": 0.3,
     "latency between": 0.3,
     "overhead": 0.3,
@@ -120,6 +121,8 @@ def _matters(machine: Machine, name: str) -> bool:
         return machine.nodes > 1
     if name in ("latency inside", "bytes inside"):
         return machine.nodes < machine.size
+    if name == "burst":
+        return machine.burst > 0.0
     return name != "shared port" or machine.nic is not None
 
 
@@ -150,6 +153,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         nic=nic,
         startup=machine.startup * factor("startup"),
         restart=machine.restart * factor("restart"),
+        burst=machine.burst * factor("burst"),
         device=_device(machine.device, factors),
     )
 

@@ -16,6 +16,7 @@ PAIR = 131072  # B, the message that tells a slow node
 SLOW = 1.15  # a node is slow when its pairs take this many times the median
 SHARED = 1.2  # lanes share a port when together they take this many times what one takes alone
 OVERHEAD = 0.25  # share of a small message's time that each end spends: the rest is latency
+TURN = 65536.0  # B, what Linux hands to a port at a time for one TCP connection (GSO_MAX_SIZE)
 NOTHING = Link(latency=0.0, overhead=0.0, per_byte=0.0)
 
 
@@ -152,4 +153,4 @@ def _shared_port(
     per_byte = max(longer - shorter, 0.0) / hops / (sizes[1] - sizes[0])
     if per_byte < SHARED * alone.per_byte:
         return None
-    return Nic(per_node=1, per_byte=per_byte / lanes)
+    return Nic(per_node=1, per_byte=per_byte / lanes, turn=TURN)

@@ -1,6 +1,6 @@
 """Who talks to whom in a round, and at which speed: derived once per pattern, used every round."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -40,6 +40,10 @@ class Pattern:
     per_byte: Each  # G, s/B; 0 where a curve stands for it
     curves: tuple[tuple[Ints | slice, Link], ...] = ()  # moves whose link has a measured curve
     shared: Each = 0.0  # s/B, the share of a NIC; 0.0: none
+    # Only where not whole:
+    burst: Each = 0.0  # s, of bytes that leave at once after a rest
+    turn: float = 0.0  # B of a message that leave before those of another rank at the same port
+    behind: tuple[Each, Each] = (0.0, 0.0)  # s/B of these, for messages that come later: src, dst
 
     @cached_property
     def away_back(self) -> Each:
@@ -97,13 +101,18 @@ class Places:
             self._links.append(link)
         self._port = None if machine.nic is None else ports(machine)[np.array(group.ranks)]
         self._seen: tuple[Ints, Ints | None] = self._ranks, self._ranks
+        nic = machine.nic
+        self._by_turns = machine.burst > 0.0 or (nic is not None and nic.turn > 0.0)
 
     def pattern(self, rnd: Round) -> Pattern:
         """Derive the speeds of a round's moves, and where they end."""
-        shape = self._shape(rnd.src, rnd.dst)
         if self._one_node:
-            return _uniform(shape, self._machine.inside)
+            return _uniform(self._shape(rnd.src, rnd.dst), self._machine.inside)
         inside = self._node[rnd.src] == self._node[rnd.dst]
+        if self._by_turns and not inside.all():
+            shape = Shape(rnd.src, rnd.dst, False, None, None, rnd.src)
+            return self._turns(self._mixed(shape, inside), ~inside)
+        shape = self._shape(rnd.src, rnd.dst)
         if inside.all():
             return _uniform(shape, self._machine.inside)
         if len(self._links) == 1 and not inside.any():
@@ -157,6 +166,19 @@ class Places:
         terms = (_one(latency + overhead), _one(overhead), _one(per_byte))
         return Pattern(shape, *terms, found, shared)
 
+    def _turns(self, pattern: Pattern, out: npt.NDArray[np.bool_]) -> Pattern:
+        """Add what ports do that let bytes through in lumps; `out` (m,): between nodes."""
+        nic, port, shape = self._machine.nic, self._port, pattern.shape
+        pattern = replace(pattern, burst=np.where(out, self._machine.burst, 0.0))
+        if nic is None or port is None or not nic.turn:
+            return pattern
+        later = [_later(np.where(out, port[ends], -1)) for ends in (shape.src, shape.dst)]
+        return replace(
+            pattern,
+            turn=nic.turn,
+            behind=(pattern.shared * later[0], pattern.shared * later[1]),
+        )
+
     def _columns(self) -> tuple[Floats, Floats, Floats]:
         """L, o and G of each kind of link between nodes."""
         latency, overhead, per_byte = np.array([_terms(link) for link in self._links]).T
@@ -179,6 +201,17 @@ class Places:
         own = np.array([0.0, *(link.per_byte for link in self._links[1:])])
         speed = np.maximum(nic.per_byte, own)[self._kind]
         return np.where(out, np.maximum(speed[src] * sending, speed[dst] * receiving), 0.0)
+
+
+def _later(port: Ints) -> Floats:
+    """Share of the moves of its port that come after each move: (m,); 0 at port -1."""
+    order = np.argsort(port, kind="stable")
+    ordered = port[order]
+    stop = np.searchsorted(ordered, ordered, side="right")
+    count = stop - np.searchsorted(ordered, ordered)
+    found = np.empty(len(port))
+    found[order] = np.where(ordered < 0, 0.0, (stop - 1 - np.arange(len(port))) / count)
+    return found
 
 
 def _uniform(shape: Shape, link: Link, shared: Each = 0.0) -> Pattern:

@@ -23,7 +23,12 @@ class Played:
 
 
 def play(
-    schedule: Schedule, payload: Payload, machine: Machine, group: Group, start: Floats
+    schedule: Schedule,
+    payload: Payload,
+    machine: Machine,
+    group: Group,
+    start: Floats,
+    rest: Floats | float = 0.0,
 ) -> Played:
     """Price one exchange whose members arrive at `start`, (p,) s.
 
@@ -35,17 +40,31 @@ def play(
     time, in the order of the rounds. Where k ranks share a NIC, each has a port that is busy for
     k n G of the NIC: messages of several ranks alternate, the latency of one under the bytes of
     the others.
+
+    A port is a token bucket where the machine has a `burst` b [s]: its clock runs behind by up to
+    b, no further than it has rested, and `rest` [s] says for how long it has at the start:
+        sent     = max(data + encode - b, send port)
+        arrived  = max(sent + o + L, receive port) + n G + o,  at least data + encode + o + L
+    Ranks that share a NIC take turns: messages of up to its `turn` leave one after the other, so
+    that the last ones of the ranks that come first are through before their port would be.
+    It is the generic cell rate algorithm (ITU-T I.371) with the bytes' own times.
     Source: Alexandrov et al., "LogGP", SPAA 1995; per-rank clocks as in Hoefler et al.,
     "LogGOPSim", HPDC 2010.
     """
-    return _Play(schedule, payload, machine, group, start).run()
+    return _Play(schedule, payload, machine, group, start, rest).run()
 
 
 class _Play:
     """Clocks of all ranks while the rounds go by, in the order of the current pattern."""
 
     def __init__(
-        self, schedule: Schedule, payload: Payload, machine: Machine, group: Group, start: Floats
+        self,
+        schedule: Schedule,
+        payload: Payload,
+        machine: Machine,
+        group: Group,
+        start: Floats,
+        rest: Floats | float,
     ) -> None:
         assert schedule.ranks == group.size == len(start)
         assert schedule.rounds is not None, "the MPI's own collectives have a closed form only"
@@ -56,8 +75,9 @@ class _Play:
         self.start = start
         self.kept = start  # `merged` after the rounds that a `waits` names
         self.merged = start  # all received data is merged
-        self.send_port = start
-        self.receive_port = start
+        self.send_port = self.receive_port = start - np.minimum(rest, machine.burst)
+        # s by which the last message of a rank leaves and comes before its ports are free
+        self.early: Floats | None = None  # (2, p); None: by nothing
         self.processor = start
         self.lag = 0.0  # processor - receive port is at most this, s
         self.sent = np.zeros(len(start))
@@ -85,8 +105,10 @@ class _Play:
                 self._some(self.works.some(rnd, pattern), pattern, held)
         self._count(pattern, uses)
         self._reorder(None)
-        end = np.maximum(np.maximum(self.send_port, self.merged), self.processor)
-        end = np.maximum(end, self.receive_port)
+        ports = np.stack([self.send_port, self.receive_port])
+        if self.early is not None:
+            ports -= self.early
+        end = np.maximum(ports.max(axis=0), np.maximum(self.merged, self.processor))
         return Played(end, self.sent, self.messages)
 
     def _held(self, waits: int, number: int) -> Floats:
@@ -113,6 +135,8 @@ class _Play:
         names = "start", "kept", "merged", "send_port", "receive_port", "processor", "sent"
         for name in (*names, "messages"):
             setattr(self, name, getattr(self, name)[take])
+        if self.early is not None:
+            self.early = self.early[:, take]
         self.order = order
 
     def _turn(self, turn: int) -> None:
@@ -149,6 +173,7 @@ class _Play:
             arrives = np.maximum(arrives, self.processor)
         self.lag = max(0.0, self.lag - least) + most
         self.merged = self.processor = arrives if merge is None else arrives + merge
+        self.early = None
         self.sent += wire
 
     def _some(self, work: Work, pattern: Pattern, held: Floats) -> None:
@@ -161,13 +186,19 @@ class _Play:
         ready = held[src]
         if work.code is not None:
             processor[src] = ready = np.maximum(ready, processor[src]) + work.code
-        leaves = np.maximum(ready, send_port[src])
+        leaves = np.maximum(ready - pattern.burst, send_port[src])
         send_port[src] = leaves + work.busy
         begins = np.maximum(leaves + pattern.away, receive_port[dst])
         receive_port[dst] = begins + work.busy
         alone = work.busy if work.alone_back is None else work.alone_back
-        arrives = np.maximum(begins + alone, processor[dst])
+        # However much a port lets through at once, nothing arrives before it has been sent.
+        arrives = np.maximum(np.maximum(begins + alone, ready + pattern.away), processor[dst])
         processor[dst] = merged[dst] = arrives if work.merge is None else arrives + work.merge
+        if pattern.turn or self.early is not None:
+            lump = np.minimum(work.wire, pattern.turn)
+            early = np.zeros((2, len(processor))) if self.early is None else self.early.copy()
+            early[0, src], early[1, dst] = lump * pattern.behind[0], lump * pattern.behind[1]
+            self.early = early
         self.processor, self.send_port = processor, send_port
         self.receive_port, self.merged = receive_port, merged
         self.lag = np.inf

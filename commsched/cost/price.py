@@ -43,10 +43,12 @@ def exchange(
     *,
     later: bool = False,
     limit: int = LIMIT,
+    rest: Floats | float = 0.0,
 ) -> Played:
     """Price one exchange whose members arrive at `start`, (p,) s, the machine's start-up included.
 
     `later`: another exchange of the same launch has just ended, so that everybody is awake.
+    `rest` [s]: for how long each member's port has had nothing to do, see `play`.
     Played up to `limit` moves; beyond, the closed form from the latest start on, with mean bytes
     and messages for every member. `native` has only the latter.
     """
@@ -61,7 +63,7 @@ def exchange(
     startup = machine.restart if later else machine.startup
     begin = start if whole or group.size == 1 else start + startup
     if cost is None:
-        return play(schedule, payload, machine, group, begin)
+        return play(schedule, payload, machine, group, begin, rest)
     return Played(
         np.full(len(start), begin.max() + cost.seconds),
         np.full(len(start), cost.sent),

@@ -37,11 +37,14 @@ class LinksFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     between: LinkFile
 
 
-class NicFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class NicFile(
+    msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True
+):
     """The `nic` of a machine file."""
 
     per_node: int
     bandwidth_GBps: float | None
+    turn_B: float = 0.0
     source: str
 
 
@@ -116,6 +119,7 @@ class MachineFile(
     jitter: float = 0.0
     startup_us: float = 0.0
     restart_us: float | None = None
+    burst_us: float = 0.0
     cores: int = 0
     overlap: float = 1.0
     native_us: Points = ()
@@ -157,6 +161,7 @@ def from_data(data: Any, where: str) -> Machine:
             restart=significant(
                 (file.startup_us if file.restart_us is None else file.restart_us) * 1e-6
             ),
+            burst=significant(file.burst_us * 1e-6),
             cores=file.cores,
             overlap=significant(file.overlap),
             native=_points(file.native_us),
@@ -192,6 +197,7 @@ def to_data(machine: Machine) -> dict[str, Any]:
         restart_us=significant(machine.restart * 1e6)
         if machine.restart != machine.startup
         else None,
+        burst_us=significant(machine.burst * 1e6),
         cores=machine.cores,
         overlap=significant(machine.overlap),
         native_us=_points_file(machine.native),
@@ -258,12 +264,20 @@ def _link_file(link: Link) -> LinkFile:
 def _nic(file: NicFile) -> Nic:
     _check_source("nic", file.source)
     per_byte = _per_byte(file.bandwidth_GBps, "nic: bandwidth_GBps")
-    return Nic(per_node=file.per_node, per_byte=per_byte, source=file.source)
+    return Nic(
+        per_node=file.per_node,
+        per_byte=per_byte,
+        turn=significant(file.turn_B),
+        source=file.source,
+    )
 
 
 def _nic_file(nic: Nic) -> NicFile:
     return NicFile(
-        per_node=nic.per_node, bandwidth_GBps=_rate(nic.per_byte), source=_source(nic.source)
+        per_node=nic.per_node,
+        bandwidth_GBps=_rate(nic.per_byte),
+        turn_B=significant(nic.turn),
+        source=_source(nic.source),
     )
 
 

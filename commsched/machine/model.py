@@ -54,12 +54,14 @@ class Nic:
 
     per_node: int
     per_byte: float  # s/B of one port in each direction
+    turn: float = 0.0  # B of one message that leave before another rank's have their turn
     source: str = ""
 
     def __post_init__(self) -> None:
         if self.per_node < 1:
             raise CommschedError(f"nic: ports per node must be at least 1, got {self.per_node}")
         _check("nic: seconds per byte", self.per_byte)
+        _check("nic: turn", self.turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,7 @@ class Machine:
     jitter: float = 0.0  # sigma of the log-normal factor on compute, per rank and step
     startup: float = 0.0  # s before an exchange's first message: wake-up, skew of the ranks
     restart: float = 0.0  # the same before a later exchange of a launch: everybody is awake
+    burst: float = 0.0  # s of bytes that a port to other nodes lets through at once after a rest
     cores: int = 0  # of a node, where its ranks are more than its cores serve; 0: no matter
     overlap: float = 1.0  # share of a transfer that progresses while its rank computes
     native: tuple[tuple[float, float], ...] = ()  # measured (bytes, seconds) of MPI's all-reduce
@@ -171,6 +174,7 @@ class Machine:
         _check("jitter", self.jitter)
         _check("startup", self.startup)
         _check("restart", self.restart)
+        _check("burst", self.burst)
         _check("cores", self.cores)
         if not 0.0 <= self.overlap <= 1.0:
             raise CommschedError(f"overlap must be in [0, 1], got {self.overlap}")

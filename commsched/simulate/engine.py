@@ -141,7 +141,7 @@ class _Simulation:
                 f"launch {launch.name!r} exchanges among {group.size} of {len(start)} ranks; the"
                 f" {self.plan.strategy!r} strategy exchanges among all"
             )
-        end, sent = self._played(op, step, start)
+        end, sent = self._played(op, step, start, start - lane.free)
         compute = self.lanes.get((lane.role, "compute"))
         if compute is not None:
             end = under_compute(start, end, compute.free, machine.overlap)
@@ -149,14 +149,18 @@ class _Simulation:
             end = self.crowds[lane.role].stretched(start, end)
         return end, sent
 
-    def _played(self, op: Op, step: int, start: Floats) -> tuple[Floats, Floats]:
-        """End and bytes of an exchange by itself; what was played before is not played again."""
+    def _played(self, op: Op, step: int, start: Floats, rest: Floats) -> tuple[Floats, Floats]:
+        """End and bytes of an exchange by itself; what was played before is not played again.
+
+        rest: (ranks,) s for which the stream's port has had nothing to do.
+        """
         launch = self.plan.launches[op.launch]
         machine, group = self.plan.machine, self.plan.group(launch)
+        rest = np.minimum(rest, machine.burst)
         key: tuple[object, ...] = ()
         if self.known is not None:
             first = start.min()
-            apart = np.rint((start - first) / SAME).astype(np.int64).tobytes()
+            apart = np.rint(np.stack([start - first, rest]) / SAME).astype(np.int64).tobytes()
             spec = self.plan.spec(launch)
             dense = all(law.law == "dense" for law, *_ in spec.pieces)
             content = spec.numel if dense else spec
@@ -171,7 +175,7 @@ class _Simulation:
             phase = self._phase(op, step)
             schedule, payload = phase.schedule, phase.payload
             played = price.exchange(
-                schedule, payload, machine, group, start, later=later, limit=self.limit
+                schedule, payload, machine, group, start, later=later, limit=self.limit, rest=rest
             )
         if self.known is not None:
             self.known[key] = played.end - first, played.sent

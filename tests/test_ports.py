@@ -1,0 +1,85 @@
+"""Ports that let bytes through in lumps: a free burst after a rest, and ranks that take turns."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.codecs import CODECS
+from commsched.collectives import COLLECTIVES
+from commsched.cost.play import play
+from commsched.machine import CodecRate, Link, Machine, Nic
+from commsched.methods import Payload
+from commsched.methods.teams import teams
+from commsched.plan.bucket import BucketSpec
+from tests.test_cost import DEVICE, ROUTES, SLOW, carry, filled, played
+
+FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0)
+BURST = 5e-7  # s; 5000 B of SLOW
+
+
+def ends(name: str, on: Machine, numel: int, rest: float) -> np.ndarray:
+    """When each rank of all is through with an exchange that starts at 0."""
+    schedule = COLLECTIVES[name](on.everyone)
+    payload = carry(schedule, "dense", BucketSpec.uniform(numel))
+    return play(schedule, payload, on, on.everyone, np.zeros(on.size), rest).end
+
+
+@pytest.mark.parametrize("numel", [100, 2_000, 50_000])
+@pytest.mark.parametrize("rest", [0.0, 2e-7, 1.0])
+def test_a_message_after_a_rest_is_early_by_the_burst_but_not_before_its_latency(numel, rest):
+    rate = CodecRate(encode=0.0, add=0.0, decode=0.0)
+    on = filled(2, 1, burst=BURST, device=replace(DEVICE, codecs={"dense": rate}))
+    away = SLOW.latency + SLOW.overhead
+    nbytes = carry(COLLECTIVES["doubling"](on.everyone), "dense", BucketSpec.uniform(numel)).wire(
+        np.array([0]), np.array([1]), 1
+    )[0]
+    whole = away + nbytes * SLOW.per_byte + SLOW.overhead
+    expected = max(away, whole - min(rest, BURST))
+    np.testing.assert_allclose(ends("doubling", on, numel, rest), expected, rtol=1e-12)
+
+
+@given(name=st.sampled_from(ROUTES), nodes=st.integers(2, 5), lanes=st.integers(1, 3))
+def test_without_a_rest_a_burst_changes_no_exchange_that_keeps_its_ports_busy(name, nodes, lanes):
+    """Ports that wait within the exchange regain it, so that it may end earlier, never later."""
+    on = filled(nodes, lanes)
+    without = ends(name, on, 20_000, 1.0)
+    with_burst = ends(name, replace(on, burst=BURST), 20_000, 0.0)
+    assert (with_burst <= without * (1 + 1e-12)).all()
+    # The first message of a port gains nothing: nobody is through before one message's time.
+    np.testing.assert_allclose(played(name, on, 20_000).end, without, rtol=1e-12)
+
+
+@given(name=st.sampled_from(ROUTES), nodes=st.integers(2, 5), rest=st.floats(0.0, 1e-6))
+def test_no_port_passes_more_than_its_rate_and_one_burst(name, nodes, rest):
+    on = filled(nodes, 1, burst=BURST)
+    schedule = COLLECTIVES[name](on.everyone)
+    payload = carry(schedule, "dense", BucketSpec.uniform(20_000))
+    passed = np.zeros(nodes)
+    for rnd in schedule.rounds():
+        np.add.at(passed, rnd.src, payload.wire(rnd.first, rnd.stop, 1))
+    last = ends(name, on, 20_000, rest).max()
+    assert last >= passed.max() * SLOW.per_byte - min(rest, BURST)
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 5])
+@pytest.mark.parametrize("turn", [0.0, 300.0, 5000.0])
+def test_ranks_at_one_port_are_through_in_turn(lanes, turn):
+    """Each lane sends 1200 B to the other node; nothing else costs anything."""
+    on = filled(
+        2,
+        lanes,
+        inside=FREE,
+        between=replace(FREE, per_byte=1e-9),
+        nic=Nic(per_node=1, per_byte=1e-9, turn=turn),
+    )
+    two = teams(on.everyone)
+    assert two is not None
+    schedule = two.pull
+    payload = Payload(codec=CODECS["coo"], sizes=lambda: np.full(schedule.blocks, 1200.0))
+    wire = payload.wire(np.array([0]), np.array([1]), 1)[0]
+    end = play(schedule, payload, on, on.everyone, np.zeros(on.size)).end
+    after = (lanes - 1 - np.arange(on.size) % lanes) * min(turn, wire)
+    np.testing.assert_allclose(end, (lanes * wire - after) * 1e-9, rtol=1e-9)
