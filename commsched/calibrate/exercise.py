@@ -217,10 +217,10 @@ def predict(plan: Plan) -> Times:
     if plan.machine.overlap == 1.0:
         layers = tuple(replace(layer, backward=APART) for layer in plan.graph.layers)
         plan = replace(plan, graph=replace(plan.graph, layers=layers))
-    t = simulate(plan, 2).timeline()
+    t = simulate(plan, 1).timeline()
     cell, kinds = _kinds(plan)
     order = np.lexsort((t.rank, t.name))
-    keep = order[(t.step[order] == 1) & np.isin(t.name[order], [t.names.index(n) for n in kinds])]
+    keep = order[np.isin(t.name[order], [t.names.index(n) for n in kinds])]
     index = {t.names.index(n): row for n, row in kinds.items()}
     table = np.zeros((2, len(kinds), t.ranks))
     place = np.array([index[int(i)] for i in t.name[keep]])

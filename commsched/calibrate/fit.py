@@ -20,6 +20,7 @@ WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
 SHORT = {"exchange": 10e-3, "encode": 2e-3, "decode": 2e-3}
 ROUNDS = 8
 STEP = 0.02  # of a logarithm, for the slopes
+NEAR = 0.1  # change of the logarithms after which the slopes are still good
 DONE = 0.003  # change of the logarithms that ends the search
 OUTLIER = 3.0  # errors of so many NOISE count less and less
 
@@ -83,16 +84,19 @@ def _fit(
         return _errors(predict(replace(plan, machine=adjusted(machine, factors))), measured, fitted)
 
     here = errors(logs)
+    slopes, far = np.zeros((0, 0)), True
     for _ in range(ROUNDS):
-        slopes = np.stack(
-            [(errors(logs + STEP * unit) - here) / STEP for unit in np.eye(len(logs))]
-        )
+        if far:
+            slopes = np.stack(
+                [(errors(logs + STEP * unit) - here) / STEP for unit in np.eye(len(logs))]
+            )
         weight = _weight(here)
         normal = slopes * weight @ slopes.T + np.diag(doubt**-2.0)
         move = -np.linalg.solve(normal, slopes @ (weight * here) + logs / doubt**2)
         move *= min(1.0, 1.0 / np.abs(move).max()) if move.any() else 1.0
         logs = logs + move
         here = errors(logs)
+        far = bool(np.abs(move).max() > NEAR)
         if np.abs(move).max() < DONE:
             break
     cost = float((_weight(here) * here**2).sum() + ((logs / doubt) ** 2).sum())

@@ -141,7 +141,8 @@ class _Simulation:
                 f"launch {launch.name!r} exchanges among {group.size} of {len(start)} ranks; the"
                 f" {self.plan.strategy!r} strategy exchanges among all"
             )
-        end, sent = self._played(op, step, start, start - lane.free)
+        rest = np.where(lane.free > 0.0, start - lane.free, np.inf)  # before the first one: long
+        end, sent = self._played(op, step, start, rest)
         compute = self.lanes.get((lane.role, "compute"))
         if compute is not None:
             end = under_compute(start, end, compute.free, machine.overlap)
