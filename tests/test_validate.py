@@ -1,6 +1,7 @@
 """Validation: cells fit their fabric, bars are judged, and what was run is not run again."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +15,7 @@ from commsched.plan import BucketSpec
 from commsched.plot.accuracy import draw
 from commsched.testbed import system
 from commsched.validate import table
+from commsched.validate.calm import Calm
 from commsched.validate.cells import METHODS, NETS, Cell, fitting, make_plan
 from commsched.validate.fabrics import FABRICS
 from commsched.validate.table import Row, bars, summary
@@ -35,6 +37,7 @@ def row(fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other:
         "predicted": 0.2 * (1 + error),
         "measured": 0.2,
         "spread": spread,
+        "stolen": 0.0,
         "collectives": ((0.011, 0.01), (0.02, 0.02), (0.03, 0.03)),
         "hidden": (0.8, 0.8),
     }
@@ -84,6 +87,28 @@ def test_bars_hold_for_good_predictions_and_name_what_is_missed():
     assert missed([row(hidden=(0.9, 0.5))]) == ["testbed, hidden of what is planned"]
     assert missed([row("shared", error=0.3)]) == ["shared memory, iteration, median error"]
     assert len(missed([row(error=0.3, collectives=((2.0, 1.0),))])) == 4
+
+
+def test_what_was_disturbed_is_measured_again_and_the_calmest_counts(tmp_path):
+    stat = tmp_path / "stat"
+    ticks = [0] * 8
+
+    def measuring(stolen: list[int]) -> Iterator[int]:
+        for number, lost in enumerate(stolen):
+            ticks[0] += 100 - lost
+            ticks[7] += lost
+            stat.write_text("cpu  " + " ".join(map(str, ticks)) + " 0 0\ncpu0 0\n")
+            yield number
+
+    for stolen, expected in (
+        ([1, 50], (0, 0.01)),
+        ([9, 2, 50], (1, 0.02)),
+        ([9, 4, 6, 0], (1, 0.04)),
+    ):
+        stat.write_text("cpu  " + " ".join(map(str, ticks)) + " 0 0\n")
+        values = measuring(stolen)
+        assert Calm(stat)(lambda values=values: next(values)) == expected
+    assert Calm(tmp_path / "nothing")(lambda: 7) == (7, 0.0)
 
 
 def test_a_table_survives_its_file(tmp_path):

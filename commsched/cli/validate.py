@@ -197,6 +197,7 @@ def _text(rows: "Sequence[Row]", judged: "Sequence[Bar]") -> str:
             f"{row.measured * 1e3:.1f}",
             f"{row.error:+.1%}",
             f"{row.spread:.1%}",
+            f"{row.stolen:.1%}",
         )
         for row in rows
     ]
@@ -206,7 +207,7 @@ def _text(rows: "Sequence[Row]", judged: "Sequence[Bar]") -> str:
         for s in _summaries(rows)
     ]
     lines = [
-        table((*header, "spread"), cells, range(3, 8)),
+        table((*header, "spread", "stolen"), cells, range(3, 9)),
         "",
         table(("fabric", "cells", "median", "p90", "worst", "collectives"), summaries, range(1, 6)),
         "",
@@ -215,6 +216,7 @@ def _text(rows: "Sequence[Row]", judged: "Sequence[Bar]") -> str:
             for bar in judged
         ),
         f"{count(len(rows), 'cell')}, {count(rows[0].ranks, 'rank')} each; errors of the median"
-        " iteration, spread: p10 to p90 of the measured steps",
+        " iteration, spread: p10 to p90 of the measured steps, stolen: processor time that other"
+        " guests of the host took meanwhile",
     ]
     return "\n".join(lines)

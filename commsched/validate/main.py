@@ -14,6 +14,7 @@ from commsched.simulate import simulate
 from commsched.timeline import measure
 from commsched.timeline.compare import Comparison, compare
 from commsched.validate import table
+from commsched.validate.calm import Calm
 from commsched.validate.cells import DENSE_SECONDS, Cell, fitting, make_plan
 from commsched.validate.fabrics import SHARED, Fabric, Shape, fabric
 from commsched.validate.table import Row
@@ -51,6 +52,7 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
     """
     path = folder / TABLE
     rows = {row.cell: row for row in table.read(path)} if path.exists() else {}
+    calm = Calm()
     for name in wanted.fabrics:
         place = folder / name
         files.make_folder(place)
@@ -59,23 +61,33 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
                 if cell.fabric == name:
                     # Cores and memory are shared with who knows whom, and drift; links do not.
                     of_net = f"{cell.net}." if name == SHARED else ""
-                    machine = _machine(found, place / f"{of_net}machine.json", wanted, say)
-                    row = _row(cell, machine, found, place, wanted, rows.get(cell))
+                    machine = _machine(found, place / f"{of_net}machine.json", wanted, say, calm)
+                    row = _row(cell, machine, found, place, wanted, rows.get(cell), calm)
                     rows[cell] = row
                     table.write(path, rows.values())
                     done(row)
     return [rows[cell] for cell in wanted.cells]
 
 
-def _machine(found: Fabric, path: Path, wanted: Wanted, say: Say) -> Machine:
-    if not path.exists():
+def _machine(found: Fabric, path: Path, wanted: Wanted, say: Say, calm: Calm) -> Machine:
+    def calibrated() -> Machine:
         say(f"calibrating {path.parent.name}, {path.stem} ({wanted.seconds:g} s)")
         found.run("calibrate", "-o", str(path), "--seconds", str(wanted.seconds))
+        return machine_file.read(path)
+
+    if not path.exists():
+        machine_file.write(path, calm(calibrated)[0])
     return machine_file.read(path)
 
 
 def _row(
-    cell: Cell, machine: Machine, found: Fabric, place: Path, wanted: Wanted, old: Row | None
+    cell: Cell,
+    machine: Machine,
+    found: Fabric,
+    place: Path,
+    wanted: Wanted,
+    old: Row | None,
+    calm: Calm,
 ) -> Row:
     """Predict the cell, then run it; the row that is there already where it is of this plan."""
     scale = fitting(cell.net, machine, DENSE_SECONDS * wanted.scale)
@@ -86,7 +98,9 @@ def _row(
     plan_file.write(path, plan)
     predicted = simulate(plan, wanted.steps).timeline()
     timeline.write(place / f"{cell.name}.predicted.json", predicted)
-    measured = found.execute(plan, path, place / f"{cell.name}.measured.json", wanted.steps)
+    output = place / f"{cell.name}.measured.json"
+    measured, stolen = calm(lambda: found.execute(plan, path, output, wanted.steps))
+    timeline.write(output, measured)
     both = compare(predicted, measured, WARM)
     iterations = measure.iteration_seconds(measured)[measure.settled(measured, WARM)]
     low, middle, high = np.quantile(iterations, (0.1, 0.5, 0.9)).tolist()
@@ -101,6 +115,7 @@ def _row(
         predicted=both.iteration.predicted,
         measured=both.iteration.measured,
         spread=(high - low) / middle,
+        stolen=stolen,
         collectives=tuple(
             (o.seconds.predicted, o.seconds.measured)
             for o in both.operations
