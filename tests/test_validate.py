@@ -37,7 +37,6 @@ def row(fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other:
         "predicted": 0.2 * (1 + error),
         "measured": 0.2,
         "spread": spread,
-        "stolen": 0.0,
         "collectives": ((0.011, 0.01), (0.02, 0.02), (0.03, 0.03)),
         "hidden": (0.8, 0.8),
     }

@@ -197,7 +197,7 @@ def _text(rows: "Sequence[Row]", judged: "Sequence[Bar]") -> str:
             f"{row.measured * 1e3:.1f}",
             f"{row.error:+.1%}",
             f"{row.spread:.1%}",
-            f"{row.stolen:.1%}",
+            "-" if row.stolen is None else f"{row.stolen:.1%}",
         )
         for row in rows
     ]

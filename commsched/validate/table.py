@@ -27,9 +27,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     predicted: float
     measured: float
     spread: float  # p90 - p10 of the measured steps, as a share of their median
-    stolen: float  # share of the processor time that other guests of the host took meanwhile
     collectives: tuple[tuple[float, float], ...]  # predicted and measured s of each exchange
     hidden: tuple[float, float]  # share of communication under compute: predicted, measured
+    stolen: float | None = None  # of the processor time, by other guests of the host; None: unknown
 
     @property
     def cell(self) -> tuple[str, str, str]:
