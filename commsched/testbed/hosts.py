@@ -16,7 +16,7 @@ HOMES = ("/run", "/var/lib", "/root")
 LOOKS, LOOK = 100, 0.1  # looks, and s of each, at whether all hosts have ended after mpiexec
 
 # Stands in for ssh: `enter [options] HOST COMMAND...`. What it starts outlives it, as with ssh:
-# prterun kills it when it loses a host, and how that ended must be known. A lock is held until then.
+# prterun kills it when it loses a host, and how that ended must be known. It has a lock until then.
 ENTER = """\
 #!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -45,9 +45,10 @@ exit $status
 # whose first one dies, which is how everything ends that the command may have started.
 HOST = """\
 #!/bin/sh
-trap : PIPE  # it says that its command was killed, perhaps to nobody
+trap : PIPE  # a shell says that its command was killed, here perhaps to nobody
 setpriv --pdeathsig KILL ip netns exec {prefix}"$1" \
-    unshare --uts --ipc --mount --pid --fork --kill-child --mount-proc {folder}/inside "$1" "$2" 9<&-
+    unshare --uts --ipc --mount --pid --fork --kill-child --mount-proc \
+    {folder}/inside "$1" "$2" 9<&-
 status=$?
 [ $status -ne 137 ] || [ -e {folder}/ended ] || echo "$1" >> {folder}/died
 exit $status
