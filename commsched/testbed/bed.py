@@ -117,7 +117,8 @@ class Testbed:
     ) -> Completed:
         """Run mpiexec with `words` on h0, ended with all its ranks after `timeout` s.
 
-        Nothing that it started is left when this returns or raises.
+        A host that dies is an error, however mpiexec ends. Nothing that it started is left when
+        this returns or raises.
         """
         line, own = mpi.start(launcher, self._files, words)
         with running(self.name):
@@ -125,7 +126,7 @@ class Testbed:
             before = self.counters()
             begun = time.monotonic()
             process = subprocess.Popen(
-                [self._files.enter, "h0", shlex.join(line)],
+                self._files.first(line),
                 env={**os.environ, **own, **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if capture else None,
@@ -137,10 +138,11 @@ class Testbed:
             out, err = self._output(process, words, timeout)
             spent = time.monotonic() - begun
             after = self.counters()
+            if died := self._files.died():  # whatever the status: Open MPI 5 may end with 0 then
+                hosts = ", ".join(died)
+                raise CommschedError(f"testbed {self.name!r}: host {hosts} died during the job")
         passed = tuple(now.since(then) for now, then in zip(after, before, strict=True))
         status = process.returncode
-        if status == 0 and (died := self._files.died()):  # Open MPI 5 ends with 0 then
-            raise CommschedError(f"testbed {self.name!r}: host {died[0]} died during the job")
         return Completed(status if status >= 0 else 128 - status, out, err, passed, spent)
 
     def _output(

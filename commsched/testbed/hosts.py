@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from commsched.errors import CommschedError
@@ -11,24 +13,44 @@ from commsched.testbed.spec import Spec
 
 # Places of root's own for scripts; many systems let nothing be executed in the first.
 HOMES = ("/run", "/var/lib", "/root")
+LOOKS, LOOK = 100, 0.1  # looks, and s of each, at whether all hosts have ended after mpiexec
 
-# Stands in for ssh: `enter [options] HOST COMMAND...`. What it starts ends with its caller.
+# Stands in for ssh: `enter [options] HOST COMMAND...`. What it starts outlives it, as with ssh:
+# prterun kills it when it loses a host, and how that ended must be known. It has a lock until then.
 ENTER = """\
 #!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host=$1
 shift
-exec setpriv --pdeathsig KILL {folder}/host "$host" "$*"
+exec 9< {folder}/host
+flock --shared 9
+exec setsid --fork --wait {folder}/host "$host" "$*"
+"""
+# The command on h0. An MPI may end before its hosts have: they get time for it, so that one which
+# died is known. What is left ends with this script, which looks as if it had died: hence `ended`.
+FIRST = """\
+#!/bin/sh
+"$@"
+status=$?
+looks={looks}
+until flock --exclusive --timeout {look} {folder}/host true || [ $looks -eq 0 ]; do
+    [ -e {folder}/died ] && break
+    looks=$((looks - 1))
+done
+: > {folder}/ended
+exit $status
 """
 # A process that enters gets its own host name, shared memory, temporary files and processes, so
 # that no transport can mistake two hosts for one. The kernel kills all processes of a namespace
 # whose first one dies, which is how everything ends that the command may have started.
 HOST = """\
 #!/bin/sh
+trap : PIPE  # a shell says that its command was killed, here perhaps to nobody
 setpriv --pdeathsig KILL ip netns exec {prefix}"$1" \
-    unshare --uts --ipc --mount --pid --fork --kill-child --mount-proc {folder}/inside "$1" "$2"
+    unshare --uts --ipc --mount --pid --fork --kill-child --mount-proc \
+    {folder}/inside "$1" "$2" 9<&-
 status=$?
-[ $status -ne 137 ] || echo "$1" >> {folder}/died
+[ $status -ne 137 ] || [ -e {folder}/ended ] || echo "$1" >> {folder}/died
 exit $status
 """
 INSIDE = """\
@@ -37,7 +59,8 @@ mount -t tmpfs -o mode=1777 commsched /dev/shm &&
     mount -t tmpfs commsched {folder}/tmp &&
     mount --bind {folder}/hosts /etc/hosts &&
     echo "$1" > /proc/sys/kernel/hostname || exit 126
-TMPDIR={folder}/tmp sh -c "$2"
+export TMPDIR={folder}/tmp
+eval "$2"
 exit $?
 """
 
@@ -58,6 +81,11 @@ class Files:
         self.enter = self._folder / "enter"
         self._name = name
 
+    def first(self, words: Sequence[str]) -> list[str]:
+        """The command that runs `words` on h0, and that ends with its caller."""
+        command = shlex.join([str(self._folder / "first"), *words])
+        return ["setpriv", "--pdeathsig", "KILL", str(self._folder / "host"), "h0", command]
+
     def slots(self, family: str) -> Path:
         """The host file of an MPI."""
         return self._folder / family.replace(" ", "-").lower()
@@ -72,26 +100,28 @@ class Files:
             self.slots("Open MPI"): [f"{host} slots={spec.lanes}" for host in hosts],
         }
         prefix = network.namespace(self._name, "")
-        scripts = {"enter": ENTER, "host": HOST, "inside": INSIDE}
+        scripts = {"enter": ENTER, "first": FIRST, "host": HOST, "inside": INSIDE}
         try:
             (self._folder / "tmp").mkdir(parents=True, exist_ok=True)
             for path, lines in content.items():
                 path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
             for file, text in scripts.items():
                 path = self._folder / file
-                path.write_text(text.format(prefix=prefix, folder=self._folder), encoding="ascii")
+                script = text.format(prefix=prefix, folder=self._folder, looks=LOOKS, look=LOOK)
+                path.write_text(script, encoding="ascii")
                 path.chmod(0o755)
-            (self._folder / "died").unlink(missing_ok=True)
+            for file in ("died", "ended"):
+                (self._folder / file).unlink(missing_ok=True)
         except OSError as error:
             raise CommschedError(f"{self._folder}: cannot be written: {error.strerror}") from None
 
     def died(self) -> list[str]:
-        """The hosts whose first process was killed since the files were written, but for h0."""
+        """The hosts whose first process was killed since the files were written."""
         try:
             found = (self._folder / "died").read_text(encoding="ascii").split()
         except OSError:
             return []
-        return sorted(set(found) - {"h0"})  # there it is mpiexec, whose status tells
+        return ["h0"] if "h0" in found else sorted(set(found))  # all others end with h0
 
     def remove(self) -> None:
         """Take them away; also the folder of all testbeds, after the last."""

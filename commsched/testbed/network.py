@@ -6,6 +6,7 @@ port of the same name as the host on the bridge `switch`; both ends have a token
 bridge's alias, set last, holds the lanes. Nothing is made in the machine's own namespace.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -231,11 +232,10 @@ def kill(namespaces: list[str]) -> None:
     """End every process in the namespaces, and wait until they are gone."""
     end = time.monotonic() + KILL
     while living := processes(namespaces):
-        for process in living:
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for sign in (signal.SIGSTOP, signal.SIGKILL):  # none sees another end
+            for process in living:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, sign)
         if time.monotonic() > end:
             raise CommschedError(f"testbed: process {min(living)} cannot be killed")
         time.sleep(0.02)

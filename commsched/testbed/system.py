@@ -16,6 +16,8 @@ PROGRAMS = {
     "tc": "iproute2",
     "unshare": "util-linux",
     "setpriv": "util-linux",
+    "setsid": "util-linux",
+    "flock": "util-linux",
     "mount": "mount",
 }
 # Bits of Linux capabilities. Source: include/uapi/linux/capability.h.
