@@ -29,7 +29,7 @@ OUTLIER = 3.0  # errors of so many NOISE count less and less
 FACTORS = {
     "startup": 3.0,
     "restart": 3.0,
-    "burst": 3.0,
+    "burst": 0.2,
     "latency inside": 0.3,
     "latency between": 0.3,
     "overhead": 0.3,

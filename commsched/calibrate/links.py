@@ -16,6 +16,8 @@ PAIR = 131072  # B, the message that tells a slow node
 SLOW = 1.15  # a node is slow when its pairs take this many times the median
 SHARED = 1.2  # lanes share a port when together they take this many times what one takes alone
 OVERHEAD = 0.25  # share of a small message's time that each end spends: the rest is latency
+LUMP = 2e-3  # s of bytes that are more than a burst
+TELLING = 1e-4  # s, a shorter burst may be noise
 TURN = 65536.0  # B, what Linux hands to a port at a time for one TCP connection (GSO_MAX_SIZE)
 NOTHING = Link(latency=0.0, overhead=0.0, per_byte=0.0)
 
@@ -27,6 +29,7 @@ class Links:
     inside: Link = NOTHING
     between: Link = NOTHING
     startup: float = 0.0
+    burst: float = 0.0
     nic: Nic | None = None
     overrides: dict[int, Link] = field(default_factory=dict)
 
@@ -49,6 +52,7 @@ def measure(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> L
     for number in slow:
         pair = [usual[0], first[number]]
         found.overrides[number] = _among(comm, pair, arena, share / 4)[0]
+    found.burst = _burst(comm, usual[:2], arena, found.between, share / 4)
     found.nic = _shared_port(comm, group, usual, arena, found.between, share / 4)
     return found
 
@@ -108,6 +112,30 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
         points=tuple(points),
     )
     return link, startup
+
+
+def _burst(
+    comm: MPI.Intracomm, ranks: list[int], arena: Arena, link: Link, budget: float
+) -> float:
+    """Seconds of bytes that a port lets through at once after a rest.
+
+    Two ranks send each other n bytes in T(n) = T(0) + n G - b; so b = T(0) + T(2 n) - 2 T(n).
+    """
+    if len(ranks) < 2 or not link.per_byte:
+        return 0.0
+    part = comm.Split(0 if comm.rank in ranks else MPI.UNDEFINED, comm.rank)
+    numel = min(int(LUMP / link.per_byte), SIZES[-1]) // 4
+    found = 0.0
+    if comm.rank in ranks:
+        exchanges = Exchanges(part, arena)
+        least, one, two = (
+            exchanges.seconds("doubling", Silent(), n, budget / 3)
+            for n in (SIZES[0] // 4, numel, 2 * numel)
+        )
+        found = least + two - 2 * one
+    together(comm)
+    found = agree.from_rank(ranks[0], [found], comm)[0]
+    return found if found > TELLING else 0.0
 
 
 def _slow_nodes(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> list[int]:

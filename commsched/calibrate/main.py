@@ -25,7 +25,6 @@ from commsched.run.probe import Arena, together
 LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.5  # shares of the time
 ARENA = 64 * 2**20  # B that exchanges walk through: more than the caches hold
 STARTUP = 1e-4  # s, at the least: what the fit begins with
-BURST = 1e-4  # s, the same, where there are other nodes
 
 # Called with the name of what begins and the share of the work that is done.
 Progress = Callable[[str, float], None]
@@ -87,7 +86,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress) -> Machine:
         overrides={n: replace(link, source=source) for n, link in found.overrides.items()},
         startup=max(found.startup, STARTUP),
         restart=max(found.startup, STARTUP),
-        burst=BURST if group.nodes[-1] else 0.0,
+        burst=found.burst,
         cores=here.cores,
         device=replace(device, source=source),
         fabric=here,
