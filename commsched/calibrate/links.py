@@ -114,9 +114,7 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
     return link, startup
 
 
-def _burst(
-    comm: MPI.Intracomm, ranks: list[int], arena: Arena, link: Link, budget: float
-) -> float:
+def _burst(comm: MPI.Intracomm, ranks: list[int], arena: Arena, link: Link, budget: float) -> float:
     """Seconds of bytes that a port lets through at once after a rest.
 
     Two ranks send each other n bytes in T(n) = T(0) + n G - b; so b = T(0) + T(2 n) - 2 T(n).
