@@ -47,7 +47,7 @@ def reproduce(args: argparse.Namespace) -> int:
 
     names = list(PAPERS) if args.paper is None else [args.paper]
     if args.output is not None:
-        PAPERS[names[0]]  # an unknown one makes no folder
+        assert PAPERS[names[0]]  # an unknown one is refused before a folder is made
         files.make_folder(args.output)
     found = []
     for name in names:
@@ -102,10 +102,10 @@ def _line(row: "Row", notes: dict[str, int]) -> Sequence[str]:
     bar = "" if row.bar is None else f"{row.bar:.0%}" if row.met else f"{row.bar:.0%} MISSED"
     return (
         f"  {row.what}",
-        _number(row.published, "not available"),
+        _number(row.published, "not available" if row.predicted is None else "-"),
         _number(row.predicted, "-"),
         row.unit,
-        "" if row.error is None else f"{row.error:+.1%}",
+        "" if row.error is None else f"{round(row.error, 3) + 0.0:+.1%}",  # never -0.0 %
         bar,
         row.inputs,
         " ".join(marks),

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
+from textwrap import wrap
 from typing import Protocol
 
 import matplotlib as mpl
@@ -18,8 +18,9 @@ from commsched.errors import CommschedError
 from commsched.plot.timeline import SETTINGS, SUFFIXES
 
 PUBLISHED, PREDICTED, MISSED = "black", "#0072B2", "#D55E00"  # of Okabe & Ito
-COLUMN, LABELS, ERRORS = 6.6, 2.6, 0.75  # inches: a column of panels, room at its sides
-ROW, HEAD, FOOT, TOP = 0.2, 0.32, 0.42, 0.75  # inches: a line, above and below a panel, the title
+COLUMN, LABELS, ERRORS = 6.6, 2.6, 1.0  # inches: a column of panels, room at its sides
+ROW, HEAD, FOOT = 0.2, 0.32, 0.42  # inches: a line, above and below a panel
+TITLE, LEGEND = 0.15, 0.35  # inches: a line of the title, what is under it
 FEW = 12  # lines up to which one column is enough
 SPREAD = 20.0  # largest over least number from which an axis is logarithmic
 
@@ -63,23 +64,26 @@ def draw(found: Reproduction, path: Path) -> None:
     for row in found.rows:
         groups.setdefault(row.group, []).append(row)
     columns = _columns(list(groups.values()))
-    width, height = COLUMN * len(columns), TOP + 0.1 + max(map(_height, columns))
+    width = COLUMN * len(columns)
+    title = wrap(f"{found.name}: {found.source}", int(15.5 * width))
+    above = TITLE * len(title) + LEGEND
+    height = above + max(map(_height, columns))
     content = io.BytesIO()
     with mpl.rc_context({**SETTINGS, "font.size": 7.5}):
         figure = Figure(figsize=(width, height))
         FigureCanvasAgg(figure)
         for number, panels in enumerate(columns):
-            top = height - TOP
+            top = height - above
             for rows in panels:
                 left, inner = number * COLUMN + LABELS, COLUMN - LABELS - ERRORS
                 bottom = top - HEAD - ROW * len(rows)
                 box = (left / width, bottom / height, inner / width, ROW * len(rows) / height)
                 _panel(figure.add_axes(box), rows)
                 top = bottom - FOOT
-        title = fill(f"{found.name}: {found.source}", int(15.5 * width))
-        figure.text(0.1 / width, 1 - 0.1 / height, title, va="top", fontsize=8)
-        figure.legend(handles=_legend(), loc="upper right", ncols=3, frameon=False, fontsize=7.5)
-        figure.legends[0].set_bbox_to_anchor((1.0, 1 - 0.36 / height))
+        figure.text(0.1 / width, 1 - 0.08 / height, "\n".join(title), va="top", fontsize=8)
+        handles = _legend(all(row.met for row in found.rows))
+        legend = figure.legend(handles=handles, loc="upper left", ncols=3, frameon=False)
+        legend.set_bbox_to_anchor((0.0, 1 - (TITLE * len(title) + 0.1) / height))
         metadata = {"Date": None} if suffix == ".svg" else {}
         figure.savefig(content, format=suffix[1:], dpi=130, metadata=metadata)
     files.write_bytes(path, content.getvalue())
@@ -99,12 +103,14 @@ def _height(panels: Sequence[Sequence[Row]]) -> float:
     return sum(HEAD + ROW * len(rows) + FOOT for rows in panels)
 
 
-def _legend() -> list[Line2D]:
-    return [
+def _legend(met: bool) -> list[Line2D]:
+    """What the dots are; of the last kind there are only where a bar is missed."""
+    found = [
         Line2D([], [], ls="", marker="o", mfc="white", color=PUBLISHED, ms=5, label="published"),
         Line2D([], [], ls="", marker="o", color=PREDICTED, ms=4, label="predicted, with its error"),
         Line2D([], [], ls="", marker="o", color=MISSED, ms=4, label="the same, beyond its bar"),
     ]
+    return found[:2] if met else found
 
 
 def _panel(axes: Axes, rows: Sequence[Row]) -> None:
@@ -114,10 +120,11 @@ def _panel(axes: Axes, rows: Sequence[Row]) -> None:
         if row.published is not None and row.predicted is not None:
             axes.plot([row.published, row.predicted], [place] * 2, color="0.6", lw=1, zorder=1)
         if row.published is not None:
-            axes.plot(row.published, place, "o", mfc="white", mec=PUBLISHED, ms=6, zorder=2)
+            (dot,) = axes.plot(row.published, place, "o", clip_on=False, ms=6, zorder=2)
+            dot.set(markerfacecolor="white", markeredgecolor=PUBLISHED)
         if row.predicted is not None:
-            axes.plot(row.predicted, place, "o", color=colour, ms=3.5, zorder=3)
-        text = "" if row.error is None else f"{row.error:+.1%}"
+            axes.plot(row.predicted, place, "o", clip_on=False, color=colour, ms=3.5, zorder=3)
+        text = "" if row.error is None else f"{round(row.error, 3) + 0.0:+.1%}"  # never -0.0 %
         if row.published is None:
             text = "ours only" if row.predicted is not None else "not available"
         axes.annotate(
