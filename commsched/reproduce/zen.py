@@ -48,7 +48,9 @@ def rows() -> Iterator[Row]:
     yield from _bytes("NMT", nets.load("nmt"), p3, MACHINES * LANES)
     yield from _crossovers(p3)
     yield from _bitmaps(p3)
-    yield from _times(p3)
+    yield from _densities(p3)
+    yield from _embeddings(resized(p3, MACHINES, 1))
+    yield from _throughputs(resized(p3, MACHINES, 1))
     yield from _hashing(p3)
 
 
@@ -163,6 +165,11 @@ def _crossovers(machine: Machine) -> Iterator[Row]:
         predicted=100 * (1 - balanced / dense),
         bar=FORMULA,
     )
+    yield _balanced_or_centred(machine)
+
+
+def _balanced_or_centred(machine: Machine) -> Row:
+    """The density from which hashed owners send less than merging by pairs."""
 
     def centred(density: float) -> float:
         drawn = BucketSpec.uniform(10**7, density)
@@ -174,7 +181,7 @@ def _crossovers(machine: Machine) -> Iterator[Row]:
         found = _formulas(Tensor(name="t", shape=(10**7,), sparsity=law), MACHINES)
         return found["HC (SparCML)"] - found["BP"]
 
-    yield Row(
+    return Row(
         group="density above which BP beats HC",
         what=f"{MACHINES} ranks",
         inputs="supports drawn evenly and apart",
@@ -187,7 +194,7 @@ def _crossovers(machine: Machine) -> Iterator[Row]:
 
 
 def _bitmaps(machine: Machine) -> Iterator[Row]:
-    """Bytes of bitmaps, and the densities up to which the codings of a pull save anything."""
+    """Bytes of the bits that say which of a pull's sums are there."""
     tensor = nets.load("deepfm").tensors[EMBEDDING]
     one = np.zeros(1, np.int64), np.array([tensor.numel]), 1
     values = 4.0 * _spec(tensor).nonzeros(*one)
@@ -207,6 +214,10 @@ def _bitmaps(machine: Machine) -> Iterator[Row]:
             predicted=nbytes / 1e6,
             bar=FORMULA,
         )
+
+
+def _densities(machine: Machine) -> Iterator[Row]:
+    """The densities up to which the codings of a pull save anything, and where two are equal."""
     numel = 2**22
     ends = np.zeros(1, np.int64), np.array([numel]), 1
 
@@ -252,9 +263,8 @@ def summed_first(tensor: Tensor, ranks: int) -> Tensor:
     return replace(tensor, sparsity=law)
 
 
-def _times(machine: Machine) -> Iterator[Row]:
-    """Times among 16 machines, each of which counts as one rank."""
-    on = resized(machine, MACHINES, 1)
+def _embeddings(on: Machine) -> Iterator[Row]:
+    """Times to sum an embedding's gradient among 16 machines, each of which is one rank."""
     faster = {"DeepFM": 2.10, "LSTM": 6.77}
     for name, published in faster.items():
         spec = _spec(summed_first(nets.load(NETS[name]).tensors[EMBEDDING], LANES))
@@ -278,6 +288,10 @@ def _times(machine: Machine) -> Iterator[Row]:
             predicted=dense / price(find_method("zen"), spec, on, on.everyone).seconds,
             inferred=NODES,
         )
+
+
+def _throughputs(on: Machine) -> Iterator[Row]:
+    """Times of a step among 16 machines."""
     graph = _by_machine(nets.load("lm1b"))
     seconds = {
         method: overlapped(graph, on, _methods(graph, method))
