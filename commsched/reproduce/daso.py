@@ -1,6 +1,6 @@
 """DASO, Coquelin et al., 2021: bytes of its three exchanges, and what a step leaves to save."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from commsched.cost.price import Price, price
@@ -12,7 +12,7 @@ from commsched.methods import find_method
 from commsched.plan import BucketSpec
 from commsched.planner import Request, make_plan
 from commsched.planner.timing import iteration
-from commsched.reproduce.base import PAPERS, Paper, Row
+from commsched.reproduce.base import PAPERS, Paper, Row, Trend, below, predictions
 from commsched.reproduce.steps import UPDATED, computing
 
 SOURCE = (
@@ -22,6 +22,7 @@ SOURCE = (
 )
 FORMULA = 0.01  # bar
 NODES, LANES = 16, 4
+GLOBAL = "parameters of a group, ResNet-50"
 JITTER = 0.1  # sigma of a batch's compute
 WHERE = "16 nodes of 4 A100; layer times of one V100"
 
@@ -31,6 +32,14 @@ def rows() -> Iterator[Row]:
     machine, graph = resized(machines.load("a100-4xhdr200"), NODES, LANES), nets.load("resnet50")
     yield from _bytes(machine, graph)
     yield from _saved(machine, graph)
+
+
+def trends(found: Sequence[Row]) -> Iterable[Trend]:
+    """What a global sum leaves exposed if the ranks merge it a batch later: nothing."""
+    machine, graph = machines.load("a100-4xhdr200"), nets.load("resnet50")
+    batch = 1e3 * computing(graph, machine)
+    what = f"a sum between nodes hides under the next batch of ResNet-50, {batch:.0f} ms"
+    yield below(what, predictions(found, GLOBAL)[0], batch, "ms")
 
 
 def _ring(machine: Machine, nodes: int, lanes: int, numel: int, codec: str) -> Price:
@@ -59,7 +68,7 @@ def _bytes(machine: Machine, graph: Graph) -> Iterator[Row]:
             note="the formula, which the paper does not print",
         )
     yield Row(
-        group="parameters of a group, ResNet-50",
+        group=GLOBAL,
         what="a ring between nodes",
         inputs=f"{whole / 1e6:.4g} MB, 25 GB/s",
         unit="ms",
@@ -99,4 +108,4 @@ def _saved(machine: Machine, graph: Graph) -> Iterator[Row]:
         )
 
 
-PAPERS.add("daso")(Paper(SOURCE, rows))
+PAPERS.add("daso")(Paper(SOURCE, rows, trends))
