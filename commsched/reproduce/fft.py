@@ -58,7 +58,8 @@ TOP_1 = {  # %
 }
 STEP = (
     "no overlap; 15 % kept by Top-K, 4 bits of QSGD; batch and layer times of the net file;"
-    " error feedback is paid for, the paper has none"
+    " coding of all but FFT at the memory's rate; FFT and Top-K pay for error feedback, which the"
+    " paper has not"
 )
 
 
@@ -84,7 +85,7 @@ def trends(found: Sequence[Row]) -> Iterable[Trend]:
         what = f"{net}: TernGrad is faster than QSGD, QSGD than Top-K"
         yield Trend(what=what, shown=shown, met=order)
         first = speeds["FFT"] == max(speeds.values())
-        what = f"{net}: FFT is the fastest (here it also pays for error feedback)"
+        what = f"{net}: FFT is the fastest (it is priced at printed rates, others at the memory's)"
         yield Trend(what=what, shown=shown, met=first, required=False)
 
 
