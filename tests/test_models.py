@@ -17,7 +17,8 @@ NETS, MACHINES = shipped.names("nets"), shipped.names("machines")
 def test_the_promised_files_are_shipped() -> None:
     gpt = {f"gpt3-{size}" for size in ("1.3b", "2.7b", "6.7b", "13b", "175b")}
     measured = {"vgg16", "resnet50", "resnet101", "gpt2", "lstm", "bert-base"}
-    assert set(NETS) == gpt | measured | {"alexnet", "deepfm", "nmt", "lm1b"}
+    convolutional = {"vgg19", "wide-resnet101", "resnet32", "inception-v4"}
+    assert set(NETS) == gpt | measured | convolutional | {"alexnet", "deepfm", "nmt", "lm1b"}
     clouds = {"p3.16xlarge", "p3dn.24xlarge"}
     clusters = {"summit", "comet", "a100-4xhdr200", "h100-8x400"}
     assert set(MACHINES) == clouds | clusters | {"localhost"}
@@ -65,6 +66,11 @@ PARAMETERS = {
     "resnet50": 25_557_032,
     "resnet101": 44_549_160,
     "gpt2": 124_439_808,
+    "vgg19": 143_667_240,
+    "wide-resnet101": 126_886_696,
+    "inception-v4": 42_679_816,
+    # Convolutions, 10 x 65 at the end, and scale and shift of 31 normalisations.
+    "resnet32": 432 + 23_040 + 87_552 + 350_208 + 650 + 2_272,
     # Krizhevsky et al. without groups: the 250 MB of Wang et al., HPDC 2020.
     "alexnet": 62_378_344,
     # 85,974,278: 33,278 x 1,500 tied embedding, two LSTM layers of 1,500, decoder bias.
@@ -77,6 +83,30 @@ PARAMETERS = {
 @pytest.mark.parametrize(("name", "numel"), PARAMETERS.items())
 def test_parameter_counts_are_the_published_ones(name: str, numel: int) -> None:
     assert nets.load(name).numel == numel
+
+
+MULTIPLIES = {  # 10^9 per image, forward, as the libraries that publish the nets count them
+    "vgg19": 19.63,
+    "wide-resnet101": 22.75,
+    "inception-v4": 12.25,
+    "resnet32": 0.0689,
+}
+
+
+@pytest.mark.parametrize(("name", "billions"), MULTIPLIES.items())
+def test_flops_of_convolutional_nets_are_the_published_ones(name: str, billions: float) -> None:
+    net = nets.load(name)
+    forward = sum(layer.forward_flops for layer in net.layers) / net.batch
+    assert forward == pytest.approx(2e9 * billions, rel=2e-3)  # printed with 3 or 4 digits
+    assert sum(x.backward_flops for x in net.layers) == 2 * forward * net.batch
+
+
+def test_branches_of_a_convolutional_net_meet_again() -> None:
+    net = nets.load("inception-v4")
+    assert len(net.layers[-1].after) == 6  # branches of the last block
+    around = {layer.name: layer.after for layer in nets.load("resnet32").layers}
+    assert around["layer3.4.conv2"] == ("layer3.4.conv1", "layer3.3.conv2")
+    assert around["fc"] == ("layer3.4.conv2",)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from commsched import shipped
-from commsched.ir import file, profiled, published, transformer
+from commsched.ir import convolutional, file, profiled, published, transformer
 from commsched.ir.graph import Graph
 
 PROFILES = Path(__file__).resolve().parents[2] / "traces" / "backward_profiles_v100.json"
@@ -51,6 +51,8 @@ def graphs() -> Iterator[Graph]:
             batch=1,
         )
     yield from (published.alexnet(), published.lm1b(), published.deepfm(), published.nmt())
+    yield from (convolutional.vgg19(), convolutional.wide_resnet101())
+    yield from (convolutional.resnet32(), convolutional.inception_v4())
 
 
 def main(folder: Path) -> None:

@@ -58,18 +58,15 @@ class Memory(NamedTuple):
     serial: list[Array]  # per part, what found no slot: (r,)
 
 
-def hierarchical(index: Array, parts: int, tries: int = 3) -> Memory:
+def placed(index: Array, parts: int, tries: int = 3) -> Memory:
     """Place (n,) distinct indices in their parts' memories by hash, as Zen does on a GPU.
 
     r1 = 2 n slots over all parts. In try i every index that has no place yet writes itself into
     slot h_i of its part if that is empty, and reads back: of several writers one stays. After k
-    tries the rest goes into the serial area of its part, r2 = r1 / 10 slots over all parts, and an
-    area that overflows is refused. Without parallel writers `grouped` gives the same parts faster;
-    this is the algorithm that it stands for.
-    Source: Wang et al., "Zen", OSDI 2025, algorithm 1 (k = 3, r1 = 2 nnz, r2 = r1 / 10).
+    tries the rest goes into the serial area of its part, however many they are.
+    Source: Wang et al., "Zen", OSDI 2025, algorithm 1 (k = 3, r1 = 2 nnz).
     """
     slots = max(1, -(-2 * len(index) // parts))
-    area = max(1, -(-slots // 10))
     memory = np.zeros(parts * slots, np.int64)
     part = below(index, parts, SEED)
     left = np.arange(len(index))
@@ -79,10 +76,22 @@ def hierarchical(index: Array, parts: int, tries: int = 3) -> Memory:
         memory[slot[free]] = index[left[free]] + 1
         left = left[memory[slot] != index[left] + 1]  # read back
     serial = [index[left[part[left] == p]] for p in range(parts)]
-    longest = max(map(len, serial))
+    return Memory(memory.reshape(parts, slots), serial)
+
+
+def hierarchical(index: Array, parts: int, tries: int = 3) -> Memory:
+    """Place (n,) indices as `placed` does, in serial areas of r2 = r1 / 10 slots over all parts.
+
+    An area that overflows is refused. Without parallel writers `grouped` gives the same parts
+    faster; this is the algorithm that it stands for.
+    Source: Wang et al., "Zen", OSDI 2025, algorithm 1 (r2 = r1 / 10).
+    """
+    memory = placed(index, parts, tries)
+    area = max(1, -(-memory.parallel.shape[1] // 10))
+    longest = max(map(len, memory.serial))
     if longest > area:
         raise CommschedError(
             f"hierarchical hashing: {longest} of {len(index)} indices are left for a serial area of"
             f" {area}; allowed are indices that spread over {parts} parts"
         )
-    return Memory(memory.reshape(parts, slots), serial)
+    return memory

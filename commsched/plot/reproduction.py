@@ -1,0 +1,166 @@
+"""Draw published against predicted numbers: a panel per group, a line per number."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Protocol
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.plot.timeline import SETTINGS, SUFFIXES
+
+PUBLISHED, PREDICTED, MISSED = "black", "#0072B2", "#D55E00"  # of Okabe & Ito
+COLUMN, LABELS, ERRORS = 6.6, 2.6, 1.0  # inches: a column of panels, room at its sides
+ROW, HEAD, FOOT = 0.2, 0.32, 0.42  # inches: a line, above and below a panel
+TITLE, LEGEND = 0.15, 0.35  # inches: a line of the title, what is under it
+FEW = 12  # lines up to which one column is enough
+SPREAD = 20.0  # largest over least number from which an axis is logarithmic
+
+
+class Row(Protocol):
+    """A number of a paper."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def what(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def published(self) -> float | None: ...
+    @property
+    def predicted(self) -> float | None: ...
+    @property
+    def error(self) -> float | None: ...
+    @property
+    def met(self) -> bool: ...
+
+
+class Reproduction(Protocol):
+    """All numbers of a paper."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def rows(self) -> Sequence[Row]: ...
+
+
+def draw(found: Reproduction, path: Path) -> None:
+    """Draw all groups to PNG or SVG."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
+    groups: dict[str, list[Row]] = {}
+    for row in found.rows:
+        groups.setdefault(row.group, []).append(row)
+    columns = _columns(list(groups.values()))
+    width = COLUMN * len(columns)
+    title = wrap(f"{found.name}: {found.source}", int(15.5 * width))
+    above = TITLE * len(title) + LEGEND
+    height = above + max(map(_height, columns))
+    content = io.BytesIO()
+    with mpl.rc_context({**SETTINGS, "font.size": 7.5}):
+        figure = Figure(figsize=(width, height))
+        FigureCanvasAgg(figure)
+        for number, panels in enumerate(columns):
+            top = height - above
+            for rows in panels:
+                left, inner = number * COLUMN + LABELS, COLUMN - LABELS - ERRORS
+                bottom = top - HEAD - ROW * len(rows)
+                box = (left / width, bottom / height, inner / width, ROW * len(rows) / height)
+                _panel(figure.add_axes(box), rows)
+                top = bottom - FOOT
+        figure.text(0.1 / width, 1 - 0.08 / height, "\n".join(title), va="top", fontsize=8)
+        handles = _legend(all(row.met for row in found.rows))
+        legend = figure.legend(handles=handles, loc="upper left", ncols=3, frameon=False)
+        legend.set_bbox_to_anchor((0.0, 1 - (TITLE * len(title) + 0.1) / height))
+        metadata = {"Date": None} if suffix == ".svg" else {}
+        figure.savefig(content, format=suffix[1:], dpi=130, metadata=metadata)
+    files.write_bytes(path, content.getvalue())
+
+
+def _columns(panels: list[list[Row]]) -> list[list[list[Row]]]:
+    """One column, or two whose heights are as near as the order allows."""
+    if sum(map(len, panels)) <= FEW or len(panels) == 1:
+        return [panels]
+    cuts = range(1, len(panels))
+    cut = min(cuts, key=lambda i: max(_height(panels[:i]), _height(panels[i:])))
+    return [panels[:cut], panels[cut:]]
+
+
+def _height(panels: Sequence[Sequence[Row]]) -> float:
+    """Inches of panels below each other."""
+    return sum(HEAD + ROW * len(rows) + FOOT for rows in panels)
+
+
+def _legend(met: bool) -> list[Line2D]:
+    """What the dots are; of the last kind there are only where a bar is missed."""
+    found = [
+        Line2D([], [], ls="", marker="o", mfc="white", color=PUBLISHED, ms=5, label="published"),
+        Line2D([], [], ls="", marker="o", color=PREDICTED, ms=4, label="predicted, with its error"),
+        Line2D([], [], ls="", marker="o", color=MISSED, ms=4, label="the same, beyond its bar"),
+    ]
+    return found[:2] if met else found
+
+
+def _panel(axes: Axes, rows: Sequence[Row]) -> None:
+    """One line per number, the first on top."""
+    for place, row in enumerate(rows):
+        colour = PREDICTED if row.met else MISSED
+        if row.published is not None and row.predicted is not None:
+            axes.plot([row.published, row.predicted], [place] * 2, color="0.6", lw=1, zorder=1)
+        if row.published is not None:
+            (dot,) = axes.plot(row.published, place, "o", clip_on=False, ms=6, zorder=2)
+            dot.set(markerfacecolor="white", markeredgecolor=PUBLISHED)
+        if row.predicted is not None:
+            axes.plot(row.predicted, place, "o", clip_on=False, color=colour, ms=3.5, zorder=3)
+        text = "" if row.error is None else f"{round(row.error, 3) + 0.0:+.1%}"  # never -0.0 %
+        if row.published is None:
+            text = "ours only" if row.predicted is not None else "not available"
+        axes.annotate(
+            text or "published only",
+            (1.02, place),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            color=colour if text else "0.5",
+            annotation_clip=False,
+        )
+    axes.set_yticks(range(len(rows)), [row.what for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    unit = rows[0].unit
+    axes.set_title(rows[0].group + (f", {unit}" if unit else ""), loc="left", fontsize=8, pad=4)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", color="0.92", lw=0.6)
+    axes.grid(axis="y", color="0.96", lw=0.6)
+    axes.set_axisbelow(True)
+    _scale(axes, [x for row in rows for x in (row.published, row.predicted) if x is not None])
+
+
+def _scale(axes: Axes, numbers: Sequence[float]) -> None:
+    """A linear axis from 0, or a logarithmic one where numbers differ much."""
+    if not numbers:
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+        return
+    low, high = min(numbers), max(numbers)
+    if low > 0 and high / low > SPREAD:
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.5, high * 1.5)
+        wide = high / low > 300
+        axes.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 3)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_xlim(min(0.0, low), 1.08 * high or 1.0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
