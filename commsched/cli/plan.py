@@ -12,6 +12,7 @@ from commsched.errors import CommschedError
 from commsched.ir import file as graph_file
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
+from commsched.methods import recorded
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param
@@ -64,6 +65,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--allow-small",
         action="store_true",
         help="with --max-error: let biases, norms and small tensors lose something too",
+    )
+    p.add_argument(
+        "--gradients",
+        metavar="FILE.npz",
+        help="with --max-error: measure on these recorded gradients, tensor name -> (count, ...)"
+        " floats, and not on drawn ones; an Exchanger records them",
     )
     p.add_argument(
         "--force",
@@ -121,6 +128,8 @@ def request(args: argparse.Namespace) -> Request:
         raise CommschedError(f"--lossless and --allow {args.allow} contradict each other")
     if args.allow_small and args.max_error is None:
         raise CommschedError("--allow-small needs --max-error; without it no tensor is spared")
+    if args.gradients is not None and args.max_error is None:
+        raise CommschedError("--gradients needs --max-error; without it no error is measured")
     if args.memory is not None and not 0 < args.memory < math.inf:
         raise CommschedError(f"--memory must be finite and more than 0 GB, got {args.memory}")
     if args.bucket is not None and not 0 < args.bucket < math.inf:
@@ -131,8 +140,9 @@ def request(args: argparse.Namespace) -> Request:
     if args.nodes is not None or args.lanes is not None:
         machine = resized(machine, args.nodes, args.lanes)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
+    graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
     return Request(
-        graph=graph_file.load(args.net).scaled(args.scale, args.stretch),
+        graph=graph,
         machine=machine,
         strategy=args.strategy,
         params=params,
@@ -140,6 +150,7 @@ def request(args: argparse.Namespace) -> Request:
         lossless=args.lossless,
         max_error=args.max_error,
         small=args.allow_small,
+        recorded=None if args.gradients is None else recorded.read(args.gradients, graph),
         force=pairs(args.force, "--force"),
         bucket=None if args.bucket is None else args.bucket * 1e6,
         memory=None if args.memory is None else args.memory * 1e9,
@@ -161,7 +172,7 @@ def plan(args: argparse.Namespace) -> None:
     made = make_plan(wanted, args.planner)
     plan_file.write(args.output, made)
     if args.json:
-        print(json.dumps(summary(made), indent=1))
+        print(json.dumps({**summary(made), "errors": verdict(wanted)}, indent=1))
         return
     print(headline(made))
     for line in verdict(wanted):

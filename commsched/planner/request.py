@@ -9,6 +9,7 @@ from commsched.errors import CommschedError
 from commsched.ir import Graph
 from commsched.machine import Group, Machine
 from commsched.methods import Direct, Method, find_method, legal_methods, lossy_name
+from commsched.methods.recorded import Recorded
 from commsched.plan import BucketSpec, Piece
 from commsched.plan.model import Param
 
@@ -26,6 +27,7 @@ class Request:
     lossy: tuple[str, ...] = ()  # lossy codecs and methods that may be used; lossless ones always
     max_error: float | None = None  # that a lossy method may leave in a step; None: any
     small: bool = False  # with max_error: biases, norms and small tensors may lose something too
+    recorded: Recorded | None = None  # gradients to measure errors on; None: drawn ones
     lossless: bool = False  # refuse a forced method that loses something
     force: Mapping[str, str] = field(default_factory=dict)  # tensor -> method
     bucket: float | None = None  # B; None: the planner's choice

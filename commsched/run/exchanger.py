@@ -23,6 +23,7 @@ from commsched.run.engine import Engine
 from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
 from commsched.run.record import Recorder
+from commsched.run.recording import Recording
 from commsched.run.watchdog import watchdog
 from commsched.strategies import STRATEGIES
 from commsched.timeline import Span
@@ -77,6 +78,9 @@ class Exchanger:
     With `timeline`, rank 0 leaves the measured timeline in that file: a compute span
     "backward/LAYER" lasts from the one before until the gradients of LAYER and of all later layers
     are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
+
+    With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file, for
+    `commsched plan --max-error E --gradients FILE`.
     """
 
     names: tuple[str, ...]  # all tensors, in the order in which their sums come back
@@ -87,19 +91,23 @@ class Exchanger:
         comm: MPI.Intracomm,
         *,
         timeline: str | Path | None = None,
+        record: str | Path | None = None,
         timeout: float = 60.0,
     ) -> None:
         _check_mpi(comm)
         self._timeline = None if timeline is None else Path(timeline)
+        self._record = None if record is None else Path(record)
         self._timeout = timeout
         with watchdog(comm, "Exchanger", timeout, "timeout"):
             self._plan = agree.together(lambda: self._checked(plan), comm)
             agree.check_plan(self._plan, comm)
-            wanted = agree.each(timeline is not None, comm)
+            files = {"timeline": timeline, "record": record}
+            wanted = {what: agree.each(path is not None, comm) for what, path in files.items()}
         if self._plan.max_error and comm.rank == 0:
             say("an Exchanger does not watch the plan's error budget; `commsched run` does")
-        if min(wanted) != max(wanted):
-            raise CommschedError("give a timeline on all ranks, or on none")
+        for what, given in wanted.items():
+            if min(given) != max(given):
+                raise CommschedError(f"give {what}=FILE on all ranks, or on none")
         self._user_comm = comm
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
@@ -116,8 +124,9 @@ class Exchanger:
         """What one rank can check by itself."""
         if not self._timeout > 0:
             raise CommschedError(f"timeout must be more than 0 seconds, got {self._timeout}")
-        if self._timeline is not None:
-            check_writable(self._timeline)
+        for path in (self._timeline, self._record):
+            if path is not None:
+                check_writable(path)
         # Frozen anew, so that a plan that was changed after it was made is seen as another one.
         checked = plan_file.frozen(plan) if isinstance(plan, Plan) else plan_file.read(plan)
         if checked.strategy != "sync":
@@ -142,6 +151,9 @@ class Exchanger:
         self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
         self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
         self._measurement: Measurement | None = None
+        self._recording: Recording | None = None
+        if self._record is not None and self._user_comm.rank == 0:
+            self._recording = Recording(self._record)
         recorder: Recorder = Forgetful(self._user_comm.rank, None)
         self._switch = sys.getswitchinterval()  # an engine shortens it
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout") as dog:
@@ -171,6 +183,8 @@ class Exchanger:
             engine.submit(replace(self._program, step=self._handover.step))
             self._using = -1
             self._used.clear()
+        if self._recording is not None:
+            self._recording.take(name, gradient)
         places = self._places[name]
         flat = gradient.reshape(-1) if len(places) > 1 else gradient
         for place in places:
@@ -234,6 +248,7 @@ class Exchanger:
             if self._measurement is not None:
                 steps = self._handover.step + 1
                 self._measurement.finish(engine, {"steps": steps})
+            agree.together(self._write_recording, self._comm)
             engine.communication.free()
             self._comm.Free()
         sys.setswitchinterval(self._switch)
@@ -253,6 +268,10 @@ class Exchanger:
             )
         self._mark(all_of_them=True)
         self._engine.drain()
+
+    def _write_recording(self) -> None:
+        if self._recording is not None:
+            self._recording.write()
 
     def _running(self) -> Engine:
         if self._engine is None or self._over:
