@@ -17,6 +17,7 @@ from commsched.plan import file as plan_file
 from commsched.program import Kind, Program, Role
 from commsched.run import agree
 from commsched.run.board import Status
+from commsched.run.changes import Changes
 from commsched.run.clock import now
 from commsched.run.communication import say
 from commsched.run.engine import Engine
@@ -24,7 +25,9 @@ from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
 from commsched.run.record import Recorder
 from commsched.run.recording import Recording
+from commsched.run.summary import fallen
 from commsched.run.watchdog import watchdog
+from commsched.run.worker import Carrying
 from commsched.strategies import STRATEGIES
 from commsched.timeline import Span
 
@@ -47,7 +50,7 @@ class Caller:
         self.results[launch] = values
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        raise AssertionError("an Exchanger keeps its plan")
+        """Nothing to do: a tensor that falls back stays in its bucket."""
 
 
 class Forgetful(Recorder):
@@ -79,6 +82,9 @@ class Exchanger:
     "backward/LAYER" lasts from the one before until the gradients of LAYER and of all later layers
     are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
 
+    A tensor that leaves the plan's error budget is summed dense from the third step after on, on
+    all ranks together, with what was kept of it; rank 0 says so, and the timeline's meta.
+
     With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file, for
     `commsched plan --max-error E --gradients FILE`.
     """
@@ -103,8 +109,6 @@ class Exchanger:
             agree.check_plan(self._plan, comm)
             files = {"timeline": timeline, "record": record}
             wanted = {what: agree.each(path is not None, comm) for what, path in files.items()}
-        if self._plan.max_error and comm.rank == 0:
-            say("an Exchanger does not watch the plan's error budget; `commsched run` does")
         for what, given in wanted.items():
             if min(given) != max(given):
                 raise CommschedError(f"give {what}=FILE on all ranks, or on none")
@@ -146,10 +150,7 @@ class Exchanger:
         if self._engine is not None:
             raise CommschedError("an Exchanger is for one with block; make a new one")
         plan = self._plan
-        everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._user_comm.rank)
-        ops = tuple(op for op in everything.ops if op.stream != "compute")
-        self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
-        self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
+        self._lower(plan)
         self._measurement: Measurement | None = None
         self._recording: Recording | None = None
         if self._record is not None and self._user_comm.rank == 0:
@@ -164,22 +165,34 @@ class Exchanger:
                 self._measurement = Measurement(plan, self._comm, self._timeline, meta)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
-            self._engine = Engine(plan, self._comm, self._caller, recorder, self._timeout)
+            worker = Carrying(self._caller)
+            self._engine = Engine(plan, self._comm, worker, recorder, self._timeout)
+            self._changes = Changes(self._engine, self._comm, worker, self._measurement)
         self._engine.start()
         if self._measurement is not None:
             self._measurement.wait_for_start()
         self._since = now()
         return self
 
+    def _lower(self, plan: Plan) -> None:
+        """Know the operations of a plan beside the caller's compute."""
+        everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._user_comm.rank)
+        ops = tuple(op for op in everything.ops if op.stream != "compute")
+        self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
+        self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
+        self._plan = plan
+
     def ready(self, name: str, gradient: Gradient) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
 
-        Any order is right; the order of backward overlaps best. Does not wait for other ranks.
+        Any order is right; the order of backward overlaps best. Does not wait for other ranks,
+        but where a tensor has left the error budget: then at the first one of a step.
         """
         engine = self._running()
         self._check(name, gradient)
         engine.board.check()
         if self._handover.take(name):
+            self._look_back(engine, self._handover.step - 1)
             engine.submit(replace(self._program, step=self._handover.step))
             self._using = -1
             self._used.clear()
@@ -194,6 +207,16 @@ class Exchanger:
             else:
                 bucket.reshape(gradient.shape)[...] = gradient
         self._mark()
+
+    def _look_back(self, engine: Engine, step: int) -> None:
+        """Follow the plan without what left the error budget, after `step`, which is over."""
+        if step < 0 or not self._changes.after(step):
+            return
+        self._lower(engine.plan)
+        if self._user_comm.rank == 0:
+            falls = self._changes.report()["fallbacks"]
+            say("\n".join(fallen(fall) for fall in falls if fall["since"] == step + 1))
+        self._since = now()
 
     def wait(self, name: str) -> Gradient:
         """Wait for the sum, or mean where the plan says so, of a tensor over all ranks.
@@ -245,9 +268,10 @@ class Exchanger:
         engine.stop()
         last = "bringing the spans together"
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout", last):
+            self._changes.close()
             if self._measurement is not None:
-                steps = self._handover.step + 1
-                self._measurement.finish(engine, {"steps": steps})
+                told = {"steps": self._handover.step + 1, **self._changes.report()}
+                self._measurement.finish(engine, told)
             agree.together(self._write_recording, self._comm)
             engine.communication.free()
             self._comm.Free()
