@@ -10,6 +10,8 @@ from commsched.run import agree, session
 from commsched.run.exchanger import Exchanger
 from commsched.run.session import Options
 from commsched.run.worker import Emulated
+from commsched.simulate import simulate
+from commsched.simulate.replay import replay
 from commsched.timeline import file as timeline_file
 from tests.plans import graph, machine, plan
 
@@ -46,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def turned(folder, codec, budget=BUDGET, **changes):
-    """Run a plan whose launches are all lossy; the worker, and the timeline on rank 0."""
+    """Run a plan whose launches are all lossy: it, the worker, and the timeline on rank 0."""
     shape = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
     made = plan(graph(SIZES, 1e-4), machine(*shape), [codec], max_error=budget, **changes)
     workers = []
@@ -57,12 +59,12 @@ def turned(folder, codec, budget=BUDGET, **changes):
 
     options = Options(steps=STEPS, worker=worker)
     timeline = session.run(made, WORLD, folder / "m.json", options)
-    return workers[0], timeline
+    return made, workers[0], timeline
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
 def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(folder, overlap):
-    worker, timeline = turned(folder, TOPK, params={"overlap": overlap})
+    _, worker, timeline = turned(folder, TOPK, params={"overlap": overlap})
     told = [-1.0, -1.0]
     if timeline is not None:
         (fall,) = timeline.meta["fallbacks"]
@@ -84,7 +86,7 @@ def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(fol
 
 @pytest.mark.parametrize("codec", ["all-gather+topk:0.05", "ok-topk:0.05"])
 def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(folder, codec):
-    worker, timeline = turned(folder, codec)
+    _, worker, timeline = turned(folder, codec)
     if timeline is not None:
         assert [fall["tensor"] for fall in timeline.meta["fallbacks"]] == ["l1.weight"]
     given = sum(worker.given[step, 1] for step in range(STEPS))
@@ -100,7 +102,7 @@ def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(fol
 
 
 def test_inside_the_budget_nothing_changes(folder):
-    _, timeline = turned(folder, "ring+fp16", budget=0.01)
+    _, _, timeline = turned(folder, "ring+fp16", budget=0.01)
     if timeline is not None:
         assert timeline.meta["fallbacks"] == []
         assert "switches" not in timeline.meta
@@ -169,3 +171,14 @@ def test_an_exchanger_says_on_one_rank_what_fell_back(folder, capsys):
 def test_an_exchanger_may_end_in_the_middle_of_a_change(folder, steps):
     _, given, taken, _ = trained(folder, TOPK, timeline=False, steps=steps)
     assert len(given) == len(taken) == steps
+
+
+@pytest.mark.parametrize("overlap", ["forward", "backward"])
+def test_a_replay_has_the_operations_and_bytes_of_the_run_that_fell_back(folder, overlap):
+    made, _, timeline = turned(folder, TOPK, params={"overlap": overlap})
+    if timeline is not None:
+        taken = replay(made, timeline, STEPS, "m.json")
+        assert len(taken.changes) == 1
+        found = simulate(made, STEPS, taken.decisions, changes=taken.changes).timeline()
+        sides = [sorted((s.rank, s.step, s.name, s.nbytes) for s in t) for t in (found, timeline)]
+        assert sides[0] == sides[1]
