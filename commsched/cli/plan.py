@@ -112,11 +112,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def pairs(words: list[str], flag: str) -> dict[str, str]:
     """Split KEY=VALUE words."""
-    found = {}
+    found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (key and equals and value):
             raise CommschedError(f"{flag} {word}: expected NAME=VALUE")
+        if key in found:
+            raise CommschedError(
+                f"{flag} {word}: {key!r} was given before, as {found[key]!r}; once is allowed"
+            )
         found[key] = value
     return found
 
@@ -125,7 +129,9 @@ def request(args: argparse.Namespace) -> Request:
     """What the command line asks for."""
     lossy = tuple(filter(None, args.allow.split(",")))
     if args.lossless and lossy:
-        raise CommschedError(f"--lossless and --allow {args.allow} contradict each other")
+        raise CommschedError(
+            f"--lossless and --allow {args.allow} contradict each other; leave one out"
+        )
     if args.allow_small and args.max_error is None:
         raise CommschedError("--allow-small needs --max-error; without it no tensor is spared")
     if args.gradients is not None and args.max_error is None:

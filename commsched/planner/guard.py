@@ -7,11 +7,12 @@ import numpy.typing as npt
 
 from commsched.errors import CommschedError
 from commsched.ir import Tensor
-from commsched.methods import Direct, Method, find_method
+from commsched.methods import METHODS, Direct, Method, find_method
 from commsched.methods.error import error, is_small
 from commsched.plan import Plan
 from commsched.planner.request import Request
 from commsched.planner.units import Bucket, Unit
+from commsched.planner.wishes import nearest_method
 
 Bools = npt.NDArray[np.bool_]
 
@@ -90,14 +91,15 @@ def check(request: Request) -> None:
         found = loss(request, method, tensor)
         if found <= budget:
             continue
-        near, least = nearest(request, tensor)
+        inside, least = nearest(request, tensor)
+        near = inside if inside in METHODS else nearest_method(request, wanted, inside)
         why = (
             f"leaves a relative error of {found:.2g} in a step on {measured_on(request, tensor)}"
             if np.isfinite(found)
             else "has a momentum of its own, so that its error cannot be told"
         )
         raise CommschedError(
-            f"tensor {name!r}: method {wanted!r} {why}, but --max-error allows {budget:g};"
+            f"--force {name}={wanted}: the method {why}, but --max-error allows {budget:g};"
             f" nearest: {near!r} with {least:.2g}"
         )
 
