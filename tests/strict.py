@@ -13,12 +13,13 @@ import numpy as np
 
 SAME = re.findall(
     r"\w+",
-    """abs amax amin append arange argsort bincount clip concatenate copyto count_nonzero diff empty
-    empty_like flatnonzero isin max maximum mean min minimum packbits partition repeat searchsorted
-    sort split stack sum unpackbits where zeros zeros_like""",
+    """abs amax amin append arange argsort bincount clip concatenate copyto count_nonzero cumsum
+    diff empty empty_like flatnonzero isin linspace max maximum mean min minimum packbits partition
+    repeat searchsorted sort split stack sum unpackbits where zeros zeros_like""",
 )
 METHODS = re.findall(
-    r"\w+", "all any argsort astype copy fill item max mean min nonzero reshape sum take tolist"
+    r"\w+",
+    "all any argsort astype clip copy fill item max mean min nonzero reshape sum take tolist",
 )
 FIELDS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 
@@ -138,6 +139,12 @@ class fft:
 
     rfft = staticmethod(lambda values: own(np.fft.rfft(plain(values))))
     irfft = staticmethod(lambda values, numel: own(np.fft.irfft(plain(values), numel)))
+
+
+class linalg:
+    """The solvers that CuPy has, too."""
+
+    lstsq = staticmethod(lambda a, b, rcond: own(np.linalg.lstsq(plain(a), plain(b), rcond=rcond)))
 
 
 globals().update({name: _same(name) for name in SAME})

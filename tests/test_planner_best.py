@@ -7,6 +7,7 @@ import pytest
 
 from commsched import shipped
 from commsched.bench.optimum import MOST, instance, optimum, searched
+from commsched.cli.plan import pairs
 from commsched.errors import CommschedError
 from commsched.ir import Graph, Layer
 from commsched.ir import file as graph_file
@@ -171,15 +172,75 @@ def on_one_rank() -> Machine:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"force": {"l0.wieght": "ring+dense"}}, r"nearest: 'l0\.weight'"),
-        ({"force": {"l0.weight": "ring+fp16"}, "lossless": True}, r"nearest: 'ring\+dense'"),
-        ({"memory": 10.0}, r"limit of 10 B per rank cannot hold: .* nearest: 260 B"),
-        ({"time_limit": -1.0}, "at least 0 s, got -1"),
+        (
+            {"force": {"l0.wieght": "ring+dense"}},
+            "--force l0.wieght=ring+dense: no tensor named 'l0.wieght' in net 'chain'; nearest:"
+            " 'l0.weight'",
+        ),
+        (
+            {"force": {"l0.weight": "ring+fp16"}, "lossless": True},
+            "--force l0.weight=ring+fp16: the method loses something, and only lossless ones are"
+            " wanted; nearest: 'ring+dense'",
+        ),
+        (
+            {"force": {"l0.weight": "tree+topk"}},
+            "--force l0.weight=tree+topk: codec 'topk:0.01' cannot add packets, but collective"
+            " 'tree' needs it; use 'all-gather' or 'all-gather-direct'; nearest:"
+            " 'all-gather+topk:0.01'",
+        ),
+        (
+            {"force": {"l0.weight": "native+fp16"}},
+            "use codec 'dense' with it; nearest: 'tree+fp16'",
+        ),
+        ({"force": {"l0.weight": "rign+dense"}}, "; nearest: 'ring+dense'"),
+        ({"force": {"l0.weight": "ring+dens"}}, "; nearest: 'ring+dense'"),
+        ({"force": {"l0.weight": "doubling"}}, "; nearest: 'doubling+dense'"),
+        ({"force": {"l0.weight": "zenn"}}, "; nearest: 'zen'"),
+        ({"lossy": ("fp17",)}, "--allow fp17: no codec named 'fp17'; known: "),
+        ({"lossy": ("fp17",)}, "; nearest: 'fp16'"),
+        ({"lossy": ("powersdg",)}, "; nearest: 'powersgd:2'"),
+        (
+            {"memory": 10.0},
+            "a memory limit of 10 B per rank cannot hold: strategy 'sync' needs 260",
+        ),
+        ({"memory": 10.0}, "; nearest: --memory 2.6e-07"),
+        ({"time_limit": -1.0}, "--time-limit must be finite and at least 0 s, got -1"),
     ],
 )
 def test_wishes_that_cannot_hold_name_the_nearest_that_can(changes, sentence):
-    with pytest.raises(CommschedError, match=sentence):
+    with pytest.raises(CommschedError) as refusal:
         make_plan(Request(graph=graph([10]), machine=machine(), **changes))
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("wanted", ["native+fp16", "rign+dense", "ring+topk:0.05", "zenn", "tree"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 2)])
+def test_the_nearest_method_can_be_forced(wanted, shape):
+    request = Request(graph=graph([10]), machine=machine(*shape), force={"l0.weight": wanted})
+    with pytest.raises(CommschedError) as refusal:
+        make_plan(request)
+    (near,) = re.findall(r"; nearest: '(.*)'$", str(refusal.value))
+    make_plan(replace(request, force={"l0.weight": near}))
+
+
+def test_a_codec_that_only_loses_is_no_way_out_of_lossless():
+    request = Request(graph=graph([10]), machine=machine(), lossless=True)
+    with pytest.raises(CommschedError, match="nearest: --planner all-coo"):
+        make_plan(request, "all-topk")
+
+
+def test_a_net_without_tensors_has_none_to_force():
+    request = Request(
+        graph=Graph(name="none", layers=(Layer(name="l"),)), machine=machine(), force={"x": "zen"}
+    )
+    with pytest.raises(CommschedError, match="no tensor named 'x' in net 'none'; it has none"):
+        make_plan(request)
+
+
+@pytest.mark.parametrize("flag", ["--force", "--param"])
+def test_what_is_given_twice_is_refused(flag):
+    with pytest.raises(CommschedError, match=f"{flag} a=2: 'a' was given before, as '1'; once"):
+        pairs(["a=1", "b=1", "a=2"], flag)
 
 
 def test_an_unknown_planner_gets_the_nearest_name():

@@ -71,7 +71,8 @@ def test_our_planner_uses_what_the_budget_leaves():
 def test_a_forced_method_beyond_the_budget_is_refused_with_the_nearest():
     force = {"l0.weight": "all-gather+topk:0.01"}
     with pytest.raises(
-        CommschedError, match=r"'l0.weight': .* error of 0\.9.* allows 0\.05; nearest: 'fp8:e4m3'"
+        CommschedError,
+        match=r"--force l0.weight=.* error of 0\.9.* allows 0\.05; nearest: 'all-gather\+fp8:e4m3'",
     ):
         make_plan(request(max_error=0.05, force=force))
     # The same codec is inside where its tensor has no more non-zeros than it sends.

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from math import lgamma, log
 
 import numpy as np
 import pytest
@@ -52,22 +53,43 @@ def test_rows_of_tables_are_summed_too(support):
         (support, "node-union"),
         (support, "zen"),
     ]
+    # What the other rank says: which rows of the table, log2 of their choices by Stirling's
+    # formula, and all of their values.
+    outside = [supports.draw(support, 40_000, 0.02, rank) for rank in (0, 1)]
+    table = {"zipf": 2**15, "text": 3594}[support]
+    said = []
+    for one in outside:
+        assert one.of == pytest.approx(table, rel=0.2)  # manuals of Python's versions differ
+        hit, all_rows = len(one.rows), one.of
+        choices = lgamma(all_rows + 1) - lgamma(hit + 1) - lgamma(all_rows - hit + 1)
+        said.append(4 * len(one.index) + choices / log(2) / 8)
     for row in rows:
         assert row["least"] <= row["seconds"] <= row["most"]
         assert row["floor_seconds"] == pytest.approx(row["floor"] / row["rate"])
+        assert row["floor"] == pytest.approx(max(said), abs=2)  # B: log2 of sqrt(k) is left out
 
 
 @pytest.mark.parametrize("kind", supports.KINDS)
 @pytest.mark.parametrize("rank", [0, 5])
 def test_supports_are_as_dense_as_asked_and_alike_every_time(kind, rank):
     numel, density = 200_000, 0.02
-    spec, index = supports.draw(kind, numel, density, rank)
+    spec, index, _, _ = supports.draw(kind, numel, density, rank)
     assert spec.numel == numel
     assert (np.diff(index) > 0).all()
     assert 0 <= index[0] <= index[-1] < numel
     slack = 5 * (density / min(numel, 3594)) ** 0.5  # five standard errors of whole rows
     assert len(index) / numel == pytest.approx(density, abs=slack)
     np.testing.assert_array_equal(supports.draw(kind, numel, density, rank).index, index)
+
+
+@pytest.mark.parametrize("kind", supports.KINDS)
+def test_a_row_that_is_hit_is_whole(kind):
+    numel = 200_001
+    _, index, rows, of = supports.draw(kind, numel, 0.02, 3)
+    assert (np.diff(rows) > 0).all()
+    element = np.arange(numel)
+    row_of = element // (numel // of) if kind == "text" else element * of // numel
+    np.testing.assert_array_equal(index, element[np.isin(row_of, rows)])
 
 
 def test_drawn_values_sum_alike_in_every_order():

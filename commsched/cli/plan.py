@@ -12,6 +12,7 @@ from commsched.errors import CommschedError
 from commsched.ir import file as graph_file
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
+from commsched.methods import recorded
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param
@@ -66,6 +67,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="with --max-error: let biases, norms and small tensors lose something too",
     )
     p.add_argument(
+        "--gradients",
+        metavar="FILE.npz",
+        help="with --max-error: measure on these recorded gradients, tensor name -> (count, ...)"
+        " floats, and not on drawn ones; an Exchanger records them",
+    )
+    p.add_argument(
         "--force",
         action="append",
         default=[],
@@ -105,11 +112,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def pairs(words: list[str], flag: str) -> dict[str, str]:
     """Split KEY=VALUE words."""
-    found = {}
+    found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (key and equals and value):
             raise CommschedError(f"{flag} {word}: expected NAME=VALUE")
+        if key in found:
+            raise CommschedError(
+                f"{flag} {word}: {key!r} was given before, as {found[key]!r}; once is allowed"
+            )
         found[key] = value
     return found
 
@@ -118,9 +129,13 @@ def request(args: argparse.Namespace) -> Request:
     """What the command line asks for."""
     lossy = tuple(filter(None, args.allow.split(",")))
     if args.lossless and lossy:
-        raise CommschedError(f"--lossless and --allow {args.allow} contradict each other")
+        raise CommschedError(
+            f"--lossless and --allow {args.allow} contradict each other; leave one out"
+        )
     if args.allow_small and args.max_error is None:
         raise CommschedError("--allow-small needs --max-error; without it no tensor is spared")
+    if args.gradients is not None and args.max_error is None:
+        raise CommschedError("--gradients needs --max-error; without it no error is measured")
     if args.memory is not None and not 0 < args.memory < math.inf:
         raise CommschedError(f"--memory must be finite and more than 0 GB, got {args.memory}")
     if args.bucket is not None and not 0 < args.bucket < math.inf:
@@ -131,8 +146,9 @@ def request(args: argparse.Namespace) -> Request:
     if args.nodes is not None or args.lanes is not None:
         machine = resized(machine, args.nodes, args.lanes)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
+    graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
     return Request(
-        graph=graph_file.load(args.net).scaled(args.scale, args.stretch),
+        graph=graph,
         machine=machine,
         strategy=args.strategy,
         params=params,
@@ -140,6 +156,7 @@ def request(args: argparse.Namespace) -> Request:
         lossless=args.lossless,
         max_error=args.max_error,
         small=args.allow_small,
+        recorded=None if args.gradients is None else recorded.read(args.gradients, graph),
         force=pairs(args.force, "--force"),
         bucket=None if args.bucket is None else args.bucket * 1e6,
         memory=None if args.memory is None else args.memory * 1e9,
@@ -161,7 +178,7 @@ def plan(args: argparse.Namespace) -> None:
     made = make_plan(wanted, args.planner)
     plan_file.write(args.output, made)
     if args.json:
-        print(json.dumps(summary(made), indent=1))
+        print(json.dumps({**summary(made), "errors": verdict(wanted)}, indent=1))
         return
     print(headline(made))
     for line in verdict(wanted):

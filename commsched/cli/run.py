@@ -51,7 +51,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
     """A plan for the machine as it is now; the same launches where no other are faster.
 
-    Tensors that `stay`, and those of lossy methods, keep their methods; no other loses anything.
+    Tensors that `stay`, and those of lossy methods, keep their methods; no other loses anything,
+    so that the budget is not measured again.
     """
     from commsched.methods import find_method
     from commsched.plan import file as plan_file
@@ -69,13 +70,12 @@ def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
         machine=machine,
         strategy=plan.strategy,
         params=plan.params,
-        max_error=plan.max_error or None,
         force=kept,
         mean=plan.mean,
         seed=plan.seed,
         time_limit=PLANNING,
     )
-    made = make_plan(request)
+    made = plan_file.frozen(replace(make_plan(request), max_error=plan.max_error))
     seconds = iteration(replace(plan, machine=machine))
     if iteration(made) < (1 - WORTH) * seconds:
         return made

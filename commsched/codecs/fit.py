@@ -1,6 +1,7 @@
 """Selected values as a fitted curve: `fit:poly` or `fit:exp`, after a selection only."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import bits
+from commsched.kernels.modules import module_of, numbers
 from commsched.plan.bucket import BucketSpec
 
 DEGREE = 5  # of a polynomial; source: DeepReduce, section 5
@@ -43,20 +45,22 @@ class Fit(Codec):
         self._fit, self._draw, self._numbers = WAYS[way]
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        packet = np.zeros(self._bytes(len(values)), np.uint8)
+        xp = module_of(values)
+        packet = xp.zeros(self._bytes(len(values)), np.uint8)
         if not len(values):
             return packet
-        order = np.argsort(values, kind="stable")
+        order = xp.argsort(values, kind="stable")
         negative = int((values < 0).sum())
-        packet[:HEADER].view(np.int32)[:] = (negative, len(values))
+        head = np.array([negative, len(values)], np.int32)
+        packet[:HEADER] = xp.asarray(head).view(np.uint8)
         curves = packet[HEADER : HEADER + self._curve_bytes()].view(np.float32).reshape(2, -1)
         below, above = values[order[:negative]][::-1], values[order[negative:]]
         if np.isfinite(values).all():
             curves[0], curves[1] = self._fit(-below), self._fit(above)
         else:
             curves[:] = np.nan
-        rank = np.empty(len(values), np.uint32)
-        rank[order] = np.arange(len(values), dtype=np.uint32)
+        rank = xp.empty(len(values), np.uint32)
+        rank[order] = xp.arange(len(values), dtype=np.uint32)
         packet[HEADER + self._curve_bytes() :] = bits.pack(rank, _width(len(values)))
         return packet
 
@@ -66,16 +70,14 @@ class Fit(Codec):
             raise self._wrong(packet, numel)
         if not numel:
             return
-        negative, count = packet[:HEADER].view(np.int32).tolist()
+        negative, count = numbers(packet[:HEADER], np.int32).tolist()
         end = HEADER + self._curve_bytes()
         rank = bits.unpack(packet[end:], numel, _width(numel))
         if count != numel or not 0 <= negative <= numel or rank.max() >= numel:
             raise self._wrong(packet, numel)
-        below, above = packet[HEADER:end].view(np.float32).reshape(2, -1)
-        ascending = np.concatenate(
-            [-self._draw(below, negative)[::-1], self._draw(above, numel - negative)]
-        )
-        out[:] = ascending[rank]
+        below, above = numbers(packet[HEADER:end], np.float32).reshape(2, -1)
+        parts = [-self._draw(below, negative)[::-1], self._draw(above, numel - negative)]
+        out[:] = module_of(out).concatenate(parts)[rank]
 
     def add(self, packet: Array, out: Array) -> None:
         values = np.empty_like(out)
@@ -116,30 +118,35 @@ def _cuts(numel: int) -> list[int]:
     return [*cuts, numel]
 
 
-def _powers(numel: int) -> Array:
+def _powers(xp: Any, numel: int) -> Array:
     """Chebyshev polynomials up to the degree at even places: (numel, DEGREE + 1) float64."""
-    places = np.linspace(-1.0, 1.0, numel) if numel > 1 else np.zeros(1)
-    return np.polynomial.chebyshev.chebvander(places, DEGREE)
+    places = xp.linspace(-1.0, 1.0, numel) if numel > 1 else xp.zeros(1)
+    rows = [places * 0 + 1, places]
+    while len(rows) <= DEGREE:
+        rows.append(rows[-1] * (2 * places) - rows[-2])
+    return xp.stack(rows, axis=1)
 
 
 def fit_polynomials(values: Array) -> Array:
     """Least squares through ascending magnitudes, piece by piece: (PIECES (DEGREE + 1),)."""
-    found = np.zeros((PIECES, DEGREE + 1))
+    xp = module_of(values)
+    found = xp.zeros((PIECES, DEGREE + 1))
     cuts = _cuts(len(values)) if len(values) else [0]
     for piece, (first, stop) in enumerate(pairwise(cuts)):
         part = values[first:stop].astype(np.float64)
-        found[piece] = np.linalg.lstsq(_powers(len(part)), part, rcond=None)[0]
-    return found.ravel()
+        found[piece] = xp.linalg.lstsq(_powers(xp, len(part)), part, rcond=None)[0]
+    return found.reshape(-1)
 
 
-def draw_polynomials(numbers: Array, numel: int) -> Array:
+def draw_polynomials(curve: Array, numel: int) -> Array:
     """The fitted magnitudes, none below zero: (numel,) float32."""
+    xp = module_of(curve)
     cuts = _cuts(numel) if numel else [0]
-    coefficients = numbers.reshape(PIECES, DEGREE + 1).astype(np.float64)
-    parts = [np.zeros(0)]
+    coefficients = curve.reshape(PIECES, DEGREE + 1).astype(np.float64)
+    parts = [xp.zeros(0)]
     for piece, (first, stop) in enumerate(pairwise(cuts)):
-        parts.append(_powers(stop - first) @ coefficients[piece])
-    return _magnitudes(np.concatenate(parts))
+        parts.append(_powers(xp, stop - first) @ coefficients[piece])
+    return _magnitudes(xp.concatenate(parts))
 
 
 def fit_exponentials(values: Array) -> Array:
@@ -148,34 +155,38 @@ def fit_exponentials(values: Array) -> Array:
     y = A SS + B S + C x + D with S and SS the running integrals of y; b and d solve t^2 = B t + A.
     Source: Jacquelin, "Regressions et equations integrales", 2009, section 4.
     """
+    xp = module_of(values)
     if len(values) < 5:
-        return np.array([values.mean(dtype=np.float64) if len(values) else 0.0, 0.0, 0.0, 0.0])
+        mean = float(values.mean(dtype=np.float64)) if len(values) else 0.0
+        return xp.asarray(np.array([mean, 0.0, 0.0, 0.0]))
     scale = float(values[-1]) or 1.0
     y = values.astype(np.float64) / scale
-    x = np.linspace(0.0, 1.0, len(y))
-    once = _integral(y, x)
-    system = np.stack([_integral(once, x), once, x, np.ones_like(x)], axis=1)
-    a, b, _, _ = np.linalg.lstsq(system, y, rcond=None)[0]
-    root = np.sqrt(max(b * b + 4 * a, 0.0))
-    rates = np.clip([(b + root) / 2, (b - root) / 2], -80.0, 80.0)
-    factors = np.linalg.lstsq(np.exp(np.outer(x, rates)), y, rcond=None)[0] * scale
-    return np.array([factors[0], rates[0], factors[1], rates[1]])
+    x = xp.linspace(0.0, 1.0, len(y))
+    once = _integral(xp, y, x)
+    system = xp.stack([_integral(xp, once, x), once, x, xp.zeros_like(x) + 1], axis=1)
+    a, b, _, _ = xp.linalg.lstsq(system, y, rcond=None)[0].tolist()
+    root = max(b * b + 4 * a, 0.0) ** 0.5
+    rates = [min(max(rate, -80.0), 80.0) for rate in ((b + root) / 2, (b - root) / 2)]
+    curves = xp.stack([np.exp(x * rate) for rate in rates], axis=1)
+    first, second = (xp.linalg.lstsq(curves, y, rcond=None)[0] * scale).tolist()
+    return xp.asarray(np.array([first, rates[0], second, rates[1]]))
 
 
-def _integral(y: Array, x: Array) -> Array:
+def _integral(xp: Any, y: Array, x: Array) -> Array:
     """The running integral by trapezes, 0 at first."""
-    return np.concatenate([[0.0], np.cumsum((y[1:] + y[:-1]) / 2 * np.diff(x))])
+    return xp.concatenate([xp.zeros(1), xp.cumsum((y[1:] + y[:-1]) / 2 * xp.diff(x))])
 
 
-def draw_exponentials(numbers: Array, numel: int) -> Array:
+def draw_exponentials(curve: Array, numel: int) -> Array:
     """The fitted magnitudes, none below zero: (numel,) float32."""
-    a, b, c, d = numbers.astype(np.float64)
-    x = np.linspace(0.0, 1.0, numel) if numel > 1 else np.zeros(numel)
+    xp = module_of(curve)
+    a, b, c, d = curve.astype(np.float64).tolist()
+    x = xp.linspace(0.0, 1.0, numel) if numel > 1 else xp.zeros(numel)
     return _magnitudes(a * np.exp(b * x) + c * np.exp(d * x))
 
 
 def _magnitudes(curve: Array) -> Array:
-    return np.clip(curve, 0.0, np.finfo(np.float32).max).astype(np.float32)
+    return curve.clip(0.0, float(np.finfo(np.float32).max)).astype(np.float32)
 
 
 WAYS = {

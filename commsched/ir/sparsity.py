@@ -127,6 +127,20 @@ class Sparsity:
         with np.errstate(invalid="ignore"):
             return np.where(stop > start, draws * merged * misses, 0.0)
 
+    def entropy(self, numel: int, merged: int) -> float:
+        """Bits that say at least which elements are not zero after summing `merged` ranks.
+
+        To somebody who knows the law: nothing for `mask`, and not counted for `curve`, whose ranks
+        may depend on each other.
+        """
+        if self.law == "uniform":
+            return numel * float(_bits(self.after(merged)))
+        if self.law == "zipf":
+            edges, log_miss = _zipf_cells(self.rows, self.exponent)
+            draws = _zipf_draws(self.rows, self.exponent, self.density) * merged
+            return float(np.sum(_bits(-np.expm1(draws * log_miss)) * np.diff(edges)))
+        return 0.0
+
     def support(self, numel: int, rng: np.random.Generator) -> Ints:
         """Draw one rank's support: sorted element indices; `mask` needs equal rngs on all ranks."""
         if self.density == 1.0:
@@ -143,6 +157,13 @@ class Sparsity:
 
 
 DENSE = Sparsity()
+
+
+def _bits(share: Floats) -> Floats:
+    """Entropy of something that happens with a probability: same shape."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [np.where(p > 0, -p * np.log2(p), 0.0) for p in (share, 1.0 - share)]
+    return parts[0] + parts[1]
 
 
 def _exactly_first(ranks: Floats, density: Floats, first: float) -> Floats:

@@ -6,7 +6,7 @@ wanted = a rank's gradient and what it kept of earlier ones; left = what it keep
 exchange, its losses at merges included. A run adds up the same squares as a planner.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -84,34 +84,48 @@ def after(state: State, runs: Sequence[slice]) -> Floats:
 def error(method: Method, law: Sparsity, numel: int) -> float:
     """The largest error of a few steps on gradients that are drawn by a tensor's law.
 
-    Normal values, on four ranks; the error of a pair depends on its codec, so it is tried with one
-    collective. infinity where a loss cannot be told.
+    Normal values, on four ranks. infinity where a loss cannot be told.
     """
     if method.lossless:
         return 0.0
     if not measurable(method):
         return float("inf")
-    name = method.name
-    if isinstance(method, Direct):
-        name = ("ring+" if method.codec.addable else "all-gather+") + method.codec.name
-    return _error(name, law, min(numel.bit_length(), SAMPLE.bit_length()))
+    return _error(told_by(method), law, min(numel.bit_length(), SAMPLE.bit_length()))
+
+
+def told_by(method: Method) -> str:
+    """The method that is tried for another: the error of a pair depends on its codec only."""
+    if not isinstance(method, Direct):
+        return method.name
+    return ("ring+" if method.codec.addable else "all-gather+") + method.codec.name
 
 
 @lru_cache(maxsize=4096)
 def _error(name: str, law: Sparsity, size: int) -> float:
     """The same by what it depends on; `size` is the number of bits of the number of elements."""
-    method, numel = find_method(name), 2 ** (size - 1)
-    spec = BucketSpec(((law, numel, 0, numel),))
-    if law.rows > numel:
-        spec = BucketSpec.uniform(numel, law.density)
-    whole = [slice(0, numel)]
-    states = fresh_states([np.zeros(numel, np.float32) for _ in RANKS.ranks], name="error")
+    numel = 2 ** (size - 1)
+    of, ranks = _of(law, numel), range(RANKS.size)
+    steps = ([_drawn(of, numel, step, rank) for rank in ranks] for step in range(STEPS))
+    return tried(name, law, steps)
+
+
+def tried(name: str, law: Sparsity, steps: Iterable[Sequence[Array]]) -> float:
+    """The largest error of steps of a method, each of the gradients of the ranks of RANKS.
+
+    Gradients are (numel,) float32 with supports by `law`.
+    """
+    method = find_method(name)
+    states: list[State] = []
     worst = 0.0
-    for step in range(STEPS):
+    for step, gradients in enumerate(steps):
+        numel = len(gradients[0])
+        spec = BucketSpec(((_of(law, numel), numel, 0, numel),))
+        whole = [slice(0, numel)]
+        states = states or fresh_states([np.zeros_like(each) for each in gradients], name="error")
         wanted = left = 0.0
-        for rank, state in enumerate(states):
+        for gradient, state in zip(gradients, states, strict=True):
             state["step"] = step
-            state["gradient"][:] = _drawn(spec.pieces[0][0], numel, step, rank)
+            state["gradient"][:] = gradient
             squared, known = before(method, method.phases(spec, RANKS)[0], state, whole)
             wanted += float(squared[0])
             left += 0.0 if known is None else float(known[0])
@@ -119,6 +133,11 @@ def _error(name: str, law: Sparsity, size: int) -> float:
         left += sum(float(after(state, whole)[0]) for state in states)
         worst = max(worst, (left / wanted) ** 0.5 if wanted else 0.0)
     return worst
+
+
+def _of(law: Sparsity, numel: int) -> Sparsity:
+    """The law of so many elements of a tensor; rows must not be more than they."""
+    return BucketSpec.uniform(numel, law.density).pieces[0][0] if law.rows > numel else law
 
 
 def _drawn(law: Sparsity, numel: int, step: int, rank: int) -> Array:

@@ -25,12 +25,12 @@ class Levels(elias.Elias):
         self._inside = inside  # how many ranks what is sent inside nodes sums
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        near = np.isin(merged, self._inside)
-        return np.where(
-            near,
-            compact_bytes(spec, start, stop, merged),
-            super().nbytes(spec, start, stop, merged),
-        )
+        coded = super().nbytes(spec, start, stop, merged)
+        sums = np.asarray(merged)
+        near = np.logical_or.reduce([sums == count for count in (0, *self._inside)])
+        if not near.any():
+            return coded
+        return np.where(near, compact_bytes(spec, start, stop, merged, coded), coded)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,8 +63,14 @@ def compact(found: Listed, numel: int) -> Array:
     return elias.pack_list(found.index, found.values, numel)
 
 
-def compact_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
-    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,)."""
+def compact_bytes(
+    spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints, coded: Floats | None = None
+) -> Floats:
+    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,).
+
+    `coded` are those of the Elias-Fano lists, where they are known.
+    """
+    if coded is None:
+        coded = CODECS["elias"].nbytes(spec, first, stop, merged)
     filled = spec.nonzeros(first, stop, merged)
-    coded = CODECS["elias"].nbytes(spec, first, stop, merged)
     return np.where(2 * filled < stop - first, HEADER + 8.0 * filled, coded)

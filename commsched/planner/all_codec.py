@@ -21,9 +21,10 @@ def _with(codec: str) -> Baseline:
             if isinstance(method, Direct) and method.codec.name.partition(":")[0] == codec
         ]
         if not wanted:
+            near = "--planner all-coo" if problem.request.lossless else f"--allow {codec}"
             raise CommschedError(
                 f"planner 'all-{codec}' needs codec {codec!r}, which is not allowed; nearest:"
-                f" --allow {codec}"
+                f" {near}"
             )
         made = problem.filled(BUCKET, FIRST)
         quick = Problem(problem.request, quick=True, kept=Kept.of(wanted))

@@ -1,13 +1,12 @@
 """What is the same for all planners: who they are, their frame, and whole-tensor buckets."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from commsched.errors import CommschedError
 from commsched.ir import Graph
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
-from commsched.planner import guard
+from commsched.planner import guard, wishes
 from commsched.planner.request import Request
 from commsched.registry import Registry
 from commsched.strategies import STRATEGIES
@@ -20,12 +19,11 @@ DEFAULT = "best"
 
 def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
     """Plan, and give the plan back as its file will hold it."""
-    request.check()
+    wishes.check(request)
     guard.check(request)
     if planner not in PLANNERS:
-        near = get_close_matches(planner, PLANNERS, 1, 0.0)
-        known = ", ".join(PLANNERS)
-        raise CommschedError(f"no planner named {planner!r}; nearest: {near[0]!r}; known: {known}")
+        near, known = wishes.close(planner, PLANNERS), ", ".join(PLANNERS)
+        raise CommschedError(f"no planner named {planner!r}{near}; known: {known}")
     strategy = STRATEGIES[request.strategy]
     nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
     strategy.settings(nothing)
@@ -45,8 +43,8 @@ def _check_memory(request: Request, plan: Plan) -> None:
         parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
         raise CommschedError(
             f"a memory limit of {nbytes(request.memory)} per rank cannot hold: strategy"
-            f" {plan.strategy!r} needs {nbytes(memory.total)} ({parts}); nearest:"
-            f" {memory.total:.0f} B"
+            f" {plan.strategy!r} needs {nbytes(memory.total)} ({parts}); nearest: --memory"
+            f" {memory.total / 1e9:.12g}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The error budget: the lossy methods that a bucket may have, by errors on drawn gradients."""
+"""The error budget: the lossy methods that a bucket may have, by errors that were measured."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,11 +7,12 @@ import numpy.typing as npt
 
 from commsched.errors import CommschedError
 from commsched.ir import Tensor
-from commsched.methods import Direct, Method, find_method
+from commsched.methods import METHODS, Direct, Method, find_method
 from commsched.methods.error import error, is_small
 from commsched.plan import Plan
 from commsched.planner.request import Request
 from commsched.planner.units import Bucket, Unit
+from commsched.planner.wishes import nearest_method
 
 Bools = npt.NDArray[np.bool_]
 
@@ -22,6 +23,7 @@ class Guard:
     def __init__(self, request: Request) -> None:
         self._budget = request.max_error
         self._small = request.small
+        self._request = request
         self._tensors = request.graph.tensors
         self._force = request.force
         self._known: dict[tuple[Unit, str], bool] = {}
@@ -56,7 +58,22 @@ class Guard:
             return True
         if not self._small and is_small(tensor.shape):
             return False
-        return error(method, tensor.sparsity, tensor.numel) <= self._budget
+        return loss(self._request, method, tensor) <= self._budget
+
+
+def loss(request: Request, method: Method, tensor: Tensor) -> float:
+    """The error of a method on the recorded gradients of a tensor, or else on drawn ones."""
+    if request.recorded is not None and tensor.name in request.recorded.gradients:
+        return request.recorded.error(method, tensor)
+    return error(method, tensor.sparsity, tensor.numel)
+
+
+def measured_on(request: Request, tensor: Tensor) -> str:
+    """Where the errors of a tensor come from."""
+    if request.recorded is not None and tensor.name in request.recorded.gradients:
+        count = len(request.recorded.gradients[tensor.name])
+        return f"{count} recorded gradients of {request.recorded.where}"
+    return "drawn gradients"
 
 
 def check(request: Request) -> None:
@@ -71,17 +88,18 @@ def check(request: Request) -> None:
         )
     for name, wanted in request.force.items():
         tensor, method = request.graph.tensors[name], find_method(wanted)
-        found = error(method, tensor.sparsity, tensor.numel)
+        found = loss(request, method, tensor)
         if found <= budget:
             continue
-        near, least = nearest(request, tensor)
+        inside, least = nearest(request, tensor)
+        near = inside if inside in METHODS else nearest_method(request, wanted, inside)
         why = (
-            f"leaves a relative error of {found:.2g} in a step"
+            f"leaves a relative error of {found:.2g} in a step on {measured_on(request, tensor)}"
             if np.isfinite(found)
             else "has a momentum of its own, so that its error cannot be told"
         )
         raise CommschedError(
-            f"tensor {name!r}: method {wanted!r} {why}, but --max-error allows {budget:g};"
+            f"--force {name}={wanted}: the method {why}, but --max-error allows {budget:g};"
             f" nearest: {near!r} with {least:.2g}"
         )
 
@@ -101,20 +119,30 @@ def errors(request: Request, tensor: Tensor) -> Iterable[tuple[str, float]]:
         name = method.codec.name if isinstance(method, Direct) else method.name
         if not method.lossless and name not in seen:
             seen.add(name)
-            yield name, error(method, tensor.sparsity, tensor.numel)
+            yield name, loss(request, method, tensor)
 
 
 def verdict(request: Request) -> list[str]:
-    """What the budget means, in words: per allowed codec its error on the largest tensor."""
+    """What the budget means, in words: per allowed codec its error on the largest tensor.
+
+    And on which gradients it was measured.
+    """
     if request.max_error is None or not request.graph.tensors:
         return []
-    tensor = max(request.graph.tensors.values(), key=lambda t: t.numel)
+    tensors = request.graph.tensors.values()
+    tensor = max(tensors, key=lambda t: t.numel)
     found = [
         f"{name} {e:.2g}{'' if e <= request.max_error else ' (too much)'}"
         for name, e in errors(request, tensor)
     ]
     shown = ", ".join(found) or "no lossy codec is allowed"
-    return [f"error per step on {tensor.name}, at most {request.max_error:g}: {shown}"]
+    where = measured_on(request, tensor)
+    start = f"error per step on {tensor.name}, at most {request.max_error:g}, on {where}"
+    lines = [f"{start}: {shown}"]
+    if request.recorded is not None and len(request.recorded.gradients) < len(tensors):
+        missing = len(tensors) - len(request.recorded.gradients)
+        lines.append(f"{missing} of {len(tensors)} tensors were not recorded: on drawn gradients")
+    return lines
 
 
 def check_plan(request: Request, plan: Plan) -> None:

@@ -35,7 +35,7 @@ class Changes:
         engine: Engine,
         comm: MPI.Intracomm,
         worker: Worker,
-        measurement: Measurement,
+        measurement: Measurement | None = None,
         replan: Replan | None = None,
     ) -> None:
         self._engine, self._comm = engine, comm
@@ -122,7 +122,8 @@ class Changes:
         agree.check_plan(plan, self._comm)
         kept = self._engine.follow(plan, step)
         self._worker.follow(plan, kept)
-        self._measurement.follow(plan)
+        if self._measurement is not None:
+            self._measurement.follow(plan)
         for watcher in (self._guard, self._drift):
             if watcher is not None:
                 watcher.watch(step + 1)

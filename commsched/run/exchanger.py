@@ -17,13 +17,17 @@ from commsched.plan import file as plan_file
 from commsched.program import Kind, Program, Role
 from commsched.run import agree
 from commsched.run.board import Status
+from commsched.run.changes import Changes
 from commsched.run.clock import now
 from commsched.run.communication import say
 from commsched.run.engine import Engine
 from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
 from commsched.run.record import Recorder
+from commsched.run.recording import Recording
+from commsched.run.summary import fallen
 from commsched.run.watchdog import watchdog
+from commsched.run.worker import Carrying
 from commsched.strategies import STRATEGIES
 from commsched.timeline import Span
 
@@ -46,7 +50,7 @@ class Caller:
         self.results[launch] = values
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        raise AssertionError("an Exchanger keeps its plan")
+        """Nothing to do: a tensor that falls back stays in its bucket."""
 
 
 class Forgetful(Recorder):
@@ -77,6 +81,12 @@ class Exchanger:
     With `timeline`, rank 0 leaves the measured timeline in that file: a compute span
     "backward/LAYER" lasts from the one before until the gradients of LAYER and of all later layers
     are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
+
+    A tensor that leaves the plan's error budget is summed dense from the third step after on, on
+    all ranks together, with what was kept of it; rank 0 says so, and the timeline's meta.
+
+    With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file, for
+    `commsched plan --max-error E --gradients FILE`.
     """
 
     names: tuple[str, ...]  # all tensors, in the order in which their sums come back
@@ -87,19 +97,21 @@ class Exchanger:
         comm: MPI.Intracomm,
         *,
         timeline: str | Path | None = None,
+        record: str | Path | None = None,
         timeout: float = 60.0,
     ) -> None:
         _check_mpi(comm)
         self._timeline = None if timeline is None else Path(timeline)
+        self._record = None if record is None else Path(record)
         self._timeout = timeout
         with watchdog(comm, "Exchanger", timeout, "timeout"):
             self._plan = agree.together(lambda: self._checked(plan), comm)
             agree.check_plan(self._plan, comm)
-            wanted = agree.each(timeline is not None, comm)
-        if self._plan.max_error and comm.rank == 0:
-            say("an Exchanger does not watch the plan's error budget; `commsched run` does")
-        if min(wanted) != max(wanted):
-            raise CommschedError("give a timeline on all ranks, or on none")
+            files = {"timeline": timeline, "record": record}
+            wanted = {what: agree.each(path is not None, comm) for what, path in files.items()}
+        for what, given in wanted.items():
+            if min(given) != max(given):
+                raise CommschedError(f"give {what}=FILE on all ranks, or on none")
         self._user_comm = comm
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
@@ -116,8 +128,9 @@ class Exchanger:
         """What one rank can check by itself."""
         if not self._timeout > 0:
             raise CommschedError(f"timeout must be more than 0 seconds, got {self._timeout}")
-        if self._timeline is not None:
-            check_writable(self._timeline)
+        for path in (self._timeline, self._record):
+            if path is not None:
+                check_writable(path)
         # Frozen anew, so that a plan that was changed after it was made is seen as another one.
         checked = plan_file.frozen(plan) if isinstance(plan, Plan) else plan_file.read(plan)
         if checked.strategy != "sync":
@@ -137,11 +150,11 @@ class Exchanger:
         if self._engine is not None:
             raise CommschedError("an Exchanger is for one with block; make a new one")
         plan = self._plan
-        everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._user_comm.rank)
-        ops = tuple(op for op in everything.ops if op.stream != "compute")
-        self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
-        self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
+        self._lower(plan)
         self._measurement: Measurement | None = None
+        self._recording: Recording | None = None
+        if self._record is not None and self._user_comm.rank == 0:
+            self._recording = Recording(self._record)
         recorder: Recorder = Forgetful(self._user_comm.rank, None)
         self._switch = sys.getswitchinterval()  # an engine shortens it
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout") as dog:
@@ -152,25 +165,39 @@ class Exchanger:
                 self._measurement = Measurement(plan, self._comm, self._timeline, meta)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
-            self._engine = Engine(plan, self._comm, self._caller, recorder, self._timeout)
+            worker = Carrying(self._caller)
+            self._engine = Engine(plan, self._comm, worker, recorder, self._timeout)
+            self._changes = Changes(self._engine, self._comm, worker, self._measurement)
         self._engine.start()
         if self._measurement is not None:
             self._measurement.wait_for_start()
         self._since = now()
         return self
 
+    def _lower(self, plan: Plan) -> None:
+        """Know the operations of a plan beside the caller's compute."""
+        everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._user_comm.rank)
+        ops = tuple(op for op in everything.ops if op.stream != "compute")
+        self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
+        self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
+        self._plan = plan
+
     def ready(self, name: str, gradient: Gradient) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
 
-        Any order is right; the order of backward overlaps best. Does not wait for other ranks.
+        Any order is right; the order of backward overlaps best. Does not wait for other ranks,
+        but where a tensor has left the error budget: then at the first one of a step.
         """
         engine = self._running()
         self._check(name, gradient)
         engine.board.check()
         if self._handover.take(name):
+            self._look_back(engine, self._handover.step - 1)
             engine.submit(replace(self._program, step=self._handover.step))
             self._using = -1
             self._used.clear()
+        if self._recording is not None:
+            self._recording.take(name, gradient)
         places = self._places[name]
         flat = gradient.reshape(-1) if len(places) > 1 else gradient
         for place in places:
@@ -180,6 +207,16 @@ class Exchanger:
             else:
                 bucket.reshape(gradient.shape)[...] = gradient
         self._mark()
+
+    def _look_back(self, engine: Engine, step: int) -> None:
+        """Follow the plan without what left the error budget, after `step`, which is over."""
+        if step < 0 or not self._changes.after(step):
+            return
+        self._lower(engine.plan)
+        if self._user_comm.rank == 0:
+            falls = self._changes.report()["fallbacks"]
+            say("\n".join(fallen(fall) for fall in falls if fall["since"] == step + 1))
+        self._since = now()
 
     def wait(self, name: str) -> Gradient:
         """Wait for the sum, or mean where the plan says so, of a tensor over all ranks.
@@ -231,9 +268,11 @@ class Exchanger:
         engine.stop()
         last = "bringing the spans together"
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout", last):
+            self._changes.close()
             if self._measurement is not None:
-                steps = self._handover.step + 1
-                self._measurement.finish(engine, {"steps": steps})
+                told = {"steps": self._handover.step + 1, **self._changes.report()}
+                self._measurement.finish(engine, told)
+            agree.together(self._write_recording, self._comm)
             engine.communication.free()
             self._comm.Free()
         sys.setswitchinterval(self._switch)
@@ -253,6 +292,10 @@ class Exchanger:
             )
         self._mark(all_of_them=True)
         self._engine.drain()
+
+    def _write_recording(self) -> None:
+        if self._recording is not None:
+            self._recording.write()
 
     def _running(self) -> Engine:
         if self._engine is None or self._over:

@@ -133,8 +133,8 @@ class Bench:
     ) -> None:
         self._comm, self._dog, self._group = comm, dog, group
         self._options, self._density = options, density
-        support = supports.draw(options.support, options.numel, density, comm.rank)
-        self._spec, self._index = support
+        self._support = supports.draw(options.support, options.numel, density, comm.rank)
+        self._spec, self._index = self._support.spec, self._support.index
         self._values = supports.values(len(self._index), comm.rank)
         self._dense = np.zeros(options.numel, np.float32)
         self._wanted: Array = None
@@ -152,18 +152,27 @@ class Bench:
     def floor(self) -> float:
         """The fewest B that must enter the busiest link.
 
-        The values of the union that the ranks behind other links bring, and the entropy of its
-        support as of elements spread evenly: whole rows could be said in fewer.
+            4 m + N h(k / N) / 8
+
+        m = elements of the union that the ranks behind other links bring; k of N rows that it
+        hits, each whole; h = the entropy of a row that is hit as often as any other. Where
+        elements are hit one by one, every element is a row.
         """
-        numel, most = self._options.numel, 0.0
+        rows, index, of, most = self._support.rows, self._index, self._support.of, 0.0
         for node in sorted(set(_links(self._group))):
-            outside = np.zeros(numel, np.uint8)
-            if _links(self._group)[self._comm.rank] != node:
-                outside[self._index] = 1
-            self._comm.Allreduce(MPI.IN_PLACE, outside, op=MPI.MAX)
-            count = int(np.count_nonzero(outside))
-            most = max(most, 4 * count + numel * _entropy(count / numel) / 8)
+            outside = _links(self._group)[self._comm.rank] != node
+            elements = self._union(index, self._options.numel, outside)
+            hit = elements if of == self._options.numel else self._union(rows, of, outside)
+            most = max(most, 4 * elements + of * supports.entropy(hit / of) / 8)
         return most
+
+    def _union(self, index: Array, size: int, mine: bool) -> int:
+        """How many numbers below `size` the lists of those ranks hold whose list counts."""
+        flags = np.zeros(size, np.uint8)
+        if mine:
+            flags[index] = 1
+        self._comm.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
+        return int(np.count_nonzero(flags))
 
     def cell(self, name: str, mpi: float, floor: float, rate: float) -> Cell:
         """Measure one method both ways."""
@@ -285,11 +294,6 @@ class Bench:
 def _links(group: Group) -> tuple[int, ...]:
     """The link through which each rank is reached: its node's, on one node its own."""
     return group.nodes if len(group.members) > 1 else group.ranks
-
-
-def _entropy(share: float) -> float:
-    """Bits per element of an even support."""
-    return -sum(float(p * np.log2(p)) for p in (share, 1 - share) if p > 0)
 
 
 def _rate(comm: MPI.Intracomm, group: Group) -> float:

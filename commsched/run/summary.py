@@ -1,5 +1,6 @@
 """A measured timeline in a few lines."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,17 @@ def lines(found: dict[str, Any]) -> list[str]:
         errors = found["verified"]["largest_relative_error"]
         shown = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
         text.append(f"verified against the dense sum; largest relative L2 error: {shown}")
-    for fall in found.get("fallbacks", []):
-        text.append(
-            f"tensor {fall['tensor']!r} left its budget in step {fall['step']}: error"
-            f" {'is no number' if fall['error'] is None else format(fall['error'], '.3g')}, allowed"
-            f" {fall['budget']:g}; {', '.join(fall['launches'])} dense from step {fall['since']} on"
-        )
+    text += map(fallen, found.get("fallbacks", []))
     text += [f"from step {s['step']} on: {s['why']}" for s in found.get("switches", [])]
     wrong = [*found.get("placement", []), *found.get("other_fabric", [])]
     text += [f"warning: {sentence}" for sentence in wrong]
     return text
+
+
+def fallen(fall: Mapping[str, Any]) -> str:
+    """Say that a tensor left its error budget."""
+    error = "is no number" if fall["error"] is None else format(fall["error"], ".3g")
+    return (
+        f"tensor {fall['tensor']!r} left its budget in step {fall['step']}: error {error}, allowed"
+        f" {fall['budget']:g}; {', '.join(fall['launches'])} dense from step {fall['since']} on"
+    )

@@ -23,12 +23,15 @@ class Support(NamedTuple):
 
     spec: BucketSpec
     index: Array  # (m,) int32, ascending
+    rows: Array  # (k,) int, ascending: those that are hit, each of them whole
+    of: int  # rows that there are; an element is a row where elements are hit one by one
 
 
 def draw(kind: str, numel: int, density: float, rank: int) -> Support:
     """Draw rank `rank`'s support of one of KINDS."""
     if density >= 1:
-        return Support(BucketSpec.uniform(numel), np.arange(numel, dtype=np.int32))
+        everything = np.arange(numel, dtype=np.int32)
+        return Support(BucketSpec.uniform(numel), everything, everything, numel)
     return KINDS[kind](numel, density, rank)
 
 
@@ -52,7 +55,14 @@ def _zipf(numel: int, density: float, rank: int) -> Support:
 
 def _drawn(law: Sparsity, numel: int, rank: int) -> Support:
     index = law.support(numel, np.random.default_rng([rank, 11]))
-    return Support(BucketSpec(((law, numel, 0, numel),)), index.astype(np.int32))
+    of = law.rows or numel
+    rows = np.unique(index * of // numel) if law.rows else index
+    return Support(BucketSpec(((law, numel, 0, numel),)), index.astype(np.int32), rows, of)
+
+
+def entropy(share: float) -> float:
+    """Bits per row that say which rows are hit, where a `share` of them is, spread evenly."""
+    return -sum(float(p * np.log2(p)) for p in (share, 1 - share) if p > 0)
 
 
 def _text(numel: int, density: float, rank: int) -> Support:
@@ -72,7 +82,7 @@ def _text(numel: int, density: float, rank: int) -> Support:
     width = numel // rows
     index = (hit[:, np.newaxis] * width + np.arange(width)).ravel()
     law = Sparsity(law="zipf", density=density, rows=rows)
-    return Support(BucketSpec(((law, numel, 0, numel),)), index.astype(np.int32))
+    return Support(BucketSpec(((law, numel, 0, numel),)), index.astype(np.int32), hit, rows)
 
 
 @lru_cache(maxsize=1)

@@ -69,6 +69,20 @@ class _Simulation:
             )
         self._place_all()
 
+    def follow(self, plan: Plan, step: int) -> None:
+        """Go on with another plan from a step on, once all that was placed has ended everywhere.
+
+        The new launches' results of the step before are what the old ones have brought.
+        """
+        self.plan = plan
+        over = max(float(placed.end.max()) for placed in self.placed)
+        for lane in self.lanes.values():
+            lane.free = np.full_like(lane.free, over)
+        program = self.strategy.lower(plan, step - 1, self.decisions)
+        for index, role in enumerate(program.roles):
+            for op in role.ops:
+                self.ends.setdefault((index, step - 1, op.name), np.full(len(role.ranks), over))
+
     def _queue(self, step: int, index: int, role: Role) -> None:
         for op in role.ops:
             key = (index, op.stream)
@@ -190,6 +204,7 @@ def simulate(
     progress: Progress | None = None,
     moves: int = MOVES,
     known: Known | None = None,
+    changes: Mapping[int, Plan] | None = None,
 ) -> Prediction:
     """Predict the timeline of a plan over some steps.
 
@@ -199,6 +214,8 @@ def simulate(
     Exchanges are played move by move as long as `moves` last for all of them; larger ones are
     priced by their closed form from the start of the last rank. `known` keeps what was played for
     other simulations of expected decisions on the same machine: starts then count to 10 ps.
+    `changes` are other plans of the same tensors and roles, by the step from which on they hold:
+    then all ranks wait for all.
     """
     if steps < 1:
         raise CommschedError(f"steps must be at least 1, got {steps}")
@@ -206,9 +223,15 @@ def simulate(
     simulation = _Simulation(plan, decisions or {}, min(price.LIMIT, share))
     assert known is None or not decisions
     simulation.known = known
+    changes = {step: other for step, other in (changes or {}).items() if 0 < step < steps}
+    assert known is None or not changes
     for step in range(steps):
+        if step in changes:
+            simulation.follow(changes[step], step)
         simulation.step(step)
         if progress is not None:
             progress(step)
     memory = simulation.strategy.memory(plan)
-    return Prediction(plan=plan, steps=steps, placed=simulation.placed, memory=memory)
+    return Prediction(
+        plan=plan, steps=steps, placed=simulation.placed, memory=memory, changes=changes
+    )

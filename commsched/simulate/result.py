@@ -1,8 +1,10 @@
 """What a simulation found: the timeline, the critical path, and the memory per rank."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.plan import Plan
 from commsched.program import STREAMS, Op, is_exchange_stream
-from commsched.simulate.makeup import makeups
+from commsched.simulate.makeup import Makeup, makeups
 from commsched.strategies import Memory
 from commsched.timeline import Timeline
 from commsched.timeline.measure import waiting_filled
@@ -52,6 +54,7 @@ class Prediction:
     steps: int
     placed: list[Placed]
     memory: Memory
+    changes: Mapping[int, Plan] = field(default_factory=dict)  # first step -> plan from there on
 
     def timeline(self, ranks: int | None = None) -> Timeline:
         """The spans of all ranks, or of the first `ranks`."""
@@ -70,9 +73,8 @@ class Prediction:
                 [getattr(p, field)[k] for p, k in zip(self.placed, keep, strict=True)]
             )
 
-        made = makeups(self.plan, (p.op for p in self.placed))
+        made, coded = self._makeups()
         lengths = joined("end") - joined("start")
-        coded = [made[p.op.name].coded if p.op.name in made else 0.0 for p in self.placed]
         whole = Timeline(
             kind="predicted",
             plan_hash=self.plan.hash,
@@ -103,6 +105,18 @@ class Prediction:
         )
         return waiting_filled(whole)
 
+    def _makeups(self) -> tuple[dict[str, Makeup], list[float]]:
+        """Each exchange's makeup, in its last plan; seconds of coding of all that is placed."""
+        made: dict[str, Makeup] = {}
+        coded: list[float] = []
+        starts = [0, *sorted(self.changes), self.steps]
+        for first, stop in pairwise(starts):
+            here = [p for p in self.placed if first <= p.step < stop]
+            of = makeups(self.changes.get(first, self.plan), (p.op for p in here))
+            coded += [of[p.op.name].coded if p.op.name in of else 0.0 for p in here]
+            made |= of
+        return made, coded
+
     @cached_property
     def critical_path(self) -> list[PathPart]:
         """From the first operation to the last: what must get faster for the run to get faster."""
@@ -124,10 +138,20 @@ class Prediction:
                 column = int(p.start.argmax())  # it begins in earnest with its last rank
             seconds = end - float(p.start[column])
             path.append(PathPart(int(p.ranks[column]), p.op.stream, p.op.name, p.step, seconds))
-            inputs = [where[n, p.step - b] for n, b in p.op.after if p.step >= b]
+            keys = [(n, p.step - b) for n, b in p.op.after if p.step >= b]
+            inputs = [where[key] for key in keys if key in where]
             candidates = [i for i in (before[index], *inputs) if i >= 0]
+            if p.step in self.changes and all(self.placed[i].step < p.step for i in candidates):
+                index = self._last_before(p.step)  # all ranks waited for all
+                column = int(self.placed[index].end.argmax())
+                continue
             index = max(candidates, key=lambda i: float(self.placed[i].end[column]), default=-1)
         return path[::-1]
+
+    def _last_before(self, step: int) -> int:
+        """The operation of earlier steps that ends last."""
+        indices = [i for i, p in enumerate(self.placed) if p.step < step]
+        return max(indices, key=lambda i: float(self.placed[i].end.max()))
 
 
 def _calibration(machine: Machine) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from commsched.errors import CommschedError
 from commsched.ir import Graph, Layer, Tensor
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
+from commsched.methods import recorded
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
 from commsched.run import agree
@@ -265,7 +266,8 @@ def test_plans_that_do_not_fit_are_refused_on_all_ranks(tmp_path):
         other = make_plan(seed=WORLD.rank)
         refused(lambda: Exchanger(other, WORLD), "the ranks hold different plans")
         where = tmp_path / "t.json" if WORLD.rank else None
-        refused(lambda: Exchanger(plan, WORLD, timeline=where), "on all ranks, or on none")
+        refused(lambda: Exchanger(plan, WORLD, timeline=where), "timeline=FILE on all ranks, or")
+        refused(lambda: Exchanger(plan, WORLD, record=where), "record=FILE on all ranks, or")
 
 
 def test_arguments_that_do_not_fit_are_refused(tmp_path):
@@ -276,6 +278,22 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path):
         refused(lambda t=timeout: Exchanger(plan, WORLD, timeout=t), "timeout must be more than 0")
     nowhere = tmp_path / "missing" / "t.json"
     refused(lambda: Exchanger(plan, WORLD, timeline=nowhere), "cannot be written there")
+    refused(lambda: Exchanger(plan, WORLD, record=nowhere), "cannot be written there")
+
+
+def test_recorded_gradients_are_those_of_the_first_rank_in_the_order_of_the_steps(tmp_path):
+    folder = agree.gather_text(str(tmp_path), WORLD)[0]
+    plan, path = make_plan(), f"{folder}/gradients.npz"
+    steps = recorded.COUNT + 3  # the first three are forgotten
+    with Exchanger(plan, WORLD, record=path) as exchanger:
+        for step in range(steps):
+            one_step(exchanger, step, WORLD.rank)
+    found = recorded.read(path, plan.graph)
+    assert sorted(found.gradients) == sorted(SHAPES)
+    for name, values in found.gradients.items():
+        kept = [gradients(step, 0)[name].ravel() for step in range(3, steps)]
+        np.testing.assert_array_equal(values, kept)
+    WORLD.Barrier()
 
 
 def test_the_timeline_has_the_plans_operations(tmp_path):

@@ -7,8 +7,12 @@ import pytest
 from mpi4py import MPI
 
 from commsched.run import agree, session
+from commsched.run.exchanger import Exchanger
 from commsched.run.session import Options
 from commsched.run.worker import Emulated
+from commsched.simulate import simulate
+from commsched.simulate.replay import replay
+from commsched.timeline import file as timeline_file
 from tests.plans import graph, machine, plan
 
 WORLD = MPI.COMM_WORLD
@@ -44,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def turned(folder, codec, budget=BUDGET, **changes):
-    """Run a plan whose launches are all lossy; the worker, and the timeline on rank 0."""
+    """Run a plan whose launches are all lossy: it, the worker, and the timeline on rank 0."""
     shape = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
     made = plan(graph(SIZES, 1e-4), machine(*shape), [codec], max_error=budget, **changes)
     workers = []
@@ -55,12 +59,12 @@ def turned(folder, codec, budget=BUDGET, **changes):
 
     options = Options(steps=STEPS, worker=worker)
     timeline = session.run(made, WORLD, folder / "m.json", options)
-    return workers[0], timeline
+    return made, workers[0], timeline
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
 def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(folder, overlap):
-    worker, timeline = turned(folder, TOPK, params={"overlap": overlap})
+    _, worker, timeline = turned(folder, TOPK, params={"overlap": overlap})
     told = [-1.0, -1.0]
     if timeline is not None:
         (fall,) = timeline.meta["fallbacks"]
@@ -82,7 +86,7 @@ def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(fol
 
 @pytest.mark.parametrize("codec", ["all-gather+topk:0.05", "ok-topk:0.05"])
 def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(folder, codec):
-    worker, timeline = turned(folder, codec)
+    _, worker, timeline = turned(folder, codec)
     if timeline is not None:
         assert [fall["tensor"] for fall in timeline.meta["fallbacks"]] == ["l1.weight"]
     given = sum(worker.given[step, 1] for step in range(STEPS))
@@ -98,7 +102,7 @@ def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(fol
 
 
 def test_inside_the_budget_nothing_changes(folder):
-    _, timeline = turned(folder, "ring+fp16", budget=0.01)
+    _, _, timeline = turned(folder, "ring+fp16", budget=0.01)
     if timeline is not None:
         assert timeline.meta["fallbacks"] == []
         assert "switches" not in timeline.meta
@@ -110,3 +114,71 @@ def test_verified_runs_see_what_was_kept_as_part_of_the_gradient(folder):
     timeline = session.run(made, WORLD, folder / "m.json", options)
     if timeline is not None:
         assert [fall["tensor"] for fall in timeline.meta["fallbacks"]] == ["l1.weight"]
+
+
+def trained(folder, codec, timeline=True, steps=STEPS):
+    """A training loop whose gradients turn; what rank r gave and all ranks got, by step."""
+    made = plan(graph(SIZES, 1e-4), machine(1, WORLD.size), [codec], max_error=BUDGET)
+    source, given, taken = Turning(made, WORLD.rank), [], []
+    path = folder / "e.json" if timeline else None
+    names = [launch.pieces[0].tensor for launch in made.launches]
+    with Exchanger(made, WORLD, timeline=path, timeout=30) as exchanger:
+        for step in range(steps):
+            mine = {}
+            for launch, name in enumerate(names):
+                mine[name] = np.empty(made.graph.tensors[name].shape, np.float32)
+                source.gradient(step, launch, mine[name])
+                exchanger.ready(name, mine[name])
+            given.append({name: values.astype(np.float64) for name, values in mine.items()})
+            for name in exchanger.names:
+                exchanger.wait(name)  # the sum stays valid when it is asked for again
+            taken.append({name: exchanger.wait(name).copy() for name in names})
+    WORLD.Barrier()
+    return names, given, taken, timeline_file.read(path) if timeline else None
+
+
+@pytest.mark.parametrize("codec", [TOPK, "ok-topk:0.05"])
+def test_an_exchanger_falls_back_too_and_no_gradient_is_lost(folder, codec):
+    names, given, taken, timeline = trained(folder, codec)
+    (fall,) = timeline.meta["fallbacks"]
+    (switch,) = timeline.meta["switches"]
+    assert (fall["tensor"], fall["step"], fall["methods"]) == ("l1.weight", TURN, [codec])
+    assert switch["step"] == fall["since"] == TURN + 3
+    spans = {(span.name, span.step) for span in timeline}
+    launch = fall["launches"][0]
+    assert all((f"{launch}/exchange", step) in spans for step in range(fall["since"], STEPS))
+    for name in names:
+        total = np.empty(given[0][name].shape)
+        WORLD.Allreduce(sum(one[name] for one in given), total)
+        brought = sum(one[name].astype(np.float64) for one in taken) * WORLD.size
+        if name == fall["tensor"]:  # what was kept of it joined the dense sum
+            assert np.linalg.norm(brought - total) <= 1e-5 * np.linalg.norm(total)
+            dense = [np.count_nonzero(one[name]) == total.size for one in taken]
+            assert dense == [step >= fall["since"] for step in range(STEPS)]
+        every = agree.gather_text("".join(one[name].tobytes().hex() for one in taken), WORLD)
+        assert len(set(every)) == 1, name
+
+
+def test_an_exchanger_says_on_one_rank_what_fell_back(folder, capsys):
+    trained(folder, TOPK, timeline=False)
+    said = capsys.readouterr().err
+    sentence = f"commsched: tensor 'l1.weight' left its budget in step {TURN}: error "
+    assert said.count(sentence) == (1 if WORLD.rank == 0 else 0)
+    assert f"b1 dense from step {TURN + 3} on" in said or WORLD.rank != 0
+
+
+@pytest.mark.parametrize("steps", range(TURN + 1, TURN + 5))
+def test_an_exchanger_may_end_in_the_middle_of_a_change(folder, steps):
+    _, given, taken, _ = trained(folder, TOPK, timeline=False, steps=steps)
+    assert len(given) == len(taken) == steps
+
+
+@pytest.mark.parametrize("overlap", ["forward", "backward"])
+def test_a_replay_has_the_operations_and_bytes_of_the_run_that_fell_back(folder, overlap):
+    made, _, timeline = turned(folder, TOPK, params={"overlap": overlap})
+    if timeline is not None:
+        taken = replay(made, timeline, STEPS, "m.json")
+        assert len(taken.changes) == 1
+        found = simulate(made, STEPS, taken.decisions, changes=taken.changes).timeline()
+        sides = [sorted((s.rank, s.step, s.name, s.nbytes) for s in t) for t in (found, timeline)]
+        assert sides[0] == sides[1]

@@ -1,0 +1,80 @@
+"""What a simulation takes from a measured run: its decisions, and its changes of plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.plan import Plan
+from commsched.plan import file as plan_file
+from commsched.timeline import Timeline
+
+
+class Replay(NamedTuple):
+    """What ranks agreed on."""
+
+    decisions: Mapping[str, float]
+    changes: Mapping[int, Plan]  # first step -> the plan from there on
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """A change of plan, as a run keeps it."""
+
+    step: Annotated[int, msgspec.Meta(ge=1)]  # the first with the new plan
+    plan: str  # hash
+    why: str
+
+
+class Fall(msgspec.Struct, frozen=True):
+    """A tensor that left the error budget, as a run keeps it."""
+
+    launches: list[str]
+    dense: list[str]  # their methods from step `since` on
+    since: int
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The part of a timeline's meta that is replayed."""
+
+    decisions: dict[str, float] = {}
+    switches: list[Switch] = []
+    fallbacks: list[Fall] = []
+
+
+def replay(plan: Plan, measured: Timeline, steps: int, where: str) -> Replay:
+    """What some steps of a measured run of this very plan decided; `where` names its file."""
+    if measured.plan_hash != plan.hash:
+        raise CommschedError(
+            f"{where}: a run of plan {measured.plan_hash[:12]}, not of {plan.hash[:12]}; replay a"
+            " run of the plan that is simulated"
+        )
+    kept = files.convert(dict(measured.meta), Kept, f"{where}: meta")
+    changes: dict[int, Plan] = {}
+    for switch in sorted(kept.switches, key=lambda switch: switch.step):
+        if switch.step < steps:
+            falls = [fall for fall in kept.fallbacks if fall.since == switch.step]
+            plan = changes[switch.step] = _followed(plan, switch, falls, where)
+    return Replay(kept.decisions, changes)
+
+
+def _followed(plan: Plan, switch: Switch, falls: Sequence[Fall], where: str) -> Plan:
+    """The plan after a switch: dense launches for what left the error budget, or nothing else."""
+    dense = {
+        launch: method
+        for fall in falls
+        for launch, method in zip(fall.launches, fall.dense, strict=False)
+    }
+    launches = tuple(
+        replace(launch, method=dense[launch.name], reason=None) if launch.name in dense else launch
+        for launch in plan.launches
+    )
+    made = plan_file.frozen(replace(plan, launches=launches))
+    if made.hash != switch.plan:
+        raise CommschedError(
+            f"{where}: from step {switch.step} on the run followed plan {switch.plan[:12]}, which"
+            f" the timeline does not hold ({switch.why}); nearest: --steps {switch.step}"
+        )
+    return made
