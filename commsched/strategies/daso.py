@@ -253,9 +253,10 @@ def _spread(plan: Plan, index: int, part: Part, updated: str) -> list[Op]:
     ops: list[Op] = []
     if part.mine:
         encode = f"{launch.name}/{Kind.ENCODE}"
-        merged = _last_of(plan, part.purpose, launch)
-        after = (After(f"{merged.name}/{Kind.MERGE}"),)
-        ops.append(Op(kind=Kind.ENCODE, name=encode, stream="encode", after=after, launch=index))
+        merged = After(f"{_last_of(plan, part.purpose, launch).name}/{Kind.MERGE}")
+        ops.append(
+            Op(kind=Kind.ENCODE, name=encode, stream="encode", after=(merged,), launch=index)
+        )
         sent = (After(encode),)
     ops.append(
         Op(

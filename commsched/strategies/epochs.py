@@ -45,8 +45,8 @@ class Epoch(NamedTuple):
         return range(0) if always else range(0, max(last - self.wait, 0), self.skip)
 
     @property
-    def count(self) -> int:
-        """Exchanges of the epoch."""
+    def exchanges(self) -> int:
+        """How many the epoch has."""
         if self.blocking or self.skip == 0:
             return self.batches
         return len(self._starts) + 1
@@ -103,7 +103,7 @@ def epoch_of(
             turn=turn,
             lanes=lanes,
         )
-        turn += found.count
+        turn += found.exchanges
         loss = decisions.get(f"{found.first + batches - 1}/{DECIDE}")
         if loss is not None and not found.blocking and found.skip > 0:
             control = control.after(loss)
