@@ -71,6 +71,12 @@ class Plan:
             return self.machine.everyone
         return self.team(self.teams(launch)[0])
 
+    def group_of(self, launch: Launch, rank: int) -> Group | None:
+        """The team of a rank in a launch; None where it has no part."""
+        teams = self.teams(launch)
+        rows = np.flatnonzero((teams == rank).any(axis=1))
+        return self.team(teams[rows[0]]) if len(rows) else None
+
     def team(self, ranks: Ints) -> Group:
         """Some ranks of the machine, in their order."""
         nodes = tuple(self.machine.node_of_rank[r] for r in ranks)

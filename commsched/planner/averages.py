@@ -60,7 +60,5 @@ def averages(
             stream="between",
             payload="parameter",
             priority=priority + number,
-            reason=Reason(
-                seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0]
-            ),
+            reason=Reason(seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0]),
         )

@@ -28,7 +28,7 @@ class Between(NamedTuple):
         return f"{self.low:g} to {self.high:g}"
 
 
-Allowed = Mapping[str, tuple[Param, ...] | Between]
+Options = tuple[Param, ...] | Between
 
 
 class Memory(NamedTuple):
@@ -50,7 +50,8 @@ class Strategy(ABC):
 
     name: str
     defaults: Mapping[str, Param]
-    allowed: Allowed
+    allowed: Mapping[str, Options]
+    decides = False  # whether all ranks agree on a number, the mean of their losses
 
     @abstractmethod
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:

@@ -12,7 +12,7 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.program import After, Kind, Op, Program, Role
 from commsched.schedule import Goal
 from commsched.strategies import STRATEGIES
-from commsched.strategies.base import OPTIMIZERS, Allowed, Between, Floats, Memory, State, Strategy
+from commsched.strategies.base import OPTIMIZERS, Between, Floats, Memory, Options, State, Strategy
 from commsched.strategies.epochs import DECIDE, Epoch, Exchange, Now, epoch_of
 from commsched.strategies.parts import apply, compute, exchange
 
@@ -50,6 +50,7 @@ class Daso(Strategy):
     """
 
     name = "daso"
+    decides = True
     defaults: Mapping[str, Param] = {
         "gs": 4,
         "wait": 1,
@@ -62,7 +63,7 @@ class Daso(Strategy):
         "bf16": True,
         "optimizer": "momentum",
     }
-    allowed: Allowed = {
+    allowed: Mapping[str, Options] = {
         "gs": Between(0, MANY),
         "wait": Between(0, MANY),
         "max_gs": Between(1, MANY),
@@ -334,7 +335,7 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
                     " such as 'ring+dense'"
                 )
         if (launch.purpose == "spread") != (launch.method == "broadcast"):
-            raise CommschedError(f"{where}: method 'broadcast' is for purpose 'spread', and only it")
+            raise CommschedError(f"{where}: method 'broadcast' is the one of purpose 'spread'")
     for purpose in wanted:
         if not _of(plan, purpose):
             raise CommschedError(f"strategy 'daso': no launch has purpose {purpose!r}")

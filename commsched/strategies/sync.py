@@ -7,7 +7,7 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
 from commsched.program import Op, Program, Role
 from commsched.strategies import STRATEGIES
-from commsched.strategies.base import OPTIMIZERS, Allowed, Memory, Strategy
+from commsched.strategies.base import OPTIMIZERS, Memory, Options, Strategy
 from commsched.strategies.parts import apply, compute, exchange
 
 
@@ -21,7 +21,7 @@ class Sync(Strategy):
 
     name = "sync"
     defaults: Mapping[str, Param] = {"overlap": "forward", "optimizer": "momentum"}
-    allowed: Allowed = {
+    allowed: Mapping[str, Options] = {
         "overlap": ("backward", "forward"),
         "optimizer": tuple(OPTIMIZERS),
     }
