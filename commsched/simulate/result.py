@@ -104,6 +104,28 @@ class Prediction:
         return waiting_filled(whole, self.plan.apart(names))
 
     @cached_property
+    def starts(self) -> Floats:
+        """When each rank begins to compute in each step: (steps, ranks) s."""
+        found = np.full((self.steps, self.plan.machine.size), np.inf)
+        for p in self.placed:
+            if p.op.stream == "compute":
+                row = found[p.step]
+                row[p.ranks] = np.minimum(row[p.ranks], p.start)
+        return found
+
+    @cached_property
+    def end(self) -> float:
+        """When the last operation of any rank ends, s."""
+        return max(float(p.end.max()) for p in self.placed)
+
+    @cached_property
+    def iterations(self) -> Floats:
+        """From each step's start to the next one's, the longest over the ranks: (steps,) s."""
+        following = np.append(self.starts[1:], np.full((1, self.plan.machine.size), self.end), 0)
+        longest: Floats = (following - self.starts).max(axis=1)
+        return longest
+
+    @cached_property
     def critical_path(self) -> list[PathPart]:
         """From the first operation to the last: what must get faster for the run to get faster."""
         walk = _Walk(self.placed, self.plan.machine.size)

@@ -152,14 +152,12 @@ def waiting_filled(
     if not len(t):
         return t
     chosen = communicates(t)
-    team = np.zeros(len(t), np.int64)
-    for number, name in enumerate(t.names):
-        if apart and name in apart:
-            mine = t.name == number
-            team[mine] = apart[name][t.rank[mine]]
-    key = np.stack([t.name.astype(np.int64) * 2**31 + t.step, team])
-    _, same = np.unique(key, axis=1, return_inverse=True)
-    same = same.reshape(-1)
+    key = t.name.astype(np.int64) * 2**31 + t.step
+    if apart:  # an exchange of each team is one by itself
+        _, key = np.unique(key, return_inverse=True)
+        table = np.array([apart.get(name, np.zeros(t.ranks, np.int64)) for name in t.names])
+        key = key * (table.max() + 1) + table[t.name, t.rank]
+    _, same = np.unique(key, return_inverse=True)
     latest = np.full(int(same.max()) + 1, -np.inf)
     np.maximum.at(latest, same[chosen], t.start[chosen])
     waited = np.maximum(np.minimum(t.end, latest[same]) - t.start, 0.0)
