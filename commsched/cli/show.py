@@ -187,7 +187,12 @@ def _link(where: str, link: Link) -> str:
 def differences(a: Plan, b: Plan) -> list[dict[str, str]]:
     """Tensors that travel in another bucket or by another method."""
     homes = [
-        {p.tensor: (launch.name, launch.method) for launch in plan.launches for p in launch.pieces}
+        {
+            piece.tensor: (launch.name, launch.method)
+            for launch in plan.launches
+            for piece in launch.pieces
+            if not launch.purpose
+        }
         for plan in (a, b)
     ]
     return [

@@ -1,6 +1,7 @@
 """What is the same for all planners: who they are, their frame, and whole-tensor buckets."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 
 from commsched.errors import CommschedError
@@ -15,6 +16,8 @@ from commsched.units import nbytes
 
 Planner = Callable[[Request], Plan]
 PLANNERS: Registry[Planner] = Registry("planner", "commsched.planner")
+# What a strategy's plan has beside, or instead of, the gradients' launches of a planner.
+FRAMES: Registry[Callable[[Request, Planner], Plan]] = Registry("frame", "commsched.planner")
 DEFAULT = "best"
 
 
@@ -28,12 +31,26 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
         raise CommschedError(f"no planner named {planner!r}; nearest: {near[0]!r}; known: {known}")
     strategy = STRATEGIES[request.strategy]
     nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
-    strategy.settings(nothing)
-    plan = PLANNERS[planner](request)
-    strategy.settings(plan)
+    settings = strategy.settings(nothing)
+    if request.strategy in FRAMES:
+        _check_frame(request)
+        given = {key: settings[key] for key in request.params}
+        plan = FRAMES[request.strategy](replace(request, params=given), PLANNERS[planner])
+    else:
+        plan = PLANNERS[planner](request)
+    strategy.lower(plan, 0, {})
     _check_memory(request, plan)
     guard.check_plan(request, plan)
     return plan_file.frozen(plan)
+
+
+def _check_frame(request: Request) -> None:
+    """Refuse what only strategy 'sync' can keep."""
+    if request.max_error is not None or request.force:
+        flag = "--force" if request.force else "--max-error"
+        raise CommschedError(
+            f"{flag} is for strategy 'sync'; strategy {request.strategy!r} plans without it"
+        )
 
 
 def _check_memory(request: Request, plan: Plan) -> None:

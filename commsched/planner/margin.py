@@ -28,7 +28,11 @@ def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
 
 def advice(plan: Plan) -> str:
     """Say whether to compress, and for which launch the opposite would cost how much."""
-    told = [(launch, launch.reason) for launch in plan.launches if launch.reason is not None]
+    told = [
+        (launch, launch.reason)
+        for launch in plan.launches
+        if launch.reason is not None and not launch.purpose
+    ]
     if not told:
         return ""
     packed = [pair for pair in told if _packs(pair[0].method)]

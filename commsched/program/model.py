@@ -45,8 +45,11 @@ class Op:
     after: tuple[After, ...] = ()
     seconds: float = 0.0  # compute and apply, without jitter
     layer: str = ""  # compute
-    launch: int = -1  # index in the plan, for exchanges and what belongs to them
+    launch: int = -1  # index in the plan, for exchanges and what belongs to them; -1: of all ranks
     phase: int = 0  # of the launch's method
+    team: int = -1  # the one of the launch's teams that takes part; -1: each by itself
+    root: int = -1  # member of each team that has what is broadcast; -1: no broadcast
+    waited: int = -1  # steps since what is merged was sent; -1: it replaces what is there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class Program:
 
     step: int
     roles: tuple[Role, ...]
+    reach: int = 1  # steps back that an operation of this or a later step may depend on
 
     def role_of(self, rank: int) -> Role:
         """The role of a rank."""

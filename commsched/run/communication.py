@@ -14,11 +14,12 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
+from commsched.machine import Group
 from commsched.plan import Plan
 from commsched.program import Kind, Op
 from commsched.run.board import Board, Key, Status
 from commsched.run.clock import now
-from commsched.run.coding import Buckets, communicators
+from commsched.run.coding import EVERYONE, Buckets, channel, communicators
 from commsched.run.pacer import Pacer
 from commsched.run.record import Recorder
 from commsched.run.transfer import Exchange, Waiting, begin
@@ -118,10 +119,10 @@ class Communication(threading.Thread):
             if nothing and not self._board.closed and self._board.failure is None:
                 self._board.sleep(missing, IDLE)
         for stream, step, op in fresh:
-            launch = self._plan.launches[op.launch]
             start = now()
             schedule, held = self._buckets.exchange(step, op)
-            comm = self._comms[launch.stream, launch.group]
+            launch = op.launch
+            comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
             tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
             exchange = begin(schedule, held, comm, tag)
             self._active[stream] = Active(step, op, exchange, start, now())
@@ -176,7 +177,11 @@ class Communication(threading.Thread):
         return found
 
     def _waiting(self, active: Active) -> Callable[[Waiting], str]:
-        ranks = self._plan.group(self._plan.launches[active.op.launch]).ranks
+        group: Group | None = self._plan.machine.everyone
+        if active.op.launch >= 0:
+            launch = self._plan.launches[active.op.launch]
+            group = self._plan.group_of(launch, self._control.rank)
+        ranks = group.ranks if group is not None else ()
 
         def say(wait: Waiting) -> str:
             size = "a message" if wait.nbytes is None else nbytes(wait.nbytes)

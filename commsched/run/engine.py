@@ -35,7 +35,7 @@ class Engine:
         self._rank = comm.rank
         self.communication = Communication(plan, comm, self.board, self.buckets, recorder, timeout)
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
-        self._last: list[tuple[int, str]] = []  # the ends of each launch, newest step
+        self._last: list[tuple[int, str]] = []  # what was submitted and not seen done
         self._threads: list[threading.Thread] = [
             threading.Thread(target=self._code, args=(stream,), name=stream, daemon=True)
             for stream in self._coding
@@ -52,13 +52,14 @@ class Engine:
         ops = program.role_of(self._rank).ops
         with self.board.lock:
             self.watched = {after.name for op in ops for after in op.after}
-            self._last = [(program.step, op.name) for op in ops if op.kind is Kind.DECODE]
+            self._last = [key for key in self._last if not self.board.is_done(*key)]
+            self._last += [(program.step, op.name) for op in ops if op.stream != "compute"]
+            self.board.forget_before(program.step - program.reach)
             queues = {**self._coding, **self.communication.queues}
             for op in ops:
                 if op.stream != "compute":
                     queues[op.stream].append((program.step, op))
             self.board.wake()
-        self.board.forget_before(program.step)
         return [op for op in ops if op.stream == "compute"]
 
     def _code(self, stream: str) -> None:
@@ -66,6 +67,7 @@ class Engine:
         work: dict[Kind, Callable[[int, Op], None]] = {
             Kind.ENCODE: self.buckets.encode,
             Kind.DECODE: self.buckets.decode,
+            Kind.MERGE: self.buckets.merge,
         }
         try:
             while True:

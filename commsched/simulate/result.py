@@ -1,6 +1,5 @@
 """What a simulation found: the timeline, the critical path, and the memory per rank."""
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from commsched.machine import Machine
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.plan import Plan
-from commsched.program import STREAMS, Op, is_exchange_stream
+from commsched.program import STREAMS, After, Op
 from commsched.simulate.makeup import makeups
 from commsched.strategies import Memory
 from commsched.timeline import Timeline
@@ -32,6 +31,7 @@ class Placed(NamedTuple):
     start: Floats
     end: Floats
     sent: Floats
+    last: Ints  # (ranks,) for whom an exchange waits: the rank of its team that comes last
 
 
 class PathPart(NamedTuple):
@@ -93,7 +93,7 @@ class Prediction:
                 "machine": self.plan.machine.name,
                 "strategy": self.plan.strategy,
                 "steps": self.steps,
-                "after": {p.op.name: list(map(list, p.op.after)) for p in self.placed},
+                "after": _inputs(self.placed),
                 "exchanges": {
                     name: [significant(part.latency * 1e6), significant(part.bandwidth * 1e6)]
                     for name, part in made.items()
@@ -101,33 +101,87 @@ class Prediction:
                 **_calibration(self.plan.machine),
             },
         )
-        return waiting_filled(whole)
+        return waiting_filled(whole, self.plan.apart(names))
+
+    @cached_property
+    def starts(self) -> Floats:
+        """When each rank begins to compute in each step: (steps, ranks) s."""
+        found = np.full((self.steps, self.plan.machine.size), np.inf)
+        for p in self.placed:
+            if p.op.stream == "compute":
+                row = found[p.step]
+                row[p.ranks] = np.minimum(row[p.ranks], p.start)
+        return found
+
+    @cached_property
+    def end(self) -> float:
+        """When the last operation of any rank ends, s."""
+        return max(float(p.end.max()) for p in self.placed)
+
+    @cached_property
+    def iterations(self) -> Floats:
+        """From each step's start to the next one's, the longest over the ranks: (steps,) s."""
+        following = np.append(self.starts[1:], np.full((1, self.plan.machine.size), self.end), 0)
+        longest: Floats = (following - self.starts).max(axis=1)
+        return longest
 
     @cached_property
     def critical_path(self) -> list[PathPart]:
         """From the first operation to the last: what must get faster for the run to get faster."""
-        by_lane: dict[tuple[int, str], list[int]] = defaultdict(list)
-        where: dict[tuple[str, int], int] = {}
-        before: list[int] = []
-        for index, p in enumerate(self.placed):
-            lane = by_lane[int(p.ranks[0]), p.op.stream]
-            before.append(lane[-1] if lane else -1)
-            lane.append(index)
-            where[p.op.name, p.step] = index
+        walk = _Walk(self.placed, self.plan.machine.size)
         index = max(range(len(self.placed)), key=lambda i: float(self.placed[i].end.max()))
-        column = int(self.placed[index].end.argmax())
+        rank = int(self.placed[index].ranks[self.placed[index].end.argmax()])
         path: list[PathPart] = []
         while index >= 0:
+            end = float(self.placed[index].end[walk.column[rank]])
+            index, rank = walk.begins(index, rank)
             p = self.placed[index]
-            end = float(p.end[column])
-            if is_exchange_stream(p.op.stream) and p.start.max() < end:
-                column = int(p.start.argmax())  # it begins in earnest with its last rank
-            seconds = end - float(p.start[column])
-            path.append(PathPart(int(p.ranks[column]), p.op.stream, p.op.name, p.step, seconds))
-            inputs = [where[n, p.step - b] for n, b in p.op.after if p.step >= b]
-            candidates = [i for i in (before[index], *inputs) if i >= 0]
-            index = max(candidates, key=lambda i: float(self.placed[i].end[column]), default=-1)
+            seconds = end - float(p.start[walk.column[rank]])
+            path.append(PathPart(rank, p.op.stream, p.op.name, p.step, seconds))
+            index = walk.before(index, rank)
         return path[::-1]
+
+
+class _Walk:
+    """What each placed operation came after."""
+
+    def __init__(self, placed: list[Placed], size: int) -> None:
+        self._placed = placed
+        self._role, self.column = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        self._where: dict[tuple[int, str, int], int] = {}
+        self._previous: list[int] = []
+        lanes: dict[tuple[int, str], int] = {}
+        for index, p in enumerate(placed):
+            role = int(p.ranks[0])
+            if (role, p.op.stream) not in lanes:
+                self._role[p.ranks], self.column[p.ranks] = role, np.arange(len(p.ranks))
+            self._previous.append(lanes.get((role, p.op.stream), -1))
+            lanes[role, p.op.stream] = index
+            self._where[role, p.op.name, p.step] = index
+
+    def begins(self, index: int, rank: int) -> tuple[int, int]:
+        """An exchange begins in earnest with the last rank of its team."""
+        p = self._placed[index]
+        last = int(p.last[self.column[rank]])
+        other = self._where[int(self._role[last]), p.op.name, p.step]
+        starts = float(self._placed[other].start[self.column[last]])
+        return (other, last) if starts < float(p.end[self.column[rank]]) else (index, rank)
+
+    def before(self, index: int, rank: int) -> int:
+        """Of what an operation of a rank came after, what ended last; -1 where it is the first."""
+        p, role = self._placed[index], int(self._role[rank])
+        inputs = [self._where[role, n, p.step - b] for n, b in p.op.after if p.step >= b]
+        found = [i for i in (self._previous[index], *inputs) if i >= 0]
+        column = self.column[rank]
+        return max(found, key=lambda i: float(self._placed[i].end[column]), default=-1)
+
+
+def _inputs(placed: list[Placed]) -> dict[str, list[list[str | int]]]:
+    """What each operation comes after, on any rank and in any step."""
+    found: dict[str, dict[After, None]] = {}
+    for after, name in dict.fromkeys((p.op.after, p.op.name) for p in placed):
+        found.setdefault(name, {}).update(dict.fromkeys(after))
+    return {name: [list(after) for after in inputs] for name, inputs in found.items()}
 
 
 def _calibration(machine: Machine) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Results per rank have one row for each of `ranks_seen(t)`, results per step one 
 the rank's next step begins; the last one lasts until the whole timeline ends.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -138,17 +139,25 @@ def busy(t: Timeline) -> Floats:
     return np.bincount(place, t.end - t.start, size).astype(np.float64).reshape(shape)
 
 
-def waiting_filled(t: Timeline) -> Timeline:
+def waiting_filled(
+    t: Timeline, apart: Mapping[str, npt.NDArray[np.int64]] | None = None
+) -> Timeline:
     """Return the timeline with the `waited` of every communication span filled in.
 
         waited = max(0, min(end, latest start of the same name and step over all ranks) - start)
 
-    An exchange waits until its last rank arrives. Other streams keep what they have.
+    An exchange waits until its last rank arrives. Other streams keep what they have. `apart`: for
+    the names of exchanges of teams by themselves the team of every rank, (ranks,).
     """
     if not len(t):
         return t
     chosen = communicates(t)
-    _, same = np.unique(t.name.astype(np.int64) * 2**31 + t.step, return_inverse=True)
+    key = t.name.astype(np.int64) * 2**31 + t.step
+    if apart:  # an exchange of each team is one by itself
+        _, key = np.unique(key, return_inverse=True)
+        table = np.array([apart.get(name, np.zeros(t.ranks, np.int64)) for name in t.names])
+        key = key * (table.max() + 1) + table[t.name, t.rank]
+    _, same = np.unique(key, return_inverse=True)
     latest = np.full(int(same.max()) + 1, -np.inf)
     np.maximum.at(latest, same[chosen], t.start[chosen])
     waited = np.maximum(np.minimum(t.end, latest[same]) - t.start, 0.0)
