@@ -1,16 +1,18 @@
 """What is the same for all planners: who they are, their frame, and whole-tensor buckets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph
+from commsched.ir import Graph, Layer
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
 from commsched.planner import guard
 from commsched.planner.request import Request
 from commsched.registry import Registry
 from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged
 from commsched.units import nbytes
 
 Planner = Callable[[Request], Plan]
@@ -29,7 +31,12 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
     strategy = STRATEGIES[request.strategy]
     nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
     strategy.settings(nothing)
-    plan = PLANNERS[planner](request)
+    if isinstance(strategy, Staged):
+        from commsched.planner.pipelines import pipelined
+
+        plan = replace(pipelined(request, strategy), planner=planner)
+    else:
+        plan = PLANNERS[planner](request)
     strategy.settings(plan)
     _check_memory(request, plan)
     guard.check_plan(request, plan)
@@ -56,12 +63,19 @@ def buckets(request: Request, limit: float, first: float | None = None) -> list[
     A tensor larger than the limit gets a bucket of its own, and so does a forced one. The first
     bucket may have a smaller limit, so that the exchange begins early (as PyTorch's DDP does).
     """
+    return filled(request.graph.layers, limit, first, request.force)
+
+
+def filled(
+    layers: Sequence[Layer], limit: float, first: float | None, forced: Container[str]
+) -> list[list[Piece]]:
+    """The same for some layers, in forward order."""
     found: list[list[Piece]] = []
     room = 0.0
-    for layer in reversed(request.graph.layers):
+    for layer in reversed(layers):
         for tensor in reversed(layer.tensors):
             size = 4.0 * tensor.numel
-            alone = tensor.name in request.force
+            alone = tensor.name in forced
             if alone or size > room or not found:
                 found.append([])
                 room = first if first is not None and len(found) == 1 else limit

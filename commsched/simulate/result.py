@@ -1,9 +1,8 @@
 """What a simulation found: the timeline, the critical path, and the memory per rank."""
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +11,9 @@ from commsched.machine import Machine
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.plan import Plan
-from commsched.program import STREAMS, Op, is_exchange_stream
-from commsched.simulate.makeup import makeups
+from commsched.program import STREAMS, Kind
+from commsched.simulate.makeup import Makeup, makeups, message_makeup
+from commsched.simulate.path import PathPart, Placed, critical_path
 from commsched.strategies import Memory
 from commsched.timeline import Timeline
 from commsched.timeline.measure import waiting_filled
@@ -21,27 +21,6 @@ from commsched.units import significant
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-
-class Placed(NamedTuple):
-    """One operation of one step, for all ranks of its role."""
-
-    op: Op
-    step: int
-    ranks: Ints
-    start: Floats
-    end: Floats
-    sent: Floats
-
-
-class PathPart(NamedTuple):
-    """A stretch of the critical path: an operation on one rank that ended the wait of the next."""
-
-    rank: int
-    stream: str
-    name: str
-    step: int
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +49,7 @@ class Prediction:
                 [getattr(p, field)[k] for p, k in zip(self.placed, keep, strict=True)]
             )
 
-        made = makeups(self.plan, (p.op for p in self.placed))
+        made = makeups(self.plan, (p.op for p in self.placed)) | self._messages()
         lengths = joined("end") - joined("start")
         coded = [made[p.op.name].coded if p.op.name in made else 0.0 for p in self.placed]
         whole = Timeline(
@@ -93,7 +72,11 @@ class Prediction:
                 "machine": self.plan.machine.name,
                 "strategy": self.plan.strategy,
                 "steps": self.steps,
-                "after": {p.op.name: list(map(list, p.op.after)) for p in self.placed},
+                "after": {
+                    p.op.name: list(map(list, p.op.after))
+                    for p in self.placed
+                    if p.op.kind is not Kind.RECV  # its input is on another rank
+                },
                 "exchanges": {
                     name: [significant(part.latency * 1e6), significant(part.bandwidth * 1e6)]
                     for name, part in made.items()
@@ -103,31 +86,19 @@ class Prediction:
         )
         return waiting_filled(whole)
 
+    def _messages(self) -> dict[str, Makeup]:
+        """The makeup of each message's two ends, by name."""
+        ranks = {p.op.name: int(p.ranks[0]) for p in self.placed if p.op.match}
+        return {
+            p.op.name: message_makeup(self.plan.machine, p.op, ranks[p.op.name], ranks[p.op.match])
+            for p in self.placed
+            if p.op.match
+        }
+
     @cached_property
     def critical_path(self) -> list[PathPart]:
         """From the first operation to the last: what must get faster for the run to get faster."""
-        by_lane: dict[tuple[int, str], list[int]] = defaultdict(list)
-        where: dict[tuple[str, int], int] = {}
-        before: list[int] = []
-        for index, p in enumerate(self.placed):
-            lane = by_lane[int(p.ranks[0]), p.op.stream]
-            before.append(lane[-1] if lane else -1)
-            lane.append(index)
-            where[p.op.name, p.step] = index
-        index = max(range(len(self.placed)), key=lambda i: float(self.placed[i].end.max()))
-        column = int(self.placed[index].end.argmax())
-        path: list[PathPart] = []
-        while index >= 0:
-            p = self.placed[index]
-            end = float(p.end[column])
-            if is_exchange_stream(p.op.stream) and p.start.max() < end:
-                column = int(p.start.argmax())  # it begins in earnest with its last rank
-            seconds = end - float(p.start[column])
-            path.append(PathPart(int(p.ranks[column]), p.op.stream, p.op.name, p.step, seconds))
-            inputs = [where[n, p.step - b] for n, b in p.op.after if p.step >= b]
-            candidates = [i for i in (before[index], *inputs) if i >= 0]
-            index = max(candidates, key=lambda i: float(self.placed[i].end[column]), default=-1)
-        return path[::-1]
+        return critical_path(self.placed)
 
 
 def _calibration(machine: Machine) -> dict[str, Any]:

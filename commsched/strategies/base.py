@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
 from commsched.program import Program
+from commsched.strategies.numbers import Range, settled
 
 
 class Memory(NamedTuple):
@@ -28,7 +28,7 @@ class Strategy(ABC):
 
     name: str
     defaults: Mapping[str, Param]
-    allowed: Mapping[str, tuple[Param, ...]]
+    allowed: Mapping[str, tuple[Param, ...] | Range]
 
     @abstractmethod
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -40,15 +40,4 @@ class Strategy(ABC):
 
     def settings(self, plan: Plan) -> dict[str, Param]:
         """The plan's parameters over the defaults; unknown or impossible ones are refused."""
-        for key, value in plan.params.items():
-            if key not in self.defaults:
-                known = ", ".join(self.defaults)
-                raise CommschedError(
-                    f"strategy {self.name!r} has no parameter {key!r}; known: {known}"
-                )
-            if value not in self.allowed[key]:
-                names = ", ".join(map(str, self.allowed[key]))
-                raise CommschedError(
-                    f"strategy {self.name!r}: {key} cannot be {value!r}; allowed: {names}"
-                )
-        return {**self.defaults, **plan.params}
+        return settled(self.name, plan.params, self.defaults, self.allowed)

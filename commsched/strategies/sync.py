@@ -5,15 +5,11 @@ from functools import lru_cache
 
 from commsched.errors import CommschedError
 from commsched.ir import Layer
-from commsched.methods import Choice, phases_of
 from commsched.plan.model import Param, Plan
 from commsched.program import After, Kind, Op, Program, Role
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Memory, Strategy
-
-# Bytes of optimiser state per parameter, and memory traffic of one update in B per parameter:
-# read gradient, read and write the parameter and each state word.
-OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
+from commsched.strategies.launch import OPTIMIZERS, apply_op, exchange_ops
 
 
 class Sync(Strategy):
@@ -103,41 +99,12 @@ def _compute(plan: Plan, layer: Layer, direction: str) -> Op:
 
 
 def _apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
-    launch = plan.launches[index]
-    numel = sum(stop - start for _, start, stop in launch.pieces)
-    return Op(
-        kind=Kind.APPLY,
-        name=f"{launch.name}/apply",
-        stream="compute",
-        after=(After(_exchange(plan, index)[-1].name, steps_back),),
-        seconds=numel * OPTIMIZERS[optimizer][1] / plan.machine.device.bandwidth,
-        launch=index,
-    )
+    after = After(_exchange(plan, index)[-1].name, steps_back)
+    return apply_op(plan, index, OPTIMIZERS[optimizer][1], after)
 
 
 def _exchange(plan: Plan, index: int) -> list[Op]:
-    """Encode, exchange and decode of every phase of a launch's method."""
-    launch = plan.launches[index]
-    ops: list[Op] = []
-    before = After(f"backward/{launch.after}")
-    for number, phase in enumerate(phases_of(plan, index)):
-        stem = f"{launch.name}/{phase.name}" if phase.name else launch.name
-        parts = [(Kind.ENCODE, "encode"), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
-        if isinstance(phase, Choice):
-            parts.insert(0, (Kind.DECIDE, launch.stream))
-        for kind, stream in parts:
-            ops.append(
-                Op(
-                    kind=kind,
-                    name=f"{stem}/{kind}",
-                    stream=stream,
-                    after=(before,),
-                    launch=index,
-                    phase=number,
-                )
-            )
-            before = After(ops[-1].name)
-    return ops
+    return exchange_ops(plan, index, After(f"backward/{plan.launches[index].after}"))
 
 
 STRATEGIES.add("sync")(Sync())

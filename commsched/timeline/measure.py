@@ -23,6 +23,7 @@ from commsched.timeline.model import Span, Timeline
 
 COMPUTE = "compute"
 CODECS = ("codec", "encode", "decode")
+MESSAGES = ("send", "receive")  # from one rank to one other
 
 
 def is_communication(stream: str) -> bool:
@@ -143,11 +144,12 @@ def waiting_filled(t: Timeline) -> Timeline:
 
         waited = max(0, min(end, latest start of the same name and step over all ranks) - start)
 
-    An exchange waits until its last rank arrives. Other streams keep what they have.
+    An exchange waits until its last rank arrives. Other streams keep what they have; the spans of
+    messages between two ranks begin when there is something to send or to receive.
     """
     if not len(t):
         return t
-    chosen = communicates(t)
+    chosen = communicates(t) & ~np.array([s in MESSAGES for s in t.streams], bool)[t.stream]
     _, same = np.unique(t.name.astype(np.int64) * 2**31 + t.step, return_inverse=True)
     latest = np.full(int(same.max()) + 1, -np.inf)
     np.maximum.at(latest, same[chosen], t.start[chosen])

@@ -1,0 +1,231 @@
+"""The exam of every strategy with stages, and the closed forms of each."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.errors import CommschedError
+from commsched.plan import Plan
+from commsched.plan import file as plan_file
+from commsched.planner import Request, make_plan
+from commsched.program import STREAMS, Kind
+from commsched.simulate import simulate
+from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged, balanced, grid, ranks_of
+from commsched.timeline.measure import iteration_seconds
+from tests.pipes import BACKWARD, FORWARD, free, net, staged
+from tests.plans import graph, machine
+
+PIPELINES = [name for name in STRATEGIES if isinstance(STRATEGIES[name], Staged)]
+FLUSHED = ["gpipe", "1f1b"]
+
+
+def without_launches(made: Plan) -> Plan:
+    """The same pipeline, which neither sums nor updates anything."""
+    bare = (replace(layer, tensors=()) for layer in made.graph.layers)
+    return replace(made, launches=(), graph=replace(made.graph, layers=tuple(bare)))
+
+
+def makespan(made: Plan, steps: int = 1) -> float:
+    return float(simulate(made, steps).timeline().end.max())
+
+
+# --- The exam: every strategy with stages. ---
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 1), (1, 3), (2, 1), (2, 2), (4, 2), (3, 1)])
+def test_a_plan_can_be_written_read_and_done(tmp_path, name, stages, replicas):
+    made = staged(name, stages, replicas, layers=5)
+    path = tmp_path / "plan.json"
+    plan_file.write(path, made)
+    again = plan_file.read(path)
+    assert again.hash == made.hash
+    found = simulate(again, 3)
+    assert found.timeline().end.max() > 0
+    for step in range(3):
+        program = STRATEGIES[name].lower(again, step, {})
+        ranks = sorted(rank for role in program.roles for rank in role.ranks)
+        assert ranks == list(range(stages * replicas))
+        ops = [op for role in program.roles for op in role.ops]
+        assert len({op.name for op in ops}) == len(ops)
+        assert {op.stream for op in ops} <= set(STREAMS)
+        placed = {p.op.name for p in found.placed if p.step == step}
+        assert placed == {op.name for op in ops}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_gradient_is_summed_over_the_replicas_of_its_stage_and_applied(name):
+    made = staged(name, 3, 2, layers=7)
+    for role in STRATEGIES[name].lower(made, 0, {}).roles:
+        mine = [op for op in role.ops if op.launch >= 0]
+        for op in mine:
+            assert made.launches[op.launch].group == role.ranks
+        kinds = [op.kind for op in mine]
+        assert kinds.count(Kind.ENCODE) == kinds.count(Kind.DECODE) == kinds.count(Kind.APPLY)
+    launched = [piece for launch in made.launches for piece in launch.pieces]
+    assert sum(stop - start for _, start, stop in launched) == made.graph.numel
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_stage_of_one_replica_exchanges_nothing(name):
+    made = staged(name, 3)
+    kinds = {op.kind for role in STRATEGIES[name].lower(made, 0, {}).roles for op in role.ops}
+    assert kinds == {Kind.COMPUTE, Kind.SEND, Kind.RECV, Kind.APPLY}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_equal_replicas_take_the_time_of_one(name):
+    one = without_launches(staged(name, 3, on=free(machine(1, 3))))
+    many = without_launches(staged(name, 3, 4, on=free(machine(1, 12))))
+    assert makespan(many, 3) == pytest.approx(makespan(one, 3), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_memory_is_that_of_the_largest_stage(name):
+    memory = STRATEGIES[name].memory(staged(name, 3, 2))
+    assert all(part >= 0 for part in memory)
+    assert memory.total == sum(memory)
+    whole = STRATEGIES[name].memory(staged(name, 1, 6, layers=3))
+    assert memory.parameters == pytest.approx(whole.parameters / 3, rel=0.02)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stages": 4}, "4 stages do not divide 6 ranks; nearest: 3"),
+        ({"stages": 6}, "6 stages cannot be made of the 5 layers of net 'chain'; allowed: 1 to 5"),
+        ({"stages": -1}, "stages cannot be -1; allowed: 0 to 1048576"),
+        ({"stages": "two"}, "stages cannot be 'two'; allowed: 0 to"),
+        ({"stages": 2.5}, "stages cannot be 2.5; allowed: 0 to"),
+        ({"microbatches": 0}, "microbatches cannot be 0; allowed: 1 to 65536"),
+        ({"near": "home"}, "near cannot be 'home'; allowed: stages, replicas"),
+        ({"message_bytes": float("nan")}, "message_bytes cannot be nan; allowed: 0 to"),
+        ({"colour": "red"}, "has no parameter 'colour'; known: stages, microbatches, near"),
+    ],
+    ids=str,
+)
+def test_an_impossible_parameter_is_refused(name, params, message):
+    with pytest.raises(CommschedError, match=message):
+        make_plan(
+            Request(
+                graph=net(5), machine=machine(1, 6), strategy=name, params={"stages": 2} | params
+            )
+        )
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_launch_of_other_ranks_or_of_two_stages_is_refused(name):
+    made = staged(name, 2, 2, layers=4)
+    first, second = made.launches[0], made.launches[-1]
+    wrong = replace(made, launches=(replace(first, group=(0, 1)), *made.launches[1:]))
+    with pytest.raises(CommschedError, match="must exchange among the 2 ranks of stage 0"):
+        STRATEGIES[name].lower(wrong, 0, {})
+    both = replace(made, launches=(replace(first, pieces=(*first.pieces, *second.pieces)),))
+    with pytest.raises(CommschedError, match=r"has tensors of stages \[0, 1\]; allowed is one"):
+        STRATEGIES[name].lower(both, 0, {})
+    late = replace(made, launches=(replace(first, lag=1), *made.launches[1:]))
+    with pytest.raises(CommschedError, match="must exchange gradients in every step and merge"):
+        STRATEGIES[name].lower(late, 0, {})
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_words_of_a_command_line_are_numbers(name):
+    words = make_plan(
+        Request(graph=net(4), machine=machine(1, 4), strategy=name, params={"stages": "2"})
+    )
+    assert words.hash == staged(name, 2, 2, layers=4).hash
+
+
+# --- Cutting a net. ---
+
+
+@given(weights=st.lists(st.integers(0, 20), min_size=1, max_size=9), data=st.data())
+def test_no_other_cut_has_a_smaller_largest_run(weights, data):
+
+    parts = data.draw(st.integers(1, len(weights)))
+    cuts = balanced(weights, parts)
+    assert (cuts[0], cuts[-1], len(cuts)) == (0, len(weights), parts + 1)
+    assert all(a < b for a, b in pairwise(cuts))
+
+    def largest(bounds):
+        return max(sum(weights[a:b]) for a, b in pairwise(bounds))
+
+    best = min(
+        largest([0, *inner, len(weights)])
+        for inner in combinations(range(1, len(weights)), parts - 1)
+    )
+    assert largest(cuts) == best
+
+
+def test_a_stage_sends_the_activations_that_later_layers_read():
+    layers = list(net(4).layers)
+    layers[1] = replace(layers[1], activation=7.0)
+    layers[3] = replace(layers[3], after=("l2", "l0"))  # a shortcut over both cuts
+    made = staged("gpipe", 4, layers=replace(net(4), layers=tuple(layers)))
+    stages = grid(made, made.params)
+    assert [stage.output for stage in stages] == [4000, 4007, 8000, 0]
+    forced = staged("gpipe", 4, message_bytes=123)
+    assert [stage.output for stage in grid(forced, forced.params)] == [123, 123, 123, 0]
+
+
+def test_replicas_or_stages_are_neighbours():
+    assert ranks_of(6, 3, "stages") == [(0, 3), (1, 4), (2, 5)]
+    assert ranks_of(6, 3, "replicas") == [(0, 1), (2, 3), (4, 5)]
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_as_few_stages_as_fit_are_chosen(name):
+    layers = graph([10**6] * 8, FORWARD)
+    need = 16.0 * 2 * 10**6 + 1e4  # two layers per rank: parameter, gradient, momentum, bucket
+
+    def stages(memory):
+        request = Request(graph=layers, machine=machine(1, 8), strategy=name, memory=memory)
+        return make_plan(request).params["stages"]
+
+    assert [stages(m) for m in (1e9, need, need - 2e4)] == [1, 4, 8]
+    with pytest.raises(CommschedError, match="with 8 stages a rank needs 12 MB, and 1 MB are all"):
+        stages(1e6)
+
+
+# --- Closed forms of GPipe and 1F1B. ---
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+@given(stages=st.integers(1, 6), m=st.integers(1, 12))
+def test_equal_stages_take_m_and_k_minus_1_turns(name, stages, m):
+    made = staged(name, stages, on=free(machine(1, stages)), microbatches=m)
+    turns = m + stages - 1
+    found = makespan(without_launches(made))
+    assert found == pytest.approx(turns * (FORWARD + BACKWARD), rel=1e-9)
+    # The bubble of every stage: (t_f + t_b)(1 - 1 / K) with the times of the whole net.
+    bubble = found - m * (FORWARD + BACKWARD)
+    whole = stages * (FORWARD + BACKWARD)
+    assert bubble == pytest.approx(whole * (1 - 1 / stages), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+@given(stages=st.integers(1, 6), m=st.integers(1, 12))
+def test_a_stage_keeps_the_microbatches_that_are_between_forward_and_backward(name, stages, m):
+    made = staged(name, stages, microbatches=m)
+    most = 0
+    for role in STRATEGIES[name].lower(made, 0, {}).roles:
+        turns = [op.name.startswith("forward") for op in role.ops if op.kind is Kind.COMPUTE]
+        most = max(most, int(np.cumsum(np.where(turns, 1, -1)).max()))
+    assert most == (m if name == "gpipe" else min(m, stages))
+    assert STRATEGIES[name].memory(made).activations == most * 4000.0
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+def test_steps_follow_each_other_without_overlap(name):
+    made = staged(name, 3, 2, on=free(machine(1, 6)), microbatches=4)
+    apply = 100 * 20 / 1e11
+    found = iteration_seconds(simulate(made, 4).timeline())
+    least = (4 + 3 - 1) * (FORWARD + BACKWARD) + apply
+    assert (found[:-1] >= least - 1e-12).all()
+    np.testing.assert_allclose(found[:-1], least, rtol=1e-3)  # and packing of 400 B
