@@ -72,6 +72,7 @@ pipes = st.builds(
 )
 
 
+@settings(max_examples=25)
 @given(made=pipes)
 def test_every_message_has_two_ends_that_agree(made):
     roles = roles_of(made)
@@ -85,6 +86,7 @@ def test_every_message_has_two_ends_that_agree(made):
     assert set(tags.values()) <= {1}
 
 
+@settings(max_examples=25)
 @given(made=pipes)
 def test_no_two_spans_of_a_stream_overlap_and_all_ranks_are_there(made):
     timeline = simulate(made, 2).timeline()
@@ -92,6 +94,7 @@ def test_no_two_spans_of_a_stream_overlap_and_all_ranks_are_there(made):
     assert set(timeline.rank.tolist()) == set(range(made.machine.size))
 
 
+@settings(max_examples=25)
 @given(made=pipes)
 def test_nothing_starts_before_its_inputs_and_no_message_comes_before_it_was_sent(made):
     found = simulate(made, 2)
@@ -109,6 +112,7 @@ def test_nothing_starts_before_its_inputs_and_no_message_comes_before_it_was_sen
             assert (p.end >= sent.start + least - 1e-12).all()
 
 
+@settings(max_examples=25)
 @given(made=pipes)
 def test_the_makespan_is_at_least_every_load_and_the_critical_path(made):
     found = simulate(made, 2)
@@ -121,6 +125,7 @@ def test_the_makespan_is_at_least_every_load_and_the_critical_path(made):
     assert all(part.seconds >= 0 for part in path)
 
 
+@settings(max_examples=25)
 @given(made=pipes)
 def test_all_pipelines_at_once_are_each_pipeline_by_itself(made):
     found = simulate(made, 1)

@@ -18,6 +18,11 @@ from commsched.strategies.pipeline import HEAD, Stage, Staged, grid
 from commsched.units import nbytes
 
 
+# Bucket, its group's shape and forced method -> seconds and names of methods, cheapest first.
+Known = dict[tuple[object, ...], list[tuple[float, str]]]
+ALONE = "ring"  # of one replica: nothing travels
+
+
 def pipelined(request: Request, strategy: Staged) -> Plan:
     """Choose the stages, then the cheapest method for each bucket among a stage's replicas."""
     if request.max_error is not None:
@@ -28,8 +33,9 @@ def pipelined(request: Request, strategy: Staged) -> Plan:
     plan = _staged(request, strategy)
     stages = grid(plan, plan.params)
     launches: list[Launch] = []
+    known: Known = {}
     for stage in stages:
-        launches += _launches(request, strategy, plan, stage)
+        launches += _launches(request, strategy, plan, stage, known)
     plan = replace(plan, launches=tuple(launches))
     return replace(plan, iteration=iteration(plan))
 
@@ -72,7 +78,9 @@ def _plan(request: Request, graph: Graph, params: Mapping[str, Param]) -> Plan:
     )
 
 
-def _launches(request: Request, strategy: Staged, plan: Plan, stage: Stage) -> list[Launch]:
+def _launches(
+    request: Request, strategy: Staged, plan: Plan, stage: Stage, known: Known
+) -> list[Launch]:
     """The buckets of a stage: one, unless the user gives a size."""
     node = plan.machine.node_of_rank
     group = Group(ranks=stage.ranks, nodes=tuple(node[rank] for rank in stage.ranks))
@@ -91,24 +99,37 @@ def _launches(request: Request, strategy: Staged, plan: Plan, stage: Stage) -> l
                 group=stage.ranks,
             )
         )
-    return [_with_method(request, strategy, plan, group, launch) for launch in found]
+    return [_with_method(request, strategy, plan, group, launch, known) for launch in found]
 
 
 def _with_method(
-    request: Request, strategy: Staged, plan: Plan, group: Group, launch: Launch
+    request: Request, strategy: Staged, plan: Plan, group: Group, launch: Launch, known: Known
 ) -> Launch:
     """Give a launch its cheapest method, or the one that is forced."""
     spec = BucketSpec.of(launch.pieces, plan.graph.tensors)
     forced = request.force.get(launch.pieces[0].tensor, "")
-    if forced:
-        options = [find_method(forced)]
-    else:
-        wanted = replace(request, lossy=(*request.lossy, *filter(None, [strategy.codec])))
-        options = [m for m in useful(list(wanted.methods(group)), spec) if _carries(m, strategy)]
-    (best, name), *others = cheapest(options, spec, plan.machine, group)
+    # Equal shapes have equal prices, unless a node has a link of its own.
+    shape = group.nodes if plan.machine.overrides else group.members
+    key = spec, shape, forced
+    if key not in known:
+        options = _options(request, strategy, spec, group, forced)
+        known[key] = cheapest(options, spec, plan.machine, group)
+    (best, name), *others = known[key]
     second = others[0] if others else (0.0, "")
     reason = Reason(seconds=best, runner_up=second[1], runner_up_seconds=second[0])
     return replace(launch, method=name, reason=reason)
+
+
+def _options(
+    request: Request, strategy: Staged, spec: BucketSpec, group: Group, forced: str
+) -> list[Method]:
+    """The methods that a bucket may have."""
+    if forced:
+        return [find_method(forced)]
+    if group.size == 1:
+        return [find_method(f"{ALONE}+{strategy.codec or 'dense'}")]
+    wanted = replace(request, lossy=(*request.lossy, *filter(None, [strategy.codec])))
+    return [m for m in useful(list(wanted.methods(group)), spec) if _carries(m, strategy)]
 
 
 def _carries(method: Method, strategy: Staged) -> bool:

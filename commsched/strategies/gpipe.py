@@ -1,12 +1,11 @@
 """Pipelines of microbatches that flush: GPipe, and one forward one backward (1F1B)."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from commsched.ir import Graph
 from commsched.machine import Machine
 from commsched.plan.model import Param, Plan
-from commsched.program import Program, Role
+from commsched.program import Draft, Program
 from commsched.strategies import STRATEGIES, pipeline
 from commsched.strategies.base import Memory, Strategy
 from commsched.strategies.flushed import (
@@ -49,14 +48,13 @@ class Flushed(Strategy):
         return graph, dict(settings)
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
-        return Program(step=step, roles=_roles(plan, self))
+        return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
 
-    def made(self, plan: Plan) -> tuple[Role, ...]:
-        """The roles of every step."""
+    def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         work = Work(OPTIMIZERS[str(settings["optimizer"])][1])
-        return flushed(plan, stages, self._order, m, work).roles
+        return flushed(plan, stages, self._order, m, work)
 
     def memory(self, plan: Plan) -> Memory:
         settings = self.settings(plan)
@@ -66,12 +64,6 @@ class Flushed(Strategy):
             return m if self.name == "gpipe" else min(m, len(stages) - number)
 
         return memory(stages, str(settings["optimizer"]), kept)
-
-
-@lru_cache(maxsize=16)
-def _roles(plan: Plan, strategy: Flushed) -> tuple[Role, ...]:
-    """The same objects every step."""
-    return strategy.made(plan)
 
 
 STRATEGIES.add("gpipe")(Flushed("gpipe", all_forward_first))

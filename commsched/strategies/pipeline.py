@@ -1,7 +1,8 @@
 """A net cut into stages, the ranks of each stage, and the messages between neighbouring stages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.ir import Graph, Layer
 from commsched.machine import Machine
 from commsched.plan.model import Param, Plan
-from commsched.program import After, Draft, Kind, Op
+from commsched.program import After, Draft, Kind, Op, Role
 from commsched.strategies.launch import apply_op, exchange_ops
 from commsched.strategies.numbers import Range
 
@@ -179,6 +180,12 @@ def check(plan: Plan, stages: Sequence[Stage]) -> list[list[int]]:
     for mine in found:
         mine.sort(key=lambda index: plan.launches[index].priority)
     return found
+
+
+@lru_cache(maxsize=16)
+def roles_of(plan: Plan, make: Callable[[Plan], Draft]) -> tuple[Role, ...]:
+    """The roles of every step of a plan: the same objects each time."""
+    return make(plan).roles
 
 
 def name_of(turn: Turn, stage: int) -> str:
