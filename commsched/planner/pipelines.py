@@ -17,7 +17,6 @@ from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import HEAD, Stage, Staged, grid
 from commsched.units import nbytes
 
-
 # Bucket, its group's shape and forced method -> seconds and names of methods, cheapest first.
 Known = dict[tuple[object, ...], list[tuple[float, str]]]
 ALONE = "ring"  # of one replica: nothing travels

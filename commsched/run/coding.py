@@ -143,7 +143,7 @@ def _state(plan: Plan, launch: Launch, rank: int) -> State:
     """What a rank holds of a launch before its first step."""
     group = plan.group(launch)
     member = group.ranks.index(rank) if rank in group.ranks else -1
-    numel = sum(stop - start for _, start, stop in launch.pieces)
+    numel = sum(stop - start for _, start, stop in launch.pieces) if member >= 0 else 0
     buffer = np.zeros(numel, np.float32)  # touched now, not inside the first step
     state = {"gradient": buffer, "rank": member, "ranks": group.size}
     return state | {"seed": plan.seed, "step": 0, "name": launch.name}

@@ -103,9 +103,10 @@ def _header(plan: Plan, comm: MPI.Intracomm, aligned: Clock, start: float) -> di
 
 
 def _names(plan: Plan, rank: int) -> tuple[str, ...]:
-    """The operations of a step, in program order."""
-    program = STRATEGIES[plan.strategy].lower(plan, 1, {})
-    return tuple(op.name for op in program.role_of(rank).ops)
+    """The operations of a step, in program order, this rank's own first."""
+    roles = STRATEGIES[plan.strategy].lower(plan, 1, {}).roles
+    roles = tuple(sorted(roles, key=lambda role: rank not in role.ranks))
+    return tuple(dict.fromkeys(op.name for role in roles for op in role.ops))
 
 
 def _fabric(plan: Plan, comm: MPI.Intracomm) -> dict[str, Any]:

@@ -63,7 +63,11 @@ class Emulated:
         self._plan = plan
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
-        self._gradients = [draw_launch(plan, rank, launch) for launch in plan.launches]
+        self._gradients = {
+            index: draw_launch(plan, rank, launch)
+            for index, launch in enumerate(plan.launches)
+            if rank in (launch.group or (rank,))
+        }
 
     def seconds(self, step: int, nominal: float) -> float:
         if self._jitter[0] != step:
@@ -81,10 +85,10 @@ class Emulated:
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Cut the same gradients into other buckets; `Carrying` has what was kept."""
         whole: dict[str, Array] = {}
-        for launch, values in zip(self._plan.launches, self._gradients, strict=True):
-            put_back(plan, launch, values, whole)
+        for index, values in self._gradients.items():
+            put_back(plan, self._plan.launches[index], values, whole)
         self._plan = plan
-        self._gradients = [_cut(whole, launch) for launch in plan.launches]
+        self._gradients = {i: _cut(whole, launch) for i, launch in enumerate(plan.launches)}
 
 
 class Carrying:

@@ -1,4 +1,4 @@
-"""Training with local losses: every chunk of a net learns by itself while batches stream through."""
+"""Training with local losses: every chunk of a net learns by itself, and batches stream through."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -122,7 +122,8 @@ def _chunks(stages: Sequence[Stage], settings: Mapping[str, Param]) -> list[Sequ
     count, size = int(settings["chunks"]) if chunked else len(stages), len(stages)
     if not 1 <= count <= size:
         raise CommschedError(
-            f"strategy 'local': {count} chunks cannot be made of {size} stages; allowed: 1 to {size}"
+            f"strategy 'local': {count} chunks cannot be made of {size} stages; allowed: 1 to"
+            f" {size}"
         )
     return [stages[size * j // count : size * (j + 1) // count] for j in range(count)]
 
