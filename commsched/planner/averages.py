@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from commsched.errors import CommschedError
 from commsched.ir import Graph
 from commsched.machine import Group
 from commsched.methods import Direct, Method
@@ -41,6 +42,19 @@ def all_reduces(request: Request, group: Group, codec: str) -> Iterator[Method]:
         found = Direct(method.collective, codec)
         if schedule.goal is Goal.ALL_REDUCE and illegal(schedule, found.codec) is None:
             yield found
+
+
+def check(request: Request) -> None:
+    """Refuse what cannot be averaged, and methods that parameters do not travel by."""
+    if not request.graph.tensors:
+        raise CommschedError(
+            f"net {request.graph.name!r} has no tensors for {request.strategy!r} to average"
+        )
+    if request.force:
+        raise CommschedError(
+            f"--force is for gradients among all ranks or a stage's; strategy {request.strategy!r}"
+            " plans without it"
+        )
 
 
 def averages(

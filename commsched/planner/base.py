@@ -1,11 +1,11 @@
 """What is the same for all planners: who they are, their frame, and whole-tensor buckets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph
+from commsched.ir import Graph, Layer
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
 from commsched.planner import guard
@@ -16,7 +16,7 @@ from commsched.units import nbytes
 
 Planner = Callable[[Request], Plan]
 PLANNERS: Registry[Planner] = Registry("planner", "commsched.planner")
-# What a strategy's plan has beside, or instead of, the gradients' launches of a planner.
+# How plans of a strategy are made where not by a planner alone; the planner is there to be asked.
 FRAMES: Registry[Callable[[Request, Planner], Plan]] = Registry("frame", "commsched.planner")
 DEFAULT = "best"
 
@@ -32,25 +32,20 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
     strategy = STRATEGIES[request.strategy]
     nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
     settings = strategy.settings(nothing)
+    request = replace(request, params={key: settings[key] for key in request.params})
     if request.strategy in FRAMES:
-        _check_frame(request)
-        given = {key: settings[key] for key in request.params}
-        plan = FRAMES[request.strategy](replace(request, params=given), PLANNERS[planner])
+        if request.max_error is not None:
+            raise CommschedError(
+                f"--max-error is for strategy 'sync'; strategy {request.strategy!r} plans without"
+                " it"
+            )
+        plan = FRAMES[request.strategy](request, PLANNERS[planner])
     else:
         plan = PLANNERS[planner](request)
     strategy.lower(plan, 0, {})
     _check_memory(request, plan)
     guard.check_plan(request, plan)
     return plan_file.frozen(plan)
-
-
-def _check_frame(request: Request) -> None:
-    """Refuse what only strategy 'sync' can keep."""
-    if request.max_error is not None or request.force:
-        flag = "--force" if request.force else "--max-error"
-        raise CommschedError(
-            f"{flag} is for strategy 'sync'; strategy {request.strategy!r} plans without it"
-        )
 
 
 def _check_memory(request: Request, plan: Plan) -> None:
@@ -73,12 +68,19 @@ def buckets(request: Request, limit: float, first: float | None = None) -> list[
     A tensor larger than the limit gets a bucket of its own, and so does a forced one. The first
     bucket may have a smaller limit, so that the exchange begins early (as PyTorch's DDP does).
     """
+    return filled(request.graph.layers, limit, first, request.force)
+
+
+def filled(
+    layers: Sequence[Layer], limit: float, first: float | None, forced: Container[str]
+) -> list[list[Piece]]:
+    """The same for some layers, in forward order."""
     found: list[list[Piece]] = []
     room = 0.0
-    for layer in reversed(request.graph.layers):
+    for layer in reversed(layers):
         for tensor in reversed(layer.tensors):
             size = 4.0 * tensor.numel
-            alone = tensor.name in request.force
+            alone = tensor.name in forced
             if alone or size > room or not found:
                 found.append([])
                 room = first if first is not None and len(found) == 1 else limit

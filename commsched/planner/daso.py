@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from commsched.cost.price import method_seconds
-from commsched.errors import CommschedError
 from commsched.machine import Group, Machine
 from commsched.machine.model import resized
 from commsched.methods.broadcast import BROADCAST
 from commsched.plan import BucketSpec, Launch, Plan, Reason
-from commsched.planner.averages import averages
+from commsched.planner.averages import averages, check
 from commsched.planner.base import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.strategies import STRATEGIES
@@ -18,8 +17,7 @@ from commsched.strategies import STRATEGIES
 @FRAMES.add("daso")
 def daso(request: Request, planner: Planner) -> Plan:
     """The planner's launches for one node by itself, and three exchanges of all parameters."""
-    if not request.graph.tensors:
-        raise CommschedError(f"net {request.graph.name!r} has no tensors for 'daso' to average")
+    check(request)
     nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
     settings = STRATEGIES["daso"].settings(nothing)
     node = resized(request.machine, nodes=1)

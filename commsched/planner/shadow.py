@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from commsched.errors import CommschedError
 from commsched.plan import Plan
-from commsched.planner.averages import averages
+from commsched.planner.averages import averages, check
 from commsched.planner.base import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.strategies import STRATEGIES
@@ -13,8 +12,7 @@ from commsched.strategies import STRATEGIES
 @FRAMES.add("shadow")
 def shadow(request: Request, planner: Planner) -> Plan:
     """A launch for each chunk; no planner is asked, since no gradient travels."""
-    if not request.graph.tensors:
-        raise CommschedError(f"net {request.graph.name!r} has no tensors for 'shadow' to average")
+    check(request)
     nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
     settings = STRATEGIES["shadow"].settings(nothing)
     launches = [

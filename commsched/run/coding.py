@@ -176,7 +176,7 @@ def _state(plan: Plan, launch: Launch, rank: int) -> State:
     mine = plan.group_of(launch, rank)
     group = plan.group(launch) if mine is None else mine
     member = group.ranks.index(rank) if mine is not None else -1
-    numel = sum(stop - start for _, start, stop in launch.pieces)
+    numel = sum(stop - start for _, start, stop in launch.pieces) if mine is not None else 0
     buffer = np.zeros(numel, np.float32)  # touched now, not inside the first step
     state = {"gradient": buffer, "rank": member, "ranks": group.size}
     return state | {"seed": plan.seed, "step": 0, "name": launch.name}

@@ -20,6 +20,7 @@ from commsched.program import Kind, Op
 from commsched.run.board import Board, Key, Status
 from commsched.run.clock import now
 from commsched.run.coding import EVERYONE, Buckets, channel, communicators
+from commsched.run.messages import Mail, Messages
 from commsched.run.pacer import Pacer
 from commsched.run.record import Recorder
 from commsched.run.transfer import Exchange, Waiting, begin
@@ -53,6 +54,7 @@ class Communication(threading.Thread):
         buckets: Buckets,
         recorder: Recorder,
         timeout: float,
+        mail: Mail,
     ) -> None:
         super().__init__(name="communication", daemon=True)
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
@@ -61,6 +63,7 @@ class Communication(threading.Thread):
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
+        self.messages = Messages(plan, comm, board, recorder, mail)
         self._active: dict[str, Active] = {}
         self._alarmed = False
         self._looked = now()
@@ -82,7 +85,7 @@ class Communication(threading.Thread):
 
     def free(self) -> None:
         """Give the communicators back to MPI; all ranks call it, after the thread has ended."""
-        for comm in (self._control, *self._comms.values()):
+        for comm in (self._control, self.messages.comm, *self._comms.values()):
             if comm != MPI.COMM_NULL:
                 comm.Free()
 
@@ -92,12 +95,12 @@ class Communication(threading.Thread):
             started = self._start()
             if self._board.failure is not None:
                 self._abort(describe(self._board.failure))
-            if self._board.closed and not self._active:
+            if self._board.closed and not self._active and self.messages.idle:
                 self.cpu = time.thread_time()
                 return
             if self._progress() or started:
                 pacer.busy()
-            elif self._active:
+            elif self._active or self.messages.busy:
                 pacer.rest()
             self._look()
 
@@ -115,7 +118,8 @@ class Communication(threading.Thread):
                     missing.update(wanted)
                     if not wanted:
                         fresh.append((stream, *queue.popleft()))
-            nothing = not fresh and not self._active
+            missing.update(self.messages.missing())
+            nothing = not fresh and not self._active and not self.messages.busy
             if nothing and not self._board.closed and self._board.failure is None:
                 self._board.sleep(missing, IDLE)
         for stream, step, op in fresh:
@@ -129,7 +133,7 @@ class Communication(threading.Thread):
         return bool(fresh)
 
     def _progress(self) -> bool:
-        moved = False
+        moved = self.messages.progress()
         for stream, active in list(self._active.items()):
             before = active.exchange.moves
             if active.exchange.progress():
@@ -161,6 +165,7 @@ class Communication(threading.Thread):
             self._say_and_wait(self.describe(self._looked), GRACE + 2.0)
         # Who waits for something on this rank is late only if nothing on this rank gets on.
         since = [active.moved for active in self._active.values()]
+        since += self.messages.leaving_since
         since += [
             max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits
         ]
@@ -168,7 +173,7 @@ class Communication(threading.Thread):
             self._alarm()
 
     def _statuses(self) -> dict[str, Status]:
-        found = dict(self._board.status)
+        found = self._board.status | self.messages.statuses()
         for stream, active in self._active.items():
             what = " and ".join(map(self._waiting(active), active.exchange.waiting()))
             found[stream] = Status(

@@ -14,6 +14,7 @@ from commsched.run.board import Board, Status, Stopped
 from commsched.run.clock import now
 from commsched.run.coding import Buckets
 from commsched.run.communication import Communication
+from commsched.run.messages import Blank, Mail
 from commsched.run.record import Recorder
 from commsched.run.worker import Worker
 from commsched.strategies import STRATEGIES
@@ -25,7 +26,13 @@ class Engine:
     """The streams of one rank. Compute belongs to the caller; the rest runs in threads."""
 
     def __init__(
-        self, plan: Plan, comm: MPI.Intracomm, worker: Worker, recorder: Recorder, timeout: float
+        self,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        worker: Worker,
+        recorder: Recorder,
+        timeout: float,
+        mail: Mail | None = None,
     ) -> None:
         sys.setswitchinterval(SWITCH)
         self.plan = plan
@@ -33,7 +40,9 @@ class Engine:
         self.recorder = recorder
         self.buckets = Buckets(plan, comm.rank, worker)
         self._rank = comm.rank
-        self.communication = Communication(plan, comm, self.board, self.buckets, recorder, timeout)
+        self.communication = Communication(
+            plan, comm, self.board, self.buckets, recorder, timeout, mail or Blank()
+        )
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
         self._last: list[tuple[int, str]] = []  # what was submitted and not seen done
         self._threads: list[threading.Thread] = [
@@ -55,7 +64,8 @@ class Engine:
             self._last = [key for key in self._last if not self.board.is_done(*key)]
             self._last += [(program.step, op.name) for op in ops if op.stream != "compute"]
             self.board.forget_before(program.step - program.reach)
-            queues = {**self._coding, **self.communication.queues}
+            communication = self.communication
+            queues = {**self._coding, **communication.queues, **communication.messages.queues}
             for op in ops:
                 if op.stream != "compute":
                     queues[op.stream].append((program.step, op))

@@ -81,10 +81,11 @@ class Emulated:
         self._plan = plan
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
-        self._gradients = [
-            draw_launch(plan, rank, launch) if launch.payload == "gradient" else np.zeros(0)
-            for launch in plan.launches
-        ]
+        self._gradients = {
+            index: draw_launch(plan, rank, launch)
+            for index, launch in enumerate(plan.launches)
+            if launch.payload == "gradient" and plan.group_of(launch, rank) is not None
+        }
         self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
         if any(launch.payload == "parameter" for launch in plan.launches):
             tensors = plan.graph.tensors.values()
@@ -119,10 +120,10 @@ class Emulated:
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Cut the same gradients into other buckets; `Carrying` has what was kept."""
         whole: dict[str, Array] = {}
-        for launch, values in zip(self._plan.launches, self._gradients, strict=True):
-            put_back(plan, launch, values, whole)
+        for index, values in self._gradients.items():
+            put_back(plan, self._plan.launches[index], values, whole)
         self._plan = plan
-        self._gradients = [_cut(whole, launch) for launch in plan.launches]
+        self._gradients = {i: _cut(whole, launch) for i, launch in enumerate(plan.launches)}
 
 
 class Carrying:

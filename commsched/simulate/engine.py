@@ -15,7 +15,9 @@ from commsched.methods.base import copy_seconds, gather_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
 from commsched.simulate.crowd import Crowd, under_compute
-from commsched.simulate.result import Placed, Prediction
+from commsched.simulate.messages import Clocks, Messages, is_pipeline, moving
+from commsched.simulate.path import Placed
+from commsched.simulate.result import Prediction
 from commsched.simulate.teams import Exchanged, Teams, exchanged, merge_seconds, teams_of
 from commsched.strategies import STRATEGIES
 
@@ -56,6 +58,7 @@ class _Simulation:
         self.crowds: list[Crowd] = []
         self.factor: list[Floats] = []
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
+        self.messages: Messages | None = None  # of pipelines
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
@@ -65,22 +68,57 @@ class _Simulation:
             self.crowds = [Crowd(self.plan.machine, ranks) for ranks in self.ranks]
         machine, seed = self.plan.machine, self.plan.seed
         self.factor = [random.jitter(machine.jitter, seed, step, r) for r in self.ranks]
+        if is_pipeline(program.roles):
+            self._pipelines(step, program.roles)
         for index, role in enumerate(program.roles):
             self._queue(step, index, role)
             self.crowds[index].forget_before(
-                min(lane.free.min() for lane in self.lanes.values() if lane.role == index)
+                min(
+                    (lane.free.min() for lane in self.lanes.values() if lane.role == index),
+                    default=0.0,
+                )
             )
         self._place_all()
 
+    def _lane(self, index: int, stream: str) -> _Lane:
+        if (index, stream) not in self.lanes:
+            free = np.zeros(len(self.ranks[index]))
+            self.lanes[index, stream] = _Lane(index, stream, free=free)
+        return self.lanes[index, stream]
+
     def _queue(self, step: int, index: int, role: Role) -> None:
         for op in role.ops:
-            key = (index, op.stream)
-            if key not in self.lanes:
-                lane = _Lane(index, op.stream, free=np.zeros(len(role.ranks)))
-                self.lanes[key] = lane
-            self.lanes[key].queue.append((step, op))
+            if (index, step, op.name) in self.ends:
+                continue  # it is placed already
+            self._lane(index, op.stream).queue.append((step, op))
             if op.kind in EXCHANGES:
                 self.sharers.setdefault((step, op.name), []).append(index)
+
+    def _pipelines(self, step: int, roles: tuple[Role, ...]) -> None:
+        """Place a step's computations and messages; all that they need of earlier steps is."""
+        if self.messages is None or self.messages.roles is not roles:
+            self.messages = Messages(self.plan.machine, roles)
+        made, streams = self.messages, ("compute", "send", "receive")
+        lanes = [[self._lane(i, stream) for i in range(len(roles))] for stream in streams]
+        clocks = Clocks(*(np.array([lane.free for lane in row]) for row in lanes))
+        earlier = {
+            (key, back): self.ends[key[0], step - back, key[1]]
+            for _, key, back in made.outside
+            if step >= back
+        }
+        own, there = made.place(clocks, np.array(self.factor), earlier)
+        for row, free in zip(lanes, (clocks.compute, clocks.send, clocks.receive), strict=True):
+            for lane, until in zip(row, free, strict=True):
+                lane.free = until
+        for i, role in enumerate(roles):
+            ranks = self.ranks[i]
+            for op in moving(role):
+                at = made.places[i, op.name]
+                found = there if op.kind is Kind.RECV else own
+                sent = np.full(made.columns, float(op.nbytes * (op.kind is Kind.SEND)))
+                start, end = found.start[at], found.end[at]
+                self.ends[i, step, op.name] = end
+                self.placed.append(Placed(op, step, ranks, start, end, sent, ranks))
 
     def _place_all(self) -> None:
         """Place heads of streams whose inputs are placed, until nothing is left."""

@@ -43,6 +43,17 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
     return found
 
 
+def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
+    """The makeup of one end of a message between two ranks; a NIC that is shared is not in it."""
+    inside = machine.node_of_rank[rank] == machine.node_of_rank[peer]
+    link = machine.inside if inside else machine.between
+    latency = float(link.wire(0.0)) + link.overhead
+    bandwidth = float(link.wire(float(op.nbytes))) - float(link.wire(0.0))
+    if op.kind is Kind.RECV:
+        latency += link.latency + link.overhead
+    return Makeup(latency, bandwidth, 0.0)
+
+
 def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:
     """Price an exchange as it is, without coding, and without bytes and coding."""
     everyone = op.launch < 0

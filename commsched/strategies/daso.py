@@ -12,9 +12,10 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.program import After, Kind, Op, Program, Role
 from commsched.schedule import Goal
 from commsched.strategies import STRATEGIES
-from commsched.strategies.base import OPTIMIZERS, Between, Floats, Memory, Options, State, Strategy
+from commsched.strategies.base import Floats, Memory, State, Strategy
 from commsched.strategies.epochs import DECIDE, Epoch, Exchange, Now, epoch_of
-from commsched.strategies.parts import apply, compute, exchange
+from commsched.strategies.numbers import Options, Range
+from commsched.strategies.parts import OPTIMIZERS, apply, compute, exchange, exchanged
 
 MANY = 2**31
 
@@ -64,14 +65,14 @@ class Daso(Strategy):
         "optimizer": "momentum",
     }
     allowed: Mapping[str, Options] = {
-        "gs": Between(0, MANY),
-        "wait": Between(0, MANY),
-        "max_gs": Between(1, MANY),
-        "patience": Between(0, MANY),
-        "batches": Between(1, MANY),
-        "epochs": Between(1, MANY),
-        "warmup": Between(0, MANY),
-        "cooldown": Between(0, MANY),
+        "gs": Range(0, MANY),
+        "wait": Range(0, MANY),
+        "max_gs": Range(1, MANY),
+        "patience": Range(0, MANY),
+        "batches": Range(1, MANY),
+        "epochs": Range(1, MANY),
+        "warmup": Range(0, MANY),
+        "cooldown": Range(0, MANY),
         "bf16": (True, False),
         "optimizer": tuple(OPTIMIZERS),
     }
@@ -195,10 +196,10 @@ def _training(plan: Plan, optimizer: str, before: Part | None) -> list[Op]:
     layers, ready = plan.graph.layers, _merged(plan, before, 1)
     ops = [compute(plan, layer, "forward", () if i else ready) for i, layer in enumerate(layers)]
     ops += [compute(plan, layer, "backward") for layer in reversed(layers)]
-    order = _of(plan, "")
+    order, traffic = _of(plan, ""), OPTIMIZERS[optimizer][1]
     for i in order:
         ops += exchange(plan, i)
-    return ops + [apply(plan, i, optimizer, steps_back=0) for i in order]
+    return ops + [apply(plan, i, traffic, exchanged(plan, i)) for i in order]
 
 
 def _start(plan: Plan, part: Part, updated: str, merged: Iterable[After]) -> list[Op]:

@@ -4,7 +4,10 @@ from commsched.ir import Layer
 from commsched.methods import Choice, phases_of
 from commsched.plan.model import Plan
 from commsched.program import After, Kind, Op
-from commsched.strategies.base import OPTIMIZERS
+
+# Bytes of optimiser state per parameter, and memory traffic of one update in B per parameter:
+# read gradient, read and write the parameter and each state word.
+OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
 
 
 def compute(plan: Plan, layer: Layer, direction: str, after: tuple[After, ...] = ()) -> Op:
@@ -20,25 +23,14 @@ def compute(plan: Plan, layer: Layer, direction: str, after: tuple[After, ...] =
     )
 
 
-def apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
-    """The update of the parameters of a launch whose result is there."""
-    launch = plan.launches[index]
-    numel = sum(stop - start for _, start, stop in launch.pieces)
-    return Op(
-        kind=Kind.APPLY,
-        name=f"{launch.name}/apply",
-        stream="compute",
-        after=(After(exchange(plan, index)[-1].name, steps_back),),
-        seconds=numel * OPTIMIZERS[optimizer][1] / plan.machine.device.bandwidth,
-        launch=index,
-    )
+def exchange(plan: Plan, index: int, before: After | None = None) -> list[Op]:
+    """Encode, exchange and decode of every phase of a launch's method.
 
-
-def exchange(plan: Plan, index: int) -> list[Op]:
-    """Encode, exchange and decode of every phase of a launch's method."""
+    They follow `before`: unless given, the backward pass of the layer that completes the bucket.
+    """
     launch = plan.launches[index]
     ops: list[Op] = []
-    before = After(f"backward/{launch.after}")
+    before = before or After(f"backward/{launch.after}")
     for number, phase in enumerate(phases_of(plan, index)):
         stem = f"{launch.name}/{phase.name}" if phase.name else launch.name
         parts = [(Kind.ENCODE, "encode"), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
@@ -57,3 +49,22 @@ def exchange(plan: Plan, index: int) -> list[Op]:
             )
             before = After(ops[-1].name)
     return ops
+
+
+def exchanged(plan: Plan, index: int, steps_back: int = 0) -> After:
+    """The end of a launch's exchange."""
+    return After(exchange(plan, index)[-1].name, steps_back)
+
+
+def apply(plan: Plan, index: int, traffic: float, after: After) -> Op:
+    """The update of a launch's elements, which moves `traffic` B in memory for each."""
+    launch = plan.launches[index]
+    numel = sum(stop - start for _, start, stop in launch.pieces)
+    return Op(
+        kind=Kind.APPLY,
+        name=f"{launch.name}/apply",
+        stream="compute",
+        after=(after,),
+        seconds=numel * traffic / plan.machine.device.bandwidth,
+        launch=index,
+    )

@@ -11,8 +11,9 @@ from commsched.plan.model import Param, Plan
 from commsched.program import After, Kind, Op, Program, Role
 from commsched.schedule import Goal
 from commsched.strategies import STRATEGIES
-from commsched.strategies.base import OPTIMIZERS, Between, Floats, Memory, Options, State, Strategy
-from commsched.strategies.parts import compute
+from commsched.strategies.base import Floats, Memory, State, Strategy
+from commsched.strategies.numbers import Options, Range
+from commsched.strategies.parts import OPTIMIZERS, compute
 
 MANY = 2**31
 UPDATE = "update"
@@ -46,11 +47,11 @@ class Shadow(Strategy):
     }
     allowed: Mapping[str, Options] = {
         "rule": tuple(KEPT),
-        "every": Between(1, MANY),
-        "lag": Between(0, MANY),
-        "alpha": Between(0.0, 1.0),
-        "rate": Between(0.0, 2.0),
-        "momentum": Between(0.0, 1.0),
+        "every": Range(1, MANY),
+        "lag": Range(0, MANY),
+        "alpha": Range(0.0, 1.0),
+        "rate": Range(0.0, 2.0),
+        "momentum": Range(0.0, 1.0),
         "optimizer": tuple(OPTIMIZERS),
     }
 

@@ -7,8 +7,9 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
 from commsched.program import Op, Program, Role
 from commsched.strategies import STRATEGIES
-from commsched.strategies.base import OPTIMIZERS, Memory, Options, Strategy
-from commsched.strategies.parts import apply, compute, exchange
+from commsched.strategies.base import Memory, Strategy
+from commsched.strategies.numbers import Options
+from commsched.strategies.parts import OPTIMIZERS, apply, compute, exchange, exchanged
 
 
 class Sync(Strategy):
@@ -50,6 +51,7 @@ def _ops(plan: Plan, late: bool, optimizer: str, later_step: bool) -> tuple[Op, 
     """The operations of the first step, or of any later one: the same objects every step."""
     _check(plan)
     ops: list[Op] = []
+    traffic = OPTIMIZERS[optimizer][1]
     waiting = list(range(len(plan.launches)))  # buckets not yet applied in this pass
     home = {t.name: layer.name for layer in plan.graph.layers for t in layer.tensors}
     readers = [{home[piece.tensor] for piece in launch.pieces} for launch in plan.launches]
@@ -57,14 +59,14 @@ def _ops(plan: Plan, late: bool, optimizer: str, later_step: bool) -> tuple[Op, 
         if late and later_step:
             used = [i for i in waiting if layer.name in readers[i]]
             waiting = [i for i in waiting if i not in used]
-            ops += [apply(plan, i, optimizer, steps_back=1) for i in used]
+            ops += [apply(plan, i, traffic, exchanged(plan, i, 1)) for i in used]
         ops.append(compute(plan, layer, "forward"))
     for layer in reversed(plan.graph.layers):
         ops.append(compute(plan, layer, "backward"))
     for i in sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority):
         ops += exchange(plan, i)
     if not late:
-        ops += [apply(plan, i, optimizer, steps_back=0) for i in waiting]
+        ops += [apply(plan, i, traffic, exchanged(plan, i)) for i in waiting]
     return tuple(ops)
 
 

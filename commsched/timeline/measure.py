@@ -24,6 +24,7 @@ from commsched.timeline.model import Span, Timeline
 
 COMPUTE = "compute"
 CODECS = ("codec", "encode", "decode")
+MESSAGES = ("send", "receive")  # from one rank to one other
 
 
 def is_communication(stream: str) -> bool:
@@ -146,12 +147,13 @@ def waiting_filled(
 
         waited = max(0, min(end, latest start of the same name and step over all ranks) - start)
 
-    An exchange waits until its last rank arrives. Other streams keep what they have. `apart`: for
+    An exchange waits until its last rank arrives. Other streams keep what they have; the spans of
+    messages between two ranks begin when there is something to send or to receive. `apart`: for
     the names of exchanges of teams by themselves the team of every rank, (ranks,).
     """
     if not len(t):
         return t
-    chosen = communicates(t)
+    chosen = communicates(t) & ~np.array([s in MESSAGES for s in t.streams], bool)[t.stream]
     key = t.name.astype(np.int64) * 2**31 + t.step
     if apart:  # an exchange of each team is one by itself
         _, key = np.unique(key, return_inverse=True)
