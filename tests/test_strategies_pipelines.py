@@ -1,4 +1,4 @@
-"""The exam of every strategy with stages, and the closed forms of each."""
+"""What strategies with stages have in common, and the closed forms of each."""
 
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
 from commsched.plan import Plan
-from commsched.plan import file as plan_file
 from commsched.planner import Request, make_plan
-from commsched.program import STREAMS, Kind
+from commsched.program import Kind
 from commsched.simulate import simulate
 from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import Staged, balanced, grid, ranks_of
@@ -35,28 +34,7 @@ def makespan(made: Plan, steps: int = 1) -> float:
     return float(simulate(made, steps).timeline().end.max())
 
 
-# --- The exam: every strategy with stages. ---
-
-
-@pytest.mark.parametrize("name", PIPELINES)
-@pytest.mark.parametrize(("stages", "replicas"), [(1, 1), (1, 3), (2, 1), (2, 2), (4, 2), (3, 1)])
-def test_a_plan_can_be_written_read_and_done(tmp_path, name, stages, replicas):
-    made = staged(name, stages, replicas, layers=5)
-    path = tmp_path / "plan.json"
-    plan_file.write(path, made)
-    again = plan_file.read(path)
-    assert again.hash == made.hash
-    found = simulate(again, 3)
-    assert found.timeline().end.max() > 0
-    for step in range(3):
-        program = STRATEGIES[name].lower(again, step, {})
-        ranks = sorted(rank for role in program.roles for rank in role.ranks)
-        assert ranks == list(range(stages * replicas))
-        ops = [op for role in program.roles for op in role.ops]
-        assert len({op.name for op in ops}) == len(ops)
-        assert {op.stream for op in ops} <= set(STREAMS)
-        placed = {p.op.name for p in found.placed if p.step == step}
-        assert placed == {op.name for op in ops}
+# --- What all of them have beyond the exam of every strategy. ---
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -90,8 +68,6 @@ def test_equal_replicas_take_the_time_of_one(name):
 def test_memory_is_that_of_the_largest_stage(name):
     bare = {"head": 0.0} if name == "local" else {}
     memory = STRATEGIES[name].memory(staged(name, 3, 2, **bare))
-    assert all(part >= 0 for part in memory)
-    assert memory.total == sum(memory)
     whole = STRATEGIES[name].memory(staged(name, 1, 6, layers=3))
     assert memory.parameters == pytest.approx(whole.parameters / 3, rel=0.02)
 
@@ -108,7 +84,6 @@ def test_memory_is_that_of_the_largest_stage(name):
         ({"microbatches": 0}, "microbatches cannot be 0; allowed: 1 to 65536"),
         ({"near": "home"}, "near cannot be 'home'; allowed: stages, replicas"),
         ({"message_bytes": float("nan")}, "message_bytes cannot be nan; allowed: 0 to"),
-        ({"colour": "red"}, "has no parameter 'colour'; known: stages, microbatches, near"),
     ],
     ids=str,
 )
