@@ -40,8 +40,9 @@ class Engine:
         self.recorder = recorder
         self.buckets = Buckets(plan, comm.rank, worker)
         self._rank = comm.rank
+        self.mail = mail or Blank()
         self.communication = Communication(
-            plan, comm, self.board, self.buckets, recorder, timeout, mail or Blank()
+            plan, comm, self.board, self.buckets, recorder, timeout, self.mail
         )
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
         self._last: list[tuple[int, str]] = []  # what was submitted and not seen done

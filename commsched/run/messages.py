@@ -18,7 +18,10 @@ from commsched.units import nbytes
 
 
 class Mail(Protocol):
-    """What messages carry."""
+    """What messages carry, and the computations that make and read it."""
+
+    def compute(self, step: int, op: Op) -> None:
+        """Do a COMPUTE or APPLY; its inputs are there."""
 
     def outgoing(self, step: int, op: Op) -> Array:
         """The packet of a SEND, (nbytes,) bytes; it stays as it is until the send is over."""
@@ -32,6 +35,9 @@ class Blank:
 
     def __init__(self) -> None:
         self._zeros = np.zeros(0, np.uint8)
+
+    def compute(self, step: int, op: Op) -> None:
+        """Nothing but time."""
 
     def outgoing(self, step: int, op: Op) -> Array:
         if len(self._zeros) < op.nbytes:

@@ -58,6 +58,7 @@ def _compute(engine: Engine, worker: Worker, step: int, op: Op, ready: float) ->
 def finished(engine: Engine, worker: Worker, step: int, op: Op, ready: float) -> float:
     """Emulate one operation from `ready` on; returns when it ends."""
     board = engine.board
+    engine.mail.compute(step, op)
     end = ready + worker.seconds(step, op.seconds)
     if op.name in engine.watched:
         if end - now() > QUIET:
