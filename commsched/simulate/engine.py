@@ -15,7 +15,8 @@ from commsched.methods.base import copy_seconds, gather_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
 from commsched.simulate.crowd import Crowd, under_compute
-from commsched.simulate.result import Placed, Prediction
+from commsched.simulate.path import Placed
+from commsched.simulate.result import Prediction
 from commsched.simulate.teams import Exchanged, Teams, exchanged, merge_seconds, teams_of
 from commsched.strategies import STRATEGIES
 

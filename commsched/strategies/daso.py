@@ -12,9 +12,11 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.program import After, Kind, Op, Program, Role
 from commsched.schedule import Goal
 from commsched.strategies import STRATEGIES
-from commsched.strategies.base import OPTIMIZERS, Between, Floats, Memory, Options, State, Strategy
+from commsched.strategies.base import Floats, Memory, State, Strategy
 from commsched.strategies.epochs import DECIDE, Epoch, Exchange, Now, epoch_of
-from commsched.strategies.parts import apply, compute, exchange
+from commsched.strategies.launch import OPTIMIZERS, apply_op, exchange_ops
+from commsched.strategies.numbers import Range
+from commsched.strategies.parts import passes
 
 MANY = 2**31
 
@@ -42,9 +44,9 @@ class Daso(Strategy):
     after the other; `wait` batches later each merges the sum with what it has by then,
         x := (2 S x + sum over nodes of x'(t - S)) / (2 S + N),  2 S -> 1 where S = 0,
     S = batches waited, N = nodes, and broadcasts it inside its node. Every `gs` batches in the
-    epochs between; in the first `warmup` and the last `cooldown` epochs every batch, blocking, and
-    so is the last batch of every epoch: there the mean replaces the parameters. gs = 0 blocks
-    always. `max_gs` and `patience` are the controller's, see `Plateau`.
+    epochs between; in the first `warmup` and the last `cooldown` epochs every batch, blocking, coded
+    as `blocking` says. The last batch of an epoch is blocking, too. There the mean replaces the
+    parameters. gs = 0 blocks always. `max_gs` and `patience` are the controller's, see `Plateau`.
     Source: Coquelin et al., "Accelerating neural network training with distributed asynchronous
     and selective optimization (DASO)", arXiv 2104.05588.
     """
@@ -60,19 +62,19 @@ class Daso(Strategy):
         "epochs": 90,
         "warmup": 4,
         "cooldown": 4,
-        "bf16": True,
+        "blocking": "bf16",
         "optimizer": "momentum",
     }
-    allowed: Mapping[str, Options] = {
-        "gs": Between(0, MANY),
-        "wait": Between(0, MANY),
-        "max_gs": Between(1, MANY),
-        "patience": Between(0, MANY),
-        "batches": Between(1, MANY),
-        "epochs": Between(1, MANY),
-        "warmup": Between(0, MANY),
-        "cooldown": Between(0, MANY),
-        "bf16": (True, False),
+    allowed: Mapping[str, tuple[Param, ...] | Range] = {
+        "gs": Range(0, MANY),
+        "wait": Range(0, MANY),
+        "max_gs": Range(1, MANY),
+        "patience": Range(0, MANY),
+        "batches": Range(1, MANY),
+        "epochs": Range(1, MANY),
+        "warmup": Range(0, MANY),
+        "cooldown": Range(0, MANY),
+        "blocking": ("bf16", "dense"),
         "optimizer": tuple(OPTIMIZERS),
     }
 
@@ -192,13 +194,11 @@ def _ops(
 
 def _training(plan: Plan, optimizer: str, before: Part | None) -> list[Op]:
     """Forward and backward, the gradients' average in the node, and the update at the end."""
-    layers, ready = plan.graph.layers, _merged(plan, before, 1)
-    ops = [compute(plan, layer, "forward", () if i else ready) for i, layer in enumerate(layers)]
-    ops += [compute(plan, layer, "backward") for layer in reversed(layers)]
-    order = _of(plan, "")
-    for i in order:
-        ops += exchange(plan, i)
-    return ops + [apply(plan, i, optimizer, steps_back=0) for i in order]
+    ops, updates = passes(plan, _merged(plan, before, 1)), []
+    for i in _of(plan, ""):
+        ops += exchange_ops(plan, i, After(f"backward/{plan.launches[i].after}"))
+        updates.append(apply_op(plan, i, OPTIMIZERS[optimizer][1], After(ops[-1].name)))
+    return ops + updates
 
 
 def _start(plan: Plan, part: Part, updated: str, merged: Iterable[After]) -> list[Op]:
@@ -326,6 +326,11 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
             raise CommschedError(
                 f"{where} exchanges {words.format(*found)}; of purpose {launch.purpose!r} are"
                 f" {words.format(*wanted[launch.purpose])}"
+            )
+        if any(isinstance(phase, Choice) for phase in phases_of(plan, index)):
+            raise CommschedError(
+                f"{where} has method {launch.method!r}, which decides by the data, and nodes would"
+                " decide differently; allowed: methods whose exchanges are fixed"
             )
         if launch.among == "peers":
             phase = phases_of(plan, index)[0]

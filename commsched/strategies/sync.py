@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from commsched.errors import CommschedError
+from commsched.ir import Layer
 from commsched.plan.model import Param, Plan
-from commsched.program import Op, Program, Role
+from commsched.program import After, Kind, Op, Program, Role
 from commsched.strategies import STRATEGIES
-from commsched.strategies.base import OPTIMIZERS, Memory, Options, Strategy
-from commsched.strategies.parts import apply, compute, exchange
+from commsched.strategies.base import Memory, Strategy
+from commsched.strategies.launch import OPTIMIZERS, apply_op, exchange_ops
 
 
 class Sync(Strategy):
@@ -21,7 +22,7 @@ class Sync(Strategy):
 
     name = "sync"
     defaults: Mapping[str, Param] = {"overlap": "forward", "optimizer": "momentum"}
-    allowed: Mapping[str, Options] = {
+    allowed: Mapping[str, tuple[Param, ...]] = {
         "overlap": ("backward", "forward"),
         "optimizer": tuple(OPTIMIZERS),
     }
@@ -57,14 +58,14 @@ def _ops(plan: Plan, late: bool, optimizer: str, later_step: bool) -> tuple[Op, 
         if late and later_step:
             used = [i for i in waiting if layer.name in readers[i]]
             waiting = [i for i in waiting if i not in used]
-            ops += [apply(plan, i, optimizer, steps_back=1) for i in used]
-        ops.append(compute(plan, layer, "forward"))
+            ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
+        ops.append(_compute(plan, layer, "forward"))
     for layer in reversed(plan.graph.layers):
-        ops.append(compute(plan, layer, "backward"))
+        ops.append(_compute(plan, layer, "backward"))
     for i in sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority):
-        ops += exchange(plan, i)
+        ops += _exchange(plan, i)
     if not late:
-        ops += [apply(plan, i, optimizer, steps_back=0) for i in waiting]
+        ops += [_apply(plan, i, optimizer, steps_back=0) for i in waiting]
     return tuple(ops)
 
 
@@ -88,6 +89,26 @@ def _check(plan: Plan) -> None:
             f"launch {launch.name!r} exchanges {what}; strategy 'sync' exchanges gradients among"
             " all ranks in every step"
         )
+
+
+def _compute(plan: Plan, layer: Layer, direction: str) -> Op:
+    forward, backward = plan.graph.seconds(layer, plan.machine.device)
+    return Op(
+        kind=Kind.COMPUTE,
+        name=f"{direction}/{layer.name}",
+        stream="compute",
+        seconds=forward if direction == "forward" else backward,
+        layer=layer.name,
+    )
+
+
+def _apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
+    after = After(_exchange(plan, index)[-1].name, steps_back)
+    return apply_op(plan, index, OPTIMIZERS[optimizer][1], after)
+
+
+def _exchange(plan: Plan, index: int) -> list[Op]:
+    return exchange_ops(plan, index, After(f"backward/{plan.launches[index].after}"))
 
 
 STRATEGIES.add("sync")(Sync())
