@@ -272,8 +272,8 @@ def test_a_tensor_may_be_larger_than_two_chunks(monkeypatch):
 
 
 def test_blocking_exchanges_are_rounded_unless_they_may_not_be():
-    for bf16, codec in ((True, "bf16"), (False, "dense")):
-        blocking = [x for x in made(bf16=bf16).launches if x.purpose == "blocking"]
+    for codec in ("bf16", "dense"):
+        blocking = [x for x in made(blocking=codec).launches if x.purpose == "blocking"]
         assert {launch.method.partition("+")[2] for launch in blocking} == {codec}
 
 
@@ -318,7 +318,7 @@ def test_impossible_parameters_are_refused():
     for params, message in (
         ({"gs": "many"}, "gs cannot be 'many'; allowed: 0 to"),
         ({"gs": -1}, "gs cannot be -1; allowed: 0 to"),
-        ({"bf16": 3}, "bf16 cannot be 3; allowed: True, False"),
+        ({"blocking": 3}, "blocking cannot be 3; allowed: bf16, dense"),
         ({"gs": 2, "wait": 3}, "wait cannot be 3 with gs 2"),
     ):
         with pytest.raises(CommschedError, match=message):
@@ -326,4 +326,12 @@ def test_impossible_parameters_are_refused():
 
 
 def test_parameters_of_a_command_line_are_words():
-    assert made(gs="2", bf16="false").params == {**made(gs=2, bf16=False).params}
+    assert made(gs="2", wait="2").params == made(gs=2, wait=2).params
+
+
+def test_a_file_says_among_whom_in_three_words():
+    data = plan_file.to_data(made())
+    assert {row.get("among", "all") for row in data["launches"]} == {"node", "peers"}
+    data["launches"][0]["among"] = "rack"
+    with pytest.raises(CommschedError, match=r"'rack'.*among.*allowed: 'all', 'node', 'peers'"):
+        plan_file.from_data(data, "plan.json")

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from commsched.cli import reasons
@@ -41,6 +42,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--nodes", type=int, metavar="N", help="nodes, instead of the machine file's")
     p.add_argument(
         "--lanes", type=int, metavar="N", help="ranks per node, instead of the machine file's"
+    )
+    p.add_argument(
+        "--jitter",
+        type=float,
+        metavar="SIGMA",
+        help="spread of compute per rank and step (log-normal), instead of the machine file's",
     )
     p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
     p.add_argument(
@@ -130,6 +137,8 @@ def request(args: argparse.Namespace) -> Request:
     machine = machine_file.load(args.machine)
     if args.nodes is not None or args.lanes is not None:
         machine = resized(machine, args.nodes, args.lanes)
+    if args.jitter is not None:
+        machine = replace(machine, jitter=args.jitter)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
     return Request(
         graph=graph_file.load(args.net).scaled(args.scale, args.stretch),

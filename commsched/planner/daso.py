@@ -1,17 +1,28 @@
 """Plans of strategy `daso`: gradients inside the nodes by any planner, parameters between them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from commsched.cost.price import method_seconds
 from commsched.machine import Group, Machine
 from commsched.machine.model import resized
+from commsched.methods import Choice, Method
 from commsched.methods.broadcast import BROADCAST
 from commsched.plan import BucketSpec, Launch, Plan, Reason
 from commsched.planner.averages import averages, check
 from commsched.planner.base import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.strategies import STRATEGIES
+
+
+class Inside(Request):
+    """Of one node, which must not decide by its data: the others might decide otherwise."""
+
+    def methods(self, group: Group) -> Iterator[Method]:
+        spec = BucketSpec.uniform(group.size)
+        for method in super().methods(group):
+            if not any(isinstance(phase, Choice) for phase in method.phases(spec, group)):
+                yield method
 
 
 @FRAMES.add("daso")
@@ -22,14 +33,15 @@ def daso(request: Request, planner: Planner) -> Plan:
     settings = STRATEGIES["daso"].settings(nothing)
     node = resized(request.machine, nodes=1)
     params = {"overlap": "backward", "optimizer": settings["optimizer"]}
-    inside = planner(replace(request, machine=node, strategy="sync", params=params))
+    alone = {field.name: getattr(request, field.name) for field in fields(request)}
+    inside = planner(Inside(**alone | {"machine": node, "strategy": "sync", "params": params}))
     gradients = tuple(
         replace(launch, among="node", stream="inside", reason=_alone(launch))
         for launch in inside.launches
     )
     group, first = _peers(request.machine), len(gradients)
     every, lag = max(int(settings["gs"]), 1), int(settings["wait"])
-    codec = "bf16" if settings["bf16"] else "dense"
+    codec = str(settings["blocking"])
     blocking = [
         replace(launch, among="peers", purpose="blocking")
         for launch in averages(request, group, codec, "s", first)

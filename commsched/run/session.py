@@ -84,11 +84,9 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
 def _worker(plan: Plan, rank: int, options: Options) -> Worker:
     """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
     STRATEGIES[plan.strategy].lower(plan, 0, {})
-    for flag, wanted in (("--verify", options.verify), ("--replan", options.replan is not None)):
-        if wanted and plan.strategy != "sync":
-            raise CommschedError(
-                f"{flag} is for plans of strategy 'sync', got {plan.strategy!r}; run without it"
-            )
+    if plan.strategy != "sync" and (options.replan is not None or options.verify):
+        option = "--verify" if options.verify else "--replan"
+        raise CommschedError(f"{option} is for strategy 'sync', not for {plan.strategy!r}")
     for launch in plan.launches if options.replan is not None else ():
         if not measurable(find_method(launch.method)):
             raise CommschedError(

@@ -20,7 +20,6 @@ from commsched.timeline.measure import waiting_filled
 from commsched.units import significant
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -61,26 +61,18 @@ def exchanged(
     where one team is by itself, see `price.exchange`: equal teams then take equally long from the
     start of their last member on.
     """
-    count, first = len(teams.ranks), teams.first
+    count = len(teams.ranks)
     if count == 1:
-        if phase is None:
-            played = price.votes(machine, first, start[0], later)
-        else:
-            schedule, payload = phase.schedule, phase.payload
-            played = price.exchange(
-                schedule, payload, machine, first, start[0], later=later, limit=limit, rest=rest[0]
-            )
-        return Exchanged(played.end[np.newaxis], played.sent[np.newaxis])
+        return _alone(machine, phase, teams.first, start, rest, later, limit)
     assert phase is not None, "all ranks vote together"
     schedule, payload = phase.schedule, phase.payload
     most = limit // count
     if schedule.rounds is None or price.moves_up_to(schedule, most) > most:
-        nothing = np.zeros(first.size)
-        one = price.exchange(schedule, payload, machine, first, nothing, later=later, limit=0)
-        return Exchanged(
-            start.max(axis=1, keepdims=True) + one.end, np.broadcast_to(one.sent, start.shape)
-        )
-    both = price.exchange(
+        nothing = np.zeros((1, teams.first.size))
+        one = _alone(machine, phase, teams.first, nothing, nothing, later, 0)
+        end = start.max(axis=1, keepdims=True) + one.end
+        return Exchanged(end, np.broadcast_to(one.sent, start.shape))
+    played = price.exchange(
         side_by_side(schedule, count),
         payload,
         machine,
@@ -90,7 +82,27 @@ def exchanged(
         limit=limit,
         rest=rest.ravel(),
     )
-    return Exchanged(both.end.reshape(start.shape), both.sent.reshape(start.shape))
+    return Exchanged(played.end.reshape(start.shape), played.sent.reshape(start.shape))
+
+
+def _alone(
+    machine: Machine,
+    phase: Phase | None,
+    group: Group,
+    start: Floats,
+    rest: Floats,
+    later: bool,
+    limit: int,
+) -> Exchanged:
+    """Price an exchange of one team. start, rest: (1, members) s."""
+    if phase is None:
+        played = price.votes(machine, group, start[0], later)
+    else:
+        schedule, payload = phase.schedule, phase.payload
+        played = price.exchange(
+            schedule, payload, machine, group, start[0], later=later, limit=limit, rest=rest[0]
+        )
+    return Exchanged(played.end[np.newaxis], played.sent[np.newaxis])
 
 
 @lru_cache(maxsize=64)

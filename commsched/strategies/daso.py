@@ -14,8 +14,9 @@ from commsched.schedule import Goal
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Floats, Memory, State, Strategy
 from commsched.strategies.epochs import DECIDE, Epoch, Exchange, Now, epoch_of
+from commsched.strategies.launch import OPTIMIZERS, apply_op, exchange_ops
 from commsched.strategies.numbers import Options, Range
-from commsched.strategies.parts import OPTIMIZERS, apply, compute, exchange, exchanged
+from commsched.strategies.parts import passes
 
 MANY = 2**31
 
@@ -43,9 +44,10 @@ class Daso(Strategy):
     after the other; `wait` batches later each merges the sum with what it has by then,
         x := (2 S x + sum over nodes of x'(t - S)) / (2 S + N),  2 S -> 1 where S = 0,
     S = batches waited, N = nodes, and broadcasts it inside its node. Every `gs` batches in the
-    epochs between; in the first `warmup` and the last `cooldown` epochs every batch, blocking, and
-    so is the last batch of every epoch: there the mean replaces the parameters. gs = 0 blocks
-    always. `max_gs` and `patience` are the controller's, see `Plateau`.
+    epochs between; in the first `warmup` and the last `cooldown` epochs every batch, blocking,
+    coded as `blocking` says. The last batch of an epoch is blocking, too. There the mean replaces
+    the parameters. gs = 0 blocks always. `max_gs` and `patience` are the controller's, see
+    `Plateau`.
     Source: Coquelin et al., "Accelerating neural network training with distributed asynchronous
     and selective optimization (DASO)", arXiv 2104.05588.
     """
@@ -61,7 +63,7 @@ class Daso(Strategy):
         "epochs": 90,
         "warmup": 4,
         "cooldown": 4,
-        "bf16": True,
+        "blocking": "bf16",
         "optimizer": "momentum",
     }
     allowed: Mapping[str, Options] = {
@@ -73,7 +75,7 @@ class Daso(Strategy):
         "epochs": Range(1, MANY),
         "warmup": Range(0, MANY),
         "cooldown": Range(0, MANY),
-        "bf16": (True, False),
+        "blocking": ("bf16", "dense"),
         "optimizer": tuple(OPTIMIZERS),
     }
 
@@ -193,13 +195,11 @@ def _ops(
 
 def _training(plan: Plan, optimizer: str, before: Part | None) -> list[Op]:
     """Forward and backward, the gradients' average in the node, and the update at the end."""
-    layers, ready = plan.graph.layers, _merged(plan, before, 1)
-    ops = [compute(plan, layer, "forward", () if i else ready) for i, layer in enumerate(layers)]
-    ops += [compute(plan, layer, "backward") for layer in reversed(layers)]
-    order, traffic = _of(plan, ""), OPTIMIZERS[optimizer][1]
-    for i in order:
-        ops += exchange(plan, i)
-    return ops + [apply(plan, i, traffic, exchanged(plan, i)) for i in order]
+    ops, updates = passes(plan, _merged(plan, before, 1)), []
+    for i in _of(plan, ""):
+        ops += exchange_ops(plan, i, After(f"backward/{plan.launches[i].after}"))
+        updates.append(apply_op(plan, i, OPTIMIZERS[optimizer][1], After(ops[-1].name)))
+    return ops + updates
 
 
 def _start(plan: Plan, part: Part, updated: str, merged: Iterable[After]) -> list[Op]:
@@ -327,6 +327,11 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
             raise CommschedError(
                 f"{where} exchanges {words.format(*found)}; of purpose {launch.purpose!r} are"
                 f" {words.format(*wanted[launch.purpose])}"
+            )
+        if any(isinstance(phase, Choice) for phase in phases_of(plan, index)):
+            raise CommschedError(
+                f"{where} has method {launch.method!r}, which decides by the data, and nodes would"
+                " decide differently; allowed: methods whose exchanges are fixed"
             )
         if launch.among == "peers":
             phase = phases_of(plan, index)[0]

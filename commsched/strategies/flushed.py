@@ -6,7 +6,7 @@ from typing import NamedTuple
 from commsched.plan.model import Plan
 from commsched.program import After, Draft
 from commsched.strategies.base import Memory
-from commsched.strategies.parts import OPTIMIZERS
+from commsched.strategies.launch import OPTIMIZERS
 from commsched.strategies.pipeline import Stage, Turn, check, compute, finish, hop, name_of
 
 # Of a stage of a pipeline, given stages, microbatches and its number: what it computes in turn.

@@ -16,8 +16,8 @@ from commsched.strategies.flushed import (
     memory,
     one_forward_one_backward,
 )
+from commsched.strategies.launch import OPTIMIZERS
 from commsched.strategies.numbers import Options
-from commsched.strategies.parts import OPTIMIZERS
 
 
 class Flushed(Strategy):

@@ -11,8 +11,8 @@ from commsched.program import After, Draft, Kind, Op, Program
 from commsched.strategies import STRATEGIES, pipeline
 from commsched.strategies.base import Memory, Strategy
 from commsched.strategies.flushed import Work, draft_stages, memory, one_forward_one_backward
+from commsched.strategies.launch import OPTIMIZERS
 from commsched.strategies.numbers import Options, Range
-from commsched.strategies.parts import OPTIMIZERS
 from commsched.strategies.pipeline import HEAD, Stage, Turn, compute, finish, hop, name_of
 
 

@@ -47,9 +47,7 @@ def settled(
 
 
 def _typed(value: Param, default: Param) -> Param:
-    """A word from a command line as the number, true or false that it spells; else as it is."""
-    if isinstance(default, bool):
-        return {"true": True, "false": False}.get(str(value).lower(), value)
+    """A word from a command line as the number that it spells; anything else as it is."""
     if not isinstance(default, int | float) or isinstance(value, bool):
         return value
     try:

@@ -12,8 +12,8 @@ from commsched.ir import Graph, Layer
 from commsched.machine import Machine
 from commsched.plan.model import Param, Plan
 from commsched.program import After, Draft, Kind, Op, Role
+from commsched.strategies.launch import apply_op, exchange_ops
 from commsched.strategies.numbers import Options, Range
-from commsched.strategies.parts import apply, exchange
 
 MOST = 2**20
 HEAD = "head@s"  # begins the names of auxiliary heads' layers; the stage's number follows
@@ -226,8 +226,8 @@ def finish(
     """Sum a stage's gradients over its replicas after its `last` computation, and apply them."""
     exchanged = {}
     for index in launches:
-        ops = exchange(plan, index, last) if len(stage.ranks) > 1 else []
+        ops = exchange_ops(plan, index, last) if len(stage.ranks) > 1 else []
         draft.add(stage.number, *ops)
         exchanged[index] = After(ops[-1].name) if ops else last
     for index in launches:
-        draft.add(stage.number, apply(plan, index, traffic, exchanged[index]))
+        draft.add(stage.number, apply_op(plan, index, traffic, exchanged[index]))

@@ -12,8 +12,9 @@ from commsched.program import After, Kind, Op, Program, Role
 from commsched.schedule import Goal
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Floats, Memory, State, Strategy
+from commsched.strategies.launch import OPTIMIZERS
 from commsched.strategies.numbers import Options, Range
-from commsched.strategies.parts import OPTIMIZERS, compute
+from commsched.strategies.parts import passes
 
 MANY = 2**31
 UPDATE = "update"
@@ -114,12 +115,10 @@ def _ops(
     plan: Plan, optimizer: str, *, starts: bool, merges: bool, before: bool, lag: int
 ) -> tuple[Op, ...]:
     """The operations of a step. `before`: something was merged at the end of the last step."""
-    layers = plan.graph.layers
     order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
     last = f"{plan.launches[order[-1]].name}/{Kind.MERGE}"
     ready = (After(last, 1),) if before else ()
-    ops = [compute(plan, layer, "forward", () if i else ready) for i, layer in enumerate(layers)]
-    ops += [compute(plan, layer, "backward") for layer in reversed(layers)]
+    ops = passes(plan, ready)
     seconds = plan.graph.numel * OPTIMIZERS[optimizer][1] / plan.machine.device.bandwidth
     ops.append(Op(kind=Kind.APPLY, name=UPDATE, stream="compute", seconds=seconds))
     merging = [_merge(plan, i, lag) for i in order] if merges else []

@@ -5,11 +5,12 @@ from functools import lru_cache
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
-from commsched.program import Op, Program, Role
+from commsched.program import After, Op, Program, Role
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Memory, Strategy
+from commsched.strategies.launch import OPTIMIZERS, apply_op, exchange_ops
 from commsched.strategies.numbers import Options
-from commsched.strategies.parts import OPTIMIZERS, apply, compute, exchange, exchanged
+from commsched.strategies.parts import compute
 
 
 class Sync(Strategy):
@@ -51,7 +52,6 @@ def _ops(plan: Plan, late: bool, optimizer: str, later_step: bool) -> tuple[Op, 
     """The operations of the first step, or of any later one: the same objects every step."""
     _check(plan)
     ops: list[Op] = []
-    traffic = OPTIMIZERS[optimizer][1]
     waiting = list(range(len(plan.launches)))  # buckets not yet applied in this pass
     home = {t.name: layer.name for layer in plan.graph.layers for t in layer.tensors}
     readers = [{home[piece.tensor] for piece in launch.pieces} for launch in plan.launches]
@@ -59,14 +59,14 @@ def _ops(plan: Plan, late: bool, optimizer: str, later_step: bool) -> tuple[Op, 
         if late and later_step:
             used = [i for i in waiting if layer.name in readers[i]]
             waiting = [i for i in waiting if i not in used]
-            ops += [apply(plan, i, traffic, exchanged(plan, i, 1)) for i in used]
+            ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
         ops.append(compute(plan, layer, "forward"))
     for layer in reversed(plan.graph.layers):
         ops.append(compute(plan, layer, "backward"))
     for i in sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority):
-        ops += exchange(plan, i)
+        ops += _exchange(plan, i)
     if not late:
-        ops += [apply(plan, i, traffic, exchanged(plan, i)) for i in waiting]
+        ops += [_apply(plan, i, optimizer, steps_back=0) for i in waiting]
     return tuple(ops)
 
 
@@ -90,6 +90,15 @@ def _check(plan: Plan) -> None:
             f"launch {launch.name!r} exchanges {what}; strategy 'sync' exchanges gradients among"
             " all ranks in every step"
         )
+
+
+def _apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
+    after = After(_exchange(plan, index)[-1].name, steps_back)
+    return apply_op(plan, index, OPTIMIZERS[optimizer][1], after)
+
+
+def _exchange(plan: Plan, index: int) -> list[Op]:
+    return exchange_ops(plan, index, After(f"backward/{plan.launches[index].after}"))
 
 
 STRATEGIES.add("sync")(Sync())

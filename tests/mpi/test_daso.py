@@ -26,7 +26,7 @@ SIZES = [30, 45, 20]
 DASO = {"batches": 6, "epochs": 3, "warmup": 1, "cooldown": 1, "gs": 2, "wait": 1}
 CASES = [
     ("daso", DASO),
-    ("daso", {**DASO, "gs": 0, "wait": 0, "bf16": False}),
+    ("daso", {**DASO, "gs": 0, "wait": 0, "blocking": "dense"}),
     ("daso", {**DASO, "gs": 3, "wait": 3, "epochs": 9}),
     ("daso", {**DASO, "gs": 1, "wait": 0, "epochs": 9}),
     ("shadow", {"every": 3, "lag": 2}),
@@ -231,7 +231,14 @@ class Linear:
 
 
 def test_without_skips_plain_sgd_is_synchronous_averaging(folder):
-    params = {"gs": 0, "wait": 0, "bf16": False, "warmup": 1, "batches": 4, "optimizer": "sgd"}
+    params = {
+        "gs": 0,
+        "wait": 0,
+        "blocking": "dense",
+        "warmup": 1,
+        "batches": 4,
+        "optimizer": "sgd",
+    }
     net = graph([23], seconds=2e-4)
     plan = strategy_plan(net, machine(*SHAPE), "daso", **params)
     session.run(plan, WORLD, folder / "m.json", Options(steps=12, worker=Linear))
@@ -254,5 +261,5 @@ def test_ranks_of_a_node_agree_after_every_merge_and_all_at_an_epochs_end(folder
 
 def test_verify_and_replan_are_for_sync(folder, monkeypatch):
     plan = made("shadow", {"every": 3, "lag": 2}, monkeypatch)
-    with pytest.raises(Exception, match="--verify is for plans of strategy 'sync', got 'shadow'"):
+    with pytest.raises(Exception, match="--verify is for strategy 'sync', not for 'shadow'"):
         session.run(plan, WORLD, folder / "m.json", Options(steps=2, verify=True))
