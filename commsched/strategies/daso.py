@@ -43,11 +43,11 @@ class Daso(Strategy):
     The ranks with the same place in their nodes exchange a copy of their parameters, one place
     after the other; `wait` batches later each merges the sum with what it has by then,
         x := (2 S x + sum over nodes of x'(t - S)) / (2 S + N),  2 S -> 1 where S = 0,
-    S = batches waited, N = nodes, and broadcasts it inside its node. Every `gs` batches in the
-    epochs between; in the first `warmup` and the last `cooldown` epochs every batch, blocking,
-    coded as `blocking` says. The last batch of an epoch is blocking, too. There the mean replaces
-    the parameters. gs = 0 blocks always. `max_gs` and `patience` are the controller's, see
-    `Plateau`.
+    S = batches waited, N = nodes, and broadcasts it inside its node. So it is every `gs` batches in
+    the epochs between; in the first `warmup` and the last `cooldown` epochs every batch is
+    blocking, coded as `blocking` says, and so is the last batch of every epoch, uncoded. There the
+    mean replaces the parameters. gs = 0 blocks always. `max_gs` and `patience` are the
+    controller's, see `Plateau`.
     Source: Coquelin et al., "Accelerating neural network training with distributed asynchronous
     and selective optimization (DASO)", arXiv 2104.05588.
     """
