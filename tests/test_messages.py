@@ -149,12 +149,13 @@ def test_what_arrives_first_goes_first_and_the_most_urgent_of_those_that_wait(or
         queues[chosen >= 3].remove(chosen)
 
 
-def test_a_message_costs_latency_overheads_and_bytes():
-    made = staged("gpipe", 2, on=machine(2, 1), microbatches=1)
+@pytest.mark.parametrize("startup", [0.0, 3e-4])
+def test_a_message_costs_start_up_latency_overheads_and_bytes(startup):
+    made = staged("gpipe", 2, on=replace(machine(2, 1), startup=startup), microbatches=1)
     ends = {p.op.name: p for p in simulate(made, 1).placed}
     sent, got = ends["send/s0-s1/m0"], ends["recv/s0-s1/m0"]
     assert sent.start[0] == ends["forward/s0/m0"].end[0]
-    assert got.end[0] - sent.start[0] == pytest.approx(10e-6 + 2 * 2e-6 + 4000 * 8e-9)
+    assert got.end[0] - sent.start[0] == pytest.approx(startup + 14e-6 + 4000 * 8e-9)
     assert sent.end[0] - sent.start[0] == pytest.approx(2e-6 + 4000 * 8e-9)
     assert (sent.sent, got.sent) == ([4000.0], [0.0])
 

@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plan import Plan
 from commsched.planner import Request, make_plan
 from commsched.program import Kind
+from commsched.run.summary import summary
 from commsched.simulate import simulate
+from commsched.simulate.report import lines, report
 from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import Staged, balanced, grid, ranks_of
 from commsched.strategies.samo import packing_traffic, state_memory
-from commsched.timeline.measure import iteration_seconds
+from commsched.timeline.measure import busy, exposed, idle, iteration_seconds, step_starts
 from tests.pipes import BACKWARD, FORWARD, FREE, free, net, staged
 from tests.plans import graph, machine
 
@@ -199,6 +202,64 @@ def test_a_stage_keeps_the_microbatches_that_are_between_forward_and_backward(na
         most = max(most, int(np.cumsum(np.where(turns, 1, -1)).max()))
     assert most == (m if name == "gpipe" else min(m, stages))
     assert STRATEGIES[name].memory(made).activations == most * 4000.0
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+def test_a_report_has_the_bubble_the_exposed_messages_and_the_memory(name):
+    quiet = report(simulate(without_launches(staged(name, 4, on=free(machine(1, 4)))), 3))
+    assert quiet["bubble_seconds"] == pytest.approx(3 * (FORWARD + BACKWARD), rel=1e-9)
+    assert quiet["exposed_seconds"] == 0.0
+    made = staged(name, 4, 2)
+    found = report(simulate(made, 3))
+    assert found["exposed_seconds"] > 0.0
+    assert found["memory_bytes"]["total"] == STRATEGIES[name].memory(made).total
+    said = lines(found)
+    assert any(line.startswith("bubble per step: ") for line in said)
+    timeline = simulate(made, 3).timeline()
+    assert summary(timeline)["bubble_seconds"] == found["bubble_seconds"]
+    assert "bubble_seconds" not in summary(simulate(staged(name, 1, 2), 3).timeline())
+
+
+@given(stages=st.integers(1, 4), jitter=st.sampled_from([0.0, 0.2]))
+@settings(max_examples=10)
+def test_what_a_rank_does_and_its_idle_time_fill_its_steps(stages, jitter):
+    made = staged("1f1b", stages, 2, on=machine(1, 2 * stages, jitter), microbatches=3)
+    timeline = simulate(made, 3).timeline()
+    empty = idle(timeline)
+    assert (empty >= -1e-12).all()
+    # Nothing but coding runs beside computing and exposed communication.
+    longest = iteration_seconds(timeline)
+    compute = busy(timeline)[:, :, 0]
+    coding = busy(timeline)[:, :, [1, 4]].sum(axis=2)
+    least = compute + exposed(timeline) + empty
+    starts = step_starts(timeline)
+    lengths = np.diff(np.column_stack([starts, np.full(len(starts), timeline.end.max())]), axis=1)
+    assert (lengths <= longest + 1e-12).all()
+    assert (least <= lengths + 1e-12).all()
+    assert (lengths <= least + coding + 1e-12).all()
+
+
+def test_a_plan_goes_through_all_commands(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    params = ["--param", "stages=4", "--param", "microbatches=8", "--param", "message_bytes=1e5"]
+    where = ["--machine", "localhost", "--nodes", "1", "--lanes", "8"]
+    assert main(["plan", "alexnet", *where, "--strategy", "gpipe", *params, "-o", "p.json"]) == 0
+    said = capsys.readouterr().out
+    assert "stages 4, microbatches 8, near stages, message_bytes 100000.0" in said
+    assert "memory per rank: " in said
+    assert main(["show", "p.json"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[:3] for row in rows if row and row[0] in "0123"] == [
+        [str(k), f"{k},", str(k + 4)] for k in range(4)
+    ]
+    assert main(["simulate", "p.json", "-o", "t.json", "--steps", "3"]) == 0
+    assert "bubble per step: " in capsys.readouterr().out
+    assert main(["plot", "t.json", "-o", "t.png"]) == 0
+    assert main(["plot", "t.json", "-o", "t.html"]) == 0
+    assert (tmp_path / "t.png").stat().st_size > 10_000
+    wrong = ["--strategy", "gpipe", "--param", "stages=3", "-o", "q.json"]
+    assert main(["plan", "alexnet", *where, *wrong]) == 2
+    assert "3 stages do not divide 8 ranks; nearest: 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", FLUSHED)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from commsched.cli import reasons
+from commsched.cli import reasons, stages
 from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.ir import file as graph_file
@@ -23,6 +23,7 @@ from commsched.units import nbytes, seconds
 
 EXAMPLE = """example:
   commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
+  commsched plan gpt3-1.3b --machine summit --strategy samo --param microbatches=64 -o plan.json
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
 """
 SEEDS = 2**62  # the largest that a plan file holds
@@ -173,13 +174,13 @@ def plan(args: argparse.Namespace) -> None:
         print(json.dumps(summary(made), indent=1))
         return
     print(headline(made))
-    for line in verdict(wanted):
+    for line in (*verdict(wanted), *stages.lines(made, every=args.explain)):
         print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
         print("\n".join(reasons.notes(made)))
-    elif made.launches:
-        print(advice(made))
+    elif advised := advice(made):
+        print(advised)
     print(f"written to {args.output}")
 
 

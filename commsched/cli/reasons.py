@@ -73,7 +73,7 @@ def notes(plan: Plan) -> list[str]:
     ]
     if not plan.machine.held_out:
         found.append("no intervals: the machine file has no held-out errors of a calibration")
-    return [*found, advice(plan)]
+    return [*found, *filter(None, [advice(plan)])]
 
 
 def quality(plan: Plan) -> str:

@@ -19,6 +19,7 @@ from commsched.units import nbytes
 
 # Bucket, its group's shape and forced method -> seconds and names of methods, cheapest first.
 Known = dict[tuple[object, ...], list[tuple[float, str]]]
+NEAREST, ALIKE = 4, 4.0  # methods that are priced for a bucket of about the size of another
 ALONE = "ring"  # of one replica: nothing travels
 
 
@@ -112,10 +113,16 @@ def _with_method(
     key = spec, shape, forced
     if key not in known:
         options = _options(request, strategy, spec, group, forced)
+        for (other, *rest), found in known.items():
+            assert isinstance(other, BucketSpec)
+            if tuple(rest) == key[1:] and 1 / ALIKE < other.numel / spec.numel < ALIKE:
+                options = [find_method(name) for _, name in found[:NEAREST]]
         known[key] = cheapest(options, spec, plan.machine, group)
     (best, name), *others = known[key]
     second = others[0] if others else (0.0, "")
-    reason = Reason(seconds=best, runner_up=second[1], runner_up_seconds=second[0])
+    # The pipeline has drained: nothing hides the exchange.
+    margin = max(second[0] - best, 0.0)
+    reason = Reason(seconds=best, runner_up=second[1], runner_up_seconds=second[0], margin=margin)
     return replace(launch, method=name, reason=reason)
 
 

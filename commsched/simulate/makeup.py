@@ -50,7 +50,7 @@ def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
     latency = float(link.wire(0.0)) + link.overhead
     bandwidth = float(link.wire(float(op.nbytes))) - float(link.wire(0.0))
     if op.kind is Kind.RECV:
-        latency += link.latency + link.overhead
+        latency += machine.startup + link.latency + link.overhead
     return Makeup(latency, bandwidth, 0.0)
 
 

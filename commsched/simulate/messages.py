@@ -56,8 +56,9 @@ class Messages:
 
     A message costs as in `cost.play`:
         leaves  = max(inputs, send port)
-        arrives = max(leaves + o + L, receive port) + n G + o
-    where ranks of a node that send it together share their NIC.
+        arrives = max(leaves + S + o + L, receive port) + n G + o
+    S [s] = the machine's start-up, after which a thread that was idle has heard of it; ranks of a
+    node that send it together share their NIC.
     """
 
     machine: Machine
@@ -142,7 +143,7 @@ class Messages:
             busy = pattern.busy(np.full(self.columns, float(nbytes)))
             for i, op in self._sends():
                 if (int(self.role[i]), op.peer, op.nbytes) == (source, peer, nbytes):
-                    self.busy[i], self.away[i] = busy, pattern.away
+                    self.busy[i], self.away[i] = busy, pattern.away + self.machine.startup
 
     def _sends(self) -> list[tuple[int, Op]]:
         return [(i, op) for i, op in enumerate(self.ops) if op.kind is Kind.SEND]

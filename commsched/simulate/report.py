@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from commsched.simulate.result import Prediction
-from commsched.timeline.measure import exposed, hidden
+from commsched.timeline.measure import exposed, has_messages, hidden, idle
 from commsched.timeline.spread import Interval, interval
 from commsched.units import nbytes, seconds
 
@@ -37,6 +37,10 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "held_out_errors": sure.residuals,
         "exposed_seconds": float(np.median(exposed(timeline)[:, settled])),
         "hidden_seconds": float(np.median(hidden(timeline)[:, settled])),
+        "bubble_seconds": float(np.median(idle(timeline)[:, settled]))
+        if has_messages(timeline)
+        else None,
+        "strategy": plan.strategy,
         "bytes_per_rank_and_step": sum(float(p.sent.sum()) for p in prediction.placed)
         / (steps * plan.machine.size),
         "critical_path_seconds_per_step": dict(path),
@@ -64,6 +68,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         f" optimizer {nbytes(memory['optimizer'])}, activations"
         f" {nbytes(memory['activations'])}, buckets {nbytes(memory['buckets'])})",
     ]
+    if found["bubble_seconds"] is not None:
+        share = found["bubble_seconds"] / found["iteration_seconds"]
+        text.insert(2, f"bubble per step: {seconds(found['bubble_seconds'])} ({share:.1%})")
     if found["held_out_errors"]:
         sure = Interval(
             low=found["iteration_p10"],
@@ -73,8 +80,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         text.insert(1, f"p10 to p90 of the iteration: {sure}; {sure.basis}")
     text += [f"warning: {sentence}" for sentence in found["warnings"]]
     if not found["fits"]:
-        text.append(
-            "warning: this does not fit the device's memory: every rank of data parallelism holds"
-            " the whole model"
-        )
+        why = "more stages need less on each rank"
+        if found["strategy"] == "sync":
+            why = "every rank of data parallelism holds the whole model"
+        text.append(f"warning: this does not fit the device's memory: {why}")
     return text

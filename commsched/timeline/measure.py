@@ -105,6 +105,23 @@ def hidden(t: Timeline) -> Floats:
     return _within_steps(t, union(spans_of(t, communicates(t)))) - exposed(t)
 
 
+def idle(t: Timeline) -> Floats:
+    """Return (ranks, steps) s within the step in which nothing runs: a pipeline's bubble."""
+    if not len(t):
+        return np.zeros((0, 0))
+    windows, column = _windows(t)
+    shape = (len(ranks_seen(t)), len(steps(t)))
+    place = np.searchsorted(ranks_seen(t), windows.group) * shape[1] + column
+    lengths = np.bincount(place, windows.end - windows.start, shape[0] * shape[1])
+    every = union(spans_of(t, np.ones(len(t), bool)))
+    return lengths.reshape(shape) - _within_steps(t, every)
+
+
+def has_messages(t: Timeline) -> bool:
+    """Tell whether ranks talk to single others, as the stages of a pipeline do."""
+    return bool(np.isin(t.stream, [i for i, s in enumerate(t.streams) if s in MESSAGES]).any())
+
+
 def _within_steps(t: Timeline, found: Intervals) -> Floats:
     """Add up disjoint intervals by rank and by the step of the rank in which they lie."""
     windows, column = _windows(t)
