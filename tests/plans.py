@@ -7,7 +7,8 @@ from commsched.machine import Device, Link, Machine
 from commsched.machine.model import placement
 from commsched.plan import Launch, Plan
 from commsched.plan import file as plan_file
-from commsched.planner.base import buckets, launches
+from commsched.plan.model import Param
+from commsched.planner.base import buckets, launches, make_plan
 from commsched.planner.request import Request
 
 FAST = Link(latency=2e-6, overhead=1e-6, per_byte=1e-9, source="test")
@@ -61,3 +62,9 @@ def plan(
 
     made = launches(request, buckets(request, bucket), choose)
     return plan_file.frozen(replace(made, **changes))  # type: ignore[arg-type]
+
+
+def strategy_plan(net: Graph, on: Machine, strategy: str, **params: Param) -> Plan:
+    """A plan of any strategy with buckets of 100 kB, by the cheapest methods."""
+    request = Request(graph=net, machine=on, strategy=strategy, params=params, bucket=1e5)
+    return make_plan(request, "greedy")

@@ -4,9 +4,10 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from commsched.cli import reasons
+from commsched.cli import reasons, stages
 from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.ir import file as graph_file
@@ -23,6 +24,7 @@ from commsched.units import nbytes, seconds
 
 EXAMPLE = """example:
   commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
+  commsched plan gpt3-1.3b --machine summit --strategy samo --param microbatches=64 -o plan.json
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
 """
 SEEDS = 2**62  # the largest that a plan file holds
@@ -42,6 +44,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--nodes", type=int, metavar="N", help="nodes, instead of the machine file's")
     p.add_argument(
         "--lanes", type=int, metavar="N", help="ranks per node, instead of the machine file's"
+    )
+    p.add_argument(
+        "--jitter",
+        type=float,
+        metavar="SIGMA",
+        help="spread of compute per rank and step (log-normal), instead of the machine file's",
     )
     p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
     p.add_argument(
@@ -145,6 +153,8 @@ def request(args: argparse.Namespace) -> Request:
     machine = machine_file.load(args.machine)
     if args.nodes is not None or args.lanes is not None:
         machine = resized(machine, args.nodes, args.lanes)
+    if args.jitter is not None:
+        machine = replace(machine, jitter=args.jitter)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
     graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
     return Request(
@@ -181,13 +191,13 @@ def plan(args: argparse.Namespace) -> None:
         print(json.dumps({**summary(made), "errors": verdict(wanted)}, indent=1))
         return
     print(headline(made))
-    for line in verdict(wanted):
+    for line in (*verdict(wanted), *stages.lines(made, every=args.explain)):
         print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
         print("\n".join(reasons.notes(made)))
-    elif made.launches:
-        print(advice(made))
+    elif advised := advice(made):
+        print(advised)
     print(f"written to {args.output}")
 
 
@@ -219,6 +229,11 @@ def summary(made: Plan) -> dict[str, object]:
                 "bytes": 4 * sum(p.stop - p.start for p in launch.pieces),
                 "after": launch.after,
                 "method": launch.method,
+                "payload": launch.payload,
+                "among": launch.among,
+                "purpose": launch.purpose,
+                "every": launch.every,
+                "lag": launch.lag,
                 "seconds": launch.reason.seconds if launch.reason else None,
                 "runner_up": launch.reason.runner_up if launch.reason else None,
                 "runner_up_seconds": launch.reason.runner_up_seconds if launch.reason else None,

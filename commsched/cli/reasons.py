@@ -33,7 +33,7 @@ def _row(plan: Plan, launch: Launch) -> tuple[str, ...]:
         str(len(launch.pieces)),
         nbytes(4.0 * numel),
         launch.after,
-        launch.method,
+        method(launch),
         f"{why.seconds * 1e3:.3f}" if why else "-",
     )
     if why is None or not why.runner_up:
@@ -51,6 +51,18 @@ def _row(plan: Plan, launch: Launch) -> tuple[str, ...]:
     )
 
 
+def method(launch: Launch) -> str:
+    """The method, and who exchanges how often, where that is not all ranks in every step."""
+    text = launch.method
+    if launch.among != "all":
+        text += f" among {'ranks of a node' if launch.among == 'node' else launch.among}"
+    if launch.purpose:
+        text += f", {launch.purpose}"
+    if launch.every != 1:
+        text += f", every {launch.every} steps"
+    return text + (f", merged {launch.lag} later" if launch.lag else "")
+
+
 def notes(plan: Plan) -> list[str]:
     """What the table means, and whether to compress."""
     if not plan.launches:
@@ -61,7 +73,7 @@ def notes(plan: Plan) -> list[str]:
     ]
     if not plan.machine.held_out:
         found.append("no intervals: the machine file has no held-out errors of a calibration")
-    return [*found, advice(plan)]
+    return [*found, *filter(None, [advice(plan)])]
 
 
 def quality(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from commsched import files, shipped, timeline
-from commsched.cli import reasons
+from commsched.cli import reasons, stages
 from commsched.cli.plan import headline, summary
 from commsched.cli.table import table
 from commsched.errors import CommschedError
@@ -106,7 +106,7 @@ def words(thing: Thing) -> str:
         return _machine(thing)
     if isinstance(thing, Plan):
         shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
-        return "\n".join([headline(thing), shown, *reasons.notes(thing)])
+        return "\n".join([headline(thing), *stages.lines(thing), shown, *reasons.notes(thing)])
     head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
     return "\n".join([head, *timeline_lines(timeline_summary(thing)), *thing.warnings])
 
@@ -187,7 +187,12 @@ def _link(where: str, link: Link) -> str:
 def differences(a: Plan, b: Plan) -> list[dict[str, str]]:
     """Tensors that travel in another bucket or by another method."""
     homes = [
-        {p.tensor: (launch.name, launch.method) for launch in plan.launches for p in launch.pieces}
+        {
+            piece.tensor: (launch.name, launch.method)
+            for launch in plan.launches
+            for piece in launch.pieces
+            if not launch.purpose
+        }
         for plan in (a, b)
     ]
     return [

@@ -4,7 +4,14 @@ from commsched.methods.base import Choice, Ends, Method, Phase
 from commsched.methods.direct import Direct, illegal
 from commsched.methods.held import Held, hold
 from commsched.methods.payload import Payload
-from commsched.methods.table import METHODS, find_method, legal_methods, lossy_name, phases_of
+from commsched.methods.table import (
+    METHODS,
+    find_method,
+    legal_methods,
+    lossy_name,
+    phase_of,
+    phases_of,
+)
 
 __all__ = [
     "METHODS",
@@ -20,5 +27,6 @@ __all__ = [
     "illegal",
     "legal_methods",
     "lossy_name",
+    "phase_of",
     "phases_of",
 ]

@@ -173,7 +173,7 @@ def hold(phase: Phase, state: State) -> Held:
     taken = phase.take(state)
     if phase.pieces is not None:
         return Streamed(phase.pieces, state)
-    if schedule.goal is Goal.ALL_REDUCE:
+    if schedule.goal in (Goal.ALL_REDUCE, Goal.BROADCAST):
         return Reduced(taken, payload, state, None)
     brings, takes = (phase.ends or partial(ends, schedule))(rank)
     if schedule.goal is Goal.REDUCE_SCATTER:

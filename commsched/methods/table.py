@@ -8,8 +8,10 @@ from commsched.collectives import COLLECTIVES
 from commsched.errors import CommschedError
 from commsched.machine import Group
 from commsched.methods.base import Choice, Method, Phase
+from commsched.methods.broadcast import BROADCAST
 from commsched.methods.direct import Direct, illegal, route
 from commsched.plan import Plan
+from commsched.program import Op
 from commsched.registry import Registry
 
 METHODS: Registry[Method] = Registry("method", "commsched.methods")
@@ -17,6 +19,8 @@ METHODS: Registry[Method] = Registry("method", "commsched.methods")
 
 def find_method(name: str) -> Method:
     """Return the method called `name`; a pair is written `ring+dense`."""
+    if name == BROADCAST.name:
+        return BROADCAST
     collective, plus, codec = name.partition("+")
     if plus:
         COLLECTIVES[collective]
@@ -63,3 +67,16 @@ def phases_of(plan: Plan, index: int) -> tuple[Phase | Choice, ...]:
     """The phases of a plan's launch; the same objects for the same plan."""
     launch = plan.launches[index]
     return find_method(launch.method).phases(plan.spec(launch), plan.group(launch))
+
+
+def phase_of(plan: Plan, op: Op) -> Phase | Choice:
+    """The phase of an operation of a launch; the same object for the same plan."""
+    if op.root >= 0:
+        return _broadcast(plan, op.launch, op.root)
+    return phases_of(plan, op.launch)[op.phase]
+
+
+@lru_cache(maxsize=1024)
+def _broadcast(plan: Plan, index: int, root: int) -> Phase:
+    launch = plan.launches[index]
+    return BROADCAST.phase(plan.spec(launch), plan.group(launch), root)

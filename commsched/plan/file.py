@@ -16,6 +16,7 @@ from commsched.plan.model import Launch, Param, Plan, Reason
 from commsched.units import significant
 
 FORMAT = "commsched-plan/1"
+USUAL = {"among": "all", "purpose": ""}  # left out of a launch: older plans keep their hash
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -41,6 +42,8 @@ class LaunchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     group: list[Count] = []
     every: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
     lag: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    among: Literal["all", "node", "peers"] = "all"
+    purpose: Literal["", "blocking", "cycling", "spread", "average"] = ""
     reason: ReasonFile | None = None
 
 
@@ -100,6 +103,8 @@ def _launch_data(launch: Launch) -> dict[str, Any]:
         group=list(launch.group),
         every=launch.every,
         lag=launch.lag,
+        among=launch.among,  # type: ignore[arg-type]
+        purpose=launch.purpose,  # type: ignore[arg-type]
         reason=None
         if reason is None
         else ReasonFile(
@@ -112,6 +117,9 @@ def _launch_data(launch: Launch) -> dict[str, Any]:
         ),
     )
     data: dict[str, Any] = msgspec.to_builtins(file)
+    for key, usual in USUAL.items():
+        if data[key] == usual:
+            del data[key]
     return data
 
 
@@ -158,6 +166,8 @@ def _launch(file: LaunchFile) -> Launch:
         group=tuple(file.group),
         every=file.every,
         lag=file.lag,
+        among=file.among,
+        purpose=file.purpose,
         reason=None
         if reason is None
         else Reason(

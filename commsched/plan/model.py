@@ -1,6 +1,6 @@
 """A plan: the strategy, the launches with their reasons, and the net and machine they are for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from commsched.errors import CommschedError
 from commsched.ir import Graph, Tensor
 from commsched.machine import Group, Machine
-from commsched.plan.bucket import BucketSpec, Piece
+from commsched.plan.bucket import BucketSpec, Ints, Piece
 
 Param = str | int | float | bool
 
@@ -41,6 +41,8 @@ class Launch:
     payload: str = "gradient"
     priority: int = 0  # lower goes first among launches that are ready together
     group: tuple[int, ...] = ()  # ranks; empty: all
+    among: str = "all"  # who exchange together, see `Plan.teams`: "all", "node" or "peers"
+    purpose: str = ""  # which of a strategy's exchanges it is part of; "": of the gradients
     every: int = 1  # steps
     lag: int = 0  # steps until the result is merged
     reason: Reason | None = None
@@ -64,25 +66,54 @@ class Plan:
     hash: str = ""  # SHA-256 of the plan's file content without this key
 
     def group(self, launch: Launch) -> Group:
-        """The ranks that take part in a launch."""
-        if not launch.group:
+        """The ranks that take part in a launch; of several teams the first, which is like all."""
+        if launch.among == "all" and not launch.group:
             return self.machine.everyone
-        nodes = tuple(self.machine.node_of_rank[r] for r in launch.group)
-        return Group(ranks=launch.group, nodes=nodes)
+        return self.team(self.teams(launch)[0])
+
+    def group_of(self, launch: Launch, rank: int) -> Group | None:
+        """The team of a rank in a launch; None where it has no part."""
+        teams = self.teams(launch)
+        rows = np.flatnonzero((teams == rank).any(axis=1))
+        return self.team(teams[rows[0]]) if len(rows) else None
+
+    def team(self, ranks: Ints) -> Group:
+        """Some ranks of the machine, in their order."""
+        nodes = tuple(self.machine.node_of_rank[r] for r in ranks)
+        return Group(ranks=tuple(map(int, ranks)), nodes=nodes)
+
+    def teams(self, launch: Launch) -> Ints:
+        """The ranks of each team that exchanges apart from the others: (teams, members).
+
+        "node": the ranks of each node. "peers": those with the same place in every node. A launch
+        among peers is for one team at a time, as the strategy says; every rank is in one team.
+        """
+        if launch.among == "all":
+            return np.array([launch.group or self.machine.everyone.ranks], np.int64)
+        everyone = self.machine.everyone
+        lanes = everyone.lanes  # raises where nodes have different numbers of ranks
+        members = np.array(everyone.members, np.int64).reshape(-1, lanes)
+        return members if launch.among == "node" else members.T
+
+    def apart(self, names: Iterable[str]) -> dict[str, Ints]:
+        """Of operations' names those of launches among nodes, with every rank's team: (ranks,)."""
+        teams = {launch.name for launch in self.launches if launch.among == "node"}
+        node = np.array(self.machine.node_of_rank, np.int64)
+        return {name: node for name in names if name.partition("/")[0] in teams}
 
     def spec(self, launch: Launch) -> BucketSpec:
         """The expected content of a launch's bucket."""
         return BucketSpec.of(launch.pieces, self.graph.tensors)
 
     def check(self) -> None:
-        """Refuse a plan that loses, repeats or misplaces a gradient."""
+        """Refuse a plan that loses, repeats or misplaces a gradient, or a parameter."""
         names = [launch.name for launch in self.launches]
         if len(set(names)) != len(names):
             twice = next(n for n in names if names.count(n) > 1)
             raise CommschedError(f"two launches are named {twice!r}")
         position = {layer.name: i for i, layer in enumerate(self.graph.layers)}
         home = {t.name: layer.name for layer in self.graph.layers for t in layer.tensors}
-        covered: dict[str, list[tuple[int, int]]] = {t: [] for t in home}
+        covered: dict[str, dict[str, list[tuple[int, int]]]] = {}
         for launch in self.launches:
             where = f"launch {launch.name!r}"
             if launch.after not in position:
@@ -91,6 +122,9 @@ class Plan:
                 raise CommschedError(
                     f"{where}: a rank of the group is outside 0..{self.machine.size - 1}"
                 )
+            if launch.among != "all":
+                self._check_teams(launch, where)
+            runs = covered.setdefault(launch.purpose, {t: [] for t in home})
             for piece in launch.pieces:
                 if piece.tensor not in home:
                     raise CommschedError(f"{where}: no tensor named {piece.tensor!r} in the net")
@@ -99,9 +133,20 @@ class Plan:
                         f"{where}: tensor {piece.tensor!r} is ready only after layer"
                         f" {home[piece.tensor]!r}, which comes later than {launch.after!r}"
                     )
-                covered[piece.tensor].append((piece.start, piece.stop))
-        for name, runs in covered.items():
-            _check_cover(self.graph.tensors[name], runs)
+                runs[piece.tensor].append((piece.start, piece.stop))
+        if not self.launches:
+            covered[""] = {t: [] for t in home}
+        for purpose in covered.values():
+            for name, found in purpose.items():
+                _check_cover(self.graph.tensors[name], found)
+
+    def _check_teams(self, launch: Launch, where: str) -> None:
+        if launch.group:
+            raise CommschedError(f"{where}: give ranks in 'group', or 'among', not both")
+        try:
+            self.teams(launch)
+        except CommschedError as error:
+            raise CommschedError(f"{where}: among {launch.among!r}: {error}") from None
 
 
 def _check_cover(tensor: Tensor, runs: list[tuple[int, int]]) -> None:

@@ -1,9 +1,10 @@
 """What is the same for all planners: who they are, their frame, and whole-tensor buckets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph
+from commsched.ir import Graph, Layer
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
 from commsched.planner import guard, wishes
@@ -14,6 +15,8 @@ from commsched.units import nbytes
 
 Planner = Callable[[Request], Plan]
 PLANNERS: Registry[Planner] = Registry("planner", "commsched.planner")
+# How plans of a strategy are made where not by a planner alone; the planner is there to be asked.
+FRAMES: Registry[Callable[[Request, Planner], Plan]] = Registry("frame", "commsched.planner")
 DEFAULT = "best"
 
 
@@ -26,9 +29,18 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
         raise CommschedError(f"no planner named {planner!r}{near}; known: {known}")
     strategy = STRATEGIES[request.strategy]
     nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
-    strategy.settings(nothing)
-    plan = PLANNERS[planner](request)
-    strategy.settings(plan)
+    settings = strategy.settings(nothing)
+    request = replace(request, params={key: settings[key] for key in request.params})
+    if request.strategy in FRAMES:
+        if request.max_error is not None:
+            raise CommschedError(
+                f"--max-error is for strategy 'sync'; strategy {request.strategy!r} plans without"
+                " it"
+            )
+        plan = FRAMES[request.strategy](request, PLANNERS[planner])
+    else:
+        plan = PLANNERS[planner](request)
+    strategy.lower(plan, 0, {})
     _check_memory(request, plan)
     guard.check_plan(request, plan)
     return plan_file.frozen(plan)
@@ -54,12 +66,19 @@ def buckets(request: Request, limit: float, first: float | None = None) -> list[
     A tensor larger than the limit gets a bucket of its own, and so does a forced one. The first
     bucket may have a smaller limit, so that the exchange begins early (as PyTorch's DDP does).
     """
+    return filled(request.graph.layers, limit, first, request.force)
+
+
+def filled(
+    layers: Sequence[Layer], limit: float, first: float | None, forced: Container[str]
+) -> list[list[Piece]]:
+    """The same for some layers, in forward order."""
     found: list[list[Piece]] = []
     room = 0.0
-    for layer in reversed(request.graph.layers):
+    for layer in reversed(layers):
         for tensor in reversed(layer.tensors):
             size = 4.0 * tensor.numel
-            alone = tensor.name in request.force
+            alone = tensor.name in forced
             if alone or size > room or not found:
                 found.append([])
                 room = first if first is not None and len(found) == 1 else limit

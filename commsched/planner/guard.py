@@ -151,7 +151,7 @@ def check_plan(request: Request, plan: Plan) -> None:
     for launch in plan.launches:
         method = find_method(launch.method)
         for piece in launch.pieces:
-            if not guard.tensor(method, request.graph.tensors[piece.tensor]):
+            if not guard.tensor(method, plan.graph.tensors[piece.tensor]):
                 raise CommschedError(
                     f"planner {plan.planner!r} gives tensor {piece.tensor!r} method"
                     f" {launch.method!r}, which --max-error {request.max_error:g} does not allow;"

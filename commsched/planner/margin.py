@@ -3,6 +3,8 @@
 import numpy as np
 
 from commsched.plan import Plan, Reason
+from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged
 
 LOW, HIGH = 0.1, 0.9
 NOTHING = 1e-4  # share of the iteration that is not worth a word
@@ -28,7 +30,13 @@ def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
 
 def advice(plan: Plan) -> str:
     """Say whether to compress, and for which launch the opposite would cost how much."""
-    told = [(launch, launch.reason) for launch in plan.launches if launch.reason is not None]
+    if isinstance(STRATEGIES[plan.strategy], Staged):
+        return ""  # what is exchanged follows from the strategy
+    told = [
+        (launch, launch.reason)
+        for launch in plan.launches
+        if launch.reason is not None and not launch.purpose
+    ]
     if not told:
         return ""
     packed = [pair for pair in told if _packs(pair[0].method)]

@@ -14,9 +14,5 @@ def iteration(plan: Plan, known: Known | None = None) -> float:
     Without jitter all steps but the first are alike; with jitter it is the median of eight.
     """
     steps = 3 if plan.machine.jitter == 0.0 else 10
-    starts = np.full((steps, plan.machine.size), np.inf)
-    for placed in simulate(plan, steps=steps, known=known).placed:
-        if placed.op.stream == "compute":
-            row = starts[placed.step]
-            row[placed.ranks] = np.minimum(row[placed.ranks], placed.start)
+    starts = simulate(plan, steps=steps, known=known).starts
     return float(np.median(np.diff(starts[1:], axis=0).max(axis=1)))

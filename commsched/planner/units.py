@@ -11,7 +11,7 @@ from commsched.methods.error import is_small
 from commsched.plan import BucketSpec, Piece
 from commsched.planner.request import Request
 from commsched.strategies import STRATEGIES
-from commsched.strategies.sync import OPTIMIZERS
+from commsched.strategies.launch import OPTIMIZERS
 
 PARTS = 32  # a larger share of the net than one of so many is split
 MOST_PARTS = 16  # of one tensor

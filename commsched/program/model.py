@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 # Coding has a stream for each direction: with one, the fifo would make the next bucket's encode
 # wait for this bucket's decode, which waits for its exchange.
-STREAMS = ("compute", "encode", "inside", "between", "decode")
+STREAMS = ("compute", "encode", "inside", "between", "decode", "send", "receive")
 
 
 def is_exchange_stream(stream: str) -> bool:
@@ -22,8 +22,8 @@ class Kind(StrEnum):
     EXCHANGE = "exchange"  # the phase's schedule
     DECODE = "decode"  # the phase's `give`; after the last phase the bucket's result is there
     DECIDE = "decide"  # the group agrees on a number
-    SEND = "send"
-    RECV = "recv"
+    SEND = "send"  # a message to one rank of another role
+    RECV = "recv"  # the other end of it
     APPLY = "apply"  # optimiser step on the bucket's tensors
     MERGE = "merge"  # a stale average into the parameters
 
@@ -45,13 +45,24 @@ class Op:
     after: tuple[After, ...] = ()
     seconds: float = 0.0  # compute and apply, without jitter
     layer: str = ""  # compute
-    launch: int = -1  # index in the plan, for exchanges and what belongs to them
+    launch: int = -1  # index in the plan, for exchanges and what belongs to them; -1: of all ranks
     phase: int = 0  # of the launch's method
+    team: int = -1  # the one of the launch's teams that takes part; -1: each by itself
+    root: int = -1  # member of each team that has what is broadcast; -1: no broadcast
+    waited: int = -1  # steps since what is merged was sent; -1: it replaces what is there
+    # Operations of one stream and step that are equally urgent keep their order. Of the first ones
+    # of each urgency that goes whose inputs arrived first; of those that have arrived, the most
+    # urgent: 0 before 1.
+    urgency: int = 0
+    peer: int = -1  # role at the other end of a message; its k-th rank talks to the k-th rank here
+    match: str = ""  # name of the operation at the other end
+    tag: int = 0  # of the message, among those from one rank to another
+    nbytes: int = 0  # of the message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Ranks that do the same; the order of operations on each stream is their order here."""
+    """Ranks that do the same; operations of a stream are in order, see `Op.urgency`."""
 
     ranks: tuple[int, ...]
     ops: tuple[Op, ...]
@@ -63,6 +74,7 @@ class Program:
 
     step: int
     roles: tuple[Role, ...]
+    reach: int = 1  # steps back that an operation of this or a later step may depend on
 
     def role_of(self, rank: int) -> Role:
         """The role of a rank."""

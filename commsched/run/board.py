@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from commsched.program import After, Op
@@ -99,6 +99,20 @@ class Board:
                 self.sleep(set(missing))
             self.check()
             self.status[stream] = Status(step, op.name, "runs", now(), False)
+
+    def wait_for_any(self, stream: str, step: int, ops: Sequence[Op]) -> None:
+        """Block until the dependencies of one of some operations are done, under the deadline."""
+        with self.lock:
+            while all(missing := [self.missing(step, op.after) for op in ops]):
+                self.check()
+                names = " or ".join(keys[0][1] for keys in missing)
+                what = f"waits for {names}"
+                status = self.status.get(stream)
+                if status is None or (status.name, status.what) != (ops[0].name, what):
+                    self.status[stream] = Status(step, ops[0].name, what, now(), True)
+                self.sleep({key for keys in missing for key in keys})
+            self.check()
+            self.status[stream] = Status(step, ops[0].name, "runs", now(), False)
 
     def poll(self, done: Callable[[], bool], stream: str, status: Status) -> None:
         """Wait, with that status, for something that nobody posts here."""

@@ -8,17 +8,22 @@ from mpi4py import MPI
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
-from commsched.methods import Choice, Held, Phase, error, find_method, hold, phases_of
+from commsched.machine import Group
+from commsched.methods import Choice, Held, Phase, error, find_method, hold, phase_of, phases_of
 from commsched.methods.direct import route
 from commsched.methods.error import Floats
 from commsched.methods.held import Gathered
 from commsched.methods.lockstep import AGREE
 from commsched.plan import Launch, Plan
 from commsched.program import Kind, Op
+from commsched.run.merges import Merges
 from commsched.run.worker import Worker, put_back
 from commsched.schedule import Schedule
+from commsched.strategies import STRATEGIES
 
-Communicators = dict[tuple[str, tuple[int, ...]], MPI.Intracomm]
+Channel = tuple[str, str, tuple[int, ...]]  # stream, among whom, ranks
+Communicators = dict[Channel, MPI.Intracomm]
+EVERYONE: Channel = ("between", "all", ())  # where all ranks decide something together
 
 
 class Ready(NamedTuple):
@@ -39,16 +44,17 @@ class Buckets:
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
         self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, where losses are watched
         self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, Held] = {}  # launch, -1 for what all ranks decide
+        self._merges = Merges(plan, worker)
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
 
     def _phase(self, op: Op) -> Phase:
-        phase = phases_of(self._plan, op.launch)[op.phase]
+        phase = phase_of(self._plan, op)
         return self._chosen[op.launch, op.phase] if isinstance(phase, Choice) else phase
 
     def encode(self, step: int, op: Op) -> None:
-        """Gather the launch's gradient where its first phase begins, and run the phase's take."""
+        """Gather what the launch sends where its first phase begins, and run the phase's take."""
         if op.phase == 0:
             self._gather(step, op.launch)
         self._held[op.launch] = hold(self._phase(op), self.states[op.launch])
@@ -56,7 +62,10 @@ class Buckets:
     def _gather(self, step: int, launch: int) -> None:
         state = self.states[launch]
         state["step"] = step
-        self._worker.gradient(step, launch, state["gradient"])
+        if self._plan.launches[launch].payload == "parameter":
+            self._worker.parameters(step, launch, state["gradient"])
+        else:
+            self._worker.gradient(step, launch, state["gradient"])
         if not finite(state["gradient"]):
             raise CommschedError(self._broken(step, launch))
         if launch in self.watched:
@@ -72,31 +81,46 @@ class Buckets:
         ends = np.cumsum([stop - start for _, start, stop in pieces])
         name, _, stop = pieces[int(np.searchsorted(ends, at, side="right"))]
         place = stop - int(ends[ends > at][0]) + at
+        what = self._plan.launches[launch].payload
         return (
-            f"step {step}: the gradient of tensor {name!r} has {values[at]} at element {place};"
+            f"step {step}: the {what} of tensor {name!r} has {values[at]} at element {place};"
             " only finite numbers can be summed"
         )
 
     def exchange(self, step: int, op: Op) -> Ready:
         """What to exchange for an Exchange or a Decide."""
+        if op.launch < 0:
+            return self._votes(self._worker.loss(step), self._rank, self._plan.machine.everyone, op)
         if op.kind is Kind.EXCHANGE:
+            if op.root >= 0 and op.launch not in self._held:  # it only receives
+                self._held[op.launch] = hold(self._phase(op), self.states[op.launch])
             return Ready(self._phase(op).schedule, self._held[op.launch])
         choice = phases_of(self._plan, op.launch)[op.phase]
         assert isinstance(choice, Choice)
         if op.phase == 0:
             self._gather(step, op.launch)  # no encode comes before, and the vote reads it
         state = self.states[op.launch]
-        vote = np.array([choice.vote(state)], np.float64).view(np.uint8)
         group = self._plan.group(self._plan.launches[op.launch])
-        held = Gathered({int(state["rank"]): vote}, list(range(group.size)))
+        return self._votes(choice.vote(state), int(state["rank"]), group, op)
+
+    def _votes(self, mine: float, member: int, group: Group, op: Op) -> Ready:
+        """The exchange in which a group's members tell each other a number."""
+        vote = np.array([mine], np.float64).view(np.uint8)
+        held = Gathered({member: vote}, list(range(group.size)))
         self._held[op.launch] = held
         return Ready(route("all-gather", group), held)
 
     def decide(self, step: int, op: Op) -> float:
-        """Take the votes that a Decide gathered, in rank order, and choose the phase."""
+        """Take the votes that a Decide gathered, in rank order, and choose the phase.
+
+        What all ranks decide together is the mean of their losses.
+        """
+        votes = [float(v.view(np.float64)[0]) for v in self._held.pop(op.launch).result()]
+        if op.launch < 0:
+            self.decisions[f"{step}/{op.name}"] = sum(votes) / len(votes)
+            return sum(votes) / len(votes)
         choice = phases_of(self._plan, op.launch)[op.phase]
         assert isinstance(choice, Choice)
-        votes = [float(v.view(np.float64)[0]) for v in self._held.pop(op.launch).result()]
         value = float(AGREE[choice.agree](votes))
         self._chosen[op.launch, op.phase] = choice.then(value)
         self.decisions[f"{step}/{op.name}"] = value
@@ -106,7 +130,9 @@ class Buckets:
         """Run the phase's give; after the last one the worker gets the sum or mean."""
         state = self.states[op.launch]
         self._phase(op).give(state, self._held.pop(op.launch).result())
-        if op.phase == len(phases_of(self._plan, op.launch)) - 1:
+        if self._plan.launches[op.launch].payload == "parameter":
+            self._worker.replace(step, op.launch, state["result"])
+        elif op.phase == len(phases_of(self._plan, op.launch)) - 1:
             result: Array = state["result"]
             if self._plan.mean and state["ranks"] > 1:
                 result /= np.float32(state["ranks"])
@@ -116,6 +142,12 @@ class Buckets:
                     left = error.after(state, self.watched[op.launch])
                 self.norms[step, op.launch] = wanted, left
             self._worker.result(step, op.launch, result)
+
+    def merge(self, step: int, op: Op) -> None:
+        """Merge what a launch has summed with this rank's parameters."""
+        state = self.states[op.launch]
+        self._phase(op).give(state, self._held.pop(op.launch).result())
+        self._merges.merge(step, op, state["result"])
 
     def follow(self, plan: Plan) -> dict[str, Array]:
         """Go on with another plan of the same tensors; nothing may be under way.
@@ -141,9 +173,10 @@ class Buckets:
 
 def _state(plan: Plan, launch: Launch, rank: int) -> State:
     """What a rank holds of a launch before its first step."""
-    group = plan.group(launch)
-    member = group.ranks.index(rank) if rank in group.ranks else -1
-    numel = sum(stop - start for _, start, stop in launch.pieces)
+    mine = plan.group_of(launch, rank)
+    group = plan.group(launch) if mine is None else mine
+    member = group.ranks.index(rank) if mine is not None else -1
+    numel = sum(stop - start for _, start, stop in launch.pieces) if mine is not None else 0
     buffer = np.zeros(numel, np.float32)  # touched now, not inside the first step
     state = {"gradient": buffer, "rank": member, "ranks": group.size}
     return state | {"seed": plan.seed, "step": 0, "name": launch.name}
@@ -152,18 +185,24 @@ def _state(plan: Plan, launch: Launch, rank: int) -> State:
 def communicators(
     plan: Plan, comm: MPI.Intracomm, known: Communicators | None = None
 ) -> Communicators:
-    """One communicator per exchange stream and group of ranks; the same order on every rank.
+    """One communicator per exchange stream and team of ranks; the same order on every rank.
 
     Those that are `known` serve on.
     """
     found = dict(known or {})
     for launch in plan.launches:
-        key = (launch.stream, launch.group)
+        key = channel(launch)
         if key not in found:
-            ranks = plan.group(launch).ranks
-            mine = comm.rank in ranks
-            color = 0 if mine else MPI.UNDEFINED
-            split = comm.Split(color, ranks.index(comm.rank) if mine else 0)
+            mine = plan.group_of(launch, comm.rank)
+            color = MPI.UNDEFINED if mine is None else mine.ranks[0]
+            split = comm.Split(color, 0 if mine is None else mine.ranks.index(comm.rank))
             assert isinstance(split, MPI.Intracomm)
             found[key] = split
+    if STRATEGIES[plan.strategy].decides and EVERYONE not in found:
+        found[EVERYONE] = comm.Dup()
     return found
+
+
+def channel(launch: Launch) -> Channel:
+    """What communicator a launch uses."""
+    return launch.stream, launch.among, launch.group

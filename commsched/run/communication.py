@@ -14,11 +14,13 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
+from commsched.machine import Group
 from commsched.plan import Plan
 from commsched.program import Kind, Op
 from commsched.run.board import Board, Key, Status
 from commsched.run.clock import now
-from commsched.run.coding import Buckets, communicators
+from commsched.run.coding import EVERYONE, Buckets, channel, communicators
+from commsched.run.messages import Mail, Messages
 from commsched.run.pacer import Pacer
 from commsched.run.record import Recorder
 from commsched.run.transfer import Exchange, Waiting, begin
@@ -52,6 +54,7 @@ class Communication(threading.Thread):
         buckets: Buckets,
         recorder: Recorder,
         timeout: float,
+        mail: Mail,
     ) -> None:
         super().__init__(name="communication", daemon=True)
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
@@ -60,6 +63,7 @@ class Communication(threading.Thread):
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
+        self.messages = Messages(plan, comm, board, recorder, mail)
         self._active: dict[str, Active] = {}
         self._alarmed = False
         self._looked = now()
@@ -81,7 +85,7 @@ class Communication(threading.Thread):
 
     def free(self) -> None:
         """Give the communicators back to MPI; all ranks call it, after the thread has ended."""
-        for comm in (self._control, *self._comms.values()):
+        for comm in (self._control, self.messages.comm, *self._comms.values()):
             if comm != MPI.COMM_NULL:
                 comm.Free()
 
@@ -91,12 +95,12 @@ class Communication(threading.Thread):
             started = self._start()
             if self._board.failure is not None:
                 self._abort(describe(self._board.failure))
-            if self._board.closed and not self._active:
+            if self._board.closed and not self._active and self.messages.idle:
                 self.cpu = time.thread_time()
                 return
             if self._progress() or started:
                 pacer.busy()
-            elif self._active:
+            elif self._active or self.messages.busy:
                 pacer.rest()
             self._look()
 
@@ -114,21 +118,22 @@ class Communication(threading.Thread):
                     missing.update(wanted)
                     if not wanted:
                         fresh.append((stream, *queue.popleft()))
-            nothing = not fresh and not self._active
+            missing.update(self.messages.missing())
+            nothing = not fresh and not self._active and not self.messages.busy
             if nothing and not self._board.closed and self._board.failure is None:
                 self._board.sleep(missing, IDLE)
         for stream, step, op in fresh:
-            launch = self._plan.launches[op.launch]
             start = now()
             schedule, held = self._buckets.exchange(step, op)
-            comm = self._comms[launch.stream, launch.group]
+            launch = op.launch
+            comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
             tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
             exchange = begin(schedule, held, comm, tag)
             self._active[stream] = Active(step, op, exchange, start, now())
         return bool(fresh)
 
     def _progress(self) -> bool:
-        moved = False
+        moved = self.messages.progress()
         for stream, active in list(self._active.items()):
             before = active.exchange.moves
             if active.exchange.progress():
@@ -160,6 +165,7 @@ class Communication(threading.Thread):
             self._say_and_wait(self.describe(self._looked), GRACE + 2.0)
         # Who waits for something on this rank is late only if nothing on this rank gets on.
         since = [active.moved for active in self._active.values()]
+        since += self.messages.leaving_since
         since += [
             max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits
         ]
@@ -167,7 +173,7 @@ class Communication(threading.Thread):
             self._alarm()
 
     def _statuses(self) -> dict[str, Status]:
-        found = dict(self._board.status)
+        found = self._board.status | self.messages.statuses()
         for stream, active in self._active.items():
             what = " and ".join(map(self._waiting(active), active.exchange.waiting()))
             found[stream] = Status(
@@ -176,7 +182,11 @@ class Communication(threading.Thread):
         return found
 
     def _waiting(self, active: Active) -> Callable[[Waiting], str]:
-        ranks = self._plan.group(self._plan.launches[active.op.launch]).ranks
+        group: Group | None = self._plan.machine.everyone
+        if active.op.launch >= 0:
+            launch = self._plan.launches[active.op.launch]
+            group = self._plan.group_of(launch, self._control.rank)
+        ranks = group.ranks if group is not None else ()
 
         def say(wait: Waiting) -> str:
             size = "a message" if wait.nbytes is None else nbytes(wait.nbytes)

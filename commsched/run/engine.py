@@ -14,6 +14,7 @@ from commsched.run.board import Board, Status, Stopped
 from commsched.run.clock import now
 from commsched.run.coding import Buckets
 from commsched.run.communication import Communication
+from commsched.run.messages import Blank, Mail
 from commsched.run.record import Recorder
 from commsched.run.worker import Worker
 from commsched.strategies import STRATEGIES
@@ -25,7 +26,13 @@ class Engine:
     """The streams of one rank. Compute belongs to the caller; the rest runs in threads."""
 
     def __init__(
-        self, plan: Plan, comm: MPI.Intracomm, worker: Worker, recorder: Recorder, timeout: float
+        self,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        worker: Worker,
+        recorder: Recorder,
+        timeout: float,
+        mail: Mail | None = None,
     ) -> None:
         sys.setswitchinterval(SWITCH)
         self.plan = plan
@@ -33,9 +40,12 @@ class Engine:
         self.recorder = recorder
         self.buckets = Buckets(plan, comm.rank, worker)
         self._rank = comm.rank
-        self.communication = Communication(plan, comm, self.board, self.buckets, recorder, timeout)
+        self.mail = mail or Blank()
+        self.communication = Communication(
+            plan, comm, self.board, self.buckets, recorder, timeout, self.mail
+        )
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
-        self._last: list[tuple[int, str]] = []  # the ends of each launch, newest step
+        self._last: list[tuple[int, str]] = []  # what was submitted and not seen done
         self._threads: list[threading.Thread] = [
             threading.Thread(target=self._code, args=(stream,), name=stream, daemon=True)
             for stream in self._coding
@@ -52,13 +62,15 @@ class Engine:
         ops = program.role_of(self._rank).ops
         with self.board.lock:
             self.watched = {after.name for op in ops for after in op.after}
-            self._last = [(program.step, op.name) for op in ops if op.kind is Kind.DECODE]
-            queues = {**self._coding, **self.communication.queues}
+            self._last = [key for key in self._last if not self.board.is_done(*key)]
+            self._last += [(program.step, op.name) for op in ops if op.stream != "compute"]
+            self.board.forget_before(program.step - program.reach)
+            communication = self.communication
+            queues = {**self._coding, **communication.queues, **communication.messages.queues}
             for op in ops:
                 if op.stream != "compute":
                     queues[op.stream].append((program.step, op))
             self.board.wake()
-        self.board.forget_before(program.step)
         return [op for op in ops if op.stream == "compute"]
 
     def _code(self, stream: str) -> None:
@@ -66,6 +78,7 @@ class Engine:
         work: dict[Kind, Callable[[int, Op], None]] = {
             Kind.ENCODE: self.buckets.encode,
             Kind.DECODE: self.buckets.decode,
+            Kind.MERGE: self.buckets.merge,
         }
         try:
             while True:

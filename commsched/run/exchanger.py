@@ -49,6 +49,15 @@ class Caller:
     def result(self, step: int, launch: int, values: Array) -> None:
         self.results[launch] = values
 
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        raise AssertionError("an Exchanger sums gradients only")
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        raise AssertionError("an Exchanger sums gradients only")
+
+    def loss(self, step: int) -> float:
+        raise AssertionError("an Exchanger sums gradients only")
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Nothing to do: a tensor that falls back stays in its bucket."""
 

@@ -52,7 +52,7 @@ class Measurement:
 
     def follow(self, plan: Plan) -> None:
         """Know the operations of another plan, too."""
-        names = (*self._header["names"], *_names(plan, self._comm.rank))
+        names = (*self._header["names"], *STRATEGIES[plan.strategy].names(plan))
         self._header["names"] = tuple(dict.fromkeys(names))
 
     def wait_for_start(self) -> None:
@@ -90,7 +90,7 @@ def _header(plan: Plan, comm: MPI.Intracomm, aligned: Clock, start: float) -> di
         "clock_uncertainty_us": aligned.uncertainty * 1e6,
         "t0": start + aligned.offset,
         "streams": STREAMS,
-        "names": _names(plan, comm.rank),
+        "names": STRATEGIES[plan.strategy].names(plan),
         "meta": {
             "net": plan.graph.name,
             "machine": plan.machine.name,
@@ -100,12 +100,6 @@ def _header(plan: Plan, comm: MPI.Intracomm, aligned: Clock, start: float) -> di
             "cores": len(os.sched_getaffinity(0)),
         },
     }
-
-
-def _names(plan: Plan, rank: int) -> tuple[str, ...]:
-    """The operations of a step, in program order."""
-    program = STRATEGIES[plan.strategy].lower(plan, 1, {})
-    return tuple(op.name for op in program.role_of(rank).ops)
 
 
 def _fabric(plan: Plan, comm: MPI.Intracomm) -> dict[str, Any]:
@@ -150,7 +144,7 @@ def _collect(
         clock_uncertainty=header["clock_uncertainty_us"] * 1e-6,
         meta=header["meta"],
     )
-    return waiting_filled(timeline)
+    return waiting_filled(timeline, plan.apart(timeline.names))
 
 
 def check_writable(path: Path) -> None:

@@ -20,6 +20,7 @@ from commsched.run.clock import now
 from commsched.run.communication import end_all
 from commsched.run.engine import Engine
 from commsched.run.measured import Measurement, check_writable
+from commsched.run.messages import Mail
 from commsched.run.steps import run_steps
 from commsched.run.verify import Verifier
 from commsched.run.watchdog import end_together, watchdog
@@ -38,6 +39,7 @@ class Options:
     timeout: float = 60.0  # s without progress until the job is ended
     verify: bool = False
     worker: Callable[[Plan, int], Worker] | None = None  # of a plan and a rank; None: emulated
+    mail: Callable[[Plan, int], Mail] | None = None  # what messages carry; None: zeros
     replan: Replan | None = None  # makes a plan for the machine as it is now; None: never
     progress: Callable[[int], None] | None = field(default=None)  # called with each finished step
 
@@ -59,7 +61,10 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
         meta = {"steps": options.steps, "compute": "emulated"}
         measurement = Measurement(plan, comm, path, meta)
         dog.stage("making communicators")
-        engine = Engine(plan, comm, verifier or carrying, measurement.recorder, options.timeout)
+        mail = options.mail(plan, comm.rank) if options.mail else None
+        engine = Engine(
+            plan, comm, verifier or carrying, measurement.recorder, options.timeout, mail
+        )
         changes = Changes(engine, comm, verifier or carrying, measurement, options.replan)
     engine.start()
     try:
@@ -79,6 +84,9 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
 def _worker(plan: Plan, rank: int, options: Options) -> Worker:
     """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
     STRATEGIES[plan.strategy].lower(plan, 0, {})
+    if plan.strategy != "sync" and (options.replan is not None or options.verify):
+        option = "--verify" if options.verify else "--replan"
+        raise CommschedError(f"{option} is for strategy 'sync', not for {plan.strategy!r}")
     for launch in plan.launches if options.replan is not None else ():
         if not measurable(find_method(launch.method)):
             raise CommschedError(

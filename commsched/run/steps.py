@@ -1,6 +1,7 @@
 """The compute stream of a rank: emulated operations that others wait for, step after step."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 from commsched.plan import Plan
@@ -29,8 +30,12 @@ def run_steps(
     for step in range(steps):
         plan = engine.plan  # `between` may have changed it
         program = STRATEGIES[plan.strategy].lower(plan, step, engine.buckets.decisions)
-        for op in engine.submit(program):
-            clock = _compute(engine, worker, step, op, clock)
+        ops = engine.submit(program)
+        if any(op.urgency for op in ops):
+            clock = run_ready(engine, worker, step, ops, clock)
+        else:
+            for op in ops:
+                clock = _compute(engine, worker, step, op, clock)
         if between(step):
             clock = now()
     engine.drain()
@@ -47,6 +52,13 @@ def _compute(engine: Engine, worker: Worker, step: int, op: Op, ready: float) ->
     if op.after:
         board.wait("compute", step, op, deadline=True)
         ready = max(ready, board.when(step, op.after))
+    return finished(engine, worker, step, op, ready)
+
+
+def finished(engine: Engine, worker: Worker, step: int, op: Op, ready: float) -> float:
+    """Emulate one operation from `ready` on; returns when it ends."""
+    board = engine.board
+    engine.mail.compute(step, op)
     end = ready + worker.seconds(step, op.seconds)
     if op.name in engine.watched:
         if end - now() > QUIET:
@@ -55,3 +67,29 @@ def _compute(engine: Engine, worker: Worker, step: int, op: Op, ready: float) ->
         board.mark(step, op.name, now())
     engine.recorder.add("compute", op.name, step, ready, end)
     return end
+
+
+def run_ready(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: float) -> float:
+    """Emulate a step whose messages decide what comes next; returns when it ends.
+
+    Once the stream is free, of the first operations of each urgency that goes whose inputs arrived
+    first; of those that have arrived, the most urgent.
+    """
+    board = engine.board
+    queues = [
+        deque(op for op in ops if op.urgency == urgency)
+        for urgency in sorted({op.urgency for op in ops})
+    ]
+    while any(queues):
+        time.sleep(max(0.0, clock - now()))  # what arrives until then counts
+        heads = [queue[0] for queue in queues if queue]
+        board.wait_for_any("compute", step, heads)
+        begins = {
+            op.urgency: max(clock, board.when(step, op.after))
+            for op in heads
+            if not board.missing(step, op.after)
+        }
+        urgency = min(begins, key=lambda number: (begins[number], number))
+        (queue,) = (queue for queue in queues if queue and queue[0].urgency == urgency)
+        clock = finished(engine, worker, step, queue.popleft(), begins[urgency])
+    return clock

@@ -7,7 +7,7 @@ import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.timeline import Timeline
-from commsched.timeline.measure import exposed, iteration_seconds
+from commsched.timeline.measure import exposed, has_messages, idle, iteration_seconds
 from commsched.units import nbytes, seconds
 
 TOLD = ("placement", "other_fabric", "verified", "polling_cpu_s", "fallbacks", "switches")
@@ -24,6 +24,10 @@ def summary(timeline: Timeline) -> dict[str, Any]:
     steps = len(iterations)
     total = float(timeline.nbytes.sum()) / (steps * timeline.ranks)
     apart = exposed(timeline)
+    bubble = {}
+    if has_messages(timeline):
+        nothing = idle(timeline)
+        bubble["bubble_seconds"] = float(np.median(nothing[:, 1:] if steps > 1 else nothing))
     return {
         "plan": timeline.plan_hash,
         "ranks": timeline.ranks,
@@ -32,6 +36,7 @@ def summary(timeline: Timeline) -> dict[str, Any]:
         "iteration_p10": float(np.quantile(settled, 0.1)),
         "iteration_p90": float(np.quantile(settled, 0.9)),
         "exposed_seconds": float(np.median(apart[:, 1:] if steps > 1 else apart)),
+        **bubble,
         "bytes_per_rank_and_step": total,
         "clock_uncertainty_seconds": timeline.clock_uncertainty,
         **{k: timeline.meta[k] for k in TOLD if k in timeline.meta},
@@ -48,6 +53,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         f" {nbytes(found['bytes_per_rank_and_step'])} sent per rank and step,"
         f" clocks within {seconds(found['clock_uncertainty_seconds'])}",
     ]
+    if "bubble_seconds" in found:
+        share = found["bubble_seconds"] / found["iteration_seconds"]
+        text.append(f"bubble {seconds(found['bubble_seconds'])} per step ({share:.1%})")
     if "verified" in found:
         errors = found["verified"]["largest_relative_error"]
         shown = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())

@@ -39,6 +39,15 @@ class Verifier:
         self._after[launch] = values.copy()
         self._worker.result(step, launch, values)
 
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        self._worker.parameters(step, launch, out)
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        self._worker.replace(step, launch, values)
+
+    def loss(self, step: int) -> float:
+        return self._worker.loss(step)
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._plan = plan
         self._before.clear()

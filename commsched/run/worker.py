@@ -23,6 +23,18 @@ class Worker(Protocol):
     def result(self, step: int, launch: int, values: Array) -> None:
         """Take a launch's sum, or mean, (numel,) float32; valid until its next gradient."""
 
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        """Write the parameters of a launch's tensors as they are now into `out` (numel,) float32.
+
+        The results of the gradients that came before are applied.
+        """
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        """Go on with these parameters of a launch's tensors, (numel,) float32; copy them."""
+
+    def loss(self, step: int) -> float:
+        """The loss of this rank's latest batches."""
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """From now on launches are those of `plan`, which is for the same tensors.
 
@@ -49,6 +61,12 @@ def draw(plan: Plan, rank: int, tensor: Tensor) -> Array:
     return out
 
 
+def draw_parameter(plan: Plan, rank: int, tensor: Tensor) -> Array:
+    """A tensor's parameters on one rank before the first step: (numel,) float32."""
+    values = random.generator(plan.seed, 0, rank, f"{tensor.name}/parameter")
+    return values.standard_normal(tensor.numel, np.float32)
+
+
 def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
     """A launch's gradient on one rank: (numel,) float32."""
     tensors = plan.graph.tensors
@@ -63,7 +81,15 @@ class Emulated:
         self._plan = plan
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
-        self._gradients = [draw_launch(plan, rank, launch) for launch in plan.launches]
+        self._gradients = {
+            index: draw_launch(plan, rank, launch)
+            for index, launch in enumerate(plan.launches)
+            if launch.payload == "gradient" and plan.group_of(launch, rank) is not None
+        }
+        self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
+        if any(launch.payload == "parameter" for launch in plan.launches):
+            tensors = plan.graph.tensors.values()
+            self._parameters = {t.name: draw_parameter(plan, rank, t) for t in tensors}
 
     def seconds(self, step: int, nominal: float) -> float:
         if self._jitter[0] != step:
@@ -78,13 +104,26 @@ class Emulated:
     def result(self, step: int, launch: int, values: Array) -> None:
         """Nobody needs the sum of drawn gradients."""
 
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        at = 0
+        for name, start, stop in self._plan.launches[launch].pieces:
+            out[at : at + stop - start] = self._parameters[name][start:stop]
+            at += stop - start
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        put_back(self._plan, self._plan.launches[launch], values, self._parameters)
+
+    def loss(self, step: int) -> float:
+        """Falls ever more slowly, so that a controller has something to do."""
+        return 1.0 / (1.0 + step)
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Cut the same gradients into other buckets; `Carrying` has what was kept."""
         whole: dict[str, Array] = {}
-        for launch, values in zip(self._plan.launches, self._gradients, strict=True):
-            put_back(plan, launch, values, whole)
+        for index, values in self._gradients.items():
+            put_back(plan, self._plan.launches[index], values, whole)
         self._plan = plan
-        self._gradients = [_cut(whole, launch) for launch in plan.launches]
+        self._gradients = {i: _cut(whole, launch) for i, launch in enumerate(plan.launches)}
 
 
 class Carrying:
@@ -105,6 +144,15 @@ class Carrying:
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._worker.result(step, launch, values)
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        self._worker.parameters(step, launch, out)
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        self._worker.replace(step, launch, values)
+
+    def loss(self, step: int) -> float:
+        return self._worker.loss(step)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._worker.follow(plan, {})

@@ -89,7 +89,7 @@ def _check_header(schedule: Schedule) -> None:
         raise CommschedError(
             f"{name}: an all-to-all of {ranks} ranks has {ranks**2} blocks, got {blocks}"
         )
-    if schedule.goal in (Goal.REDUCE_SCATTER, Goal.ALL_GATHER):
+    if schedule.goal in (Goal.REDUCE_SCATTER, Goal.ALL_GATHER, Goal.BROADCAST):
         owner = schedule.owner
         if owner is None or owner.shape != (blocks,) or ((owner < 0) | (owner >= ranks)).any():
             raise CommschedError(

@@ -18,12 +18,14 @@ class Goal(StrEnum):
     REDUCE_SCATTER: the same -> rank owner[b] holds the sum of block b.
     ALL_GATHER: rank owner[b] holds block b -> every rank holds every block.
     ALL_TO_ALL: block s*p + d is held by rank s -> it is held by rank d.
+    BROADCAST: rank owner[b], the same for all, holds block b -> every rank holds every block.
     """
 
     ALL_REDUCE = "all-reduce"
     REDUCE_SCATTER = "reduce-scatter"
     ALL_GATHER = "all-gather"
     ALL_TO_ALL = "all-to-all"
+    BROADCAST = "broadcast"
 
 
 class Rows(NamedTuple):

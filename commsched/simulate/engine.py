@@ -10,18 +10,22 @@ import numpy.typing as npt
 from commsched.cost import price
 from commsched.errors import CommschedError
 from commsched.kernels import random
-from commsched.methods import Choice, Phase, phases_of
+from commsched.methods import Choice, Phase, phase_of, phases_of
 from commsched.methods.base import copy_seconds, gather_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
 from commsched.simulate.crowd import Crowd, under_compute
-from commsched.simulate.result import Placed, Prediction
+from commsched.simulate.messages import Clocks, Messages, is_pipeline, moving
+from commsched.simulate.path import Placed
+from commsched.simulate.result import Prediction
+from commsched.simulate.teams import Exchanged, Teams, exchanged, merge_seconds, teams_of
 from commsched.strategies import STRATEGIES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Progress = Callable[[int], None]
 MOVES = 2**26  # that one simulation plays, about a second
+EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
 SAME = 1e-11  # s to which starts are equal where exchanges are kept
 
 # An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
@@ -53,6 +57,8 @@ class _Simulation:
         self.ranks: list[Ints] = []
         self.crowds: list[Crowd] = []
         self.factor: list[Floats] = []
+        self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
+        self.messages: Messages | None = None  # of pipelines
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
@@ -62,12 +68,23 @@ class _Simulation:
             self.crowds = [Crowd(self.plan.machine, ranks) for ranks in self.ranks]
         machine, seed = self.plan.machine, self.plan.seed
         self.factor = [random.jitter(machine.jitter, seed, step, r) for r in self.ranks]
+        if is_pipeline(program.roles):
+            self._pipelines(step, program.roles)
         for index, role in enumerate(program.roles):
             self._queue(step, index, role)
             self.crowds[index].forget_before(
-                min(lane.free.min() for lane in self.lanes.values() if lane.role == index)
+                min(
+                    (lane.free.min() for lane in self.lanes.values() if lane.role == index),
+                    default=0.0,
+                )
             )
         self._place_all()
+
+    def _lane(self, index: int, stream: str) -> _Lane:
+        if (index, stream) not in self.lanes:
+            free = np.zeros(len(self.ranks[index]))
+            self.lanes[index, stream] = _Lane(index, stream, free=free)
+        return self.lanes[index, stream]
 
     def follow(self, plan: Plan, step: int) -> None:
         """Go on with another plan from a step on, once all that was placed has ended everywhere.
@@ -85,11 +102,37 @@ class _Simulation:
 
     def _queue(self, step: int, index: int, role: Role) -> None:
         for op in role.ops:
-            key = (index, op.stream)
-            if key not in self.lanes:
-                lane = _Lane(index, op.stream, free=np.zeros(len(role.ranks)))
-                self.lanes[key] = lane
-            self.lanes[key].queue.append((step, op))
+            if (index, step, op.name) in self.ends:
+                continue  # it is placed already
+            self._lane(index, op.stream).queue.append((step, op))
+            if op.kind in EXCHANGES:
+                self.sharers.setdefault((step, op.name), []).append(index)
+
+    def _pipelines(self, step: int, roles: tuple[Role, ...]) -> None:
+        """Place a step's computations and messages; all that they need of earlier steps is."""
+        if self.messages is None or self.messages.roles is not roles:
+            self.messages = Messages(self.plan.machine, roles)
+        made, streams = self.messages, ("compute", "send", "receive")
+        lanes = [[self._lane(i, stream) for i in range(len(roles))] for stream in streams]
+        clocks = Clocks(*(np.array([lane.free for lane in row]) for row in lanes))
+        earlier = {
+            (key, back): self.ends[key[0], step - back, key[1]]
+            for _, key, back in made.outside
+            if step >= back
+        }
+        own, there = made.place(clocks, np.array(self.factor), earlier)
+        for row, free in zip(lanes, (clocks.compute, clocks.send, clocks.receive), strict=True):
+            for lane, until in zip(row, free, strict=True):
+                lane.free = until
+        for i, role in enumerate(roles):
+            ranks = self.ranks[i]
+            for op in moving(role):
+                at = made.places[i, op.name]
+                found = there if op.kind is Kind.RECV else own
+                sent = np.full(made.columns, float(op.nbytes * (op.kind is Kind.SEND)))
+                start, end = found.start[at], found.end[at]
+                self.ends[i, step, op.name] = end
+                self.placed.append(Placed(op, step, ranks, start, end, sent, ranks))
 
     def _place_all(self) -> None:
         """Place heads of streams whose inputs are placed, until nothing is left."""
@@ -106,95 +149,127 @@ class _Simulation:
 
     def _place(self, lane: _Lane) -> bool:
         step, op = lane.queue[0]
-        inputs = [(lane.role, step - back, name) for name, back in op.after if step >= back]
-        if any(key not in self.ends for key in inputs):
+        # An exchange of several roles is placed for all of them, once it is at all their heads.
+        lanes = [self.lanes[role, op.stream] for role in self.sharers.get((step, op.name), [])]
+        lanes = lanes or [lane]
+        heads = [each.queue[0] if each.queue else (-1, op) for each in lanes]
+        if any((s, head.name) != (step, op.name) for s, head in heads):
             return False
-        start = lane.free
-        for key in inputs:
-            start = np.maximum(start, self.ends[key])
-        end, sent = self._cost(op, step, lane, start)
-        lane.queue.popleft()
-        lane.free = end
-        self.ends[lane.role, step, op.name] = end
-        ranks = self.ranks[lane.role]
-        self.placed.append(Placed(op, step, ranks, start, end, sent))
+        starts = []
+        for each, (_, head) in zip(lanes, heads, strict=True):
+            keys = [(each.role, step - back, name) for name, back in head.after if step >= back]
+            if any(key not in self.ends for key in keys):
+                return False
+            start = each.free
+            for key in keys:
+                start = np.maximum(start, self.ends[key])
+            starts.append(start)
+        if op.kind in EXCHANGES:
+            found = self._exchange(op, step, lanes, starts)
+        else:
+            nothing = np.zeros(len(starts[0]))
+            found = [(self._end(op, step, lane, starts[0]), nothing, self.ranks[lane.role])]
+        rows = zip(lanes, heads, starts, found, strict=True)
+        for each, (_, head), start, (end, sent, last) in rows:
+            each.queue.popleft()
+            each.free = end
+            self.ends[each.role, step, head.name] = end
+            ranks = self.ranks[each.role]
+            self.placed.append(Placed(head, step, ranks, start, end, sent, last))
+        self.sharers.pop((step, op.name), None)
         return True
 
-    def _cost(self, op: Op, step: int, lane: _Lane, start: Floats) -> tuple[Floats, Floats]:
-        """End, (ranks,) s, and bytes handed to MPI, (ranks,)."""
-        nothing = np.zeros(len(start))
+    def _end(self, op: Op, step: int, lane: _Lane, start: Floats) -> Floats:
+        """When an operation of the ranks by themselves ends: (ranks,) s."""
         if op.kind in (Kind.COMPUTE, Kind.APPLY):
-            return start + op.seconds * self.factor[lane.role], nothing
-        if op.kind is Kind.DECIDE or is_exchange_stream(op.stream):
-            return self._exchange(op, step, lane, start)
-        phase, device = self._phase(op, step), self.plan.machine.device
-        numel = self.plan.spec(self.plan.launches[op.launch]).numel
+            return start + op.seconds * self.factor[lane.role]
+        launch, device = self.plan.launches[op.launch], self.plan.machine.device
+        numel = self.plan.spec(launch).numel
+        if op.kind is Kind.MERGE:
+            return self.crowds[lane.role].coded(
+                start, start + merge_seconds(numel, self.plan.machine)
+            )
+        phase = self._phase(op, step)
         if op.kind is Kind.ENCODE:
             gather = gather_seconds(numel)(device) if op.phase == 0 else 0.0
             end = start + (phase.take_seconds(device) + gather)
-            return self.crowds[lane.role].coded(start, end), nothing
-        last = op.phase == len(phases_of(self.plan, op.launch)) - 1
-        scale = copy_seconds(4.0 * numel)(device) if last and self.plan.mean else 0.0
+            return self.crowds[lane.role].coded(start, end)
+        last = op.root >= 0 or op.phase == len(phases_of(self.plan, op.launch)) - 1
+        copied = last and (self.plan.mean or launch.payload == "parameter")
+        scale = copy_seconds(4.0 * numel)(device) if copied else 0.0
         end = start + (phase.give_seconds(device) + scale)
-        return self.crowds[lane.role].coded(start, end), nothing
+        return self.crowds[lane.role].coded(start, end)
 
     def _phase(self, op: Op, step: int) -> Phase:
         """The phase of an operation; a choice takes the recorded decision, else the expected."""
-        phase = phases_of(self.plan, op.launch)[op.phase]
+        phase = phase_of(self.plan, op)
         if isinstance(phase, Choice):
             launch = self.plan.launches[op.launch].name
             key = f"{step}/{launch}/{phase.name}/{Kind.DECIDE}"
             return phase.then(self.decisions.get(key, phase.expected))
         return phase
 
-    def _exchange(self, op: Op, step: int, lane: _Lane, start: Floats) -> tuple[Floats, Floats]:
-        launch = self.plan.launches[op.launch]
-        machine, group = self.plan.machine, self.plan.group(launch)
-        if group.size != len(start):
+    def _exchange(
+        self, op: Op, step: int, lanes: list[_Lane], starts: list[Floats]
+    ) -> list[tuple[Floats, Floats, Ints]]:
+        """End, bytes handed to MPI, and who comes last, for the ranks of each role."""
+        teams = teams_of(self.plan, op.launch, op.team)
+        mine = [self.ranks[lane.role] for lane in lanes]
+        start = np.full(self.plan.machine.size, np.nan)
+        rest = np.full(self.plan.machine.size, np.inf)  # before the first exchange: long
+        for lane, ranks, begins in zip(lanes, mine, starts, strict=True):
+            start[ranks] = begins
+            rest[ranks] = np.where(lane.free > 0.0, begins - lane.free, np.inf)
+        count = sum(map(len, mine))
+        if count != teams.ranks.size or np.isnan(start[teams.ranks]).any():
+            name = self.plan.launches[op.launch].name
             raise CommschedError(
-                f"launch {launch.name!r} exchanges among {group.size} of {len(start)} ranks; the"
+                f"launch {name!r} exchanges among {teams.ranks.size} of {count} ranks; the"
                 f" {self.plan.strategy!r} strategy exchanges among all"
             )
-        rest = np.where(lane.free > 0.0, start - lane.free, np.inf)  # before the first one: long
-        end, sent = self._played(op, step, start, rest)
-        compute = self.lanes.get((lane.role, "compute"))
-        if compute is not None:
-            end = under_compute(start, end, compute.free, machine.overlap)
-        if op.stream == "inside":
-            end = self.crowds[lane.role].stretched(start, end)
-        return end, sent
+        found = self._played(op, step, teams, start[teams.ranks], rest[teams.ranks])
+        end, sent, last = np.zeros(len(start)), np.zeros(len(start)), np.arange(len(start))
+        end[teams.ranks], sent[teams.ranks] = found
+        rows = np.arange(len(teams.ranks))
+        latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
+        last[teams.ranks] = latest[:, np.newaxis]
+        made = []
+        for lane, ranks, begins in zip(lanes, mine, starts, strict=True):
+            ends = end[ranks]
+            compute = self.lanes.get((lane.role, "compute"))
+            if compute is not None:
+                ends = under_compute(begins, ends, compute.free, self.plan.machine.overlap)
+            if op.stream == "inside":
+                ends = self.crowds[lane.role].stretched(begins, ends)
+            made.append((ends, sent[ranks], last[ranks]))
+        return made
 
-    def _played(self, op: Op, step: int, start: Floats, rest: Floats) -> tuple[Floats, Floats]:
+    def _played(self, op: Op, step: int, teams: Teams, start: Floats, rest: Floats) -> Exchanged:
         """End and bytes of an exchange by itself; what was played before is not played again.
 
-        rest: (ranks,) s for which the stream's port has had nothing to do.
+        start, rest: (teams, members) s, when each begins and for how long its port has had
+        nothing to do.
         """
-        launch = self.plan.launches[op.launch]
-        machine, group = self.plan.machine, self.plan.group(launch)
+        machine = self.plan.machine
         rest = np.minimum(rest, machine.burst)
         key: tuple[object, ...] = ()
         if self.known is not None:
             first = start.min()
             apart = np.rint(np.stack([start - first, rest]) / SAME).astype(np.int64).tobytes()
+            launch = self.plan.launches[op.launch]
             spec = self.plan.spec(launch)
             dense = all(law.law == "dense" for law, *_ in spec.pieces)
             content = spec.numel if dense else spec
-            key = launch.method, content, op.phase, op.kind, self.limit, apart
+            who = op.team, op.root, launch.among
+            key = launch.method, content, op.phase, op.kind, self.limit, who, apart
             if key in self.known:
                 after, sent = self.known[key]
-                return first + after, sent
-        later = op.phase > 0
-        if op.kind is Kind.DECIDE:
-            played = price.votes(machine, group, start, later)
-        else:
-            phase = self._phase(op, step)
-            schedule, payload = phase.schedule, phase.payload
-            played = price.exchange(
-                schedule, payload, machine, group, start, later=later, limit=self.limit, rest=rest
-            )
+                return Exchanged(first + after, sent)
+        phase = None if op.kind is Kind.DECIDE else self._phase(op, step)
+        found = exchanged(machine, phase, teams, start, rest, op.phase > 0, self.limit)
         if self.known is not None:
-            self.known[key] = played.end - first, played.sent
-        return played.end, played.sent
+            self.known[key] = found.end - first, found.sent
+        return found
 
 
 def simulate(

@@ -8,9 +8,9 @@ import numpy as np
 
 from commsched.cost import price
 from commsched.machine import Link, Machine
-from commsched.methods import Choice, phases_of
+from commsched.methods import Choice, phase_of
 from commsched.plan import Plan
-from commsched.program import Kind, Op, is_exchange_stream
+from commsched.program import Kind, Op
 
 INSTANT = 1e300  # B/s
 
@@ -31,24 +31,39 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
     known: dict[tuple[object, ...], Makeup] = {}
     found: dict[str, Makeup] = {}
     for op in ops:
-        if op.name in found or not (op.kind is Kind.DECIDE or is_exchange_stream(op.stream)):
+        if op.name in found or op.kind not in (Kind.EXCHANGE, Kind.DECIDE):
             continue
-        launch = plan.launches[op.launch]
-        key = (op.kind, launch.method, op.phase, plan.spec(launch), launch.group)
+        launch = plan.launches[op.launch] if op.launch >= 0 else None
+        spec = None if launch is None else plan.spec(launch)
+        who = ("", (), "") if launch is None else (launch.method, launch.group, launch.among)
+        key = (op.kind, op.phase, op.root, spec, who)
         if key not in known:
             known[key] = _makeup(plan, op, machines)
         found[op.name] = known[key]
     return found
 
 
+def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
+    """The makeup of one end of a message between two ranks; a NIC that is shared is not in it."""
+    inside = machine.node_of_rank[rank] == machine.node_of_rank[peer]
+    link = machine.inside if inside else machine.between
+    latency = float(link.wire(0.0)) + link.overhead
+    bandwidth = float(link.wire(float(op.nbytes))) - float(link.wire(0.0))
+    if op.kind is Kind.RECV:
+        latency += machine.startup + link.latency + link.overhead
+    return Makeup(latency, bandwidth, 0.0)
+
+
 def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:
     """Price an exchange as it is, without coding, and without bytes and coding."""
-    group, later = plan.group(plan.launches[op.launch]), op.phase > 0
+    everyone = op.launch < 0
+    group = plan.machine.everyone if everyone else plan.group(plan.launches[op.launch])
+    later = op.phase > 0
     start = np.zeros(group.size)
     if op.kind is Kind.DECIDE:
         full, dry, least = (price.votes(m, group, start, later).end.max() for m in machines)
     else:
-        phase = phases_of(plan, op.launch)[op.phase]
+        phase = phase_of(plan, op)
         if isinstance(phase, Choice):
             phase = phase.then(phase.expected)
         schedule, payload = phase.schedule, phase.payload

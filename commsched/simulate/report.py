@@ -6,17 +6,20 @@ from typing import Any
 import numpy as np
 
 from commsched.simulate.result import Prediction
-from commsched.timeline.measure import exposed, hidden, iteration_seconds
+from commsched.timeline.measure import exposed, has_messages, hidden, idle
 from commsched.timeline.spread import Interval, interval
 from commsched.units import nbytes, seconds
 
+SPANS = 500_000  # of which exposed and hidden time is told; 2 s
+
 
 def report(prediction: Prediction) -> dict[str, Any]:
-    """Numbers of a prediction, in s and B."""
-    timeline = prediction.timeline()
+    """Numbers of a prediction, in s and B; of very many spans those of the first ranks tell."""
     plan, steps = prediction.plan, prediction.steps
-    iterations = iteration_seconds(timeline)
-    settled = slice(1, None) if steps > 1 else slice(None)
+    spans = sum(len(p.ranks) for p in prediction.placed)
+    timeline = prediction.timeline(max(1, plan.machine.size * SPANS // max(spans, SPANS)))
+    first = 1 if steps > 1 else 0
+    settled = slice(first, None)
     path: dict[str, float] = defaultdict(float)
     for part in prediction.critical_path:
         path[part.stream] += part.seconds / steps
@@ -26,13 +29,20 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "plan": plan.hash,
         "ranks": plan.machine.size,
         "steps": steps,
-        "iteration_seconds": float(np.median(iterations[settled])),
+        "iteration_seconds": float(np.median(prediction.iterations[settled])),
+        "mean_step_seconds": (prediction.end - float(prediction.starts[first].mean()))
+        / (steps - first),
         "iteration_p10": sure.low,
         "iteration_p90": sure.high,
         "held_out_errors": sure.residuals,
         "exposed_seconds": float(np.median(exposed(timeline)[:, settled])),
         "hidden_seconds": float(np.median(hidden(timeline)[:, settled])),
-        "bytes_per_rank_and_step": float(timeline.nbytes.sum()) / steps / timeline.ranks,
+        "bubble_seconds": float(np.median(idle(timeline)[:, settled]))
+        if has_messages(timeline)
+        else None,
+        "strategy": plan.strategy,
+        "bytes_per_rank_and_step": sum(float(p.sent.sum()) for p in prediction.placed)
+        / (steps * plan.machine.size),
         "critical_path_seconds_per_step": dict(path),
         "memory_bytes": {**memory._asdict(), "total": memory.total},
         "memory_limit_bytes": limit,
@@ -47,8 +57,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     memory = found["memory_bytes"]
     shown = ", ".join(f"{stream} {seconds(value)}" for stream, value in path.items())
     text = [
-        f"iteration {seconds(found['iteration_seconds'])} on {found['ranks']} ranks"
-        f" ({found['steps']} steps, the first left out)",
+        f"iteration {seconds(found['iteration_seconds'])} on {found['ranks']} ranks (median of"
+        f" {found['steps']} steps, the first left out; mean {seconds(found['mean_step_seconds'])})",
         f"communication per step: exposed {seconds(found['exposed_seconds'])}, hidden"
         f" {seconds(found['hidden_seconds'])}; {nbytes(found['bytes_per_rank_and_step'])} sent"
         " per rank",
@@ -58,6 +68,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         f" optimizer {nbytes(memory['optimizer'])}, activations"
         f" {nbytes(memory['activations'])}, buckets {nbytes(memory['buckets'])})",
     ]
+    if found["bubble_seconds"] is not None:
+        share = found["bubble_seconds"] / found["iteration_seconds"]
+        text.insert(2, f"bubble per step: {seconds(found['bubble_seconds'])} ({share:.1%})")
     if found["held_out_errors"]:
         sure = Interval(
             low=found["iteration_p10"],
@@ -67,8 +80,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         text.insert(1, f"p10 to p90 of the iteration: {sure}; {sure.basis}")
     text += [f"warning: {sentence}" for sentence in found["warnings"]]
     if not found["fits"]:
-        text.append(
-            "warning: this does not fit the device's memory: every rank of data parallelism holds"
-            " the whole model"
-        )
+        why = "more stages need less on each rank"
+        if found["strategy"] == "sync":
+            why = "every rank of data parallelism holds the whole model"
+        text.append(f"warning: this does not fit the device's memory: {why}")
     return text

@@ -1,11 +1,10 @@
 """What a simulation found: the timeline, the critical path, and the memory per rank."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,36 +13,15 @@ from commsched.machine import Machine
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.plan import Plan
-from commsched.program import STREAMS, Op, is_exchange_stream
-from commsched.simulate.makeup import Makeup, makeups
+from commsched.program import STREAMS, After, Kind
+from commsched.simulate.makeup import Makeup, makeups, message_makeup
+from commsched.simulate.path import PathPart, Placed, critical_path
 from commsched.strategies import Memory
 from commsched.timeline import Timeline
 from commsched.timeline.measure import waiting_filled
 from commsched.units import significant
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-class Placed(NamedTuple):
-    """One operation of one step, for all ranks of its role."""
-
-    op: Op
-    step: int
-    ranks: Ints
-    start: Floats
-    end: Floats
-    sent: Floats
-
-
-class PathPart(NamedTuple):
-    """A stretch of the critical path: an operation on one rank that ended the wait of the next."""
-
-    rank: int
-    stream: str
-    name: str
-    step: int
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +73,7 @@ class Prediction:
                 "machine": self.plan.machine.name,
                 "strategy": self.plan.strategy,
                 "steps": self.steps,
-                "after": {p.op.name: list(map(list, p.op.after)) for p in self.placed},
+                "after": _inputs(self.placed),
                 "exchanges": {
                     name: [significant(part.latency * 1e6), significant(part.bandwidth * 1e6)]
                     for name, part in made.items()
@@ -103,7 +81,38 @@ class Prediction:
                 **_calibration(self.plan.machine),
             },
         )
-        return waiting_filled(whole)
+        return waiting_filled(whole, self.plan.apart(names))
+
+    @cached_property
+    def starts(self) -> Floats:
+        """When each rank begins to compute in each step: (steps, ranks) s."""
+        found = np.full((self.steps, self.plan.machine.size), np.inf)
+        for p in self.placed:
+            if p.op.stream == "compute":
+                row = found[p.step]
+                row[p.ranks] = np.minimum(row[p.ranks], p.start)
+        return found
+
+    @cached_property
+    def end(self) -> float:
+        """When the last operation of any rank ends, s."""
+        return max(float(p.end.max()) for p in self.placed)
+
+    @cached_property
+    def iterations(self) -> Floats:
+        """From each step's start to the next one's, the longest over the ranks: (steps,) s."""
+        following = np.append(self.starts[1:], np.full((1, self.plan.machine.size), self.end), 0)
+        longest: Floats = (following - self.starts).max(axis=1)
+        return longest
+
+    def _messages(self) -> dict[str, Makeup]:
+        """The makeup of each message's two ends, by name."""
+        ranks = {p.op.name: int(p.ranks[0]) for p in self.placed if p.op.match}
+        return {
+            p.op.name: message_makeup(self.plan.machine, p.op, ranks[p.op.name], ranks[p.op.match])
+            for p in self.placed
+            if p.op.match
+        }
 
     def _makeups(self) -> tuple[dict[str, Makeup], list[float]]:
         """Each exchange's makeup, in its last plan; seconds of coding of all that is placed."""
@@ -115,43 +124,24 @@ class Prediction:
             of = makeups(self.changes.get(first, self.plan), (p.op for p in here))
             coded += [of[p.op.name].coded if p.op.name in of else 0.0 for p in here]
             made |= of
-        return made, coded
+        return made | self._messages(), coded
 
     @cached_property
     def critical_path(self) -> list[PathPart]:
         """From the first operation to the last: what must get faster for the run to get faster."""
-        by_lane: dict[tuple[int, str], list[int]] = defaultdict(list)
-        where: dict[tuple[str, int], int] = {}
-        before: list[int] = []
-        for index, p in enumerate(self.placed):
-            lane = by_lane[int(p.ranks[0]), p.op.stream]
-            before.append(lane[-1] if lane else -1)
-            lane.append(index)
-            where[p.op.name, p.step] = index
-        index = max(range(len(self.placed)), key=lambda i: float(self.placed[i].end.max()))
-        column = int(self.placed[index].end.argmax())
-        path: list[PathPart] = []
-        while index >= 0:
-            p = self.placed[index]
-            end = float(p.end[column])
-            if is_exchange_stream(p.op.stream) and p.start.max() < end:
-                column = int(p.start.argmax())  # it begins in earnest with its last rank
-            seconds = end - float(p.start[column])
-            path.append(PathPart(int(p.ranks[column]), p.op.stream, p.op.name, p.step, seconds))
-            keys = [(n, p.step - b) for n, b in p.op.after if p.step >= b]
-            inputs = [where[key] for key in keys if key in where]
-            candidates = [i for i in (before[index], *inputs) if i >= 0]
-            if p.step in self.changes and all(self.placed[i].step < p.step for i in candidates):
-                index = self._last_before(p.step)  # all ranks waited for all
-                column = int(self.placed[index].end.argmax())
-                continue
-            index = max(candidates, key=lambda i: float(self.placed[i].end[column]), default=-1)
-        return path[::-1]
+        return critical_path(self.placed, self.changes)
 
-    def _last_before(self, step: int) -> int:
-        """The operation of earlier steps that ends last."""
-        indices = [i for i, p in enumerate(self.placed) if p.step < step]
-        return max(indices, key=lambda i: float(self.placed[i].end.max()))
+
+def _inputs(placed: list[Placed]) -> dict[str, list[list[str | int]]]:
+    """What each operation comes after, on any rank and in any step; of a RECV nothing is known.
+
+    What a RECV waits for is on another rank.
+    """
+    found: dict[str, dict[After, None]] = {}
+    own = ((p.op.after, p.op.name) for p in placed if p.op.kind is not Kind.RECV)
+    for after, name in dict.fromkeys(own):
+        found.setdefault(name, {}).update(dict.fromkeys(after))
+    return {name: [list(after) for after in inputs] for name, inputs in found.items()}
 
 
 def _calibration(machine: Machine) -> dict[str, Any]:

@@ -4,9 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from commsched.errors import CommschedError
+import numpy as np
+import numpy.typing as npt
+
 from commsched.plan.model import Param, Plan
-from commsched.program import Program
+from commsched.program import Op, Program
+from commsched.strategies.numbers import Options, settled
+
+Floats = npt.NDArray[np.float32]
+State = dict[str, Floats]
 
 
 class Memory(NamedTuple):
@@ -28,7 +34,8 @@ class Strategy(ABC):
 
     name: str
     defaults: Mapping[str, Param]
-    allowed: Mapping[str, tuple[Param, ...]]
+    allowed: Mapping[str, Options]
+    decides = False  # whether all ranks agree on a number, the mean of their losses
 
     @abstractmethod
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -38,17 +45,19 @@ class Strategy(ABC):
     def memory(self, plan: Plan) -> Memory:
         """Bytes on the rank that needs most."""
 
+    def names(self, plan: Plan) -> tuple[str, ...]:
+        """Every operation that a step may have on any rank, in program order."""
+        ops = (op for role in self.lower(plan, 1, {}).roles for op in role.ops)
+        return tuple(dict.fromkeys(op.name for op in ops))
+
+    def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
+        """Change a rank's parameters to what they are after a merge.
+
+        local: (numel,) the parameters as they are now, changed in place; total: (numel,) the sum
+        over the team of what was sent. What `state` holds lives from merge to merge of a launch.
+        """
+        raise AssertionError(f"strategy {self.name!r} merges nothing")
+
     def settings(self, plan: Plan) -> dict[str, Param]:
         """The plan's parameters over the defaults; unknown or impossible ones are refused."""
-        for key, value in plan.params.items():
-            if key not in self.defaults:
-                known = ", ".join(self.defaults)
-                raise CommschedError(
-                    f"strategy {self.name!r} has no parameter {key!r}; known: {known}"
-                )
-            if value not in self.allowed[key]:
-                names = ", ".join(map(str, self.allowed[key]))
-                raise CommschedError(
-                    f"strategy {self.name!r}: {key} cannot be {value!r}; allowed: {names}"
-                )
-        return {**self.defaults, **plan.params}
+        return settled(self.name, plan.params, self.defaults, self.allowed)

@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from commsched.errors import CommschedError
-from commsched.ir import Layer
-from commsched.methods import Choice, phases_of
 from commsched.plan.model import Param, Plan
-from commsched.program import After, Kind, Op, Program, Role
+from commsched.program import After, Op, Program, Role
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Memory, Strategy
-
-# Bytes of optimiser state per parameter, and memory traffic of one update in B per parameter:
-# read gradient, read and write the parameter and each state word.
-OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
+from commsched.strategies.launch import OPTIMIZERS, apply_op, exchange_ops
+from commsched.strategies.numbers import Options
+from commsched.strategies.parts import compute
 
 
 class Sync(Strategy):
@@ -26,7 +23,7 @@ class Sync(Strategy):
 
     name = "sync"
     defaults: Mapping[str, Param] = {"overlap": "forward", "optimizer": "momentum"}
-    allowed: Mapping[str, tuple[Param, ...]] = {
+    allowed: Mapping[str, Options] = {
         "overlap": ("backward", "forward"),
         "optimizer": tuple(OPTIMIZERS),
     }
@@ -63,9 +60,9 @@ def _ops(plan: Plan, late: bool, optimizer: str, later_step: bool) -> tuple[Op, 
             used = [i for i in waiting if layer.name in readers[i]]
             waiting = [i for i in waiting if i not in used]
             ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
-        ops.append(_compute(plan, layer, "forward"))
+        ops.append(compute(plan, layer, "forward"))
     for layer in reversed(plan.graph.layers):
-        ops.append(_compute(plan, layer, "backward"))
+        ops.append(compute(plan, layer, "backward"))
     for i in sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority):
         ops += _exchange(plan, i)
     if not late:
@@ -79,6 +76,10 @@ def _check(plan: Plan) -> None:
     for launch in plan.launches:
         if launch.group and sorted(launch.group) != everyone:
             what = f"among {len(launch.group)} of {len(everyone)} ranks"
+        elif launch.among != "all":
+            what = f"among {launch.among!r}"
+        elif launch.purpose:
+            what = f"for purpose {launch.purpose!r}"
         elif launch.payload != "gradient":
             what = f"{launch.payload}s"
         elif launch.every != 1 or launch.lag != 0:
@@ -91,53 +92,13 @@ def _check(plan: Plan) -> None:
         )
 
 
-def _compute(plan: Plan, layer: Layer, direction: str) -> Op:
-    forward, backward = plan.graph.seconds(layer, plan.machine.device)
-    return Op(
-        kind=Kind.COMPUTE,
-        name=f"{direction}/{layer.name}",
-        stream="compute",
-        seconds=forward if direction == "forward" else backward,
-        layer=layer.name,
-    )
-
-
 def _apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
-    launch = plan.launches[index]
-    numel = sum(stop - start for _, start, stop in launch.pieces)
-    return Op(
-        kind=Kind.APPLY,
-        name=f"{launch.name}/apply",
-        stream="compute",
-        after=(After(_exchange(plan, index)[-1].name, steps_back),),
-        seconds=numel * OPTIMIZERS[optimizer][1] / plan.machine.device.bandwidth,
-        launch=index,
-    )
+    after = After(_exchange(plan, index)[-1].name, steps_back)
+    return apply_op(plan, index, OPTIMIZERS[optimizer][1], after)
 
 
 def _exchange(plan: Plan, index: int) -> list[Op]:
-    """Encode, exchange and decode of every phase of a launch's method."""
-    launch = plan.launches[index]
-    ops: list[Op] = []
-    before = After(f"backward/{launch.after}")
-    for number, phase in enumerate(phases_of(plan, index)):
-        stem = f"{launch.name}/{phase.name}" if phase.name else launch.name
-        parts = [(Kind.ENCODE, "encode"), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
-        if isinstance(phase, Choice):
-            parts.insert(0, (Kind.DECIDE, launch.stream))
-        for kind, stream in parts:
-            ops.append(
-                Op(
-                    kind=kind,
-                    name=f"{stem}/{kind}",
-                    stream=stream,
-                    after=(before,),
-                    launch=index,
-                    phase=number,
-                )
-            )
-            before = After(ops[-1].name)
-    return ops
+    return exchange_ops(plan, index, After(f"backward/{plan.launches[index].after}"))
 
 
 STRATEGIES.add("sync")(Sync())

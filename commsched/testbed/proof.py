@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.methods.base import Choice, Phase
-from commsched.methods.table import phases_of
+from commsched.methods.table import phase_of
 from commsched.plan import Plan
 from commsched.program import Kind
 from commsched.strategies import STRATEGIES
@@ -68,13 +68,13 @@ def crossing(plan: Plan, measured: Timeline, spec: Spec) -> tuple[Crossing, ...]
     for name, (launch, phase) in _phases(plan, measured).items():
         if name not in measured.names:
             continue
-        ranks = np.array(plan.group(plan.launches[launch]).ranks)
-        where, sizes = place[ranks], moved[measured.names.index(name)][ranks]
-        if phase.schedule.rounds is not None:
-            between += _between(phase, where, sizes, spec.hosts)
-        elif len(set(where)) > 1:
-            np.maximum.at(most := np.zeros(spec.hosts), where, sizes)
-            own += most
+        for ranks in plan.teams(plan.launches[launch]):
+            where, sizes = place[ranks], moved[measured.names.index(name)][ranks]
+            if phase.schedule.rounds is not None:
+                between += _between(phase, where, sizes, spec.hosts)
+            elif len(set(where)) > 1:
+                np.maximum.at(most := np.zeros(spec.hosts), where, sizes)
+                own += most
     np.fill_diagonal(between, 0.0)
     sent, received = between.sum(axis=1) + own, between.sum(axis=0) + own
     return tuple(Crossing(float(s), float(r)) for s, r in zip(sent, received, strict=True))
@@ -115,10 +115,12 @@ def _phases(plan: Plan, measured: Timeline) -> Mapping[str, tuple[int, Phase]]:
     """The launch and the phase of every exchange of the plan, by the operation's name."""
     decisions = measured.meta.get("decisions", {})
     found = {}
-    for role in STRATEGIES[plan.strategy].lower(plan, 0, decisions).roles:
-        for op in role.ops:
+    lower = STRATEGIES[plan.strategy].lower
+    roles = [r for s in np.unique(measured.step) for r in lower(plan, int(s), decisions).roles]
+    for ops in dict.fromkeys(role.ops for role in roles):
+        for op in ops:
             if op.kind is Kind.EXCHANGE:
-                phase = phases_of(plan, op.launch)[op.phase]
+                phase = phase_of(plan, op)
                 chosen = phase.then(phase.expected) if isinstance(phase, Choice) else phase
                 found[op.name] = op.launch, chosen
     return found

@@ -5,6 +5,7 @@ Results per rank have one row for each of `ranks_seen(t)`, results per step one 
 the rank's next step begins; the last one lasts until the whole timeline ends.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from commsched.timeline.model import Span, Timeline
 
 COMPUTE = "compute"
 CODECS = ("codec", "encode", "decode")
+MESSAGES = ("send", "receive")  # from one rank to one other
 
 
 def is_communication(stream: str) -> bool:
@@ -103,6 +105,23 @@ def hidden(t: Timeline) -> Floats:
     return _within_steps(t, union(spans_of(t, communicates(t)))) - exposed(t)
 
 
+def idle(t: Timeline) -> Floats:
+    """Return (ranks, steps) s within the step in which nothing runs: a pipeline's bubble."""
+    if not len(t):
+        return np.zeros((0, 0))
+    windows, column = _windows(t)
+    shape = (len(ranks_seen(t)), len(steps(t)))
+    place = np.searchsorted(ranks_seen(t), windows.group) * shape[1] + column
+    lengths = np.bincount(place, windows.end - windows.start, shape[0] * shape[1])
+    every = union(spans_of(t, np.ones(len(t), bool)))
+    return lengths.reshape(shape) - _within_steps(t, every)
+
+
+def has_messages(t: Timeline) -> bool:
+    """Tell whether ranks talk to single others, as the stages of a pipeline do."""
+    return bool(np.isin(t.stream, [i for i, s in enumerate(t.streams) if s in MESSAGES]).any())
+
+
 def _within_steps(t: Timeline, found: Intervals) -> Floats:
     """Add up disjoint intervals by rank and by the step of the rank in which they lie."""
     windows, column = _windows(t)
@@ -138,17 +157,26 @@ def busy(t: Timeline) -> Floats:
     return np.bincount(place, t.end - t.start, size).astype(np.float64).reshape(shape)
 
 
-def waiting_filled(t: Timeline) -> Timeline:
+def waiting_filled(
+    t: Timeline, apart: Mapping[str, npt.NDArray[np.int64]] | None = None
+) -> Timeline:
     """Return the timeline with the `waited` of every communication span filled in.
 
         waited = max(0, min(end, latest start of the same name and step over all ranks) - start)
 
-    An exchange waits until its last rank arrives. Other streams keep what they have.
+    An exchange waits until its last rank arrives. Other streams keep what they have; the spans of
+    messages between two ranks begin when there is something to send or to receive. `apart`: for
+    the names of exchanges of teams by themselves the team of every rank, (ranks,).
     """
     if not len(t):
         return t
-    chosen = communicates(t)
-    _, same = np.unique(t.name.astype(np.int64) * 2**31 + t.step, return_inverse=True)
+    chosen = communicates(t) & ~np.array([s in MESSAGES for s in t.streams], bool)[t.stream]
+    key = t.name.astype(np.int64) * 2**31 + t.step
+    if apart:  # an exchange of each team is one by itself
+        _, key = np.unique(key, return_inverse=True)
+        table = np.array([apart.get(name, np.zeros(t.ranks, np.int64)) for name in t.names])
+        key = key * (table.max() + 1) + table[t.name, t.rank]
+    _, same = np.unique(key, return_inverse=True)
     latest = np.full(int(same.max()) + 1, -np.inf)
     np.maximum.at(latest, same[chosen], t.start[chosen])
     waited = np.maximum(np.minimum(t.end, latest[same]) - t.start, 0.0)

@@ -1,0 +1,40 @@
+"""The stages of a pipeline plan in words."""
+
+from commsched.cli.table import table
+from commsched.plan import Plan
+from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged, grid
+from commsched.units import nbytes, seconds
+
+HEADER = ("stage", "ranks", "layers", "from", "to", "forward", "backward", "head", "sends", "keeps")
+RIGHT = {0, 2, 5, 6, 7, 8, 9}
+
+
+def lines(plan: Plan, every: bool = True) -> list[str]:
+    """A row for `every` stage, times and bytes of one microbatch; nothing for other strategies."""
+    strategy = STRATEGIES[plan.strategy]
+    if not isinstance(strategy, Staged):
+        return []
+    settings = strategy.settings(plan)
+    rows = []
+    for stage in grid(plan, settings):
+        ranks = ", ".join(map(str, stage.ranks[:4])) + (", ..." if len(stage.ranks) > 4 else "")
+        rows.append(
+            (
+                str(stage.number),
+                ranks,
+                str(len(stage.layers)),
+                stage.layers[0].name,
+                stage.layers[-1].name,
+                seconds(stage.forward),
+                seconds(stage.backward),
+                seconds(stage.head) if stage.head else "-",
+                "-" if stage.last else nbytes(float(stage.output)),
+                nbytes(stage.activation),
+            )
+        )
+    given = ", ".join(f"{key} {value}" for key, value in settings.items())
+    memory = strategy.memory(plan)
+    parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
+    shown = [table(HEADER, rows, RIGHT)] if every else []
+    return [given, *shown, f"memory per rank: {nbytes(memory.total)} ({parts})"]

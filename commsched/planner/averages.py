@@ -1,0 +1,78 @@
+"""Launches that average parameters: in chunks, by the cheapest all-reduce of their group."""
+
+from collections.abc import Iterator
+
+from commsched.errors import CommschedError
+from commsched.ir import Graph
+from commsched.machine import Group
+from commsched.methods import Direct, Method
+from commsched.methods.direct import illegal, route
+from commsched.plan import BucketSpec, Launch, Piece, Reason
+from commsched.planner.greedy import cheapest
+from commsched.planner.request import Request
+from commsched.schedule import Goal
+
+CHUNK = 10_000_000  # elements; Coquelin et al., arXiv 2104.05588
+
+
+def chunks(graph: Graph) -> list[tuple[Piece, ...]]:
+    """All parameters in the order of the layers, cut after every `CHUNK` elements."""
+    found: list[tuple[Piece, ...]] = []
+    pieces: list[Piece] = []
+    room = CHUNK
+    for tensor in graph.tensors.values():
+        start = 0
+        while start < tensor.numel:
+            stop = min(tensor.numel, start + room)
+            pieces.append(Piece(tensor.name, start, stop))
+            room -= stop - start
+            start = stop
+            if not room:
+                found.append(tuple(pieces))
+                pieces, room = [], CHUNK
+    return [*found, tuple(pieces)] if pieces else found
+
+
+def all_reduces(request: Request, group: Group, codec: str) -> Iterator[Method]:
+    """The all-reduces that can sum values of a codec over a group."""
+    for method in request.methods(group):
+        if not isinstance(method, Direct) or method.codec.name != "dense":
+            continue
+        schedule = route(method.collective, group)
+        found = Direct(method.collective, codec)
+        if schedule.goal is Goal.ALL_REDUCE and illegal(schedule, found.codec) is None:
+            yield found
+
+
+def check(request: Request) -> None:
+    """Refuse what cannot be averaged, and methods that parameters do not travel by."""
+    if not request.graph.tensors:
+        raise CommschedError(
+            f"net {request.graph.name!r} has no tensors for {request.strategy!r} to average"
+        )
+    if request.force:
+        raise CommschedError(
+            f"--force is for gradients among all ranks or a stage's; strategy {request.strategy!r}"
+            " plans without it"
+        )
+
+
+def averages(
+    request: Request, group: Group, codec: str, stem: str, priority: int
+) -> Iterator[Launch]:
+    """A launch per chunk, among `group` or others that are like it."""
+    methods = list(all_reduces(request, group, codec))
+    for number, pieces in enumerate(chunks(request.graph)):
+        spec = BucketSpec.of(pieces, request.graph.tensors)
+        (seconds, name), *others = cheapest(methods, spec, request.machine, group)
+        runner_up = others[0] if others else (0.0, "")
+        yield Launch(
+            name=f"{stem}{number}",
+            pieces=pieces,
+            after=request.graph.layers[0].name,
+            method=name,
+            stream="between",
+            payload="parameter",
+            priority=priority + number,
+            reason=Reason(seconds=seconds, runner_up=runner_up[1], runner_up_seconds=runner_up[0]),
+        )

@@ -1,0 +1,70 @@
+"""Pipelines of microbatches that flush: GPipe, and one forward one backward (1F1B)."""
+
+from collections.abc import Mapping
+
+from commsched.ir import Graph
+from commsched.machine import Machine
+from commsched.plan.model import Param, Plan
+from commsched.program import Draft, Program
+from commsched.strategies import STRATEGIES, pipeline
+from commsched.strategies.base import Memory, Strategy
+from commsched.strategies.flushed import (
+    Order,
+    Work,
+    all_forward_first,
+    flushed,
+    memory,
+    one_forward_one_backward,
+)
+from commsched.strategies.launch import OPTIMIZERS
+from commsched.strategies.numbers import Options
+
+
+class Flushed(Strategy):
+    """Stages, microbatches, a flush; gradients are summed over the replicas of each stage.
+
+        makespan = (m + K - 1) (f + b)      on K equal stages with m microbatches and free messages
+
+    f, b [s] = forward and backward of one microbatch on one stage. With t_f = K f and t_b = K b
+    the bubble is (t_f + t_b) (1 - 1 / K). A stage keeps the activations of m microbatches under
+    `gpipe`, of at most min(m, K) under `1f1b`.
+    Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "Megatron-LM", SC 2021.
+    """
+
+    defaults: Mapping[str, Param] = {**pipeline.DEFAULTS, "optimizer": "momentum"}
+    allowed: Mapping[str, Options] = {
+        **pipeline.ALLOWED,
+        "optimizer": tuple(OPTIMIZERS),
+    }
+    fewest, codec = True, ""
+
+    def __init__(self, name: str, order: Order) -> None:
+        self.name = name
+        self._order = order
+
+    def prepare(
+        self, graph: Graph, machine: Machine, settings: Mapping[str, Param]
+    ) -> tuple[Graph, dict[str, Param]]:
+        return graph, dict(settings)
+
+    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
+        return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
+
+    def _draft(self, plan: Plan) -> Draft:
+        settings = self.settings(plan)
+        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        work = Work(OPTIMIZERS[str(settings["optimizer"])][1])
+        return flushed(plan, stages, self._order, m, work)
+
+    def memory(self, plan: Plan) -> Memory:
+        settings = self.settings(plan)
+        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+
+        def kept(number: int) -> int:
+            return m if self.name == "gpipe" else min(m, len(stages) - number)
+
+        return memory(stages, str(settings["optimizer"]), kept)
+
+
+STRATEGIES.add("gpipe")(Flushed("gpipe", all_forward_first))
+STRATEGIES.add("1f1b")(Flushed("1f1b", one_forward_one_backward))

@@ -1,0 +1,47 @@
+"""The operations of one launch: its exchange, phase after phase, and the update that follows."""
+
+from commsched.methods import Choice, phases_of
+from commsched.plan.model import Plan
+from commsched.program import After, Kind, Op
+
+# Bytes of optimiser state per parameter, and memory traffic of one update in B per parameter:
+# read gradient, read and write the parameter and each state word.
+OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
+
+
+def exchange_ops(plan: Plan, index: int, before: After) -> list[Op]:
+    """Encode, exchange and decode of every phase of a launch's method, after `before`."""
+    launch = plan.launches[index]
+    ops: list[Op] = []
+    for number, phase in enumerate(phases_of(plan, index)):
+        stem = f"{launch.name}/{phase.name}" if phase.name else launch.name
+        parts = [(Kind.ENCODE, "encode"), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
+        if isinstance(phase, Choice):
+            parts.insert(0, (Kind.DECIDE, launch.stream))
+        for kind, stream in parts:
+            ops.append(
+                Op(
+                    kind=kind,
+                    name=f"{stem}/{kind}",
+                    stream=stream,
+                    after=(before,),
+                    launch=index,
+                    phase=number,
+                )
+            )
+            before = After(ops[-1].name)
+    return ops
+
+
+def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
+    """The update of a launch's elements, which moves `traffic` B in memory for each."""
+    launch = plan.launches[index]
+    numel = sum(stop - start for _, start, stop in launch.pieces)
+    return Op(
+        kind=Kind.APPLY,
+        name=f"{launch.name}/apply",
+        stream="compute",
+        after=(after,),
+        seconds=numel * traffic / plan.machine.device.bandwidth,
+        launch=index,
+    )

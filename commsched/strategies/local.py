@@ -1,0 +1,164 @@
+"""Training with local losses: every chunk of a net learns by itself, and batches stream through."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from commsched.errors import CommschedError
+from commsched.ir import Graph, Layer
+from commsched.machine import Machine
+from commsched.plan.model import Param, Plan
+from commsched.program import After, Draft, Kind, Op, Program
+from commsched.strategies import STRATEGIES, pipeline
+from commsched.strategies.base import Memory, Strategy
+from commsched.strategies.flushed import Work, draft_stages, memory, one_forward_one_backward
+from commsched.strategies.launch import OPTIMIZERS
+from commsched.strategies.numbers import Options, Range
+from commsched.strategies.pipeline import HEAD, Stage, Turn, compute, finish, hop, name_of
+
+
+class Local(Strategy):
+    """Blocks with an auxiliary head and a loss of their own; gradients stay inside a block.
+
+    greedy: every stage is a block. chunked: J chunks of stages, each trained by back-propagation
+    from the loss at its end; J = 1 is back-propagation with a flush. overlapping: the loss of a
+    stage also reaches back through the stage before it, window 2, stride 1.
+    Batches stream: a stage begins the next one as soon as it has updated, so there is a fill and no
+    drain. On K equal stages, a batch of m microbatches and free updates the period of a batch is
+
+        greedy       m max_k(f + b + a)
+        chunked      (m + R - 1)(f + b), R = K / J stages in a chunk, heads left out
+        overlapping  max over k of f_k + t + (f_{k+1} + a_{k+1} + b_{k+1}) + t + b_k,
+                     and of the stages' own f_k + a_k + 2 b_k;  m = 1
+
+    f, b, a [s] = forward, backward, and the auxiliary head's both; t [s] = a message from port to
+    port. Overlapping waits for its neighbour: stage k's second backward needs the gradient that
+    stage k + 1 makes of what stage k has sent, so the round trip is inside the period. Longer
+    circuits through several stages take as many periods as they pass stages, so none is slower.
+    `head`: size and work of an auxiliary head as a share of the net's last layer.
+    Source: Laskin et al., "Parallel training of deep networks with local updates", 2020.
+    Holds where an update ends before the next batch begins: the parameters are those of sequential
+    training.
+    """
+
+    name = "local"
+    fewest, codec = False, ""
+    defaults: Mapping[str, Param] = {
+        **pipeline.DEFAULTS,
+        "microbatches": 1,
+        "variant": "greedy",
+        "chunks": 0,
+        "head": 1.0,
+        "optimizer": "momentum",
+    }
+    allowed: Mapping[str, Options] = {
+        **pipeline.ALLOWED,
+        "variant": ("greedy", "overlapping", "chunked"),
+        "chunks": Range(0, pipeline.MOST),
+        "head": Range(0.0, 1e6),
+        "optimizer": tuple(OPTIMIZERS),
+    }
+
+    def settings(self, plan: Plan) -> dict[str, Param]:
+        found = super().settings(plan)
+        chunked = found["variant"] == "chunked"
+        if bool(found["chunks"]) != chunked:
+            wanted = "a number of chunks" if chunked else "none: every stage is a block"
+            raise CommschedError(
+                f"strategy 'local': variant {found['variant']!r} has {wanted}; got chunks ="
+                f" {found['chunks']}"
+            )
+        if found["variant"] == "overlapping" and found["microbatches"] != 1:
+            raise CommschedError(
+                "strategy 'local': variant 'overlapping' takes a batch in one piece; microbatches"
+                f" must be 1, got {found['microbatches']}"
+            )
+        return found
+
+    def prepare(
+        self, graph: Graph, machine: Machine, settings: Mapping[str, Param]
+    ) -> tuple[Graph, dict[str, Param]]:
+        share = float(settings["head"])
+        plan = Plan(graph=graph, machine=machine, launches=(), params=settings)
+        chunks = _chunks(pipeline.grid(plan, settings), settings)
+        if not share:
+            return graph, dict(settings)
+        trunk = [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+        heads = [_head(trunk[-1], chunk[-1], share) for chunk in chunks[:-1]]
+        return replace(graph, layers=(*trunk, *heads)), dict(settings)
+
+    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
+        return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
+
+    def _draft(self, plan: Plan) -> Draft:
+        settings = self.settings(plan)
+        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        work = Work(OPTIMIZERS[str(settings["optimizer"])][1])
+        draft = Draft([stage.ranks for stage in stages])
+        launches = pipeline.check(plan, stages)
+        if settings["variant"] == "overlapping":
+            lasts = [_overlapping(draft, stages, stage) for stage in stages]
+        else:
+            for chunk in _chunks(stages, settings):
+                draft_stages(draft, chunk, one_forward_one_backward, m, work)
+            lasts = [After(name_of(Turn(True, m - 1), stage.number)) for stage in stages]
+        for stage, mine, last in zip(stages, launches, lasts, strict=True):
+            finish(draft, plan, stage, mine, last, work.traffic)
+        return draft
+
+    def memory(self, plan: Plan) -> Memory:
+        settings = self.settings(plan)
+        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        kept = {
+            stage.number: min(m, len(chunk) - place)
+            for chunk in _chunks(stages, settings)
+            for place, stage in enumerate(chunk)
+        }
+        return memory(stages, str(settings["optimizer"]), kept.__getitem__)
+
+
+def _chunks(stages: Sequence[Stage], settings: Mapping[str, Param]) -> list[Sequence[Stage]]:
+    """The stages of each chunk."""
+    chunked = settings["variant"] == "chunked"
+    count, size = int(settings["chunks"]) if chunked else len(stages), len(stages)
+    if not 1 <= count <= size:
+        raise CommschedError(
+            f"strategy 'local': {count} chunks cannot be made of {size} stages; allowed: 1 to"
+            f" {size}"
+        )
+    return [stages[size * j // count : size * (j + 1) // count] for j in range(count)]
+
+
+def _head(last: Layer, stage: Stage, share: float) -> Layer:
+    """The auxiliary head behind a stage: like the net's last layer."""
+    name = f"{HEAD}{stage.number}"
+    scaled = last.scaled(share, share)
+    tensors = tuple(replace(t, name=f"{name}.{t.name}") for t in scaled.tensors)
+    return replace(scaled, name=name, after=(stage.layers[-1].name,), tensors=tensors)
+
+
+def _overlapping(draft: Draft, stages: Sequence[Stage], stage: Stage) -> After:
+    """A stage's forward, its own backward, and the backward of the next stage's loss."""
+    number, forward, backward = stage.number, Turn(False, 0), Turn(True, 0)
+    after = [After(f"recv/{hop(number - 1, number, 0)}")] if number else []
+    done = compute(draft, stage, forward, stage.forward, after)
+    if not stage.last:
+        draft.message(hop(number, number + 1, 0), number, number + 1, stage.output, done)
+    done = compute(draft, stage, backward, stage.backward + stage.head, [done])
+    if number:
+        size = stages[number - 1].output
+        draft.message(hop(number, number - 1, 0), number, number - 1, size, done)
+    if stage.last:
+        return done
+    second = Op(
+        kind=Kind.COMPUTE,
+        name=f"{name_of(backward, number)}/window",
+        stream="compute",
+        after=(After(f"recv/{hop(number + 1, number, 0)}"),),
+        seconds=stage.backward,
+        layer=stage.layers[0].name,
+    )
+    draft.add(number, second)
+    return After(second.name)
+
+
+STRATEGIES.add("local")(Local())

@@ -1,0 +1,36 @@
+"""DASO's controller: synchronise more often where the loss stops falling."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+LESS = 0.05  # by which share a loss must be below the best one to count as better
+MOST_WAIT = 4  # of the most steps between two exchanges, what is waited after a plateau at 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plateau:
+    """Steps between two exchanges, and steps until one is merged; changed after every epoch.
+
+    A plateau: more than `patience` epochs without a loss below best (1 - 0.05). Then
+        skip > 1:  skip' = skip // 2,  wait' = max(1, wait - 1)
+        skip = 1:  skip' = most,       wait' = most // 4
+    and the epochs are counted anew; the best loss stays.
+    Source: Coquelin et al., arXiv 2104.05588.
+    """
+
+    skip: int
+    wait: int
+    most: int
+    patience: int
+    best: float = inf
+    bad: int = 0  # epochs since the best loss
+
+    def after(self, loss: float) -> "Plateau":
+        """The next epoch's numbers, given the mean loss of all ranks at the end of this one."""
+        if loss < self.best * (1.0 - LESS) or (self.best == inf and loss < inf):
+            return replace(self, best=loss, bad=0)
+        if self.bad < self.patience:
+            return replace(self, bad=self.bad + 1)
+        if self.skip > 1:
+            return replace(self, skip=self.skip // 2, wait=max(1, self.wait - 1), bad=0)
+        return replace(self, skip=self.most, wait=self.most // MOST_WAIT, bad=0)

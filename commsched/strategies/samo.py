@@ -1,0 +1,116 @@
+"""A pruned net in a message-driven pipeline: only the values under a static mask are kept."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from commsched.ir import Graph, Tensor
+from commsched.ir.sparsity import DENSE
+from commsched.machine import Machine
+from commsched.plan.model import Param, Plan
+from commsched.program import Draft, Program
+from commsched.strategies import STRATEGIES, pipeline
+from commsched.strategies.base import Memory, Strategy
+from commsched.strategies.flushed import Work, as_they_come, flushed
+from commsched.strategies.numbers import Options, Range
+from commsched.strategies.pipeline import Stage
+
+SECTOR = 16  # halves that a GPU reads at least where it needs one: 32 B
+ADAM = 36.0  # B moved per value: g16 2, g32 8, parameter, both moments 8 each, parameter as half 2
+
+
+class Samo(Strategy):
+    """SAMO on AxoNN: stages and replicas, mixed precision with Adam, fp16 sums among replicas.
+
+    With f = 1 - pruned and phi parameters a stage's rank keeps, in B:
+
+        2 phi (parameters as halves, zeros in place) + 24 f phi: g16 2, g32 4, parameters 4,
+        Adam 8, index 4, copy for the exchange 2
+
+    and 20 phi where nothing is pruned. Less is kept from pruned = 0.25 on.
+    A rank sends 2 (D - 1) / D * 2 f phi / K bytes among D replicas of K stages, and never an index:
+    the mask is the same everywhere. Messages decide what is computed next; at most K microbatches
+    are in flight. Every microbatch's gradient is packed at once: the index is read, values are
+    gathered by sectors of 16 halves, and added to what is packed already.
+    The plan's net has the tensors as they travel; `parameters` is phi of the whole net.
+    Source: Singh & Bhatele, "Exploiting sparsity in pruned neural networks to optimize large model
+    training", IPDPS 2023.
+    Holds for one mask for all tensors alike. There is no gain on one GPU, the bubble shrinks only
+    with 1 / K, and a real gather is slower than the memory's bandwidth, which is counted here.
+    """
+
+    name = "samo"
+    fewest, codec = True, "fp16"
+    defaults: Mapping[str, Param] = {**pipeline.DEFAULTS, "pruned": 0.9, "parameters": 0}
+    allowed: Mapping[str, Options] = {
+        **pipeline.ALLOWED,
+        "pruned": Range(0.0, 0.999),
+        "parameters": Range(0, 2**53),
+    }
+
+    def prepare(
+        self, graph: Graph, machine: Machine, settings: Mapping[str, Param]
+    ) -> tuple[Graph, dict[str, Param]]:
+        share = 1.0 - float(settings["pruned"])
+        layers = (
+            replace(layer, tensors=tuple(packed(tensor, share) for tensor in layer.tensors))
+            for layer in graph.layers
+        )
+        numel = graph.numel if share < 1.0 else 0
+        return replace(graph, layers=tuple(layers)), {**settings, "parameters": numel}
+
+    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
+        return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
+
+    def _draft(self, plan: Plan) -> Draft:
+        settings = self.settings(plan)
+        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        share = 1.0 - float(settings["pruned"])
+        bandwidth = plan.machine.device.bandwidth
+
+        def packing(stage: Stage) -> float:
+            return packing_traffic(stage.numel, self._dense(plan, stage), share) / bandwidth
+
+        traffic = ADAM if share == 1.0 else ADAM + 4.0 + 2.0 / share  # index; zeros
+        work = Work(traffic, packing, ready=True, limit=len(stages))
+        return flushed(plan, stages, as_they_come, m, work)
+
+    def memory(self, plan: Plan) -> Memory:
+        settings = self.settings(plan)
+        stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
+        kept, share = min(m, len(stages)), 1.0 - float(settings["pruned"])
+        found = []
+        for stage in stages:
+            state = state_memory(stage.numel, self._dense(plan, stage), share)
+            found.append(state._replace(activations=kept * stage.activation))
+        return max(found, key=lambda memory: memory.total)
+
+    def _dense(self, plan: Plan, stage: Stage) -> float:
+        """Parameters of a stage before pruning: its part of the whole net's."""
+        whole = int(self.settings(plan)["parameters"]) or plan.graph.numel
+        return whole * stage.numel / plan.graph.numel if stage.numel else 0.0
+
+
+def packed(tensor: Tensor, share: float) -> Tensor:
+    """A tensor's values under a mask that keeps a share of them, as halves."""
+    if share == 1.0:
+        return replace(tensor, dtype="float16", sparsity=DENSE)
+    numel = max(1, round(tensor.numel * share))
+    return replace(tensor, shape=(numel,), dtype="float16", sparsity=DENSE)
+
+
+def state_memory(kept: float, dense: float, share: float) -> Memory:
+    """Bytes of the state of `dense` parameters, of which `kept` are not pruned."""
+    if share == 1.0:
+        return Memory(6.0 * dense, 6.0 * dense, 8.0 * dense, 0.0, 0.0)
+    return Memory(2.0 * dense + 4.0 * kept, 6.0 * kept, 12.0 * kept, 0.0, 2.0 * kept)
+
+
+def packing_traffic(kept: float, dense: float, share: float) -> float:
+    """Bytes moved to pack one microbatch's gradient; nothing where nothing is pruned."""
+    if share == 1.0:
+        return 0.0
+    touched = 1.0 - (1.0 - share) ** SECTOR  # of the sectors
+    return 8.0 * kept + 2.0 * dense * touched
+
+
+STRATEGIES.add("samo")(Samo())

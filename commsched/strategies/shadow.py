@@ -1,0 +1,186 @@
+"""Every rank trains by itself; in the background its parameters are drawn to a common model."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.methods import Choice, phases_of
+from commsched.plan.model import Param, Plan
+from commsched.program import After, Kind, Op, Program, Role
+from commsched.schedule import Goal
+from commsched.strategies import STRATEGIES
+from commsched.strategies.base import Floats, Memory, State, Strategy
+from commsched.strategies.launch import OPTIMIZERS
+from commsched.strategies.numbers import Options, Range
+from commsched.strategies.parts import passes
+
+MANY = 2**31
+UPDATE = "update"
+KEPT = {"average": 0, "bmuf": 2, "easgd": 1}  # words per parameter that live from merge to merge
+
+
+class Shadow(Strategy):
+    """Sum a copy of the parameters after every `every`-th step; merge `lag` steps later.
+
+    Numbers of steps decide, not who arrives when: equal seeds give equal bits. With avg = the mean
+    over all ranks of what was copied, a = `alpha`, r = `rate`, m = `momentum`, each rank does
+        average:  w := (1 - a) w + a avg
+        bmuf:     v := m v + r (avg - g),  g := g + v,  w := (1 - a) w + a g
+        easgd:    w := (1 - a) w + a g,  then g := g + r (avg - g)
+    g is the same on all ranks, and the first avg before the first merge; v is 0 there.
+    Source: Zheng et al., "ShadowSync", arXiv 2003.03477; Chen & Huo, "Scalable training of deep
+    learning machines by incremental block training with intra-block parallel optimization and
+    blockwise model-update filtering", ICASSP 2016; Zhang, Choromanska & LeCun, "Deep learning with
+    elastic averaging SGD", NeurIPS 2015.
+    """
+
+    name = "shadow"
+    defaults: Mapping[str, Param] = {
+        "rule": "average",
+        "every": 8,
+        "lag": 1,
+        "alpha": 0.5,
+        "rate": 1.0,
+        "momentum": 0.0,
+        "optimizer": "momentum",
+    }
+    allowed: Mapping[str, Options] = {
+        "rule": tuple(KEPT),
+        "every": Range(1, MANY),
+        "lag": Range(0, MANY),
+        "alpha": Range(0.0, 1.0),
+        "rate": Range(0.0, 2.0),
+        "momentum": Range(0.0, 1.0),
+        "optimizer": tuple(OPTIMIZERS),
+    }
+
+    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
+        settings = self.settings(plan)
+        every, lag = int(settings["every"]), int(settings["lag"])
+        _check(plan, every, lag)
+        ops = _ops(
+            plan,
+            str(settings["optimizer"]),
+            starts=(step + 1) % every == 0,
+            merges=_merges(step, every, lag),
+            before=_merges(step - 1, every, lag),
+            lag=lag,
+        )
+        role = Role(ranks=plan.machine.everyone.ranks, ops=ops)
+        return Program(step=step, roles=(role,), reach=max(lag, 1))
+
+    def names(self, plan: Plan) -> tuple[str, ...]:
+        optimizer = str(self.settings(plan)["optimizer"])
+        ops = _ops(plan, optimizer, starts=True, merges=True, before=False, lag=0)
+        return tuple(op.name for op in ops)
+
+    def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
+        settings = self.settings(plan)
+        alpha, rate, momentum = (np.float32(settings[key]) for key in ("alpha", "rate", "momentum"))
+        mean = total / np.float32(plan.machine.size)
+        rule = settings["rule"]
+        common = mean if rule == "average" else state.setdefault("common", mean)
+        if rule == "bmuf":
+            speed = state.setdefault("speed", np.zeros_like(mean))
+            speed *= momentum
+            speed += rate * (mean - common)
+            common += speed
+        local *= np.float32(1.0) - alpha
+        local += alpha * common
+        if rule == "easgd":
+            common += rate * (mean - common)
+
+    def memory(self, plan: Plan) -> Memory:
+        settings = self.settings(plan)
+        numel = plan.graph.numel
+        kept = KEPT[str(settings["rule"])]
+        return Memory(
+            parameters=4.0 * numel,
+            gradients=4.0 * numel,
+            optimizer=float(OPTIMIZERS[str(settings["optimizer"])][0] * numel),
+            activations=sum(layer.activation for layer in plan.graph.layers),
+            buckets=4.0 * numel * (2 + kept),
+        )
+
+
+def _merges(step: int, every: int, lag: int) -> bool:
+    """Whether what was copied `lag` steps before is merged after a step."""
+    return step >= lag and (step - lag + 1) % every == 0
+
+
+@lru_cache(maxsize=32)
+def _ops(
+    plan: Plan, optimizer: str, *, starts: bool, merges: bool, before: bool, lag: int
+) -> tuple[Op, ...]:
+    """The operations of a step. `before`: something was merged at the end of the last step."""
+    order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
+    last = f"{plan.launches[order[-1]].name}/{Kind.MERGE}"
+    ready = (After(last, 1),) if before else ()
+    ops = passes(plan, ready)
+    seconds = plan.graph.numel * OPTIMIZERS[optimizer][1] / plan.machine.device.bandwidth
+    ops.append(Op(kind=Kind.APPLY, name=UPDATE, stream="compute", seconds=seconds))
+    merging = [_merge(plan, i, lag) for i in order] if merges else []
+    after = (After(UPDATE), After(last)) if merges and lag else (After(UPDATE),)
+    copying = [op for i in order for op in _copy(plan, i, after)] if starts else []
+    return (*ops, *(copying + merging if lag == 0 else merging + copying))
+
+
+def _copy(plan: Plan, index: int, after: tuple[After, ...]) -> tuple[Op, Op]:
+    """Copy a launch's parameters and begin to sum them."""
+    launch = plan.launches[index]
+    encode, sent = (f"{launch.name}/{kind}" for kind in (Kind.ENCODE, Kind.EXCHANGE))
+    return (
+        Op(kind=Kind.ENCODE, name=encode, stream="encode", after=after, launch=index),
+        Op(
+            kind=Kind.EXCHANGE,
+            name=sent,
+            stream=launch.stream,
+            after=(After(encode),),
+            launch=index,
+        ),
+    )
+
+
+def _merge(plan: Plan, index: int, lag: int) -> Op:
+    """Merge a launch's sum once it is there and the step's update is done."""
+    name = plan.launches[index].name
+    return Op(
+        kind=Kind.MERGE,
+        name=f"{name}/{Kind.MERGE}",
+        stream="decode",
+        after=(After(f"{name}/{Kind.EXCHANGE}", lag), After(UPDATE)),
+        launch=index,
+        waited=lag,
+    )
+
+
+@lru_cache(maxsize=64)
+def _check(plan: Plan, every: int, lag: int) -> None:
+    """Refuse launches that mean something else."""
+    if lag > every:
+        raise CommschedError(
+            f"strategy 'shadow': lag cannot be {lag} where every is {every}; a sum is merged before"
+            " the next copy, so that at most that is allowed"
+        )
+    if not plan.launches:
+        raise CommschedError("strategy 'shadow': no launch averages the parameters")
+    for index, launch in enumerate(plan.launches):
+        where = f"strategy 'shadow': launch {launch.name!r}"
+        found = launch.purpose, launch.payload, launch.among, launch.every, launch.lag
+        if found != ("average", "parameter", "all", every, lag) or launch.group:
+            raise CommschedError(
+                f"{where} exchanges {launch.payload}s among {launch.among!r} every {launch.every}"
+                f" steps, merged {launch.lag} steps later, for purpose {launch.purpose!r}; allowed:"
+                f" parameters among all ranks every {every} steps, {lag} later, for 'average'"
+            )
+        phase = phases_of(plan, index)[0]
+        if isinstance(phase, Choice) or phase.schedule.goal is not Goal.ALL_REDUCE:
+            raise CommschedError(
+                f"{where} has method {launch.method!r}; parameters are summed by an all-reduce such"
+                " as 'ring+dense'"
+            )
+
+
+STRATEGIES.add("shadow")(Shadow())

@@ -1,0 +1,129 @@
+"""Pipelines on real ranks: names, bytes and messages of the simulation; who got what from whom."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.run import agree, session
+from commsched.run.session import Options
+from commsched.simulate import simulate
+from commsched.strategies import STRATEGIES
+from commsched.timeline.measure import overlaps
+from tests.pipes import net, staged
+from tests.plans import machine
+from tests.streams import VARIANTS, Stage, plan_of, sequential
+
+WORLD = MPI.COMM_WORLD
+STEPS = 3
+EVERY = [
+    ("gpipe", {"microbatches": 3}),
+    ("1f1b", {"microbatches": 3, "near": "replicas"}),
+    ("samo", {"microbatches": 5, "pruned": 0.9}),
+    ("samo", {"microbatches": 2, "pruned": 0.0}),
+    ("local", {}),
+    ("local", {"variant": "overlapping"}),
+    ("local", {"variant": "chunked", "chunks": 1, "microbatches": 2}),
+]
+
+
+def depths() -> list[int]:
+    """Two stages, and as many as there are ranks."""
+    return sorted({k for k in (2, WORLD.size) if WORLD.size % k == 0})
+
+
+def made_of(name, params, stages):
+    layers = net(WORLD.size, elements=300, activation=5000.0).scaled(1.0, 0.1)
+    on = machine(1, WORLD.size)
+    return staged(name, stages, WORLD.size // stages, layers=layers, on=on, **params)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One folder for all ranks: the first rank's."""
+    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
+
+
+def together(problems):
+    """Fail on all ranks with what any rank found, once nobody communicates any more."""
+    texts = agree.gather_text("\n".join(problems), WORLD)
+    assert not any(texts), "\n".join(f"rank {r}: {t}" for r, t in enumerate(texts) if t)
+
+
+class Signed:
+    """Every message says who sent it, in which step, and under which name."""
+
+    wrong: list[str]
+
+    def __init__(self, made, rank):
+        self.rank = rank
+        roles = STRATEGIES[made.strategy].lower(made, 0, {}).roles
+        mine = next(role for role in roles if rank in role.ranks)
+        self.peers = [role.ranks[mine.ranks.index(rank)] for role in roles]
+        Signed.wrong = []
+
+    def _text(self, step, source, name, size):
+        text = f"{step} {source} {name} ".encode()
+        return np.resize(np.frombuffer(text, np.uint8), size)
+
+    def compute(self, step, op):
+        """Nothing but time."""
+
+    def outgoing(self, step, op):
+        return self._text(step, self.rank, op.name, op.nbytes)
+
+    def incoming(self, step, op, packet):
+        want = self._text(step, self.peers[op.peer], op.match, op.nbytes)
+        if not np.array_equal(packet, want):
+            Signed.wrong.append(f"{op.name} in step {step} is {bytes(packet[:40])!r}")
+
+
+@pytest.mark.parametrize("stages", depths())
+@pytest.mark.parametrize(("name", "params"), EVERY)
+def test_names_bytes_and_messages_are_those_of_the_simulation(folder, name, params, stages):
+    made = made_of(name, params, stages)
+    options = Options(steps=STEPS, mail=Signed, timeout=30.0)
+    measured = session.run(made, WORLD, folder / "m.json", options)
+    problems = list(Signed.wrong)
+    if measured is not None:
+        predicted = simulate(made, STEPS).timeline()
+        found, wanted = (
+            {(s.rank, s.step, s.stream, s.name): s.nbytes for s in t} for t in (measured, predicted)
+        )
+        problems += [f"only measured: {key}" for key in found.keys() - wanted.keys()]
+        problems += [f"only predicted: {key}" for key in wanted.keys() - found.keys()]
+        both = found.keys() & wanted.keys()
+        problems += [f"{k}: {wanted[k]}, {found[k]} B" for k in both if wanted[k] != found[k]]
+        problems += [str(pair) for pair in overlaps(measured) if pair[0].stream != "receive"]
+    together(problems[:5])
+
+
+@pytest.mark.parametrize("option", ["--verify", "--replan"])
+def test_what_is_for_sync_only_is_refused_on_all_ranks(folder, option):
+    made = made_of("gpipe", {}, WORLD.size)
+    options = Options(verify=option == "--verify", replan=lambda *_: made)
+    if option == "--verify":
+        options.replan = None
+    with pytest.raises(CommschedError, match=f"{option} is for strategy 'sync', not for 'gpipe'"):
+        session.run(made, WORLD, folder / "m.json", options)
+    WORLD.Barrier()
+    together(["something was written"] * bool(list(folder.iterdir())))
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_streaming_on_ranks_is_sequential_training_bit_for_bit(folder, variant):
+    if variant == "two chunks" and WORLD.size % 2:
+        pytest.skip("chunks of the same size")
+    made = plan_of(variant, WORLD.size)
+    kept = []
+
+    def stage(plan, rank):
+        kept.append(Stage(plan, rank))
+        return kept[0]
+
+    session.run(made, WORLD, folder / "m.json", Options(steps=5, mail=stage, timeout=30.0))
+    same = kept[0].block.bits() == sequential(made, 5)[WORLD.rank]
+    together([] if same else ["other bits than in one process"])

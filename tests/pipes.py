@@ -1,0 +1,48 @@
+"""Small plans with stages for tests."""
+
+from dataclasses import replace
+
+from commsched.ir import Graph
+from commsched.machine import Link, Machine, Nic
+from commsched.plan import Plan
+from commsched.planner import Request, make_plan
+from tests.plans import graph, machine
+
+FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0, source="test")
+FORWARD, BACKWARD = 1e-3, 2e-3  # s of a layer
+
+
+def free(on: Machine) -> Machine:
+    """The machine with links that cost nothing."""
+    return replace(on, inside=FREE, between=FREE)
+
+
+def net(layers: int, elements: int = 100, activation: float = 4000.0) -> Graph:
+    """A chain of equal layers."""
+    made = graph([elements] * layers, FORWARD)
+    kept = (replace(layer, activation=activation) for layer in made.layers)
+    return replace(made, layers=tuple(kept))
+
+
+def shared_nic(on: Machine, per_byte: float) -> Machine:
+    """The machine with one network port per node."""
+    return replace(on, nic=Nic(per_node=1, per_byte=per_byte, source="test"))
+
+
+def staged(
+    strategy: str,
+    stages: int,
+    replicas: int = 1,
+    layers: int | Graph | None = None,
+    on: Machine | None = None,
+    **params: object,
+) -> Plan:
+    """A plan of so many stages and replicas, a layer per stage unless told otherwise."""
+    made = layers if isinstance(layers, Graph) else net(layers or stages)
+    request = Request(
+        graph=made,
+        machine=on or machine(1, stages * replicas),
+        strategy=strategy,
+        params={"stages": stages, **params},  # type: ignore[dict-item]
+    )
+    return make_plan(request)

@@ -1,0 +1,337 @@
+"""DASO: when it exchanges, what it merges, what its controller does, and what time it costs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.collectives.chain import chain
+from commsched.errors import CommschedError
+from commsched.kernels import random
+from commsched.machine import Link
+from commsched.plan import file as plan_file
+from commsched.program import Kind, Op
+from commsched.schedule.check import check
+from commsched.simulate import simulate
+from commsched.strategies import STRATEGIES
+from commsched.strategies.epochs import epoch_of
+from commsched.strategies.plateau import Plateau
+from tests.plans import graph, machine, strategy_plan
+
+DASO = STRATEGIES["daso"]
+FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0, source="test")
+
+
+def made(nodes=2, lanes=2, sizes=(3000, 40000), seconds=1e-3, on=None, **params):
+    usual = {"warmup": 0, "cooldown": 0, "batches": 1000}
+    net = graph(list(sizes), seconds)
+    return strategy_plan(net, on or machine(nodes, lanes), "daso", **{**usual, **params})
+
+
+# --- When: the phases of a training. ---
+
+
+def phases(decisions=None, lanes=2, steps=24, **params):
+    """One word per step: what starts and what is merged, with the place whose turn it is."""
+    settings = {**DASO.defaults, **params}
+    words = []
+    for step in range(steps):
+        starts, merges, decides = epoch_of(step, settings, lanes, decisions or {}).at(step)
+        word = f"{starts.purpose[0]}{starts.lane}" if starts else "."
+        word += f"<{merges.lane}@{step - merges.start}" if merges else ""
+        words.append(word + "!" * decides)
+    return " ".join(words)
+
+
+def test_a_golden_training_of_three_epochs():
+    found = phases(batches=8, epochs=3, warmup=1, cooldown=1, gs=3, wait=2, lanes=2)
+    assert found == (
+        "b0<0@0 b1<1@0 b0<0@0 b1<1@0 b0<0@0 b1<1@0 b0<0@0 b1<1@0 "
+        "c0 . <0@2 c1 . <1@2 . c0<0@0! "
+        "b1<1@0 b0<0@0 b1<1@0 b0<0@0 b1<1@0 b0<0@0 b1<1@0 b0<0@0"
+    ).replace(" <", " .<")
+
+
+def test_a_plateau_halves_the_skip_from_the_next_epoch_on():
+    losses = {f"{4 * epoch + 3}/epoch/decide": 1.0 for epoch in range(4)}
+    found = phases(losses, batches=4, warmup=0, gs=2, wait=1, lanes=1, patience=2, steps=20)
+    assert found.split()[:4] == ["c0", ".<0@1", ".", "c0<0@0!"]
+    assert found.split()[16:] == ["c0", "c0<0@1", ".<0@1", "c0<0@0!"]
+
+
+@given(
+    batches=st.integers(1, 12),
+    warmup=st.integers(0, 2),
+    gs=st.integers(0, 5),
+    wait=st.integers(0, 5),
+    lanes=st.integers(1, 3),
+)
+def test_places_take_turns_and_every_exchange_is_merged_once_in_its_epoch(
+    batches, warmup, gs, wait, lanes
+):
+    wait = min(wait, gs)
+    settings = {**DASO.defaults, "batches": batches, "warmup": warmup, "gs": gs, "wait": wait}
+    now = [epoch_of(step, settings, lanes, {}).at(step) for step in range(4 * batches)]
+    starts = [each.starts for each in now if each.starts]
+    assert [each.lane for each in starts] == [i % lanes for i in range(len(starts))]
+    merges = [each.merges for each in now if each.merges]
+    assert sorted(merges, key=lambda found: found.start) == starts
+    for step, each in enumerate(now):
+        if each.merges:
+            assert each.merges.start // batches == step // batches
+            assert step == each.merges.start + max(each.merges.waited, 0)
+        last = step % batches == batches - 1
+        assert not last or (each.starts == each.merges and each.starts.waited == -1)
+
+
+# --- The controller. ---
+
+
+def test_the_controllers_trace():
+    control = Plateau(skip=4, wait=2, most=8, patience=2)
+    found = []
+    for loss in (10, 9.6, 9.4, 9.4, 9.3, 9.2, 5, 4.9, 4.8, 4.9, 5, 5, 5, 5, 5, 5, 4, 3.9, 3.9, 3.9):
+        control = control.after(loss)
+        found.append((control.skip, control.wait, control.bad))
+    assert found == [
+        (4, 2, 0),  # the first loss is the best
+        (4, 2, 1),  # 9.6 is not below 9.5
+        (4, 2, 0),  # 9.4 is
+        (4, 2, 1),
+        (4, 2, 2),
+        (2, 1, 0),  # more than two epochs without a better one: halved
+        (2, 1, 0),
+        (2, 1, 1),
+        (2, 1, 2),
+        (1, 1, 0),
+        (1, 1, 1),
+        (1, 1, 2),
+        (8, 2, 0),  # from 1 back to the most
+        (8, 2, 1),
+        (8, 2, 2),
+        (4, 1, 0),
+        (4, 1, 0),
+        (4, 1, 1),
+        (4, 1, 2),
+        (2, 1, 0),
+    ]
+
+
+def test_a_loss_that_is_no_number_is_never_better():
+    control = Plateau(skip=4, wait=1, most=8, patience=0).after(float("nan"))
+    assert (control.skip, control.best) == (2, float("inf"))
+
+
+# --- The merge. ---
+
+
+@given(
+    nodes=st.integers(1, 5),
+    waited=st.integers(-1, 4),
+    numel=st.integers(1, 50),
+    seed=st.integers(0, 9),
+)
+def test_the_merge_is_the_formula_to_the_bit(nodes, waited, numel, seed):
+    rng = np.random.default_rng(seed)
+    local = rng.standard_normal(numel).astype(np.float32)
+    sent = rng.standard_normal((nodes, numel)).astype(np.float32)
+    total = sent.sum(axis=0, dtype=np.float32)
+    before = local.copy()
+    op = Op(kind=Kind.MERGE, name="m", stream="decode", launch=0, waited=waited)
+    plan = made(nodes, 1)
+    DASO.merge(plan, op, local, total, {})
+    if waited < 0:
+        want = total / np.float32(nodes)
+    else:
+        weight = np.float32(2 * waited if waited else 1)
+        want = (weight * before + total) / (weight + np.float32(nodes))
+    np.testing.assert_array_equal(local.view(np.uint32), want.view(np.uint32))
+
+
+def test_ranks_that_agree_stay_where_they_are():
+    op = Op(kind=Kind.MERGE, name="m", stream="decode", launch=0, waited=2)
+    local = np.array([1.5, -2.0], np.float32)
+    DASO.merge(made(4, 1), op, local, np.float32(4) * local, {})
+    np.testing.assert_array_equal(local, np.array([1.5, -2.0], np.float32))
+
+
+# --- The broadcast. ---
+
+
+@given(ranks=st.integers(1, 9), data=st.data())
+def test_a_chain_brings_every_block_to_every_member(ranks, data):
+    root = data.draw(st.integers(0, ranks - 1))
+    check(chain(ranks, root))
+
+
+# --- Time. ---
+
+
+def lags(plan, steps):
+    """Of each exchange that is merged later: its length, the wait of its merge, and w batches."""
+    ends, starts = {}, {}
+    for p in simulate(plan, steps).placed:
+        for rank, start, end in zip(p.ranks, p.start, p.end, strict=True):
+            ends[int(rank), p.step, p.op.name] = end
+            starts[int(rank), p.step, p.op.name] = start
+    return starts, ends
+
+
+@pytest.mark.parametrize("wait", [1, 2, 3])
+@pytest.mark.parametrize("ratio", [0.5, 0.97, 1.03, 2.0])
+def test_the_exchange_is_hidden_iff_it_takes_no_longer_than_the_wait(wait, ratio):
+    """On a clean network: t_glob <= w t_batch (crossover 9 of the facts on DASO)."""
+    numel, batch = 10**6, 3e-3
+    per_byte = ratio * wait * batch / (2 * (4 - 1) / 4 * 4 * numel)  # a ring over 4 nodes
+    slow = Link(latency=0.0, overhead=0.0, per_byte=per_byte, source="test")
+    device = replace(machine().device, bandwidth=1e18)
+    on = replace(machine(4, 1), between=slow, inside=FREE, device=device)
+    plan = made(on=on, sizes=(numel,), gs=4, wait=wait)
+    ring = [
+        replace(launch, method="ring+dense") if launch.purpose == "cycling" else launch
+        for launch in plan.launches
+    ]
+    starts, ends = lags(plan_file.frozen(replace(plan, launches=tuple(ring))), 12)
+    for first in (0, 4):
+        took = ends[0, first, "g0/exchange"] - starts[0, first, "g0/exchange"]
+        assert took == pytest.approx(ratio * wait * batch, rel=1e-6)
+        waited = ends[0, first, "g0/exchange"] - ends[0, first + wait, "b0/apply"]
+        assert (waited <= 0) == (ratio <= 1.0)
+        late = starts[0, first + wait + 1, "forward/l0"] - ends[0, first + wait, "b0/apply"]
+        exposed = max(0.0, (ratio - 1.0) * wait * batch)
+        assert late == pytest.approx(exposed, rel=1e-6, abs=1e-9)
+
+
+def free(nodes, sigma):
+    """A machine whose network costs nothing: all that is left is that ranks wait."""
+    device = replace(machine().device, bandwidth=1e18)
+    return replace(machine(nodes, 1, sigma), between=FREE, inside=FREE, device=device)
+
+
+def clocks(on, skip, wait, steps, seconds):
+    """Each rank's clock after some batches, by the waits of DASO alone: (ranks,) s."""
+    clock = np.zeros(on.size)
+    begun = {}
+    for step in range(steps):
+        clock = clock + seconds * random.jitter(on.jitter, 0, step, np.arange(on.size))
+        if skip == 0:
+            clock = np.full(on.size, clock.max())
+            continue
+        if wait and step - wait in begun:
+            clock = np.maximum(clock, begun[step - wait])
+        if step % skip == 0:
+            begun[step] = clock.max()
+            clock = clock if wait else np.maximum(clock, begun[step])
+    return clock
+
+
+@pytest.mark.parametrize(("skip", "wait"), [(0, 0), (1, 0), (1, 1), (4, 1), (8, 2)])
+def test_under_jitter_ranks_wait_for_the_slowest_once_per_exchange(skip, wait):
+    on, steps = free(16, 0.3), 24
+    found = simulate(made(on=on, gs=skip, wait=wait, sizes=(100,)), steps)
+    ends = max(p.end.max() for p in found.placed if p.op.stream == "compute")
+    want = clocks(on, skip, wait, steps, 3e-3)
+    assert ends == pytest.approx(want.max(), rel=1e-6)
+
+
+def test_the_gain_under_jitter_grows_with_the_skip():
+    on, steps = free(64, 0.3), 33
+    took = {
+        skip: simulate(made(on=on, gs=skip, wait=min(1, skip), sizes=(100,)), steps).end
+        for skip in (0, 1, 4, 8)
+    }
+    assert took[8] < took[4] < took[1] < took[0]
+    factors = np.array([random.jitter(0.3, 0, step, np.arange(64)) for step in range(steps)])
+    assert took[0] == pytest.approx(3e-3 * factors.max(axis=1).sum(), rel=1e-6)
+    assert took[8] >= 3e-3 * factors.sum(axis=0).max()  # nobody is faster than the slowest alone
+
+
+def test_thousands_of_ranks_are_alike_without_jitter():
+    few, many = (simulate(made(nodes, 4), 6) for nodes in (4, 512))
+    local = {p.op.name: p.end - p.start for p in few.placed if p.op.name.startswith("b")}
+    for p in many.placed:
+        if p.op.name in local and p.op.kind is Kind.EXCHANGE and p.step == 5:
+            assert np.ptp(p.end - p.start) < 1e-12
+
+
+# --- Plans. ---
+
+
+def test_a_tensor_may_be_larger_than_two_chunks(monkeypatch):
+    monkeypatch.setattr("commsched.planner.averages.CHUNK", 1000)
+    plan = made(sizes=(2500, 300))
+    cycling = [launch for launch in plan.launches if launch.purpose == "cycling"]
+    assert [[tuple(piece) for piece in launch.pieces] for launch in cycling] == [
+        [("l0.weight", 0, 1000)],
+        [("l0.weight", 1000, 2000)],
+        [("l0.weight", 2000, 2500), ("l1.weight", 0, 300)],
+    ]
+    assert simulate(plan, 6).end > 0
+
+
+def test_blocking_exchanges_are_rounded_unless_they_may_not_be():
+    for codec in ("bf16", "dense"):
+        blocking = [x for x in made(blocking=codec).launches if x.purpose == "blocking"]
+        assert {launch.method.partition("+")[2] for launch in blocking} == {codec}
+
+
+def test_plans_of_other_strategies_keep_their_keys():
+    plan = strategy_plan(graph([30, 20]), machine(2, 2), "sync")
+    keys = set().union(*plan_file.to_data(plan)["launches"])
+    assert not keys & {"among", "purpose"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"payload": "gradient"}, "launch 'g0' exchanges gradients among 'peers' every 4 steps"),
+        ({"lag": 3}, "launch 'g0' exchanges parameters among 'peers' every 4 steps, merged 3"),
+        ({"among": "node"}, "launch 'g0' exchanges parameters among 'node'"),
+        ({"method": "all-gather+coo"}, "parameters are summed by an all-reduce such as"),
+        ({"method": "broadcast"}, "parameters are summed by an all-reduce"),
+        ({"purpose": "average"}, "launch 'g0' has purpose 'average'; allowed: , blocking, cyc"),
+    ],
+)
+def test_a_launch_that_means_something_else_is_refused(change, message):
+    plan = made()
+    rows = tuple(replace(x, **change) if x.name == "g0" else x for x in plan.launches)
+    with pytest.raises(CommschedError, match=message):
+        DASO.lower(replace(plan, launches=rows), 0, {})
+
+
+def test_groups_and_teams_exclude_each_other():
+    plan = made()
+    rows = tuple(replace(x, group=(0, 1)) if x.name == "g0" else x for x in plan.launches)
+    with pytest.raises(CommschedError, match="give ranks in 'group', or 'among', not both"):
+        replace(plan, launches=rows).check()
+
+
+def test_nodes_of_different_sizes_are_refused():
+    on = replace(machine(2, 2), node_of_rank=(0, 0, 0, 1))
+    with pytest.raises(CommschedError, match="different numbers of ranks"):
+        made(on=on)
+
+
+def test_impossible_parameters_are_refused():
+    for params, message in (
+        ({"gs": "many"}, "gs cannot be 'many'; allowed: 0 to"),
+        ({"gs": -1}, "gs cannot be -1; allowed: 0 to"),
+        ({"blocking": 3}, "blocking cannot be 3; allowed: bf16, dense"),
+        ({"gs": 2, "wait": 3}, "wait cannot be 3 with gs 2"),
+    ):
+        with pytest.raises(CommschedError, match=message):
+            made(**params)
+
+
+def test_parameters_of_a_command_line_are_words():
+    assert made(gs="2", wait="2").params == made(gs=2, wait=2).params
+
+
+def test_a_file_says_among_whom_in_three_words():
+    data = plan_file.to_data(made())
+    assert {row.get("among", "all") for row in data["launches"]} == {"node", "peers"}
+    data["launches"][0]["among"] = "rack"
+    with pytest.raises(CommschedError, match=r"'rack'.*among.*allowed: 'all', 'node', 'peers'"):
+        plan_file.from_data(data, "plan.json")

@@ -1,0 +1,73 @@
+"""Strategy daso by the commands alone: plan, run, replay, compare; and runs that break."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.machine import file as machine_file
+from commsched.plan import file as plan_file
+from commsched.timeline import file as timeline_file
+from tests.launch import RUN, Job
+from tests.plans import graph, machine, strategy_plan
+
+SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
+PARAMS = {"gs": 2, "wait": 1, "batches": 6, "warmup": 1, "epochs": 9}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    made = strategy_plan(graph([500] * 4, seconds=1e-3), machine(2, 2), "daso", **PARAMS)
+    plan_file.write(tmp_path / "plan.json", made)
+    return tmp_path / "plan.json"
+
+
+def test_the_commands_know_daso(tmp_path, capsys):
+    machine_file.write(tmp_path / "machine.json", machine(2, 2))
+    plan, measured, predicted = (tmp_path / name for name in ("p.json", "m.json", "s.json"))
+    words = [f"--param={key}={value}" for key, value in PARAMS.items()]
+    line = ["plan", "deepfm", "--machine", str(tmp_path / "machine.json"), "--scale", "0.001"]
+    line += ["--strategy", "daso", *words, "--planner", "ddp-25mb", "-o", str(plan)]
+    assert main(line) == 0
+    assert main(["show", str(plan)]) == 0
+    assert "among peers, cycling, every 2 steps, merged 1 later" in capsys.readouterr().out
+    with Job(4, [*RUN, str(plan), "-o", str(measured), "--steps", "14"]) as job:
+        ended = job.wait(SECONDS)
+    assert ended.status == 0, ended.output
+    again = ["simulate", str(plan), "-o", str(predicted), "--steps", "14"]
+    assert main([*again, "--replay", str(measured)]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(predicted), str(measured), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["only_predicted"] == found["only_measured"] == []
+    assert main(["plot", str(predicted), str(measured), "-o", str(tmp_path / "x.svg")]) == 0
+
+
+def test_a_killed_rank_ends_the_job_and_leaves_the_spans(plan):
+    output = plan.with_name("m.json")
+    with Job(4, [*RUN, str(plan), "-o", str(output), "--steps", "100000"]) as job:
+        parts = [output.with_name(f"m.json.rank{rank}.jsonl") for rank in range(4)]
+        job.until(lambda: all(p.exists() and p.read_bytes().count(b"\n") > 300 for p in parts))
+        os.kill(job.rank(2), signal.SIGKILL)
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    assert ended.status != 0
+    left = timeline_file.read(output)
+    assert set(left.rank.tolist()) == {0, 1, 2, 3}
+    assert {"g0/exchange", "c0/exchange", "g0/merge"} <= set(left.names)
+
+
+def test_a_stopped_rank_is_named_by_the_peers_that_wait_for_it(plan):
+    output = plan.with_name("m.json")
+    run = [*RUN, str(plan), "-o", str(output), "--steps", "100000", "--timeout", "2"]
+    with Job(4, run) as job:
+        part = output.with_name("m.json.rank1.jsonl")
+        job.until(lambda: part.exists() and part.read_bytes().count(b"\n") > 300)
+        os.kill(job.rank(3), signal.SIGSTOP)
+        ended = job.wait(SECONDS)
+    assert ended.status != 0
+    assert "no progress for 2 s (--timeout)" in ended.output
+    assert "from rank 3" in ended.output or "to rank 3" in ended.output

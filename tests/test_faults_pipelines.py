@@ -1,0 +1,53 @@
+"""What happens when a rank of a pipeline breaks: the others say who waits for whom."""
+
+import os
+import signal
+
+import pytest
+
+from commsched.plan import file as plan_file
+from tests.launch import Job
+from tests.pipes import net, staged
+from tests.plans import machine
+from tests.test_faults import SECONDS, assert_spans_are_kept, begun, long_run
+
+
+@pytest.fixture(params=["1f1b", "samo"])
+def endless(tmp_path, request):
+    """A plan of three stages on three ranks, with steps of some milliseconds."""
+    layers = net(3, elements=500).scaled(1.0, 0.3)
+    made = staged(request.param, 3, layers=layers, on=machine(1, 3), microbatches=4)
+    path = tmp_path / "plan.json"
+    plan_file.write(path, made)
+    return path
+
+
+def test_neighbours_of_a_stopped_stage_name_it_and_the_bytes(endless):
+    with Job(3, long_run(endless, "--timeout", "1.5")) as job:
+        job.until(lambda: begun(endless))
+        os.kill(job.rank(1), signal.SIGSTOP)
+        ended = job.wait(SECONDS)
+        assert ended.status != 0
+        assert job.left() == {}
+    lines = [line for line in ended.output.splitlines() if line.startswith("commsched: rank ")]
+    assert any(line.endswith("no progress for 1.5 s (--timeout)") for line in lines), ended.output
+    first = [line for line in lines if line.startswith("commsched: rank 0, receive from 1: step ")]
+    last = [line for line in lines if line.startswith("commsched: rank 2, receive from 1: step ")]
+    assert len(first) == len(last) == 1, ended.output
+    # Messages of this net have as many bytes as activations.
+    assert ": recv/s1-s0/m" in first[0]
+    assert "waits for 4 kB from rank 1" in first[0]
+    assert ": recv/s1-s2/m" in last[0]
+    assert not [line for line in lines if line.startswith("commsched: rank 1")]
+    assert "Traceback" not in ended.output
+    assert_spans_are_kept(endless)
+
+
+def test_a_killed_stage_ends_the_job_and_leaves_the_spans(endless):
+    with Job(3, long_run(endless)) as job:
+        job.until(lambda: begun(endless))
+        os.kill(job.rank(2), signal.SIGKILL)
+        ended = job.wait(SECONDS)
+        assert ended.status != 0
+        assert job.left() == {}
+    assert_spans_are_kept(endless)

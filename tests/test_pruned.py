@@ -1,0 +1,145 @@
+"""SAMO's step on packed arrays against masked dense mixed precision with Adam, bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commsched.errors import CommschedError
+from commsched.kernels.pruned import (
+    LossScale,
+    Rates,
+    adam,
+    is_finite,
+    largest,
+    pack,
+    prune,
+    random_mask,
+    send,
+    update,
+)
+from commsched.strategies.samo import state_memory
+from tests.supports import bits
+
+
+def rank_order_sum(parts):
+    """Halves added in rank order."""
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+class Dense:
+    """Every element is kept; what is masked is set to zero after every step."""
+
+    def __init__(self, values, index):
+        self.mask = np.zeros(len(values), bool)
+        self.mask[index] = True
+        self.values = np.where(self.mask, values, np.float32(0))
+        self.mean, self.square = np.zeros_like(values), np.zeros_like(values)
+        self.steps = 0
+
+    @property
+    def half(self):
+        return self.values.astype(np.float16)
+
+    def update(self, total, divisor, rates):
+        self.steps += 1
+        gradient = np.where(self.mask, total, np.float16(0)).astype(np.float32)
+        adam(gradient, self.values, self.mean, self.square, self.steps, divisor, rates)
+        self.values[~self.mask] = 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    numel=st.integers(1, 200),
+    pruned=st.sampled_from([0.0, 0.3, 0.9, 0.99]),
+    ranks=st.integers(1, 4),
+    microbatches=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_a_step_is_masked_dense_mixed_precision_adam_bit_for_bit(
+    numel, pruned, ranks, microbatches, seed
+):
+    rng = np.random.default_rng(seed)
+    start = rng.standard_normal(numel).astype(np.float32)
+    index = largest(start, pruned)
+    states = [prune(start, index) for _ in range(ranks)]
+    dense, scales = Dense(start, index), [LossScale(1024.0, 2) for _ in range(ranks)]
+    for step in range(6):
+        scale = scales[0].scale
+        grads = rng.standard_normal((ranks, microbatches, numel)) * scale
+        grads = grads.astype(np.float16)
+        if step == 3:
+            grads[-1, -1, index[-1]] = np.inf
+        for state, mine in zip(states, grads, strict=True):
+            for gradient in mine:
+                pack(state, gradient)
+        with np.errstate(invalid="ignore"):
+            packed = rank_order_sum([send(state) for state in states])
+            whole = rank_order_sum([rank_order_sum(list(mine)) for mine in grads])
+        for state in states:
+            state.wire[:] = packed
+        divisor = scale * ranks * microbatches
+        votes = [is_finite(state) for state in states]
+        go = {scale.agree(votes) for scale in scales}
+        assert go == {step != 3}
+        if go == {True}:
+            dense.update(whole, divisor, Rates())
+            for state in states:
+                update(state, divisor, Rates())
+        for state in states:
+            assert np.array_equal(bits(state.half), bits(dense.half))
+            assert np.array_equal(bits(state.values), bits(dense.values[index]))
+            assert np.array_equal(bits(state.mean), bits(dense.mean[index]))
+            assert np.array_equal(bits(state.square), bits(dense.square[index]))
+    assert len({scale.scale for scale in scales}) == 1
+
+
+@pytest.mark.parametrize("pruned", [0.25, 0.8, 0.9])
+def test_live_bytes_are_24_f_phi_and_2_phi(pruned):
+    phi = 10_000
+    state = prune(np.ones(phi, np.float32), random_mask(phi, pruned, np.random.default_rng(0)))
+    share = 1 - pruned
+    assert state.nbytes == pytest.approx(24 * share * phi + 2 * phi, rel=1e-12)
+    assert state.nbytes == state_memory(len(state.index), phi, share).total
+
+
+def test_adam_is_the_textbook_s():
+    rates, value, mean, square = Rates(rate=0.1), 1.0, 0.0, 0.0
+    state = prune(np.ones(1, np.float32), np.zeros(1, np.int32))
+    for step, gradient in enumerate((0.5, -0.25, 2.0), start=1):
+        state.wire[:] = gradient * 8
+        update(state, 8.0, rates)
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        value -= 0.1 * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)) ** 0.5 + 1e-8)
+        assert state.values[0] == pytest.approx(value, rel=1e-5)
+
+
+def test_the_largest_magnitudes_are_kept():
+    values = np.array([0.1, -3.0, 2.0, 0.0, -2.0], np.float32)
+    assert largest(values, 0.6).tolist() == [1, 2]
+    assert largest(values, 0.0).tolist() == [0, 1, 2, 3, 4]
+    state = prune(values, largest(values, 0.6))
+    assert state.half.tolist() == [0, -3, 2, 0, 0]
+
+
+def test_the_scale_is_halved_at_once_and_doubled_after_patience():
+    scale = LossScale(8.0, patience=3)
+    seen = []
+    for votes in [(True, True), (True, False), (True,), (True,), (True,), (False,)]:
+        scale.agree(votes)
+        seen.append(scale.scale)
+    assert seen == [8, 4, 4, 4, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [([3, 1], "must ascend"), ([1, 1], "must ascend"), ([0, 5], "must lie in 0 to 4")],
+    ids=str,
+)
+def test_a_mask_that_is_none_is_refused(index, message):
+    with pytest.raises(CommschedError, match=message):
+        prune(np.ones(5, np.float32), np.array(index))

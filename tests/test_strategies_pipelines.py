@@ -1,0 +1,461 @@
+"""What strategies with stages have in common, and the closed forms of each."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.plan import Plan
+from commsched.planner import Request, make_plan
+from commsched.program import Kind
+from commsched.run.summary import summary
+from commsched.simulate import simulate
+from commsched.simulate.report import lines, report
+from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged, balanced, grid, ranks_of
+from commsched.strategies.samo import packing_traffic, state_memory
+from commsched.timeline.measure import busy, exposed, idle, iteration_seconds, step_starts
+from tests.pipes import BACKWARD, FORWARD, FREE, free, net, staged
+from tests.plans import graph, machine
+
+PIPELINES = [name for name in STRATEGIES if isinstance(STRATEGIES[name], Staged)]
+FLUSHED = ["gpipe", "1f1b"]
+
+
+def without_launches(made: Plan) -> Plan:
+    """The same pipeline, which neither sums nor updates anything."""
+    bare = (replace(layer, tensors=()) for layer in made.graph.layers)
+    return replace(made, launches=(), graph=replace(made.graph, layers=tuple(bare)))
+
+
+def makespan(made: Plan, steps: int = 1) -> float:
+    return float(simulate(made, steps).timeline().end.max())
+
+
+# --- What all of them have beyond the exam of every strategy. ---
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_gradient_is_summed_over_the_replicas_of_its_stage_and_applied(name):
+    made = staged(name, 3, 2, layers=7)
+    for role in STRATEGIES[name].lower(made, 0, {}).roles:
+        mine = [op for op in role.ops if op.launch >= 0]
+        for op in mine:
+            assert made.launches[op.launch].group == role.ranks
+        kinds = [op.kind for op in mine]
+        assert kinds.count(Kind.ENCODE) == kinds.count(Kind.DECODE) == kinds.count(Kind.APPLY)
+    launched = [piece for launch in made.launches for piece in launch.pieces]
+    assert sum(stop - start for _, start, stop in launched) == made.graph.numel
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_stage_of_one_replica_exchanges_nothing(name):
+    made = staged(name, 3)
+    kinds = {op.kind for role in STRATEGIES[name].lower(made, 0, {}).roles for op in role.ops}
+    assert kinds == {Kind.COMPUTE, Kind.SEND, Kind.RECV, Kind.APPLY}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_equal_replicas_take_the_time_of_one(name):
+    one = without_launches(staged(name, 3, on=free(machine(1, 3))))
+    many = without_launches(staged(name, 3, 4, on=free(machine(1, 12))))
+    assert makespan(many, 3) == pytest.approx(makespan(one, 3), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_memory_is_that_of_the_largest_stage(name):
+    bare = {"head": 0.0} if name == "local" else {}
+    memory = STRATEGIES[name].memory(staged(name, 3, 2, **bare))
+    whole = STRATEGIES[name].memory(staged(name, 1, 6, layers=3))
+    assert memory.parameters == pytest.approx(whole.parameters / 3, rel=0.02)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stages": 4}, "4 stages do not divide 6 ranks; nearest: 3"),
+        ({"stages": 6}, "6 stages cannot be made of the 5 layers of net 'chain'; allowed: 1 to 5"),
+        ({"stages": -1}, "stages cannot be -1; allowed: 0 to 1048576"),
+        ({"stages": "two"}, "stages cannot be 'two'; allowed: 0 to"),
+        ({"stages": 2.5}, "stages cannot be 2.5; allowed: 0 to"),
+        ({"microbatches": 0}, "microbatches cannot be 0; allowed: 1 to 65536"),
+        ({"near": "home"}, "near cannot be 'home'; allowed: stages, replicas"),
+        ({"message_bytes": float("nan")}, "message_bytes cannot be nan; allowed: 0 to"),
+    ],
+    ids=str,
+)
+def test_an_impossible_parameter_is_refused(name, params, message):
+    with pytest.raises(CommschedError, match=message):
+        make_plan(
+            Request(
+                graph=net(5), machine=machine(1, 6), strategy=name, params={"stages": 2} | params
+            )
+        )
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_launch_of_other_ranks_or_of_two_stages_is_refused(name):
+    made = staged(name, 2, 2, layers=4)
+    first, second = made.launches[0], made.launches[-1]
+    wrong = replace(made, launches=(replace(first, group=(0, 1)), *made.launches[1:]))
+    with pytest.raises(CommschedError, match="must exchange among the 2 ranks of stage 0"):
+        STRATEGIES[name].lower(wrong, 0, {})
+    both = replace(made, launches=(replace(first, pieces=(*first.pieces, *second.pieces)),))
+    with pytest.raises(CommschedError, match=r"has tensors of stages \[0, 1\]; allowed is one"):
+        STRATEGIES[name].lower(both, 0, {})
+    late = replace(made, launches=(replace(first, lag=1), *made.launches[1:]))
+    with pytest.raises(CommschedError, match="must exchange gradients in every step and merge"):
+        STRATEGIES[name].lower(late, 0, {})
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_words_of_a_command_line_are_numbers(name):
+    words = make_plan(
+        Request(graph=net(4), machine=machine(1, 4), strategy=name, params={"stages": "2"})
+    )
+    assert words.hash == staged(name, 2, 2, layers=4).hash
+
+
+# --- Cutting a net. ---
+
+
+@settings(max_examples=20)
+@given(weights=st.lists(st.integers(0, 20), min_size=1, max_size=9), data=st.data())
+def test_no_other_cut_has_a_smaller_largest_run(weights, data):
+
+    parts = data.draw(st.integers(1, len(weights)))
+    cuts = balanced(weights, parts)
+    assert (cuts[0], cuts[-1], len(cuts)) == (0, len(weights), parts + 1)
+    assert all(a < b for a, b in pairwise(cuts))
+
+    def largest(bounds):
+        return max(sum(weights[a:b]) for a, b in pairwise(bounds))
+
+    best = min(
+        largest([0, *inner, len(weights)])
+        for inner in combinations(range(1, len(weights)), parts - 1)
+    )
+    assert largest(cuts) == best
+
+
+def test_a_stage_sends_the_activations_that_later_layers_read():
+    layers = list(net(4).layers)
+    layers[1] = replace(layers[1], activation=7.0)
+    layers[3] = replace(layers[3], after=("l2", "l0"))  # a shortcut over both cuts
+    made = staged("gpipe", 4, layers=replace(net(4), layers=tuple(layers)))
+    stages = grid(made, made.params)
+    assert [stage.output for stage in stages] == [4000, 4007, 8000, 0]
+    forced = staged("gpipe", 4, message_bytes=123)
+    assert [stage.output for stage in grid(forced, forced.params)] == [123, 123, 123, 0]
+
+
+def test_replicas_or_stages_are_neighbours():
+    assert ranks_of(6, 3, "stages") == [(0, 3), (1, 4), (2, 5)]
+    assert ranks_of(6, 3, "replicas") == [(0, 1), (2, 3), (4, 5)]
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_as_few_stages_as_fit_are_chosen(name):
+    layers = graph([10**6] * 8, FORWARD)
+    need = 16.0 * 2 * 10**6 + 1e4  # two layers per rank: parameter, gradient, momentum, bucket
+
+    def stages(memory):
+        request = Request(graph=layers, machine=machine(1, 8), strategy=name, memory=memory)
+        return make_plan(request).params["stages"]
+
+    assert [stages(m) for m in (1e9, need, need - 2e4)] == [1, 4, 8]
+    with pytest.raises(CommschedError, match="with 8 stages a rank needs 12 MB, and 1 MB are all"):
+        stages(1e6)
+
+
+# --- Closed forms of GPipe and 1F1B. ---
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+@settings(max_examples=20)
+@given(stages=st.integers(1, 6), m=st.integers(1, 12))
+def test_equal_stages_take_m_and_k_minus_1_turns(name, stages, m):
+    made = staged(name, stages, on=free(machine(1, stages)), microbatches=m)
+    turns = m + stages - 1
+    found = makespan(without_launches(made))
+    assert found == pytest.approx(turns * (FORWARD + BACKWARD), rel=1e-9)
+    # The bubble of every stage: (t_f + t_b)(1 - 1 / K) with the times of the whole net.
+    bubble = found - m * (FORWARD + BACKWARD)
+    whole = stages * (FORWARD + BACKWARD)
+    assert bubble == pytest.approx(whole * (1 - 1 / stages), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+@settings(max_examples=20)
+@given(stages=st.integers(1, 6), m=st.integers(1, 12))
+def test_a_stage_keeps_the_microbatches_that_are_between_forward_and_backward(name, stages, m):
+    made = staged(name, stages, microbatches=m)
+    most = 0
+    for role in STRATEGIES[name].lower(made, 0, {}).roles:
+        turns = [op.name.startswith("forward") for op in role.ops if op.kind is Kind.COMPUTE]
+        most = max(most, int(np.cumsum(np.where(turns, 1, -1)).max()))
+    assert most == (m if name == "gpipe" else min(m, stages))
+    assert STRATEGIES[name].memory(made).activations == most * 4000.0
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+def test_a_report_has_the_bubble_the_exposed_messages_and_the_memory(name):
+    quiet = report(simulate(without_launches(staged(name, 4, on=free(machine(1, 4)))), 3))
+    assert quiet["bubble_seconds"] == pytest.approx(3 * (FORWARD + BACKWARD), rel=1e-9)
+    assert quiet["exposed_seconds"] == 0.0
+    made = staged(name, 4, 2)
+    found = report(simulate(made, 3))
+    assert found["exposed_seconds"] > 0.0
+    assert found["memory_bytes"]["total"] == STRATEGIES[name].memory(made).total
+    said = lines(found)
+    assert any(line.startswith("bubble per step: ") for line in said)
+    timeline = simulate(made, 3).timeline()
+    assert summary(timeline)["bubble_seconds"] == found["bubble_seconds"]
+    assert "bubble_seconds" not in summary(simulate(staged(name, 1, 2), 3).timeline())
+
+
+@given(stages=st.integers(1, 4), jitter=st.sampled_from([0.0, 0.2]))
+@settings(max_examples=10)
+def test_what_a_rank_does_and_its_idle_time_fill_its_steps(stages, jitter):
+    made = staged("1f1b", stages, 2, on=machine(1, 2 * stages, jitter), microbatches=3)
+    timeline = simulate(made, 3).timeline()
+    empty = idle(timeline)
+    assert (empty >= -1e-12).all()
+    # Nothing but coding runs beside computing and exposed communication.
+    longest = iteration_seconds(timeline)
+    compute = busy(timeline)[:, :, 0]
+    coding = busy(timeline)[:, :, [1, 4]].sum(axis=2)
+    least = compute + exposed(timeline) + empty
+    starts = step_starts(timeline)
+    lengths = np.diff(np.column_stack([starts, np.full(len(starts), timeline.end.max())]), axis=1)
+    assert (lengths <= longest + 1e-12).all()
+    assert (least <= lengths + 1e-12).all()
+    assert (lengths <= least + coding + 1e-12).all()
+
+
+def test_a_plan_goes_through_all_commands(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    params = ["--param", "stages=4", "--param", "microbatches=8", "--param", "message_bytes=1e5"]
+    where = ["--machine", "localhost", "--nodes", "1", "--lanes", "8"]
+    assert main(["plan", "alexnet", *where, "--strategy", "gpipe", *params, "-o", "p.json"]) == 0
+    said = capsys.readouterr().out
+    assert "stages 4, microbatches 8, near stages, message_bytes 100000.0" in said
+    assert "memory per rank: " in said
+    assert main(["show", "p.json"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[:3] for row in rows if row and row[0] in "0123"] == [
+        [str(k), f"{k},", str(k + 4)] for k in range(4)
+    ]
+    assert main(["simulate", "p.json", "-o", "t.json", "--steps", "3"]) == 0
+    assert "bubble per step: " in capsys.readouterr().out
+    assert main(["plot", "t.json", "-o", "t.png"]) == 0
+    assert main(["plot", "t.json", "-o", "t.html"]) == 0
+    assert (tmp_path / "t.png").stat().st_size > 10_000
+    wrong = ["--strategy", "gpipe", "--param", "stages=3", "-o", "q.json"]
+    assert main(["plan", "alexnet", *where, *wrong]) == 2
+    assert "3 stages do not divide 8 ranks; nearest: 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", FLUSHED)
+def test_steps_follow_each_other_without_overlap(name):
+    made = staged(name, 3, 2, on=free(machine(1, 6)), microbatches=4)
+    apply = 100 * 20 / 1e11
+    found = iteration_seconds(simulate(made, 4).timeline())
+    least = (4 + 3 - 1) * (FORWARD + BACKWARD) + apply
+    assert (found[:-1] >= least - 1e-12).all()
+    np.testing.assert_allclose(found[:-1], least, rtol=1e-3)  # and packing of 400 B
+
+
+# --- SAMO. ---
+
+
+def test_the_state_of_a_pruned_net_takes_24_f_phi_and_2_phi():
+    phi = 10**6
+    for pruned, saved in ((0.8, 0.66), (0.9, 0.78)):
+        share = 1 - pruned
+        exact = 24 * share * phi + 2 * phi
+        assert state_memory(share * phi, phi, share).total == pytest.approx(exact, rel=1e-12)
+        assert 1 - exact / (20 * phi) == pytest.approx(saved, abs=0.005)
+    assert state_memory(phi, phi, 1.0).total == 20 * phi
+    assert state_memory(0.75 * phi, phi, 0.75).total == pytest.approx(20 * phi)  # break-even
+
+
+@pytest.mark.parametrize("pruned", [0.0, 0.25, 0.9])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_a_plan_counts_the_state_of_its_largest_stage(pruned, stages):
+    layers = net(4, elements=10_000)
+    made = staged("samo", stages, 4 // stages, layers=layers, pruned=pruned, microbatches=3)
+    memory = STRATEGIES["samo"].memory(made)
+    phi = 40_000 / stages
+    want = 20 * phi if not pruned else 24 * (1 - pruned) * phi + 2 * phi
+    assert memory.total - memory.activations == pytest.approx(want, rel=1e-12)
+    assert memory.activations == min(3, stages) * 4000 * 4 / stages
+
+
+def test_replicas_sum_f_phi_halves_and_nothing_else():
+    """Bytes of a rank: 2 (D - 1) / D * 2 f phi / K."""
+    layers = net(4, elements=8000)
+    force = {f"l{i}.weight": "ring+fp16" for i in range(4)}
+    request = Request(
+        graph=layers,
+        machine=machine(2, 4),
+        strategy="samo",
+        params={"stages": 2, "pruned": 0.9},
+        force=force,
+    )
+    made = make_plan(request)
+    sent = np.zeros(8)
+    for p in simulate(made, 1).placed:
+        if p.op.kind is Kind.EXCHANGE:
+            sent[p.ranks] += p.sent
+    np.testing.assert_allclose(sent, 2 * 3 / 4 * 2 * 0.1 * 32_000 / 2, rtol=1e-12)
+
+
+def test_as_few_stages_as_the_memory_allows_are_planned_and_pruning_needs_fewer():
+    layers = net(8, elements=10**6)
+
+    def stages(memory, pruned):
+        params = {"pruned": pruned, "microbatches": 8}
+        request = Request(
+            graph=layers, machine=machine(1, 8), strategy="samo", params=params, memory=memory
+        )
+        return make_plan(request).params["stages"]
+
+    assert [stages(45e6, pruned) for pruned in (0.0, 0.5, 0.9)] == [4, 4, 1]
+    assert [stages(memory, 0.9) for memory in (40e6, 20e6, 10e6)] == [1, 2, 4]
+
+
+@settings(max_examples=20)
+@given(stages=st.integers(1, 5), m=st.integers(1, 10), pruned=st.sampled_from([0.0, 0.9]))
+def test_a_message_driven_pipeline_keeps_its_limit_and_takes_as_long_as_1f1b(stages, m, pruned):
+    on = free(machine(1, stages))
+    made = without_launches(staged("samo", stages, on=on, microbatches=m, pruned=pruned))
+    found = {p.op.name: p for p in simulate(made, 1).placed}
+    for k in range(stages):
+        events = [(found[f"forward/s{k}/m{i}"].start[0], 1) for i in range(m)]
+        events += [(found[f"backward/s{k}/m{i}"].end[0] - 1e-9, -1) for i in range(m)]
+        assert np.cumsum([change for _, change in sorted(events)]).max() <= stages
+    turns = (m + stages - 1) * (FORWARD + BACKWARD)
+    assert makespan(made) == pytest.approx(turns, rel=1e-9)
+
+
+def test_the_bubble_is_that_of_the_paper():
+    """(t_f + t_b)(1 - 1 / G_inter), and half of it with twice the replicas of a shallower grid."""
+    made = without_launches(staged("samo", 4, on=free(machine(1, 4)), microbatches=9))
+    whole = 4 * (FORWARD + BACKWARD)
+    assert makespan(made) - 9 * (FORWARD + BACKWARD) == pytest.approx(whole * (1 - 1 / 4))
+
+
+def test_packing_is_paid_with_every_microbatch():
+    on = free(machine(1, 2))
+    layers = net(2, elements=10**6)
+    bare, pruned = (
+        staged("samo", 2, on=on, layers=layers, pruned=p, microbatches=5) for p in (0.0, 0.9)
+    )
+    seconds = packing_traffic(10**5, 10**6, 0.1) / on.device.bandwidth
+    assert seconds == pytest.approx((0.8e6 + 2e6 * (1 - 0.9**16)) / 1e11)
+    work = [
+        sum(
+            op.seconds
+            for op in STRATEGIES["samo"].lower(p, 0, {}).roles[0].ops
+            if not op.launch + 1
+        )
+        for p in (bare, pruned)
+    ]
+    assert work[1] - work[0] == pytest.approx(5 * seconds, rel=1e-9)
+
+
+# --- Local training. ---
+
+
+def period(made: Plan, steps: int = 12) -> float:
+    """Seconds per batch once the pipeline is full: of the slowest rank."""
+    return float(iteration_seconds(simulate(made, steps).timeline())[-3])
+
+
+@settings(max_examples=20)
+@given(seconds=st.lists(st.integers(1, 9), min_size=2, max_size=5), m=st.integers(1, 3))
+def test_greedy_streams_at_the_pace_of_its_slowest_stage(seconds, m):
+    layers = net(len(seconds))
+    cut = zip(layers.layers, seconds, strict=True)
+    unequal = (replace(a, forward=s * 1e-3, backward=2e-3 * s) for a, s in cut)
+    layers = replace(layers, layers=tuple(unequal))
+    on = free(machine(1, len(seconds)))
+    made = without_launches(
+        staged("local", len(seconds), layers=layers, on=on, microbatches=m, head=0.5)
+    )
+    head = 0.5 * 3e-3 * seconds[-1]
+    slowest = max([3e-3 * s + head for s in seconds[:-1]] + [3e-3 * seconds[-1]])
+    assert period(made) == pytest.approx(m * slowest, rel=1e-9)
+
+
+def test_there_is_a_fill_and_no_drain():
+    made = without_launches(staged("local", 4, on=free(machine(1, 4)), head=0.0))
+    fill, batches = 3 * FORWARD, 6
+    assert makespan(made, batches) == pytest.approx(fill + batches * (FORWARD + BACKWARD))
+
+
+@settings(max_examples=20)
+@given(stages=st.integers(2, 5), head=st.sampled_from([0.0, 1.0]), cost=st.integers(0, 2))
+def test_the_period_of_overlapping_contains_the_round_trip_to_the_neighbour(stages, head, cost):
+    link = replace(FREE, latency=cost * 1e-3, per_byte=cost * 1e-7)
+    on = replace(machine(1, stages), inside=link)
+    made = without_launches(staged("local", stages, on=on, variant="overlapping", head=head))
+    message = cost * 1e-3 + 4000 * cost * 1e-7
+    aux = [head * (FORWARD + BACKWARD)] * (stages - 1) + [0.0]
+    trips = [2 * FORWARD + 2 * message + aux[k + 1] + 2 * BACKWARD for k in range(stages - 1)]
+    own = [FORWARD + aux[k] + 2 * BACKWARD for k in range(stages - 1)]
+    assert period(made, 16) == pytest.approx(max(trips + own), rel=1e-9)
+
+
+@settings(max_examples=20)
+@given(chunks=st.integers(1, 3), run=st.integers(1, 3), m=st.integers(1, 4))
+def test_chunks_are_pipelines_that_stream(chunks, run, m):
+    stages = chunks * run
+    params = {"variant": "chunked", "chunks": chunks, "head": 0.0, "microbatches": m}
+    made = without_launches(staged("local", stages, on=free(machine(1, stages)), **params))
+    assert period(made, 10) == pytest.approx((m + run - 1) * (FORWARD + BACKWARD), rel=1e-9)
+
+
+@settings(max_examples=20)
+@given(stages=st.integers(1, 4), m=st.integers(1, 5))
+def test_one_chunk_is_1f1b(stages, m):
+    on = machine(1, stages)
+    params = {"variant": "chunked", "chunks": 1, "microbatches": m}
+    one = staged("local", stages, on=on, **params)
+    other = staged("1f1b", stages, on=on, microbatches=m)
+    assert makespan(one, 2) == pytest.approx(makespan(other, 2), rel=1e-12)
+
+
+def test_heads_have_parameters_and_gradients_of_their_own():
+    made = staged("local", 3, 2, head=0.5)
+    assert [layer.name for layer in made.graph.layers][3:] == ["head@s0", "head@s1"]
+    assert made.graph.numel == 3 * 100 + 2 * 50
+    pieces = [[piece.tensor for piece in launch.pieces] for launch in made.launches]
+    assert pieces == [
+        ["head@s0.l2.weight", "l0.weight"],
+        ["head@s1.l2.weight", "l1.weight"],
+        ["l2.weight"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"variant": "chunked"}, "variant 'chunked' has a number of chunks; got chunks = 0"),
+        ({"chunks": 2}, "variant 'greedy' has none: every stage is a block; got chunks = 2"),
+        ({"variant": "chunked", "chunks": 4}, "4 chunks cannot be made of 3 stages; allowed: 1 to"),
+        ({"variant": "overlapping", "microbatches": 2}, "microbatches must be 1, got 2"),
+        ({"variant": "lazy"}, "variant cannot be 'lazy'; allowed: greedy, overlapping, chunked"),
+    ],
+    ids=str,
+)
+def test_what_local_training_cannot_mean_is_refused(params, message):
+    with pytest.raises(CommschedError, match=message):
+        staged("local", 3, **params)
