@@ -14,11 +14,14 @@ import numpy as np
 SAME = re.findall(
     r"\w+",
     """abs amax amin append arange argsort bincount clip concatenate copyto count_nonzero diff empty
-    empty_like flatnonzero isin max maximum mean min minimum packbits partition repeat searchsorted
+    empty_like flatnonzero isin max maximum mean min minimum packbits pad partition repeat
+    searchsorted
     sort split stack sum unpackbits where zeros zeros_like""",
 )
 METHODS = re.findall(
-    r"\w+", "all any argsort astype copy fill item max mean min nonzero reshape sum take tolist"
+    r"\w+",
+    """all any argmax argsort astype copy fill item max mean min nonzero reshape sum swapaxes take
+    tolist""",
 )
 FIELDS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 
@@ -70,6 +73,10 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __index__(self):
         return int(self.held)
+
+    @property
+    def T(self):
+        return own(self.held.T)
 
     def __getattr__(self, name):
         if name in FIELDS:
