@@ -35,6 +35,10 @@ class Walk:
         layer = self._net.layers[index]
         self.values, self._kept[index] = layer.forward(self._parameters, self.values)
 
+    def kept(self, index: int) -> Kept:
+        """What a layer keeps until its backward."""
+        return self._kept[index]
+
     def score(self, targets: Array, weight: float) -> Score:
         """Compare the scores of the last layer, (..., classes), with the right classes, (...).
 
