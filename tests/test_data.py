@@ -54,7 +54,7 @@ def test_every_net_reads_its_data(name):
     net = NETS[name]
     some = DATA[net.data](0).held_out.of(np.arange(4))
     found = score(net, net.start(0), some.inputs, some.targets)
-    assert found.count == some.targets.size
+    assert found.guesses == some.targets.size
     assert np.isfinite(found.loss)
 
 

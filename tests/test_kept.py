@@ -76,6 +76,8 @@ def test_error_feedback_is_among_what_is_kept():
 
 
 def test_every_codec_and_method_sits_the_exam():
-    codecs = {find_method(name).codec.name for name in NAMES if isinstance(find_method(name), Direct)}
+    codecs = {
+        find_method(name).codec.name for name in NAMES if isinstance(find_method(name), Direct)
+    }
     assert set(CODECS) <= codecs
     assert set(METHODS) <= set(NAMES)

@@ -2,8 +2,6 @@
 
 from functools import lru_cache
 
-import numpy as np
-
 from commsched.errors import CommschedError
 from commsched.kernels import random
 from commsched.kernels.modules import Array

@@ -11,9 +11,7 @@ FAMILIES = ("dgc ", "topk threshold ")  # followed by where a run begins
 
 def kept_of(state: State) -> State:
     """The entries that live on: arrays, numbers, and tuples of them."""
-    return {
-        key: value for key, value in state.items() if key in NAMES or key.startswith(FAMILIES)
-    }
+    return {key: value for key, value in state.items() if key in NAMES or key.startswith(FAMILIES)}
 
 
 def restore(state: State, kept: Mapping[str, object]) -> None:

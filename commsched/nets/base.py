@@ -36,9 +36,7 @@ class Layer(ABC):
         """The outputs, and what `backward` needs."""
 
     @abstractmethod
-    def backward(
-        self, parameters: Parameters, kept: Kept, above: Array
-    ) -> tuple[Array, Gradients]:
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
         """From the gradient of the outputs those of the inputs and of the parameters.
 
         A layer that reads whole numbers gives None for its inputs.

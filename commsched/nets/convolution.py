@@ -20,7 +20,9 @@ class Convolution(Layer):
     A patch is `size` x `size`, odd, and lies around its output; beyond the image there are zeros.
     """
 
-    def __init__(self, name: str, inputs: int, outputs: int, size: int = 3, stride: int = 1) -> None:
+    def __init__(
+        self, name: str, inputs: int, outputs: int, size: int = 3, stride: int = 1
+    ) -> None:
         assert size % 2 == 1, size
         patch = size * size * inputs
         start = Start((patch, outputs), sqrt(2 / patch))  # He et al., ICCV 2015

@@ -56,9 +56,7 @@ def gpt(parameters: list[str]) -> Net:
     layers: list[Layer] = [Chain("embedding", first)]
     for i in range(blocks):
         layers += _block(f"block{i}", width, heads, 1 / sqrt(2 * blocks))
-    head = (
-        Tied("head", "embedding.bytes.weight") if tied else Linear("head.scores", width, BYTES)
-    )
+    head = Tied("head", "embedding.bytes.weight") if tied else Linear("head.scores", width, BYTES)
     layers.append(Chain("head", [LayerNorm("head.norm", width), head]))
     name = f"gpt:{width}:{blocks}:{heads}" + (":tied" if tied else "")
     return Net(name, f"bytes:{LENGTH}", tuple(layers))

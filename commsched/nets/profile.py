@@ -44,7 +44,8 @@ def profiled(net: Net, batch: int, seed: int = 0, fold: int = 0) -> Graph:
         walk = Walk(net, parameters, some.inputs)
         _go(net, walk, some.targets, seen if step >= 0 else Seen())
     forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
-    layers, before = [], ()  # type: tuple[list[ir.Layer], tuple[str, ...]]
+    layers: list[ir.Layer] = []
+    before: tuple[str, ...] = ()
     for i, layer in enumerate(net):
         tensors = [
             Tensor(name=name, shape=start.shape, sparsity=_law(seen.rows[name]))

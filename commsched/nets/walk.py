@@ -14,7 +14,7 @@ class Score(NamedTuple):
 
     loss: float  # cross-entropy, summed over the guesses, in nats
     correct: int
-    count: int  # guesses
+    guesses: int
 
 
 class Walk:

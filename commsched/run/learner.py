@@ -43,10 +43,11 @@ class Learner:
         self, net: Net, data: Data, plan: Plan, settings: Settings, rank: int, module: Any = np
     ) -> None:
         check_tensors(net, plan)
+        self.asarray: Callable[[Array], Array] = module.asarray  # where the net computes
         self.net, self.settings = net, settings
         self._data, self._plan, self._rank, self._module = data, plan, rank, module
         self._index = {layer.name: i for i, layer in enumerate(net)}
-        self.parameters = {n: module.asarray(v) for n, v in net.start(settings.seed).items()}
+        self.parameters = {n: self.asarray(v) for n, v in net.start(settings.seed).items()}
         self._optimizer = find_optimizer(settings.optimizer)
         self.kept = {
             name: {word: module.zeros_like(values) for word in self._optimizer.words}
@@ -119,12 +120,12 @@ class Learner:
         train, settings = self._data.train, self.settings
         chosen = batch_of(settings.seed, step, settings.batch, len(train))
         some = train.of(chosen[part_of(settings.batch, self._rank, self._plan.machine.size)])
-        self._targets = self._module.asarray(some.targets)
+        self._targets = self.asarray(some.targets)
         self._walk = Walk(self.net, self._used, self._given(some.inputs))
 
     def _given(self, inputs: Array) -> Array:
         real = self.settings.half and inputs.dtype == np.float32
-        return self._module.asarray(inputs.astype(np.float16) if real else inputs)
+        return self.asarray(inputs.astype(np.float16) if real else inputs)
 
     def _backward(self, step: int, index: int) -> None:
         for name, gradient in self._walk.backward(index).items():
@@ -157,7 +158,7 @@ class Learner:
             return
         count, rate, at = step - self.skipped, self.settings.rate, 0
         for name, start, stop in self._plan.launches[launch].pieces:
-            gradient = self._module.asarray(values[at : at + stop - start])
+            gradient = self.asarray(values[at : at + stop - start])
             kept = {word: flat(array)[start:stop] for word, array in self.kept[name].items()}
             own, used = flat(self.parameters[name])[start:stop], flat(self._used[name])
             self._optimizer.update(own, gradient, kept, count, rate)
@@ -177,9 +178,13 @@ class Learner:
         total = Score(0.0, 0, 0)
         for start in range(own.start, own.stop, AT_ONCE):
             some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
-            inputs, targets = self._given(some.inputs), self._module.asarray(some.targets)
+            inputs, targets = self._given(some.inputs), self.asarray(some.targets)
             found = score(self.net, self._used, inputs, targets)
-            total = Score(*(a + b for a, b in zip(total, found, strict=True)))
+            total = Score(
+                total.loss + found.loss,
+                total.correct + found.correct,
+                total.guesses + found.guesses,
+            )
         return total
 
 

@@ -31,8 +31,8 @@ class Tally:
             status = Status(step, "score", what, now(), True)
             self._board.poll(request.Test, "compute", status)
             del self._own[step]
-            loss, correct, count = (sum(column) for column in everyone[:, :3].T.tolist())
-            self._known[step] = Score(loss, int(correct), int(count)), bool(everyone[:, 3].any())
+            loss, correct, guesses = (sum(column) for column in everyone[:, :3].T.tolist())
+            self._known[step] = Score(loss, int(correct), int(guesses)), bool(everyone[:, 3].any())
             self._known.pop(step - 4, None)
         return self._known[step]
 
