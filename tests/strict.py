@@ -78,6 +78,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def T(self):
         return own(self.held.T)
 
+    def get(self):
+        return self.held.copy()
+
     def __getattr__(self, name):
         if name in FIELDS:
             return getattr(self.held, name)

@@ -14,7 +14,7 @@ from commsched.kernels.modules import Array
 from commsched.nets.base import Kept, Net
 from commsched.nets.walk import Walk
 
-BATCHES = 8  # that are walked through, one warm-up besides
+BATCHES = 16  # that are walked through, one warm-up besides
 SPARSE = 0.5  # share of the rows that are hit, below which a gradient counts as sparse
 EXPONENTS = np.arange(0.0, 3.01, 0.05)
 
@@ -107,5 +107,5 @@ def _law(hit: Sequence[Array]) -> Sparsity:
         for k in counts
     ]
     laws = [Sparsity(law="zipf", density=density, exponent=float(e), rows=rows) for e in EXPONENTS]
-    errors = [float(np.abs(law.after(np.array(counts)) - unions).max()) for law in laws]
+    errors = [float(np.abs(law.after(np.array(counts)) / unions - 1).max()) for law in laws]
     return laws[int(np.argmin(errors))]

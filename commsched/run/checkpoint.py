@@ -101,7 +101,7 @@ class Store:
 
     def save(self, step: int, values: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         """Write a checkpoint of which `step` is the next one; the one before is removed."""
-        content = packed(values)
+        content = packed({"step": step, "rank": self._comm.rank, **values})
         agree.together(lambda: self._write(step, content), self._comm)
         digests = agree.gather_text(hashlib.sha256(content).hexdigest(), self._comm)
         agree.together(lambda: self._finish(step, digests, scalars), self._comm)

@@ -60,9 +60,9 @@ class Learner:
         self.overflowed: Callable[[int], bool] = lambda step: False
         self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
         self._left_out = False  # the step `closed`
-        self._used: dict[str, Array] = {}  # what layers compute with
+        self.used: dict[str, Array] = {}  # what layers compute with
         self.refresh()
-        self._walk = Walk(net, self._used, module.zeros(0))
+        self._walk = Walk(net, self.used, module.zeros(0))
         self._targets: Array = None
         self._gradients: dict[str, Array] = {}
         self._results: dict[int, tuple[int, Array]] = {}  # launch -> step, sum or mean
@@ -70,7 +70,7 @@ class Learner:
     def refresh(self) -> None:
         """Compute with the parameters as they are now."""
         kind = np.float16 if self.settings.half else np.float32
-        self._used.update({n: v.astype(kind, copy=False) for n, v in self.parameters.items()})
+        self.used.update({n: v.astype(kind, copy=False) for n, v in self.parameters.items()})
 
     # What the engine asks for
 
@@ -94,15 +94,13 @@ class Learner:
 
     def perform(self, step: int, op: Op) -> None:
         """Do one operation of the compute stream."""
-        if op.kind is Kind.APPLY:
-            self.apply(op.launch)
-            return
-        assert op.kind is Kind.COMPUTE, op
-        index = self._index[op.layer]
-        if op.name.startswith("forward/"):
-            self._forward(step, index)
-        else:
-            self._backward(step, index)
+        with np.errstate(over="ignore", invalid="ignore"):  # gradients are looked at
+            if op.kind is Kind.APPLY:
+                self.apply(op.launch)
+                return
+            assert op.kind is Kind.COMPUTE, op
+            go = self._forward if op.name.startswith("forward/") else self._backward
+            go(step, self._index[op.layer])
 
     def _forward(self, step: int, index: int) -> None:
         if index == 0:
@@ -121,7 +119,7 @@ class Learner:
         chosen = batch_of(settings.seed, step, settings.batch, len(train))
         some = train.of(chosen[part_of(settings.batch, self._rank, self._plan.machine.size)])
         self._targets = self.asarray(some.targets)
-        self._walk = Walk(self.net, self._used, self._given(some.inputs))
+        self._walk = Walk(self.net, self.used, self._given(some.inputs))
 
     def _given(self, inputs: Array) -> Array:
         real = self.settings.half and inputs.dtype == np.float32
@@ -160,7 +158,7 @@ class Learner:
         for name, start, stop in self._plan.launches[launch].pieces:
             gradient = self.asarray(values[at : at + stop - start])
             kept = {word: flat(array)[start:stop] for word, array in self.kept[name].items()}
-            own, used = flat(self.parameters[name])[start:stop], flat(self._used[name])
+            own, used = flat(self.parameters[name])[start:stop], flat(self.used[name])
             self._optimizer.update(own, gradient, kept, count, rate)
             if self.settings.half:
                 used[start:stop] = own.astype(np.float16)
@@ -179,7 +177,8 @@ class Learner:
         for start in range(own.start, own.stop, AT_ONCE):
             some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
             inputs, targets = self._given(some.inputs), self.asarray(some.targets)
-            found = score(self.net, self._used, inputs, targets)
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = score(self.net, self.used, inputs, targets)
             total = Score(
                 total.loss + found.loss,
                 total.correct + found.correct,

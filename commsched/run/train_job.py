@@ -70,13 +70,13 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
     agree.check_launcher()
     with watchdog(comm, "train", wanted.options.timeout) as dog:
         net = agree.together(lambda: _checked(wanted), comm)
+        dog.stage("reading the data")
+        data = agree.together(lambda: DATA[net.data](wanted.fold), comm)
+        agree.together(lambda: check_batch(wanted.batch, len(data.train), comm.size), comm)
         dog.stage("planning")
         plan = _plan(wanted, net, comm)
         agree.check_plan(plan, comm)
-        dog.stage("reading the data")
-        data = agree.together(lambda: DATA[net.data](wanted.fold), comm)
-        settings = agree.together(lambda: _settings(wanted, plan), comm)
-        agree.together(lambda: check_batch(settings.batch, len(data.train), comm.size), comm)
+        settings = _settings(wanted, plan)
         options = _options(wanted, len(data.train))
         learner = agree.together(lambda: Learner(net, data, plan, settings, comm.rank), comm)
         made = _made(net, settings)
@@ -109,6 +109,10 @@ def _checked(wanted: Wanted) -> Net:
     if wanted.precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)
         raise CommschedError(f"--precision must be one of {known}, got {wanted.precision!r}")
+    if wanted.optimizer is not None:
+        find_optimizer(wanted.optimizer)
+    if wanted.rate is not None and not 0 < wanted.rate < np.inf:
+        raise CommschedError(f"--rate must be finite and more than 0, got {wanted.rate}")
     if wanted.resume and wanted.checkpoint is None:
         raise CommschedError("--resume needs --checkpoint, the folder to resume from")
     for flag, value in (("--evaluate", options.evaluate), ("--every", options.every)):
@@ -134,7 +138,7 @@ def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm) -> Plan:
         def make() -> bytes:
             if comm.rank:
                 return b""
-            graph = profiled(net, max(1, wanted.batch // comm.size), wanted.seed, wanted.fold)
+            graph = profiled(net, wanted.batch // comm.size, wanted.seed, wanted.fold)
             return msgspec.json.encode(plan_file.to_data(wanted.make(graph, comm.size)))
 
         text = agree.told(agree.together(make, comm), comm)
@@ -148,13 +152,9 @@ def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm) -> Plan:
 
 def _settings(wanted: Wanted, plan: Plan) -> Settings:
     optimizer = wanted.optimizer or str(STRATEGIES[plan.strategy].settings(plan)["optimizer"])
-    find_optimizer(optimizer)
-    rate = RATES[optimizer] if wanted.rate is None else wanted.rate
-    if not 0 < rate < np.inf:
-        raise CommschedError(f"--rate must be finite and more than 0, got {rate}")
     return Settings(
         optimizer=optimizer,
-        rate=rate,
+        rate=RATES[optimizer] if wanted.rate is None else wanted.rate,
         batch=wanted.batch,
         seed=wanted.seed,
         fold=wanted.fold,
