@@ -1,4 +1,4 @@
-"""Training on real ranks: the same losses for any number of them, and the same bits run after run."""
+"""Training on real ranks: equal losses for any number of them, the same bits run after run."""
 
 import json
 import sys
@@ -167,10 +167,8 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(arguments, message):
 def test_a_plan_for_another_net_is_refused(tmp_path):
     net, plan = tmp_path / "net.json", tmp_path / "plan.json"
     main(["profile", "mlp:16:1", "--batch", "4", "-o", str(net)])
-    main(
-        ["plan", str(net), "--machine", "localhost", "--nodes", "1", "--lanes", "1"]
-        + ["-o", str(plan)]
-    )
+    words = ["plan", str(net), "--machine", "localhost", "--nodes", "1", "--lanes", "1"]
+    main([*words, "-o", str(plan)])
     done = started(1, "--net", "mlp:8:1", "--plan", str(plan))
     assert done.status == 2
     assert "'hidden0.weight' has shape [64, 16] there, [64, 8] here" in done.output

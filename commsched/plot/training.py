@@ -77,4 +77,5 @@ def _smooth(values: Floats) -> Floats:
     there = np.concatenate([[0], np.cumsum(np.isfinite(values))])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - max(1, len(values) // WINDOW))
-    return (sums[ends] - sums[starts]) / np.maximum(1, there[ends] - there[starts])
+    found: Floats = (sums[ends] - sums[starts]) / np.maximum(1, there[ends] - there[starts])
+    return found

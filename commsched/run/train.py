@@ -166,7 +166,6 @@ class Training:
             return
         self._settle()
         begun = now()
-        self._says(step, "evaluate", "waits for the scores of all ranks")
         if evaluate:
             self._evaluate(step)
         if keep:
@@ -207,7 +206,9 @@ class Training:
             self._log.write(line)
 
     def _evaluate(self, step: int) -> None:
-        parts = [agree.each(x, self._comm) for x in self._learner.evaluate()]
+        own = self._learner.evaluate()
+        self._says(step, "evaluate", "waits for the scores of all ranks")
+        parts = [agree.each(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
         mean = finite_or_none(loss / guesses)
         self.held = Held(step=step, loss=mean, accuracy=correct / guesses)
@@ -227,6 +228,7 @@ class Training:
         buckets = {n: kept_of(state) for n, state in zip(names, states, strict=True)}
         scale = learner.scale
         scalars = {"scale": scale.value, "good": scale.good, "skipped": learner.skipped}
+        self._says(done - 1, "checkpoint", "waits for all ranks")
         self._store.save(done, {"tensors": tensors, "buckets": buckets}, scalars)
 
 

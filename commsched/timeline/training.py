@@ -58,11 +58,14 @@ class Log:
                 raise CommschedError(f"{path}: the log of another training; give another file")
             kept = [line for line in before if isinstance(line, Header) or line.step < resume_at]
         files.write_bytes(path, b"".join(map(_encoded, kept)))
-        self._file = path.open("ab", buffering=0)
+        self._path, self._file = path, path.open("ab", buffering=0)
 
     def write(self, line: Row | Held) -> None:
         """Append a line."""
-        self._file.write(_encoded(line))
+        try:
+            self._file.write(_encoded(line))
+        except OSError as error:
+            raise CommschedError(f"{self._path}: cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
         """Close the file."""
