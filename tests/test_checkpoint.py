@@ -101,6 +101,7 @@ def test_a_folder_without_one_is_refused(tmp_path):
         (("--seed", "5"), "was made with --seed 0, now it is 5"),
         (("--batch", "12"), "was made with --batch 24, now it is 12"),
         (("--net", "words:8:301"), "the plan is for net 'words:8:300', not for 'words:8:301'"),
+        (("--method", "tree+dense"), "with --method ring+dense, now it is tree+dense"),
         (("--precision", "fp16"), "was made with --precision fp32, now it is fp16"),
     ],
 )

@@ -148,6 +148,11 @@ def test_the_timeline_has_the_programs_operations_and_compares(tmp_path):
         (("--net", "mlp", "--rate", "-1"), "--rate must be finite and more than 0, got -1.0"),
         (("--net", "mlp", "--fold", "5"), "--fold must be from 0 to 4, got 5"),
         (("--net", "mlp", "--figure", "x.png"), "--figure needs --log"),
+        (
+            ("--net", "mlp", "--log", "l", "--figure", "x.pdf"),
+            "must end in .png or .svg, got x.pdf",
+        ),
+        (("--net", "mlp", "--log", "no/l"), "no/l: cannot be written there"),
         (("--net", "mlp", "--resume"), "--resume needs --checkpoint"),
         (("--net", "mlp", "--method", "ring+topk"), "cannot add packets"),
         (("--net", "mlp", "--plan", "no.json"), "no.json: cannot be read"),

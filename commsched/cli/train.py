@@ -10,6 +10,7 @@ from commsched.errors import CommschedError
 if TYPE_CHECKING:
     from commsched.ir import Graph
     from commsched.plan import Plan
+    from commsched.run.train_job import Wanted
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched train --net gpt --steps 300 --log gpt.jsonl --figure gpt.png
@@ -32,19 +33,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--net", required=True, help="mlp, cnn (digits), words, gpt (text); sizes: gpt:128:4:4"
     )
     p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
-    p.add_argument("--plan", type=Path, metavar="FILE", help="plan of what 'profile' writes")
-    p.add_argument("--machine", metavar="M", help="to plan for without --plan; default: localhost")
-    p.add_argument("--method", help="for all buckets without --plan; default: as planned")
-    p.add_argument(
-        "--force",
-        action="append",
-        default=[],
-        metavar="TENSOR=METHOD",
-        help="without --plan: give a tensor a bucket of its own and this method",
-    )
-    p.add_argument(
-        "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
-    )
+    _planning(p)
     _learning(p)
     p.add_argument("--log", type=Path, metavar="FILE", help="a line of JSON per step")
     p.add_argument("--figure", type=Path, metavar="FILE", help="curves of the log: .png or .svg")
@@ -61,6 +50,23 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("--json", action="store_true", help="print the result as JSON")
     p.set_defaults(run=train)
+
+
+def _planning(p: argparse.ArgumentParser) -> None:
+    """Declare what says how gradients are exchanged."""
+    p.add_argument("--plan", type=Path, metavar="FILE", help="plan of what 'profile' writes")
+    p.add_argument("--machine", metavar="M", help="to plan for without --plan; default: localhost")
+    p.add_argument("--method", help="for all buckets without --plan; default: as planned")
+    p.add_argument(
+        "--force",
+        action="append",
+        default=[],
+        metavar="TENSOR=METHOD",
+        help="without --plan: give a tensor a bucket of its own and this method",
+    )
+    p.add_argument(
+        "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
+    )
 
 
 def _learning(p: argparse.ArgumentParser) -> None:
@@ -89,8 +95,22 @@ def train(args: argparse.Namespace) -> None:
     one_thread()
     _check(args)
     launcher.load()
+    from commsched.run.train_job import train_job
+
+    found = train_job(_wanted(args), progress=not args.json)
+    if found is None:
+        return
+    if args.figure is not None:
+        from commsched.plot.training import draw
+
+        draw([args.log], args.figure)
+    print(json.dumps(found, indent=1) if args.json else "\n".join(_lines(found)))
+
+
+def _wanted(args: argparse.Namespace) -> "Wanted":
+    """What the command line asks for."""
     from commsched.run.train import Options
-    from commsched.run.train_job import Wanted, train_job
+    from commsched.run.train_job import Wanted
 
     options = Options(
         steps=args.steps,
@@ -99,10 +119,11 @@ def train(args: argparse.Namespace) -> None:
         timeout=args.timeout,
         timeline=args.output,
     )
-    wanted = Wanted(
+    return Wanted(
         net=args.net,
         strategy=args.strategy,
         plan=args.plan,
+        method=args.method,
         optimizer=args.optimizer,
         rate=args.rate,
         batch=args.batch,
@@ -111,19 +132,12 @@ def train(args: argparse.Namespace) -> None:
         precision=args.precision,
         epochs=args.epochs,
         log=args.log,
+        figure=args.figure,
         checkpoint=args.checkpoint,
         resume=args.resume,
         options=options,
         make=lambda graph, ranks: _planned(args, graph, ranks),
     )
-    found = train_job(wanted, progress=not args.json)
-    if found is None:
-        return
-    if args.figure is not None:
-        from commsched.plot.training import draw
-
-        draw([args.log], args.figure)
-    print(json.dumps(found, indent=1) if args.json else "\n".join(_lines(found)))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -134,6 +148,8 @@ def _check(args: argparse.Namespace) -> None:
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which it is drawn from")
+    if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
+        raise CommschedError(f"--figure must end in .png or .svg, got {args.figure}")
     if not 0 < args.bucket < float("inf"):
         raise CommschedError(f"--bucket must be finite and more than 0 MB, got {args.bucket}")
     if not 0 <= args.fold < 5:

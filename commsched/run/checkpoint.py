@@ -43,7 +43,7 @@ class Store:
         self, folder: Path, plan: Plan, made: Mapping[str, Any], comm: MPI.Intracomm
     ) -> None:
         self._folder, self._plan, self._comm = folder, plan, comm
-        self._made = {flag: value for flag, value in made.items() if value is not None}
+        self._made = dict(made)
 
     def begin(self, resume: bool) -> Manifest | None:
         """Read the manifest where training is resumed; else refuse a folder that has one."""

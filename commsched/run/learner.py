@@ -186,6 +186,46 @@ class Learner:
             )
         return total
 
+    # What a checkpoint holds
+
+    def state(self) -> tuple[dict[str, Any], dict[str, float]]:
+        """This rank's arrays, and numbers that are the same on all ranks; nothing is under way."""
+        tensors = {
+            name: {word: on_host(array) for word, array in arrays.items()}
+            for name, arrays in self._all().items()
+        }
+        scale = self.scale
+        return tensors, {"scale": scale.value, "good": scale.good, "skipped": self.skipped}
+
+    def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
+        """Put back what `state` gave before `step`; anything else is refused."""
+        wanted = self._all()
+        if not isinstance(tensors, dict) or _shapes(tensors) != _shapes(wanted):
+            raise CommschedError("the checkpoint holds other tensors than this net")
+        if scalars.keys() != {"scale", "good", "skipped"}:
+            raise CommschedError("the checkpoint holds other numbers than this training")
+        for name, arrays in wanted.items():
+            for word, array in arrays.items():
+                flat(array)[:] = self.asarray(flat(tensors[name][word]))
+        self.refresh()
+        self.scale = LossScale(scalars["scale"], int(scalars["good"]))
+        self.skipped, self.closed = int(scalars["skipped"]), step - 1
+
+    def _all(self) -> dict[str, dict[str, Array]]:
+        """Each tensor's parameter and what the optimiser keeps of it."""
+        return {n: {"value": v, **self.kept[n]} for n, v in self.parameters.items()}
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Shapes of float32 arrays; of what is none an impossible one."""
+    return {
+        name: {
+            word: tuple(a.shape) if getattr(a, "dtype", None) == np.float32 else (-1,)
+            for word, a in (arrays if isinstance(arrays, dict) else {}).items()
+        }
+        for name, arrays in tensors.items()
+    }
+
 
 def flat(array: Array) -> Array:
     """A view of all elements in order."""

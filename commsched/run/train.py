@@ -2,15 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
-from commsched.codecs import Array
 from commsched.errors import CommschedError
 from commsched.methods.kept import kept_of, restore
 from commsched.plan import Plan
@@ -20,7 +18,7 @@ from commsched.run.board import Status
 from commsched.run.checkpoint import Manifest, Store
 from commsched.run.clock import now
 from commsched.run.engine import Engine
-from commsched.run.learner import Learner, flat, on_host
+from commsched.run.learner import Learner
 from commsched.run.measured import Measurement
 from commsched.run.record import Forgetful, Recorder
 from commsched.run.tally import Tally
@@ -80,30 +78,16 @@ class Training:
     def resume(self, manifest: Manifest) -> None:
         """Take up what a checkpoint holds."""
         assert self._store is not None
-        values, learner = self._store.load(manifest), self._learner
-        agree.together(lambda: self._take(values), self._comm)
-        learner.scale.value = manifest.scalars["scale"]
-        learner.scale.good = int(manifest.scalars["good"])
-        learner.skipped = int(manifest.scalars["skipped"])
-        self._first, learner.closed = manifest.step, manifest.step - 1
+        values, self._first = self._store.load(manifest), manifest.step
+        agree.together(lambda: self._take(values, manifest.scalars), self._comm)
         # What came before the first step here is done: results were applied before they were kept.
         program = STRATEGIES[self._plan.strategy].lower(self._plan, max(0, self._first - 1), {})
         for op in program.role_of(self._comm.rank).ops:
             self._engine.board.mark(self._first - 1, op.name, now())
 
-    def _take(self, values: dict[str, Any]) -> None:
-        """Check a checkpoint's arrays against ours, and put them in place."""
-        learner = self._learner
-        wanted = {
-            name: {"value": v, **learner.kept[name]} for name, v in learner.parameters.items()
-        }
-        found = values.get("tensors")
-        if not isinstance(found, dict) or _shapes(found) != _shapes(wanted):
-            raise CommschedError("the checkpoint holds other tensors than this net")
-        for name, arrays in wanted.items():
-            for word, array in arrays.items():
-                flat(array)[:] = learner.asarray(flat(found[name][word]))
-        learner.refresh()
+    def _take(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
+        """Put back what `_keep` has put together."""
+        self._learner.restore(values.get("learner"), scalars, self._first)
         states = values.get("buckets")
         names = [launch.name for launch in self._plan.launches]
         if not isinstance(states, dict) or list(states) != names:
@@ -217,32 +201,14 @@ class Training:
     def _keep(self, done: int) -> None:
         """Write a checkpoint."""
         assert self._store is not None
-        learner = self._learner
-        tensors = {
-            name: {"value": on_host(values)}
-            | {w: on_host(a) for w, a in learner.kept[name].items()}
-            for name, values in learner.parameters.items()
-        }
         names = [launch.name for launch in self._plan.launches]
         states = self._engine.buckets.states
         buckets = {n: kept_of(state) for n, state in zip(names, states, strict=True)}
-        scale = learner.scale
-        scalars = {"scale": scale.value, "good": scale.good, "skipped": learner.skipped}
+        own, scalars = self._learner.state()
         self._says(done - 1, "checkpoint", "waits for all ranks")
-        self._store.save(done, {"tensors": tensors, "buckets": buckets}, scalars)
+        self._store.save(done, {"learner": own, "buckets": buckets}, scalars)
 
 
 def finite_or_none(value: float) -> float | None:
     """A number that JSON can hold."""
     return value if math.isfinite(value) else None
-
-
-def _shapes(tensors: dict[str, dict[str, Array]]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Shapes of float32 arrays; of what is none an impossible one."""
-    return {
-        name: {
-            word: tuple(a.shape) if getattr(a, "dtype", None) == np.float32 else (-1,)
-            for word, a in arrays.items()
-        }
-        for name, arrays in tensors.items()
-    }

@@ -31,8 +31,8 @@ from commsched.run.watchdog import end_together, watchdog
 from commsched.strategies import STRATEGIES
 from commsched.timeline.training import Header, Log, Row
 
-# Strategies whose programs `Learner` performs: parameters change by APPLY alone.
-TRAINED = ("sync",)
+# Strategy -> the worker that performs its programs.
+TRAINED = {"sync": Learner}
 PRECISIONS = ("fp32", "fp16")
 
 
@@ -43,6 +43,7 @@ class Wanted:
     net: str
     strategy: str
     plan: Path | None
+    method: str | None  # of the plan that is made
     optimizer: str | None
     rate: float | None
     batch: int
@@ -51,6 +52,7 @@ class Wanted:
     precision: str
     epochs: float | None  # instead of the options' steps
     log: Path | None
+    figure: Path | None
     checkpoint: Path | None
     resume: bool
     options: Options
@@ -78,8 +80,9 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         agree.check_plan(plan, comm)
         settings = _settings(wanted, plan)
         options = _options(wanted, len(data.train))
-        learner = agree.together(lambda: Learner(net, data, plan, settings, comm.rank), comm)
-        made = _made(net, settings)
+        worker = TRAINED[plan.strategy]
+        learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank), comm)
+        made = _made(net, settings, wanted.method)
         store, manifest = None, None
         if wanted.checkpoint is not None:
             store = Store(wanted.checkpoint, plan, made, comm)
@@ -120,7 +123,7 @@ def _checked(wanted: Wanted) -> Net:
             raise CommschedError(f"{flag} must be at least 1, got {value}")
     if options.steps < 1 or (wanted.epochs is not None and not 0 < wanted.epochs <= 1e6):
         raise CommschedError("--steps must be at least 1, and --epochs in (0, 10^6]")
-    for path in (options.timeline, wanted.log):
+    for path in (options.timeline, wanted.log, wanted.figure):
         if path is not None:
             check_writable(path)
     return NETS[wanted.net]
@@ -169,9 +172,10 @@ def _options(wanted: Wanted, samples: int) -> Options:
     return replace(wanted.options, steps=steps)
 
 
-def _made(net: Net, settings: Settings) -> dict[str, Any]:
-    """What the training's bits depend on beside its plan, by the flags that say it."""
-    return {
+def _made(net: Net, settings: Settings, method: str | None) -> dict[str, Any]:
+    """What the training's bits depend on, by the flags that say it; a plan has its hash besides."""
+    planned = {} if method is None else {"--method": method}
+    return planned | {
         "--net": net.name,
         "--optimizer": settings.optimizer,
         "--rate": settings.rate,
