@@ -180,6 +180,7 @@ def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
 
 def _lines(found: dict[str, Any]) -> list[str]:
     """The result for people."""
+    from commsched.run.summary import lines as measured
     from commsched.units import nbytes, seconds
 
     def shown(loss: float | None, accuracy: float | None) -> str:
@@ -196,4 +197,5 @@ def _lines(found: dict[str, Any]) -> list[str]:
         ]
     if found["skipped_steps"]:
         lines.append(f"{found['skipped_steps']} steps left out: 16-bit gradients overflowed")
+    lines += measured(found["measured"]) if "measured" in found else []
     return [*lines, f"all ranks hold the same parameters: {found['parameters'][:12]}"]

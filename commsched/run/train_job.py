@@ -26,6 +26,7 @@ from commsched.run.communication import say
 from commsched.run.learner import Learner, Settings, on_host
 from commsched.run.measured import check_writable
 from commsched.run.session import check_timeout, guarded
+from commsched.run.summary import summary
 from commsched.run.train import Options, Training
 from commsched.run.watchdog import end_together, watchdog
 from commsched.strategies import STRATEGIES
@@ -96,10 +97,13 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
     training = Training(learner, plan, comm, log, store, options)
     if manifest is not None:
         training.resume(manifest)
-    training.run()
+    timeline = training.run()
     if log is not None:
         log.close()
-    return _result(training, learner, plan, options, comm)
+    found = _result(training, learner, plan, options, comm)
+    if found is not None and timeline is not None and len(timeline):
+        found["measured"] = summary(timeline)
+    return found
 
 
 def _checked(wanted: Wanted) -> Net:
