@@ -1,5 +1,8 @@
 """Data to train on: their shapes, what is held out, and the order in which they are learnt."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -104,3 +107,19 @@ def test_a_batch_that_cannot_be_shared_is_refused():
 def test_a_wrong_name_is_refused(name):
     with pytest.raises(CommschedError):
         DATA[name]
+
+
+def test_without_scikit_learn_one_sentence_says_how_to_get_the_digits():
+    code = (
+        "import sys; sys.modules['sklearn'] = None\n"  # as where it is not installed
+        "from commsched.cli.main import main\n"
+        "sys.exit(main(['profile', 'mlp', '-o', '/dev/null']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "commsched: the digits come with scikit-learn, which is not installed; pip install"
+        " 'commsched[train]'\n"
+    )
