@@ -14,12 +14,13 @@ import numpy as np
 SAME = re.findall(
     r"\w+",
     """abs amax amin append arange argsort bincount clip concatenate copyto count_nonzero cumsum
-    diff empty empty_like flatnonzero isin linspace max maximum mean min minimum packbits partition
-    repeat searchsorted sort split stack sum unpackbits where zeros zeros_like""",
+    diff empty empty_like flatnonzero isin linspace max maximum mean min minimum packbits pad
+    partition repeat searchsorted sort split stack sum unpackbits where zeros zeros_like""",
 )
 METHODS = re.findall(
     r"\w+",
-    "all any argsort astype clip copy fill item max mean min nonzero reshape sum take tolist",
+    """all any argmax argsort astype clip copy fill item max mean min nonzero reshape sum swapaxes
+    take tolist""",
 )
 FIELDS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 
@@ -71,6 +72,13 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __index__(self):
         return int(self.held)
+
+    @property
+    def T(self):
+        return own(self.held.T)
+
+    def get(self):
+        return self.held.copy()
 
     def __getattr__(self, name):
         if name in FIELDS:

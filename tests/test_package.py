@@ -102,3 +102,23 @@ def test_a_rank_imports_what_it_needs_quickly_and_nothing_else():
         assert foreign == "[]"
         seconds.append(float(spent))
     assert min(seconds) < LIMIT
+
+
+def test_a_rank_that_trains_imports_no_planner_and_no_drawing():
+    code = (
+        "import sys, commsched.run.train_job\n"
+        f"print([m for m in (*{FOREIGN}, 'sklearn') if m in sys.modules])"
+    )
+    done = run("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_command_that_trains_lets_a_matrix_product_take_one_core():
+    code = (
+        "import os, sys\nfrom commsched.cli import main, train\n"
+        "from commsched.kernels.threads import one_thread\n"
+        "assert 'numpy' not in sys.modules\none_thread()\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    assert run("-c", code).stdout.splitlines()[-1:] == ["1"]

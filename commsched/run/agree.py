@@ -121,3 +121,14 @@ def from_rank(rank: int, numbers: Sequence[float], comm: MPI.Intracomm) -> list[
     told = np.array(numbers, np.float64)
     comm.Bcast(told, rank)
     return [float(x) for x in told]
+
+
+def told(text: bytes, comm: MPI.Intracomm) -> bytes:
+    """What rank 0 says, on every rank."""
+    size = np.array([len(text)], np.int64)
+    comm.Bcast(size, 0)
+    data = np.frombuffer(text, np.uint8).copy()
+    if comm.rank:
+        data = np.empty(int(size[0]), np.uint8)
+    comm.Bcast(data, 0)
+    return data.tobytes()

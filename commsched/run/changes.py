@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
@@ -89,20 +88,10 @@ class Changes:
                 text = msgspec.json.encode(plan_file.to_data(made))
             except CommschedError as failure:
                 error = str(failure).encode()
-        text, error = self._told(text), self._told(error)
+        text, error = agree.told(text, self._comm), agree.told(error, self._comm)
         if error:
             raise agree.Agreed(f"planning anew: {error.decode()}")
         return plan_file.from_data(msgspec.json.decode(text), "the new plan")
-
-    def _told(self, text: bytes) -> bytes:
-        """What rank 0 says, on every rank."""
-        size = np.array([len(text)], np.int64)
-        self._comm.Bcast(size, 0)
-        data = np.frombuffer(text, np.uint8).copy()
-        if self._comm.rank:
-            data = np.empty(int(size[0]), np.uint8)
-        self._comm.Bcast(data, 0)
-        return data.tobytes()
 
     def _drain(self, step: int) -> None:
         self._engine.drain()

@@ -23,13 +23,12 @@ from commsched.run.communication import say
 from commsched.run.engine import Engine
 from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
-from commsched.run.record import Recorder
+from commsched.run.record import Forgetful, Recorder
 from commsched.run.recording import Recording
 from commsched.run.summary import fallen
 from commsched.run.watchdog import watchdog
 from commsched.run.worker import Carrying
 from commsched.strategies import STRATEGIES
-from commsched.timeline import Span
 
 Gradient = npt.NDArray[np.float32]
 
@@ -60,13 +59,6 @@ class Caller:
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Nothing to do: a tensor that falls back stays in its bucket."""
-
-
-class Forgetful(Recorder):
-    """Keeps no spans: a training of a million steps has none to spare memory for."""
-
-    def keep(self, span: Span) -> None:
-        """Drop the span."""
 
 
 class Exchanger:

@@ -1,14 +1,12 @@
 """Supports that sums of sparse gradients are measured on: even, Zipf rows, rows of real text."""
 
-import re
-from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from commsched.codecs import Array
+from commsched.data import text
 from commsched.errors import CommschedError
 from commsched.ir import Sparsity
 from commsched.plan import BucketSpec
@@ -71,7 +69,7 @@ def _text(numel: int, density: float, rank: int) -> Support:
     Rank r reads from word r / 64 of the text on, until `density` of the rows are hit; rows are in
     order of frequency.
     """
-    words = _words()
+    words = text.words()
     rows = int(words.max()) + 1
     if numel < rows:
         raise CommschedError(f"support 'text' needs at least {rows} elements, got {numel}")
@@ -83,17 +81,6 @@ def _text(numel: int, density: float, rank: int) -> Support:
     index = (hit[:, np.newaxis] * width + np.arange(width)).ravel()
     law = Sparsity(law="zipf", density=density, rows=rows)
     return Support(BucketSpec(((law, numel, 0, numel),)), index.astype(np.int32), hit, rows)
-
-
-@lru_cache(maxsize=1)
-def _words() -> Array:
-    """The manual as word numbers, the most frequent word 0: (words,) int64."""
-    from pydoc_data.topics import topics
-
-    text = " ".join(topics[name] for name in sorted(topics)).lower()
-    words = re.findall(r"\w+|[^\w\s]", text)
-    number = {word: i for i, (word, _) in enumerate(Counter(words).most_common())}
-    return np.array([number[word] for word in words])
 
 
 KINDS: dict[str, Callable[[int, float, int], Support]] = {

@@ -1,0 +1,201 @@
+"""`mpiexec -n P commsched train`: train a real net under a strategy."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commsched.errors import CommschedError
+
+if TYPE_CHECKING:
+    from commsched.ir import Graph
+    from commsched.plan import Plan
+    from commsched.run.train_job import Wanted
+
+EXAMPLE = """example:
+  mpiexec -n 4 commsched train --net gpt --steps 300 --log gpt.jsonl --figure gpt.png
+  mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept
+  mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept --resume
+  commsched profile words -o words.json && commsched plan words.json --machine m.json -o plan.json
+  mpiexec -n 4 commsched train --net words --plan plan.json -o measured.json
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "train",
+        help="train a real net on real data, under mpiexec",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument(
+        "--net", required=True, help="mlp, cnn (digits), words, gpt (text); sizes: gpt:128:4:4"
+    )
+    p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
+    _planning(p)
+    _learning(p)
+    p.add_argument("--log", type=Path, metavar="FILE", help="a line of JSON per step")
+    p.add_argument("--figure", type=Path, metavar="FILE", help="curves of the log: .png or .svg")
+    p.add_argument("-o", "--output", type=Path, metavar="FILE", help="timeline")
+    p.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder to keep the state in")
+    p.add_argument("--every", type=int, default=50, metavar="N", help="steps between; default: 50")
+    p.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    p.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds without progress until the job is ended; default: 60",
+    )
+    p.add_argument("--json", action="store_true", help="print the result as JSON")
+    p.set_defaults(run=train)
+
+
+def _planning(p: argparse.ArgumentParser) -> None:
+    """Declare what says how gradients are exchanged."""
+    p.add_argument("--plan", type=Path, metavar="FILE", help="plan of what 'profile' writes")
+    p.add_argument("--machine", metavar="M", help="to plan for without --plan; default: localhost")
+    p.add_argument("--method", help="for all buckets without --plan; default: as planned")
+    p.add_argument(
+        "--force",
+        action="append",
+        default=[],
+        metavar="TENSOR=METHOD",
+        help="without --plan: give a tensor a bucket of its own and this method",
+    )
+    p.add_argument(
+        "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
+    )
+
+
+def _learning(p: argparse.ArgumentParser) -> None:
+    """Declare what says how it learns."""
+    long = p.add_mutually_exclusive_group()
+    long.add_argument("--steps", type=int, default=200, metavar="N", help="default: 200")
+    long.add_argument("--epochs", type=float, metavar="N", help="instead of --steps")
+    p.add_argument(
+        "--batch", type=int, default=64, metavar="N", help="of all ranks together; default: 64"
+    )
+    p.add_argument("--optimizer", metavar="NAME", help="sgd, momentum, adam; default: the plan's")
+    p.add_argument("--rate", type=float, help="default: 0.1 for sgd, 0.02 momentum, 0.002 adam")
+    p.add_argument("--precision", default="fp32", metavar="P", help="fp32 or fp16; default: fp32")
+    p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    p.add_argument("--fold", type=int, default=0, metavar="N", help="held out, 0 to 4; default: 0")
+    p.add_argument(
+        "--evaluate", type=int, default=50, metavar="N", help="steps between scores; default: 50"
+    )
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train, and print the result on rank 0."""
+    from commsched.kernels.threads import one_thread
+    from commsched.run import launcher
+
+    one_thread()
+    _check(args)
+    launcher.load()
+    from commsched.run.train_job import train_job
+
+    found = train_job(_wanted(args), progress=not args.json)
+    if found is None:
+        return
+    if args.figure is not None:
+        from commsched.plot.training import draw
+
+        draw([args.log], args.figure)
+    print(json.dumps(found, indent=1) if args.json else "\n".join(_lines(found)))
+
+
+def _wanted(args: argparse.Namespace) -> "Wanted":
+    """What the command line asks for."""
+    from commsched.run.train import Options
+    from commsched.run.train_job import Wanted
+
+    options = Options(
+        steps=args.steps,
+        evaluate=args.evaluate,
+        every=args.every,
+        timeout=args.timeout,
+        timeline=args.output,
+    )
+    return Wanted(
+        net=args.net,
+        strategy=args.strategy,
+        plan=args.plan,
+        method=args.method,
+        optimizer=args.optimizer,
+        rate=args.rate,
+        batch=args.batch,
+        seed=args.seed,
+        fold=args.fold,
+        precision=args.precision,
+        epochs=args.epochs,
+        log=args.log,
+        figure=args.figure,
+        checkpoint=args.checkpoint,
+        resume=args.resume,
+        options=options,
+        make=lambda graph, ranks: _planned(args, graph, ranks),
+    )
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what contradicts itself."""
+    if args.plan is not None:
+        for flag in ("machine", "method", "force"):
+            if getattr(args, flag):
+                raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
+    if args.figure is not None and args.log is None:
+        raise CommschedError("--figure needs --log, which it is drawn from")
+    if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
+        raise CommschedError(f"--figure must end in .png or .svg, got {args.figure}")
+    if not 0 < args.bucket < float("inf"):
+        raise CommschedError(f"--bucket must be finite and more than 0 MB, got {args.bucket}")
+    if not 0 <= args.fold < 5:
+        raise CommschedError(f"--fold must be from 0 to 4, got {args.fold}")
+    if not 0 <= args.seed <= 2**62:
+        raise CommschedError(f"--seed must be from 0 to 2^62, got {args.seed}")
+
+
+def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
+    """A plan for the net as it was measured here."""
+    from commsched.cli.plan import pairs
+    from commsched.machine import file as machine_file
+    from commsched.machine.model import resized
+    from commsched.planner import Request, make_plan
+    from commsched.planner.given import given
+
+    machine = machine_file.load(args.machine or "localhost")
+    request = Request(
+        graph=graph,
+        machine=machine if args.machine else resized(machine, 1, ranks),
+        strategy=args.strategy,
+        params={"optimizer": args.optimizer} if args.optimizer else {},
+        force=pairs(args.force, "--force"),
+        bucket=args.bucket * 1e6 if args.method else None,
+    )
+    return given(request, args.method) if args.method else make_plan(request)
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    """The result for people."""
+    from commsched.run.summary import lines as measured
+    from commsched.units import nbytes, seconds
+
+    def shown(loss: float | None, accuracy: float | None) -> str:
+        guessed = "" if accuracy is None else f", {accuracy:.1%} right"
+        return ("no number" if loss is None else f"{loss:.4f}") + guessed
+
+    lines = [f"{found['net']}, {found['ranks']} ranks, {found['steps']} steps"]
+    if found["step_seconds"] is not None:
+        lines += [
+            f"last batch: loss {shown(found['loss'], found['accuracy'])}",
+            f"held out: loss {shown(found['held_out_loss'], found['held_out_accuracy'])}",
+            f"{seconds(found['step_seconds'])} per step, {nbytes(found['sent_bytes_per_step'])}"
+            " sent by rank 0",
+        ]
+    if found["skipped_steps"]:
+        lines.append(f"{found['skipped_steps']} steps left out: 16-bit gradients overflowed")
+    lines += measured(found["measured"]) if "measured" in found else []
+    return [*lines, f"all ranks hold the same parameters: {found['parameters'][:12]}"]

@@ -1,0 +1,41 @@
+"""Samples with their right classes, and the share of them that is held out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.kernels.modules import Array
+
+FOLDS = 5  # parts of the samples; one is held out
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What a net reads and what it should guess; the first axis of both is the samples."""
+
+    inputs: Array  # float32, or whole numbers
+    targets: Array  # whole numbers: a class per sample, or one per place of it
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def of(self, index: Array) -> "Samples":
+        """Those with these numbers."""
+        return Samples(self.inputs[index], self.targets[index])
+
+
+class Data(NamedTuple):
+    """What is learnt, and what it is tried on."""
+
+    train: Samples
+    held_out: Samples
+
+
+Source = Callable[[int], Data]  # of the number of the fold that is held out, from 0 on
+
+
+def split(samples: Samples, held_out: Array) -> Data:
+    """Hold out the samples that a mask, (samples,), says."""
+    return Data(samples.of(np.flatnonzero(~held_out)), samples.of(np.flatnonzero(held_out)))

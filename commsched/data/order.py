@@ -1,0 +1,44 @@
+"""Which samples a step learns: an order per epoch, from a counter-based generator."""
+
+from functools import lru_cache
+
+from commsched.errors import CommschedError
+from commsched.kernels import random
+from commsched.kernels.modules import Array
+
+
+def epoch_of(step: int, batch: int, samples: int) -> tuple[int, int]:
+    """The epoch of a step, and the step's number in it; each has whole batches only."""
+    return divmod(step, samples // batch)
+
+
+def batch_of(seed: int, step: int, batch: int, samples: int) -> Array:
+    """The numbers of a step's samples, for all ranks together: (batch,).
+
+    They depend on the seed, the epoch and the place in it alone: the same after a resume, and for
+    every number of ranks.
+    """
+    epoch, place = epoch_of(step, batch, samples)
+    return _order(seed, epoch, samples)[place * batch : (place + 1) * batch]
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, samples: int) -> Array:
+    return random.generator(seed, epoch, 0, "order").permutation(samples)
+
+
+def part_of(count: int, rank: int, ranks: int) -> slice:
+    """A rank's part of `count` samples: near-equal runs, in the order of the ranks."""
+    return slice(count * rank // ranks, count * (rank + 1) // ranks)
+
+
+def check_batch(batch: int, samples: int, ranks: int) -> None:
+    """Refuse a batch that the ranks cannot share evenly, or that no epoch holds."""
+    if not 1 <= batch <= samples:
+        raise CommschedError(f"--batch must be from 1 to the {samples} samples, got {batch}")
+    if batch % ranks:
+        near = max(ranks, round(batch / ranks) * ranks)
+        raise CommschedError(
+            f"--batch {batch} is shared by {ranks} ranks, so it must be a multiple of {ranks};"
+            f" nearest: {near}"
+        )

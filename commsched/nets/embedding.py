@@ -1,0 +1,76 @@
+"""Tables whose rows are looked up: gradients that are zero but for the rows that were read."""
+
+import numpy as np
+
+from commsched.kernels.modules import Array, module_of
+from commsched.nets.base import Gradients, Kept, Layer, Parameters, Start, product, wide
+
+
+class Embedding(Layer):
+    """A row of a table for each number: (m, ...) whole numbers -> (m, ..., width)."""
+
+    def __init__(self, name: str, rows: int, width: int, deviation: float) -> None:
+        super().__init__(name, weight=Start((rows, width), deviation))
+        (self._weight,) = self.tensors
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        return parameters[self._weight].take(inputs, axis=0), inputs
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        rows, width = parameters[self._weight].shape
+        table = summed_rows(rows, kept.reshape(-1), above.reshape(-1, width))
+        return None, {self._weight: table}
+
+
+class Positions(Layer):
+    """Adds a row of a table for each place: (m, length, width) -> the same."""
+
+    def __init__(self, name: str, length: int, width: int, deviation: float) -> None:
+        super().__init__(name, weight=Start((length, width), deviation))
+        (self._weight,) = self.tensors
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        return inputs + parameters[self._weight], None
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        return above, {self._weight: wide(above).sum(axis=0).astype(above.dtype)}
+
+
+class Tied(Layer):
+    """Scores by the table of an `Embedding`: y = x E^T (Press & Wolf, EACL 2017)."""
+
+    def __init__(self, name: str, weight: str) -> None:
+        super().__init__(name)
+        self._weight = weight
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        return product(inputs, parameters[self._weight].T), inputs
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        rows, width = parameters[self._weight].shape
+        table = product(above.reshape(-1, rows).T, kept.reshape(-1, width))
+        return product(above, parameters[self._weight]), {self._weight: table}
+
+
+def summed_rows(rows: int, index: Array, values: Array) -> Array:
+    """Sum values (m, width) with the same index (m,), in their order: (rows, width).
+
+    The n-th values of all rows are added at once: the same sums on any module, run after run.
+    """
+    module = module_of(values)
+    out = module.zeros((rows, values.shape[1]), wide(values).dtype)
+    if not len(index):
+        return out
+    order = module.argsort(index, kind="stable")
+    ordered = index.take(order)
+    place = module.arange(len(index))
+    begins = place[1:][ordered[1:] != ordered[:-1]]
+    begins = module.concatenate([place[:1], begins])
+    run = module.searchsorted(begins, place, side="right") - 1
+    turn = place - begins.take(run)  # how many values of the same row come before
+    by_turn = module.argsort(turn, kind="stable")
+    ends = np.cumsum(module.bincount(turn).tolist()).tolist()
+    for start, stop in zip([0, *ends], ends, strict=False):
+        these = order.take(by_turn[start:stop])
+        out[index.take(these)] += values.take(these, axis=0)
+    return out.astype(values.dtype)

@@ -1,0 +1,97 @@
+"""One batch on its way through a net, layer by layer: forward in order, backward in reverse."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.kernels.modules import Array, module_of
+from commsched.nets.base import Gradients, Kept, Net, Parameters, wide
+
+
+class Score(NamedTuple):
+    """How well a batch was guessed."""
+
+    loss: float  # cross-entropy, summed over the guesses, in nats
+    correct: int
+    guesses: int
+
+
+class Walk:
+    """A batch under way through layers [first, stop) of a net; `above` and `below` are at its ends.
+
+    A gradient is given when all layers that read its parameter have been passed.
+    """
+
+    def __init__(self, net: Net, parameters: Parameters, inputs: Array) -> None:
+        self._net, self._parameters = net, parameters
+        self.values = inputs  # (m, ...) what the next layer reads
+        self.above: Array = None  # the gradient of what the next layer has given
+        self._kept: dict[int, Kept] = {}
+        self._partial: Gradients = {}
+
+    def forward(self, index: int) -> None:
+        """Go through a layer."""
+        layer = self._net.layers[index]
+        self.values, self._kept[index] = layer.forward(self._parameters, self.values)
+
+    def kept(self, index: int) -> Kept:
+        """What a layer keeps until its backward."""
+        return self._kept[index]
+
+    def score(self, targets: Array, weight: float) -> Score:
+        """Compare the scores of the last layer, (..., classes), with the right classes, (...).
+
+        The gradient that goes back is that of `weight` times the summed loss.
+        """
+        scores = wide(self.values).reshape(-1, self.values.shape[-1])
+        right = targets.reshape(-1)
+        found, gradient = cross_entropy(scores, right)
+        gradient *= gradient.dtype.type(weight)
+        self.above = gradient.reshape(self.values.shape).astype(self.values.dtype)
+        return found
+
+    def backward(self, index: int) -> Gradients:
+        """Go back through a layer; the gradients that are complete now."""
+        layer = self._net.layers[index]
+        kept = self._kept.pop(index)
+        self.above, found = layer.backward(self._parameters, kept, self.above)
+        done: Gradients = {}
+        for name, gradient in found.items():
+            if name in self._partial:
+                gradient = self._partial.pop(name) + gradient
+            (done if name in layer.tensors else self._partial)[name] = gradient
+        return done
+
+
+def cross_entropy(scores: Array, right: Array) -> tuple[Score, Array]:
+    """Loss, hits and gradient of softmax scores (m, classes) against classes (m,)."""
+    places = module_of(scores).arange(len(right))
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    gradient = np.exp(shifted)
+    total = gradient.sum(axis=1, keepdims=True)
+    losses = np.log(total[:, 0]) - shifted[places, right]
+    hits = int((scores.argmax(axis=1) == right).sum())
+    gradient /= total
+    gradient[places, right] -= 1
+    return Score(float(losses.sum(dtype=np.float64)), hits, len(right)), gradient
+
+
+def gradients(
+    net: Net, parameters: Parameters, inputs: Array, targets: Array
+) -> tuple[Score, Iterator[tuple[str, Gradients]]]:
+    """The score of a batch, and of its mean loss each layer's gradients, the last layer's first."""
+    walk = Walk(net, parameters, inputs)
+    for index in range(len(net.layers)):
+        walk.forward(index)
+    score = walk.score(targets, 1 / targets.size)
+    back = range(len(net.layers) - 1, -1, -1)
+    return score, ((net.layers[index].name, walk.backward(index)) for index in back)
+
+
+def score(net: Net, parameters: Parameters, inputs: Array, targets: Array) -> Score:
+    """How well a batch is guessed."""
+    for layer in net:
+        inputs, _ = layer.forward(parameters, inputs)
+    scores = wide(inputs).reshape(-1, inputs.shape[-1])
+    return cross_entropy(scores, targets.reshape(-1))[0]

@@ -1,0 +1,81 @@
+"""Draw the losses and accuracies of trainings over their steps."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.plot.accuracy import COLOURS
+from commsched.plot.timeline import SETTINGS, SUFFIXES
+from commsched.timeline.training import Header, Held, Line, Row, read
+
+WINDOW = 40  # of the steps: the thick curve is a mean over one such part
+Floats = npt.NDArray[np.float64]
+
+
+def draw(paths: Sequence[Path], path: Path) -> None:
+    """Draw logs to PNG or SVG: losses on the left, accuracies on the right.
+
+    Thin: each step's batch; thick: their running mean; dots: what is held out.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
+    logs = [read(log) for log in paths]
+    content = io.BytesIO()
+    with mpl.rc_context(SETTINGS):
+        figure = Figure(figsize=(10.0, 4.2))
+        FigureCanvasAgg(figure)
+        left, right = figure.subplots(1, 2)
+        for log, colour in zip(logs, COLOURS * len(logs), strict=False):
+            _curves(left, log, colour, "loss")
+            _curves(right, log, colour, "accuracy")
+        left.set_ylabel("loss, nats per guess")
+        right.set_ylabel("right guesses")
+        right.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
+        for axes in (left, right):
+            axes.set_xlabel("step")
+            axes.grid(color="0.93", lw=0.6)
+            axes.set_axisbelow(True)
+        left.legend(frameon=False, fontsize=8)
+        figure.tight_layout()
+        metadata = {"Date": None} if suffix == ".svg" else {}
+        figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
+    files.write_bytes(path, content.getvalue())
+
+
+def _curves(axes: Axes, log: Sequence[Line], colour: str, what: str) -> None:
+    """One training; a loss that is no number leaves a gap."""
+    header = log[0]
+    assert isinstance(header, Header)
+    rows = [line for line in log if isinstance(line, Row)]
+    held = [line for line in log if isinstance(line, Held)]
+    steps, values = _columns(rows, what)
+    name = f"{header.net}, {header.strategy}, {header.ranks} ranks"
+    axes.plot(steps, values, color=colour, lw=0.5, alpha=0.4)
+    axes.plot(steps, _smooth(values), color=colour, lw=1.6, label=name)
+    dots = _columns(held, what)
+    axes.plot(*dots, ls="", marker="o", ms=5, mec="white", color=colour, label="held out")
+
+
+def _columns(lines: Sequence[Row | Held], what: str) -> tuple[Floats, Floats]:
+    steps = np.array([line.step for line in lines], np.float64)
+    return steps, np.array([getattr(line, what) for line in lines], np.float64)
+
+
+def _smooth(values: Floats) -> Floats:
+    """A mean over the last part of the steps; at first over those there are."""
+    sums = np.concatenate([[0.0], np.nancumsum(values)])
+    there = np.concatenate([[0], np.cumsum(np.isfinite(values))])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - max(1, len(values) // WINDOW))
+    found: Floats = (sums[ends] - sums[starts]) / np.maximum(1, there[ends] - there[starts])
+    return found

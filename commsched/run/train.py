@@ -1,0 +1,214 @@
+"""`commsched train`: a plan's program, executed by a real net on real data."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.methods.kept import kept_of, restore
+from commsched.plan import Plan
+from commsched.program import Op
+from commsched.run import agree
+from commsched.run.board import Status
+from commsched.run.checkpoint import Manifest, Store
+from commsched.run.clock import now
+from commsched.run.engine import Engine
+from commsched.run.learner import Learner
+from commsched.run.measured import Measurement
+from commsched.run.record import Forgetful, Recorder
+from commsched.run.tally import Tally
+from commsched.run.watchdog import watchdog
+from commsched.strategies import STRATEGIES
+from commsched.timeline import Timeline
+from commsched.timeline.training import Held, Log, Row
+
+FLUSH = 16  # steps after which spans are written
+NEWEST = 1000  # steps that are kept for a summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How long to train, and what to leave behind."""
+
+    steps: int
+    evaluate: int = 50  # steps between scores of what is held out
+    every: int = 50  # steps between checkpoints
+    timeout: float = 60.0  # s without progress until the job is ended
+    timeline: Path | None = None
+    progress: Callable[[Row], None] = lambda row: None  # called on all ranks
+
+
+class Training:
+    """One training on one rank: the loop, and what happens between two steps."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        log: Log | None,
+        store: Store | None,
+        options: Options,
+    ) -> None:
+        self._learner, self._plan, self._comm = learner, plan, comm
+        self._log, self._store, self._options = log, store, options
+        self.rows: deque[Row] = deque(maxlen=NEWEST)
+        self.held: Held | None = None
+        self._first = 0
+        self._open: list[tuple[int, float]] = []  # steps whose scores are under way, their seconds
+        with watchdog(comm, "train", options.timeout) as dog:
+            recorder: Recorder = Forgetful(comm.rank, None)
+            self._measurement: Measurement | None = None
+            if options.timeline is not None:
+                dog.stage("comparing hosts and clocks")
+                meta = {"compute": learner.net.name}
+                self._measurement = Measurement(plan, comm, options.timeline, meta)
+                recorder = self._measurement.recorder
+            dog.stage("making communicators")
+            self._engine = Engine(plan, comm, learner, recorder, options.timeout)
+            self._tally = Tally(comm, self._engine.board)
+        learner.report = self._tally.post
+        learner.overflowed = lambda step: self._tally.total(step)[1]
+
+    def resume(self, manifest: Manifest) -> None:
+        """Take up what a checkpoint holds."""
+        assert self._store is not None
+        values, self._first = self._store.load(manifest), manifest.step
+        agree.together(lambda: self._take(values, manifest.scalars), self._comm)
+        # What came before the first step here is done: results were applied before they were kept.
+        program = STRATEGIES[self._plan.strategy].lower(self._plan, max(0, self._first - 1), {})
+        for op in program.role_of(self._comm.rank).ops:
+            self._engine.board.mark(self._first - 1, op.name, now())
+
+    def _take(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
+        """Put back what `_keep` has put together."""
+        self._learner.restore(values.get("learner"), scalars, self._first)
+        states = values.get("buckets")
+        names = [launch.name for launch in self._plan.launches]
+        if not isinstance(states, dict) or list(states) != names:
+            raise CommschedError("the checkpoint holds other buckets than this plan")
+        for state, name in zip(self._engine.buckets.states, names, strict=True):
+            restore(state, states[name])
+
+    def run(self) -> Timeline | None:
+        """Train; rank 0 returns the timeline, where one was asked for."""
+        engine, options = self._engine, self._options
+        engine.start()
+        try:
+            if self._measurement is not None:
+                self._measurement.wait_for_start()
+            for step in range(self._first, options.steps):
+                begun = now()
+                self._step(step)
+                self._open.append((step, now() - begun))
+                self._close(keep=1)
+                self._between(step)
+            self._settle()
+        except BaseException as error:
+            engine.fail(error)
+            raise
+        engine.stop()
+        with watchdog(self._comm, "train", options.timeout, first="bringing the spans together"):
+            self._tally.free()
+            if self._measurement is None:
+                return None
+            steps = {"first_step": self._first, "steps": options.steps}
+            return self._measurement.finish(engine, steps)
+
+    def _step(self, step: int) -> None:
+        engine = self._engine
+        strategy = STRATEGIES[self._plan.strategy]
+        for op in engine.submit(strategy.lower(self._plan, step, engine.buckets.decisions)):
+            self._perform(step, op)
+        if step % FLUSH == FLUSH - 1:
+            engine.recorder.flush()
+
+    def _perform(self, step: int, op: Op) -> None:
+        """Do one compute operation when its inputs are there."""
+        board = self._engine.board
+        if op.after:
+            board.wait("compute", step, op, deadline=True)
+        start = now()
+        self._learner.perform(step, op)
+        end = now()
+        if op.name in self._engine.watched:
+            board.mark(step, op.name, end)
+        self._engine.recorder.add("compute", op.name, step, start, end)
+
+    def _between(self, step: int) -> None:
+        """Evaluate and keep a checkpoint where it is time; the timeline leaves that out."""
+        done, options = step + 1, self._options
+        last = done == options.steps
+        evaluate = last or done % options.evaluate == 0
+        keep = self._store is not None and (last or done % options.every == 0)
+        if not (evaluate or keep):
+            return
+        self._settle()
+        begun = now()
+        if evaluate:
+            self._evaluate(step)
+        if keep:
+            self._keep(done)
+        pause = min(agree.each(now() - begun, self._comm))
+        self._engine.recorder.leave_out(pause)
+        self._engine.board.idle("compute")
+
+    def _says(self, step: int, name: str, what: str) -> None:
+        self._engine.board.status["compute"] = Status(step, name, what, now(), True)
+
+    def _settle(self) -> None:
+        """Bring all exchanges to their end, apply their results, and log all steps."""
+        self._engine.drain()
+        self._learner.settle()
+        self._close(keep=0)
+
+    def _close(self, keep: int) -> None:
+        """Log the steps whose scores are there, but for the last `keep`."""
+        while len(self._open) > keep:
+            step, seconds = self._open.pop(0)
+            score, overflow = self._tally.total(step)
+            sent = self._engine.recorder.sent.pop(step, 0)
+            row = Row(
+                step=step,
+                loss=finite_or_none(score.loss / score.guesses),
+                accuracy=score.correct / score.guesses,
+                seconds=seconds,
+                sent_bytes=sent,
+                skipped=overflow,
+            )
+            self.rows.append(row)
+            self._write(row)
+            self._options.progress(row)
+
+    def _write(self, line: Row | Held) -> None:
+        if self._log is not None:
+            self._log.write(line)
+
+    def _evaluate(self, step: int) -> None:
+        own = self._learner.evaluate()
+        self._says(step, "evaluate", "waits for the scores of all ranks")
+        parts = [agree.each(x, self._comm) for x in own]
+        loss, correct, guesses = (sum(part) for part in parts)
+        mean = finite_or_none(loss / guesses)
+        self.held = Held(step=step, loss=mean, accuracy=correct / guesses)
+        self._write(self.held)
+
+    def _keep(self, done: int) -> None:
+        """Write a checkpoint."""
+        assert self._store is not None
+        names = [launch.name for launch in self._plan.launches]
+        states = self._engine.buckets.states
+        buckets = {n: kept_of(state) for n, state in zip(names, states, strict=True)}
+        own, scalars = self._learner.state()
+        self._says(done - 1, "checkpoint", "waits for all ranks")
+        self._store.save(done, {"learner": own, "buckets": buckets}, scalars)
+
+
+def finite_or_none(value: float) -> float | None:
+    """A number that JSON can hold."""
+    return value if math.isfinite(value) else None

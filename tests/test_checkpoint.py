@@ -1,0 +1,191 @@
+"""Checkpoints: a killed training goes on to the same bits, and no wrong file is taken."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.errors import CommschedError
+from commsched.run.packing import packed, unpacked
+from tests.launch import Job
+from tests.test_train import LIMIT, TRAIN, started, train
+
+RANKS = 2
+GPT = ("--net", "gpt:16:1:2", "--batch", "16", "--optimizer", "adam")
+SHORT = ("--net", "words:8:300", "--batch", "24", "--rate", "0.05", "--method", "ring+dense")
+METHODS = {
+    "dense": ("--method", "ring+dense"),
+    "top-k with feedback": ("--method", "all-gather+topk:0.05:reused"),
+    "powersgd": ("--method", "powersgd:2"),
+    "16 bits": ("--method", "ring+dense", "--precision", "fp16", "--net", "mlp:32:1"),
+}
+
+
+def kept_step(folder: Path) -> int:
+    """The next step of the checkpoint there; -1 where there is none."""
+    try:
+        return int(json.loads((folder / "manifest.json").read_text())["step"])
+    except FileNotFoundError:
+        return -1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_killed_training_goes_on_to_the_same_bits(name, tmp_path):
+    folder, log = tmp_path / "kept", tmp_path / "log.jsonl"
+    words = (*GPT, *METHODS[name])
+    keep = (*words, "--checkpoint", str(folder), "--every", "5", "--log", str(log))
+    with Job(RANKS, [*TRAIN, *keep, "--steps", "100000"]) as job:
+        job.until(lambda: kept_step(folder) >= 10)
+        os.kill(job.rank(1), signal.SIGKILL)
+        assert job.wait(LIMIT).status != 0
+        assert job.left() == {}
+    steps = kept_step(folder) + 8
+    found = train(RANKS, *keep, "--resume", "--steps", str(steps))
+    whole = train(RANKS, *words, "--steps", str(steps))
+    assert found["parameters"] == whole["parameters"]
+    assert found["loss"] == whole["loss"]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["step"] for line in lines if line["type"] == "step"] == list(range(steps))
+    assert kept_step(folder) == steps
+
+
+def test_checkpoints_and_scores_do_not_change_a_bit(tmp_path):
+    plain = train(RANKS, *SHORT, "--steps", "12")
+    folder = ("--checkpoint", str(tmp_path), "--every", "1", "--evaluate", "2")
+    assert train(RANKS, *SHORT, "--steps", "12", *folder)["parameters"] == plain["parameters"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json", "plan.json", "step12"]
+    more = train(RANKS, *SHORT, "--steps", "20", *folder, "--resume")
+    assert more["parameters"] == train(RANKS, *SHORT, "--steps", "20")["parameters"]
+    assert train(RANKS, *SHORT, "--steps", "20", *folder, "--resume")["loss"] is None
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    train(RANKS, *SHORT, "--steps", "4", "--checkpoint", str(folder))
+    return folder
+
+
+@pytest.fixture
+def copy(kept, tmp_path) -> Path:
+    return Path(shutil.copytree(kept, tmp_path / "copy"))
+
+
+def refused(ranks: int, folder: Path, *more: str) -> str:
+    """What is said of a checkpoint that is not taken."""
+    words = (*SHORT, "--steps", "9", "--checkpoint", str(folder), *more)
+    done = started(ranks, *words)
+    assert done.status == 2, done.output
+    said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
+    assert len(said) == 1, done.output
+    return said[0].removeprefix("commsched: ")
+
+
+def test_a_folder_with_a_checkpoint_is_not_overwritten(copy):
+    assert "holds a checkpoint of step 4; add --resume" in refused(RANKS, copy)
+
+
+def test_a_folder_without_one_is_refused(tmp_path):
+    assert "cannot be read" in refused(RANKS, tmp_path, "--resume")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--seed", "5"), "was made with --seed 0, now it is 5"),
+        (("--batch", "12"), "was made with --batch 24, now it is 12"),
+        (("--net", "words:8:301"), "the plan is for net 'words:8:300', not for 'words:8:301'"),
+        (("--method", "tree+dense"), "with --method ring+dense, now it is tree+dense"),
+        (("--precision", "fp16"), "was made with --precision fp32, now it is fp16"),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_refused(copy, more, message):
+    assert message in refused(RANKS, copy, "--resume", *more)
+
+
+def test_a_checkpoint_of_other_ranks_is_refused(copy):
+    assert "for 2 ranks, but 1 were started" in refused(1, copy, "--resume")
+
+
+@pytest.mark.parametrize("how", ["torn", "changed", "missing", "foreign"])
+def test_a_rank_file_that_is_not_the_one_written_is_refused(copy, how):
+    path = copy / "step4" / "rank1.npz"
+    content = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+        assert f"rank 1: {path}: cannot be read" in refused(RANKS, copy, "--resume")
+        return
+    other = copy / "step4" / "rank0.npz"
+    wrong = {"torn": content[:-9], "changed": b"x" + content[1:], "foreign": other.read_bytes()}
+    path.write_bytes(wrong[how])
+    assert f"{path}: not the file that was written" in refused(RANKS, copy, "--resume")
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"format": "commsched-checkpoint/2"}', "[]"])
+def test_a_manifest_that_is_none_is_refused(copy, content):
+    (copy / "manifest.json").write_text(content)
+    assert "manifest.json: " in refused(RANKS, copy, "--resume")
+
+
+NUMBERS = st.integers(-(2**62), 2**62) | st.floats(allow_nan=False)
+ARRAYS = st.lists(st.floats(width=32, allow_nan=False), max_size=5).map(
+    lambda values: np.array(values, np.float32)
+)
+LEAVES = NUMBERS | ARRAYS
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def same(a, b):
+    """Equal values of equal types."""
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, tuple):
+        return isinstance(b, tuple) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@given(values=st.dictionaries(st.text(), VALUES, max_size=4))
+def test_what_is_packed_comes_back(values):
+    assert same(values, unpacked(packed(values), "x"))
+
+
+@given(content=st.binary(max_size=200))
+def test_no_bytes_are_taken_for_a_pack(content):
+    with pytest.raises(CommschedError, match=r"^x: not a checkpoint of commsched"):
+        unpacked(content, "x")
+
+
+@given(data=st.data())
+def test_a_torn_or_changed_pack_is_refused_or_has_the_same_structure(data):
+    """Bytes between the arrays may change without a trace here; the manifest's digest sees it."""
+    content = bytearray(packed({"a": np.arange(4.0), "b": (1, 2.0)}))
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    try:
+        found = unpacked(bytes(content), "x")
+    except CommschedError:
+        return
+    assert isinstance(found, dict)
+
+
+def test_pickled_objects_are_refused(tmp_path):
+    import io
+
+    file = io.BytesIO()
+    np.savez(file, tree=np.array([{"a": 1}], object))
+    with pytest.raises(CommschedError):
+        unpacked(file.getvalue(), "x")

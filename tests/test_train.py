@@ -1,0 +1,187 @@
+"""Training on real ranks: equal losses for any number of them, the same bits run after run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commsched import timeline
+from commsched.cli.main import main
+from commsched.timeline import training
+from tests.launch import Ended, Job
+
+TRAIN = [sys.executable, "-m", "commsched", "train"]
+LIMIT = 120  # s
+WORDS = ("--net", "words:8:300", "--batch", "24", "--steps", "12", "--rate", "0.05")
+DENSE = ("--method", "ring+dense")
+
+
+def started(ranks: int, *arguments: str) -> Ended:
+    with Job(ranks, [*TRAIN, *arguments]) as job:
+        return job.wait(LIMIT)
+
+
+def train(ranks: int, *arguments: str) -> dict[str, Any]:
+    """The result of a training that ends well."""
+    done = started(ranks, *arguments, "--json")
+    assert done.status == 0, done.output
+    found: dict[str, Any] = json.loads(done.output[done.output.index("{") :])
+    return found
+
+
+def losses(path: Path) -> list[float]:
+    lines = training.read(path)
+    return [line.loss for line in lines if isinstance(line, training.Row)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> list[float]:
+    path = tmp_path_factory.mktemp("alone") / "log.jsonl"
+    train(1, *WORDS, *DENSE, "--log", str(path))
+    return losses(path)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_share_a_batch_learn_what_one_learns(ranks, alone, tmp_path):
+    path = tmp_path / "log.jsonl"
+    found = train(ranks, *WORDS, *DENSE, "--log", str(path))
+    # The mean of the ranks' gradients is that of the whole batch, but for float32 rounding, 6e-8
+    # each time, which grows over 12 steps.
+    assert losses(path) == pytest.approx(alone, rel=1e-5)
+    assert len(alone) == 12
+    assert alone[-1] < alone[0]
+    assert found["ranks"] == ranks
+
+
+@pytest.fixture(scope="module")
+def dense() -> str:
+    """The parameters that two ranks end with."""
+    return str(train(2, *WORDS, *DENSE)["parameters"])
+
+
+def test_a_training_gives_the_same_bits_again(dense):
+    assert train(2, *WORDS, *DENSE)["parameters"] == dense
+    assert train(2, *WORDS, *DENSE, "--seed", "1")["parameters"] != dense
+
+
+@pytest.mark.parametrize("method", ["zen", "all-gather+coo", "balanced", "split-all-gather"])
+def test_a_lossless_method_gives_the_bits_of_dense_sums(method, dense):
+    """Two numbers have the same sum in any order: not a bit may differ with two ranks."""
+    forced = ("--force", f"embedding.weight={method}")
+    assert train(2, *WORDS, *DENSE, *forced)["parameters"] == dense
+
+
+def test_zen_learns_what_dense_sums_learn_on_four_ranks(alone, tmp_path):
+    path = tmp_path / "log.jsonl"
+    train(4, *WORDS, *DENSE, "--force", "embedding.weight=zen", "--log", str(path))
+    assert losses(path) == pytest.approx(alone, rel=1e-5)  # rounding, as above
+
+
+def test_when_updates_are_made_does_not_change_a_bit(dense, tmp_path):
+    """Before the next forward of the layer that reads them, or at the end of the step."""
+    net, plan = tmp_path / "net.json", tmp_path / "plan.json"
+    assert main(["profile", "words:8:300", "--batch", "12", "-o", str(net)]) == 0
+    found = {}
+    for overlap in ("forward", "backward"):
+        words = ["plan", str(net), "--machine", "localhost", "--nodes", "1", "--lanes", "2"]
+        words += ["--planner", "per-tensor", "--param", f"overlap={overlap}", "-o", str(plan)]
+        assert main(words) == 0
+        found[overlap] = train(2, *WORDS, "--plan", str(plan))["parameters"]
+    assert found["forward"] == found["backward"] == dense
+
+
+@pytest.mark.parametrize("net", ["mlp:32:1", "cnn:4"])
+def test_the_digits_are_learnt(net):
+    words = ("--net", net, "--epochs", "6", "--batch", "32", "--optimizer", "adam")
+    found = train(2, *words, "--method", "ring+fp16")
+    assert found["held_out_accuracy"] > 0.85
+    assert found["steps"] == 6 * (1437 // 32)
+
+
+def test_digits_are_learnt_in_16_bits():
+    words = ("--net", "mlp:32:1", "--epochs", "6", "--batch", "32", "--optimizer", "adam")
+    found = train(2, *words, *DENSE, "--precision", "fp16")
+    assert found["held_out_accuracy"] > 0.85
+
+
+@pytest.mark.parametrize("method", ["all-gather+topk:0.05", "all-gather+fft:0.15", "powersgd:2"])
+def test_a_small_gpt_learns_with_a_lossy_method(method, tmp_path):
+    path = tmp_path / "log.jsonl"
+    words = ("--net", "gpt:16:1:2", "--batch", "16", "--steps", "40", "--optimizer", "adam")
+    found = train(2, *words, "--method", method, "--log", str(path), "--evaluate", "20")
+    first = losses(path)[0]
+    assert found["held_out_loss"] < 0.85 * first
+    held = [line.step for line in training.read(path) if isinstance(line, training.Held)]
+    assert held == [19, 39]
+
+
+def test_the_timeline_has_the_programs_operations_and_compares(tmp_path):
+    net, plan, measured = (tmp_path / f"{n}.json" for n in ("net", "plan", "measured"))
+    predicted, log, figure = (tmp_path / n for n in ("predicted.json", "log.jsonl", "curves.svg"))
+    main(["profile", "gpt:16:1:2", "--batch", "4", "-o", str(net)])
+    words = ["plan", str(net), "--machine", "localhost", "--nodes", "1", "--lanes", "2"]
+    assert main([*words, "-o", str(plan)]) == 0
+    words = ["--net", "gpt:16:1:2", "--plan", str(plan), "--batch", "8", "--steps", "6"]
+    words += ["-o", str(measured), "--log", str(log), "--figure", str(figure), "--evaluate", "3"]
+    train(2, *words)
+    found = timeline.read(measured)
+    names = set(found.names)
+    assert {"forward/embedding", "backward/head"} <= names
+    assert {(s.rank, s.step) for s in found} == {(r, s) for r in range(2) for s in range(6)}
+    for word in ("exchange", "apply"):
+        assert any(name.endswith(word) for name in names), word
+    assert "gpt:16:1:2, sync, 2 ranks" in figure.read_text()
+    main(["simulate", str(plan), "-o", str(predicted)])
+    assert main(["compare", str(predicted), str(measured)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--net", "lstm"), "no net to train named 'lstm'; known: cnn:16,"),
+        (("--net", "mlp", "--batch", "33"), "must be a multiple of 2; nearest: 32"),
+        (("--net", "mlp", "--batch", "5000"), "from 1 to the 1437 samples, got 5000"),
+        (("--net", "mlp", "--optimizer", "lion"), "no optimizer named 'lion'; known: sgd, "),
+        (("--net", "mlp", "--strategy", "bsp"), "no strategy named 'bsp'; known: "),
+        (("--net", "mlp", "--rate", "-1"), "--rate must be finite and more than 0, got -1.0"),
+        (("--net", "mlp", "--fold", "5"), "--fold must be from 0 to 4, got 5"),
+        (("--net", "mlp", "--figure", "x.png"), "--figure needs --log"),
+        (
+            ("--net", "mlp", "--log", "l", "--figure", "x.pdf"),
+            "must end in .png or .svg, got x.pdf",
+        ),
+        (("--net", "mlp", "--log", "no/l"), "no/l: cannot be written there"),
+        (("--net", "mlp", "--resume"), "--resume needs --checkpoint"),
+        (("--net", "mlp", "--method", "ring+topk"), "cannot add packets"),
+        (("--net", "mlp", "--plan", "no.json"), "no.json: cannot be read"),
+        (("--net", "mlp", "--plan", "p", "--method", "zen"), "--method is for planning"),
+        (("--net", "mlp", "--machine", "summit"), "but 2 were started"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_sentence(arguments, message):
+    done = started(2, *arguments)
+    assert done.status == 2
+    said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
+    assert len(said) == 1, done.output
+    assert message in said[0]
+    assert "Traceback" not in done.output
+
+
+def test_a_plan_for_another_net_is_refused(tmp_path):
+    net, plan = tmp_path / "net.json", tmp_path / "plan.json"
+    main(["profile", "mlp:16:1", "--batch", "4", "-o", str(net)])
+    words = ["plan", str(net), "--machine", "localhost", "--nodes", "1", "--lanes", "1"]
+    main([*words, "-o", str(plan)])
+    done = started(1, "--net", "mlp:8:1", "--plan", str(plan))
+    assert done.status == 2
+    assert "'hidden0.weight' has shape [64, 16] there, [64, 8] here" in done.output
+    done = started(1, "--net", "mlp:16:2", "--plan", str(plan))
+    assert "the plan is for net 'mlp:16:1', not for 'mlp:16:2': layers" in done.output
+
+
+def test_a_gradient_that_is_not_finite_ends_the_training_on_all_ranks():
+    done = started(2, "--net", "mlp", *DENSE, "--optimizer", "sgd", "--rate", "1e30")
+    assert done.status != 0
+    assert "only finite numbers can be summed" in done.output

@@ -1,0 +1,86 @@
+"""Logs of trainings: what is written comes back, what is no log is refused, curves are drawn."""
+
+from pathlib import Path
+
+import pytest
+
+from commsched.errors import CommschedError
+from commsched.plot.training import draw
+from commsched.timeline.training import Header, Held, Log, Row, read
+
+HEADER = Header(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
+
+
+def row(step: int, loss: float | None = 1.5) -> Row:
+    return Row(step=step, loss=loss, accuracy=0.25, seconds=0.01, sent_bytes=10)
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    path = tmp_path / "log.jsonl"
+    log = Log(path, HEADER)
+    for step in range(4):
+        log.write(row(step, None if step == 2 else 2.0 - step / 8))
+    log.write(Held(step=3, loss=1.75, accuracy=0.5))
+    log.close()
+    return path
+
+
+def test_what_is_written_comes_back(path):
+    held = Held(step=3, loss=1.75, accuracy=0.5)
+    want = [HEADER, row(0, 2.0), row(1, 1.875), row(2, None), row(3, 1.625), held]
+    assert read(path) == want
+
+
+def test_a_line_that_a_crash_has_torn_is_left_out(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"step","st')
+    assert len(read(path)) == 6
+    path.write_bytes(whole[:-1])
+    assert len(read(path)) == 5
+
+
+def test_a_resumed_training_goes_on_before_its_step(path):
+    log = Log(path, HEADER, resume_at=2)
+    log.write(row(2))
+    log.close()
+    assert [line.step for line in read(path)[1:] if isinstance(line, Row)] == [0, 1, 2]
+    other = Header(net="cnn:4", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
+    with pytest.raises(CommschedError, match="the log of another training; give another file"):
+        Log(path, other, resume_at=2)
+
+
+def test_a_training_that_is_not_resumed_begins_anew(path):
+    Log(path, HEADER).close()
+    assert read(path) == [HEADER]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no log of a training: it is empty"),
+        ("{}\n", "line 1: "),
+        ("[\n", "line 1: not valid JSON"),
+        ('{"type":"step","step":0,"loss":1,"accuracy":2,"seconds":1,"sent_bytes":1}\n', "line 1"),
+        ('{"type":"held out","step":0,"loss":1,"accuracy":1}\n', "one header, in its first line"),
+    ],
+)
+def test_what_is_no_log_is_refused(text, message, tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(text)
+    with pytest.raises(CommschedError) as error:
+        read(path)
+    assert str(error.value).startswith(str(path))
+    assert message in str(error.value)
+
+
+def test_curves_are_drawn_the_same_twice(path, tmp_path):
+    for name in ("a.svg", "b.svg", "c.png"):
+        draw([path, path], tmp_path / name)
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    for word in ("mlp:4:1, sync, 2 ranks", "held out", "loss, nats per guess", "right guesses"):
+        assert word in text
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(CommschedError, match=r"cannot draw '.pdf' files; use .png or .svg"):
+        draw([path], tmp_path / "d.pdf")
