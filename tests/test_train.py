@@ -92,6 +92,13 @@ def test_when_updates_are_made_does_not_change_a_bit(dense, tmp_path):
     assert found["forward"] == found["backward"] == dense
 
 
+def test_without_plan_and_method_one_is_planned_for_this_many_ranks():
+    done = started(2, "--net", "words:8:300", "--batch", "24", "--steps", "12", "--rate", "0.05")
+    assert done.status == 0, done.output
+    assert "words:8:300, 2 ranks, 12 steps\n" in done.output
+    assert "all ranks hold the same parameters: " in done.output
+
+
 @pytest.mark.parametrize("net", ["mlp:32:1", "cnn:4"])
 def test_the_digits_are_learnt(net):
     words = ("--net", net, "--epochs", "6", "--batch", "32", "--optimizer", "adam")

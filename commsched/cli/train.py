@@ -187,7 +187,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         guessed = "" if accuracy is None else f", {accuracy:.1%} right"
         return ("no number" if loss is None else f"{loss:.4f}") + guessed
 
-    lines = [f"{found['net']}, {found['ranks']} ranks, {found['steps']} steps"]
+    ranks = "1 rank" if found["ranks"] == 1 else f"{found['ranks']} ranks"
+    lines = [f"{found['net']}, {ranks}, {found['steps']} steps"]
     if found["step_seconds"] is not None:
         lines += [
             f"last batch: loss {shown(found['loss'], found['accuracy'])}",
