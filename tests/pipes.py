@@ -6,6 +6,7 @@ from commsched.ir import Graph
 from commsched.machine import Link, Machine, Nic
 from commsched.plan import Plan
 from commsched.planner import Request, make_plan
+from commsched.simulate import simulate
 from tests.plans import graph, machine
 
 FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0, source="test")
@@ -46,3 +47,14 @@ def staged(
         params={"stages": stages, **params},  # type: ignore[dict-item]
     )
     return make_plan(request)
+
+
+def without_launches(made: Plan) -> Plan:
+    """The same pipeline, which neither sums nor updates anything."""
+    bare = (replace(layer, tensors=()) for layer in made.graph.layers)
+    return replace(made, launches=(), graph=replace(made.graph, layers=tuple(bare)))
+
+
+def makespan(made: Plan, steps: int = 1) -> float:
+    """Seconds until the last operation of some steps ends."""
+    return float(simulate(made, steps).timeline().end.max())
