@@ -176,6 +176,55 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(arguments, message):
     assert "Traceback" not in done.output
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> list[float]:
+    """The losses of one rank without momentum."""
+    path = tmp_path_factory.mktemp("plain") / "log.jsonl"
+    train(1, *WORDS, *DENSE, "--optimizer", "sgd", "--log", str(path))
+    return losses(path)
+
+
+def daso_plan(folder: Path, *params: str) -> str:
+    """A plan of DASO on two nodes of two ranks, for WORDS."""
+    net, plan = folder / "net.json", folder / "plan.json"
+    assert main(["profile", "words:8:300", "--batch", "6", "-o", str(net)]) == 0
+    words = ["plan", str(net), "--machine", "localhost", "--nodes", "2", "--lanes", "2"]
+    words += ["--strategy", "daso", "--lossless", "-o", str(plan)]
+    for param in ("blocking=dense", "optimizer=sgd", "epochs=3", "warmup=0", *params):
+        words += ["--param", param]
+    assert main(words) == 0
+    return str(plan)
+
+
+def test_daso_that_averages_after_every_batch_learns_what_sums_of_gradients_do(plain, tmp_path):
+    """The mean of parameters that each node has moved by its mean gradient is one step of all."""
+    plan = daso_plan(tmp_path, "gs=0", "wait=0", "batches=4", "cooldown=0")
+    log = tmp_path / "log.jsonl"
+    train(4, *WORDS, "--strategy", "daso", "--plan", plan, "--log", str(log))
+    assert losses(log) == pytest.approx(plain, rel=1e-5)  # rounding, as above
+
+
+def test_daso_learns_while_its_averages_are_under_way(plain, tmp_path):
+    plan = daso_plan(tmp_path, "gs=4", "wait=2", "batches=12", "cooldown=0")
+    log = tmp_path / "log.jsonl"
+    words = (*WORDS, "--strategy", "daso", "--plan", plan, "--log", str(log))
+    found = train(4, *words)
+    assert train(4, *words)["parameters"] == found["parameters"]
+    there = losses(log)
+    assert there != plain
+    assert there[0] == pytest.approx(plain[0], rel=1e-5)
+    assert there[-1] == pytest.approx(plain[-1], rel=0.05)
+
+
+def test_daso_says_what_it_cannot_do(tmp_path):
+    plan = daso_plan(tmp_path, "gs=4", "batches=5", "cooldown=0")
+    words = (*WORDS, "--strategy", "daso", "--plan", plan)
+    assert "must be a multiple of 5" in started(4, *words).output
+    done = started(4, *words, "--checkpoint", str(tmp_path / "kept"))
+    assert done.status == 2
+    assert "--checkpoint is for strategy 'sync'" in done.output
+
+
 def test_a_plan_for_another_net_is_refused(tmp_path):
     net, plan = tmp_path / "net.json", tmp_path / "plan.json"
     main(["profile", "mlp:16:1", "--batch", "4", "-o", str(net)])

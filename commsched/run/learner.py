@@ -88,13 +88,26 @@ class Learner:
         self._results[launch] = step, values
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
-        raise AssertionError("only gradients are exchanged")
+        at = 0
+        for name, start, stop in self._plan.launches[launch].pieces:
+            out[at : at + stop - start] = on_host(flat(self.values[name])[start:stop])
+            at += stop - start
 
     def replace(self, step: int, launch: int, values: Array) -> None:
-        raise AssertionError("only gradients are exchanged")
+        at = 0
+        for name, start, stop in self._plan.launches[launch].pieces:
+            own = flat(self.values[name])[start:stop]
+            own[:] = self.asarray(values[at : at + stop - start])
+            self._use(name, start, stop, own)
+            at += stop - start
+
+    def _use(self, name: str, start: int, stop: int, own: Array) -> None:
+        """Compute with new values of a piece."""
+        if self.settings.half:
+            flat(self.used[name])[start:stop] = own.astype(np.float16)
 
     def loss(self, step: int) -> float:
-        raise AssertionError("nothing is decided by the loss")
+        return self._score.loss / self._score.guesses
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         raise AssertionError("a training keeps its plan")
@@ -167,10 +180,9 @@ class Learner:
         for name, start, stop in self._plan.launches[launch].pieces:
             gradient = self.asarray(values[at : at + stop - start])
             kept = {word: flat(array)[start:stop] for word, array in self.kept[name].items()}
-            own, used = flat(self.values[name])[start:stop], flat(self.used[name])
+            own = flat(self.values[name])[start:stop]
             self._optimizer.update(own, gradient, kept, count, rate)
-            if self.settings.half:
-                used[start:stop] = own.astype(np.float16)
+            self._use(name, start, stop, own)
             at += stop - start
 
     def settle(self) -> None:

@@ -33,7 +33,7 @@ from commsched.strategies import STRATEGIES
 from commsched.timeline.training import Header, Log, Row
 
 # Strategy -> the worker that performs its programs.
-TRAINED = {"sync": Learner}
+TRAINED = {"sync": Learner, "daso": Learner}
 PRECISIONS = ("fp32", "fp16")
 
 
@@ -81,6 +81,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         agree.check_plan(plan, comm)
         settings = _settings(wanted, plan)
         options = _options(wanted, len(data.train))
+        _check_end(wanted, plan, options.steps)
         worker = TRAINED[plan.strategy]
         learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank), comm)
         made = _made(net, settings, wanted.method)
@@ -155,6 +156,24 @@ def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm) -> Plan:
             f"the plan is of strategy {plan.strategy!r}, --strategy says {wanted.strategy!r}"
         )
     return plan
+
+
+def _check_end(wanted: Wanted, plan: Plan, steps: int) -> None:
+    """Refuse what a strategy that averages parameters cannot do yet, or not at any step."""
+    if plan.strategy == "sync":
+        return
+    if wanted.checkpoint is not None:
+        raise agree.Agreed(
+            f"--checkpoint is for strategy 'sync', got {plan.strategy!r}: what is under way between"
+            " nodes cannot be kept; train without it"
+        )
+    batches = int(STRATEGIES[plan.strategy].settings(plan)["batches"])
+    if steps % batches:
+        nearest = max(batches, round(steps / batches) * batches)
+        raise agree.Agreed(
+            f"--steps must be a multiple of {batches}, the plan's batches per epoch, after which"
+            f" all ranks hold the same parameters, got {steps}; nearest: {nearest}"
+        )
 
 
 def _settings(wanted: Wanted, plan: Plan) -> Settings:
