@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 CALM = 0.02  # share of the processor time that may be stolen while something is measured
 TRIES = 3
-PATIENCE = 180.0  # s that all repetitions together may take
+PATIENCE = 60.0  # s that all repetitions together may take
 
 STAT = Path("/proc/stat")
 _STEAL = 7  # place of the time in which another guest ran, among those of the line "cpu"
