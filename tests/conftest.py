@@ -1,7 +1,6 @@
 """Settings for all tests: repeatable examples, no screen, and which folders need what."""
 
 import os
-from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
@@ -25,5 +24,3 @@ settings.load_profile("commsched")
 collect_ignore: list[str] = []
 if not UNDER_MPI:
     collect_ignore.append("mpi")
-if not Path("/dev/nvidiactl").exists():
-    collect_ignore.append("gpu")

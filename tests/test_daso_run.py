@@ -1,7 +1,6 @@
 """Strategy daso by the commands alone: plan, run, replay, compare; and runs that break."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from commsched.plan import file as plan_file
 from commsched.timeline import file as timeline_file
 from tests.launch import RUN, Job
 from tests.plans import graph, machine, strategy_plan
+from tests.test_faults import assert_spans_are_kept, struck
 
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
 PARAMS = {"gs": 2, "wait": 1, "batches": 6, "warmup": 1, "epochs": 9}
@@ -47,27 +47,13 @@ def test_the_commands_know_daso(tmp_path, capsys):
 
 
 def test_a_killed_rank_ends_the_job_and_leaves_the_spans(plan):
-    output = plan.with_name("m.json")
-    with Job(4, [*RUN, str(plan), "-o", str(output), "--steps", "100000"]) as job:
-        parts = [output.with_name(f"m.json.rank{rank}.jsonl") for rank in range(4)]
-        job.until(lambda: all(p.exists() and p.read_bytes().count(b"\n") > 300 for p in parts))
-        os.kill(job.rank(2), signal.SIGKILL)
-        ended = job.wait(SECONDS)
-        assert job.left() == {}
-    assert ended.status != 0
-    left = timeline_file.read(output)
-    assert set(left.rank.tolist()) == {0, 1, 2, 3}
+    struck(plan, 2, signal.SIGKILL, ranks=4, spans=300)
+    assert_spans_are_kept(plan, ranks=4)
+    left = timeline_file.read(plan.with_name("m.json"))
     assert {"g0/exchange", "c0/exchange", "g0/merge"} <= set(left.names)
 
 
 def test_a_stopped_rank_is_named_by_the_peers_that_wait_for_it(plan):
-    output = plan.with_name("m.json")
-    run = [*RUN, str(plan), "-o", str(output), "--steps", "100000", "--timeout", "2"]
-    with Job(4, run) as job:
-        part = output.with_name("m.json.rank1.jsonl")
-        job.until(lambda: part.exists() and part.read_bytes().count(b"\n") > 300)
-        os.kill(job.rank(3), signal.SIGSTOP)
-        ended = job.wait(SECONDS)
-    assert ended.status != 0
+    ended = struck(plan, 3, signal.SIGSTOP, "--timeout", "2", ranks=4, spans=300)
     assert "no progress for 2 s (--timeout)" in ended.output
     assert "from rank 3" in ended.output or "to rank 3" in ended.output

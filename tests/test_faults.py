@@ -13,7 +13,7 @@ from commsched.plan import file as plan_file
 from commsched.run.launcher import family, library
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
-from tests.launch import RUN, Job, Single
+from tests.launch import RUN, Ended, Job, Single
 from tests.plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "ring+dense"]
@@ -100,10 +100,23 @@ def long_run(made: Path, *options: str) -> list[str]:
     return [*RUN, str(made), "-o", str(output), "--steps", "1000000", *options]
 
 
-def begun(made: Path, ranks: int = 3) -> bool:
-    """Whether every rank has written some spans."""
+def begun(made: Path, ranks: int = 3, spans: int = 20) -> bool:
+    """Whether every rank has written so many spans."""
     parts = find(made.with_name("m.json"))
-    return len(parts) == ranks and all(p.read_bytes().count(b"\n") > 20 for p in parts.values())
+    return len(parts) == ranks and all(p.read_bytes().count(b"\n") > spans for p in parts.values())
+
+
+def struck(
+    made: Path, rank: int, what: int, *options: str, ranks: int = 3, spans: int = 20
+) -> Ended:
+    """How a run ends of which one rank gets a signal; it fails, and leaves no process behind."""
+    with Job(ranks, long_run(made, *options)) as job:
+        job.until(lambda: begun(made, ranks, spans))
+        os.kill(job.rank(rank), what)
+        ended = job.wait(SECONDS)
+        assert ended.status != 0
+        assert job.left() == {}
+    return ended
 
 
 def assert_spans_are_kept(made: Path, ranks: int = 3) -> None:
@@ -118,22 +131,12 @@ def assert_spans_are_kept(made: Path, ranks: int = 3) -> None:
 
 
 def test_a_killed_rank_ends_the_job_and_leaves_the_spans(endless):
-    with Job(3, long_run(endless)) as job:
-        job.until(lambda: begun(endless))
-        os.kill(job.rank(1), signal.SIGKILL)
-        ended = job.wait(SECONDS)
-        assert ended.status != 0
-        assert job.left() == {}
+    struck(endless, 1, signal.SIGKILL)
     assert_spans_are_kept(endless)
 
 
 def test_a_stopped_rank_is_named_by_those_that_wait_for_it(endless):
-    with Job(3, long_run(endless, "--timeout", "1.5")) as job:
-        job.until(lambda: begun(endless))
-        os.kill(job.rank(1), signal.SIGSTOP)
-        ended = job.wait(SECONDS)
-        assert ended.status != 0
-        assert job.left() == {}
+    ended = struck(endless, 1, signal.SIGSTOP, "--timeout", "1.5")
     lines = [line for line in ended.output.splitlines() if line.startswith("commsched: rank ")]
     assert any(line.endswith("no progress for 1.5 s (--timeout)") for line in lines), ended.output
     for rank in (0, 2):

@@ -1,15 +1,13 @@
 """What happens when a rank of a pipeline breaks: the others say who waits for whom."""
 
-import os
 import signal
 
 import pytest
 
 from commsched.plan import file as plan_file
-from tests.launch import Job
 from tests.pipes import net, staged
 from tests.plans import machine
-from tests.test_faults import SECONDS, assert_spans_are_kept, begun, long_run
+from tests.test_faults import assert_spans_are_kept, struck
 
 
 @pytest.fixture(params=["1f1b", "samo"])
@@ -23,12 +21,7 @@ def endless(tmp_path, request):
 
 
 def test_neighbours_of_a_stopped_stage_name_it_and_the_bytes(endless):
-    with Job(3, long_run(endless, "--timeout", "1.5")) as job:
-        job.until(lambda: begun(endless))
-        os.kill(job.rank(1), signal.SIGSTOP)
-        ended = job.wait(SECONDS)
-        assert ended.status != 0
-        assert job.left() == {}
+    ended = struck(endless, 1, signal.SIGSTOP, "--timeout", "1.5")
     lines = [line for line in ended.output.splitlines() if line.startswith("commsched: rank ")]
     assert any(line.endswith("no progress for 1.5 s (--timeout)") for line in lines), ended.output
     first = [line for line in lines if line.startswith("commsched: rank 0, receive from 1: step ")]
@@ -44,10 +37,5 @@ def test_neighbours_of_a_stopped_stage_name_it_and_the_bytes(endless):
 
 
 def test_a_killed_stage_ends_the_job_and_leaves_the_spans(endless):
-    with Job(3, long_run(endless)) as job:
-        job.until(lambda: begun(endless))
-        os.kill(job.rank(2), signal.SIGKILL)
-        ended = job.wait(SECONDS)
-        assert ended.status != 0
-        assert job.left() == {}
+    struck(endless, 2, signal.SIGKILL)
     assert_spans_are_kept(endless)

@@ -88,7 +88,9 @@ def read(path: str | Path, graph: Graph) -> Recorded:
     except (OSError, EOFError) as failure:
         why = getattr(failure, "strerror", None) or failure
         raise CommschedError(f"{where}: cannot be read: {why}") from None
-    except (ValueError, zlib.error, NotImplementedError, RuntimeError, MemoryError) as failure:
+    except (ValueError, zlib.error, RuntimeError, MemoryError) as failure:
+        # RuntimeError: a member that is encrypted, or packed by an unknown method; MemoryError: an
+        # array that says that it is larger than what this machine holds.
         why = str(failure).partition("\n")[0]
         raise CommschedError(f"{where}: not an npz file of numbers: {why}") from None
     if not found:

@@ -1,6 +1,6 @@
 """A plan: the strategy, the launches with their reasons, and the net and machine they are for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +46,14 @@ class Launch:
     every: int = 1  # steps
     lag: int = 0  # steps until the result is merged
     reason: Reason | None = None
+
+    @property
+    def places(self) -> Iterator[tuple[str, slice, slice]]:
+        """Of each piece: its tensor, where it lies there, and where in the bucket."""
+        at = 0
+        for name, start, stop in self.pieces:
+            yield name, slice(start, stop), slice(at, at + stop - start)
+            at += stop - start
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity: caches hang on it

@@ -60,7 +60,7 @@ class Guard:
         self._finish()
         self._since = since
         watched = {i: launch for i, launch in enumerate(plan.launches) if _watched(launch)}
-        buckets.watched = {i: list(_runs(launch)) for i, launch in watched.items()}
+        buckets.watched = {i: [here for *_, here in launch.places] for i, launch in watched.items()}
         buckets.norms.clear()
         names = [piece.tensor for launch in watched.values() for piece in launch.pieces]
         self._names = list(dict.fromkeys(names))
@@ -151,13 +151,6 @@ class Guard:
 def _watched(launch: Launch) -> bool:
     method = find_method(launch.method)
     return not method.lossless and error.measurable(method)
-
-
-def _runs(launch: Launch) -> Iterator[slice]:
-    at = 0
-    for _, start, stop in launch.pieces:
-        yield slice(at, at + stop - start)
-        at += stop - start
 
 
 def dense_method(plan: Plan, launch: Launch) -> str:

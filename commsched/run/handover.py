@@ -27,11 +27,9 @@ def places_of(plan: Plan) -> dict[str, tuple[Place, ...]]:
     last: dict[str, int] = {}
     order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
     for position, index in enumerate(order):
-        at = 0
-        for name, start, stop in plan.launches[index].pieces:
-            found.setdefault(name, []).append(Place(index, at, start, stop))
+        for name, there, here in plan.launches[index].places:
+            found.setdefault(name, []).append(Place(index, here.start, there.start, there.stop))
             last[name] = position
-            at += stop - start
     names = sorted(found, key=last.__getitem__)
     return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
 

@@ -78,33 +78,25 @@ class Learner:
         raise AssertionError("a real net takes its own time")
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        at = 0
-        for name, start, stop in self._plan.launches[launch].pieces:
-            piece = self._gradients[name].reshape(-1)[start:stop]
-            out[at : at + stop - start] = on_host(piece)
-            at += stop - start
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = on_host(self._gradients[name].reshape(-1)[there])
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._results[launch] = step, values
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
-        at = 0
-        for name, start, stop in self._plan.launches[launch].pieces:
-            out[at : at + stop - start] = on_host(flat(self.values[name])[start:stop])
-            at += stop - start
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = on_host(flat(self.values[name])[there])
 
     def replace(self, step: int, launch: int, values: Array) -> None:
-        at = 0
-        for name, start, stop in self._plan.launches[launch].pieces:
-            own = flat(self.values[name])[start:stop]
-            own[:] = self.asarray(values[at : at + stop - start])
-            self._use(name, start, stop, own)
-            at += stop - start
+        for name, there, here in self._plan.launches[launch].places:
+            flat(self.values[name])[there] = self.asarray(values[here])
+            self._use(name, there)
 
-    def _use(self, name: str, start: int, stop: int, own: Array) -> None:
-        """Compute with new values of a piece."""
+    def _use(self, name: str, there: slice) -> None:
+        """Compute with new values of a tensor's piece."""
         if self.settings.half:
-            flat(self.used[name])[start:stop] = own.astype(np.float16)
+            flat(self.used[name])[there] = flat(self.values[name])[there].astype(np.float16)
 
     def loss(self, step: int) -> float:
         return self._score.loss / self._score.guesses
@@ -176,14 +168,12 @@ class Learner:
         self._close(step)
         if self._left_out:
             return
-        count, rate, at = step - self.skipped, self.settings.rate, 0
-        for name, start, stop in self._plan.launches[launch].pieces:
-            gradient = self.asarray(values[at : at + stop - start])
-            kept = {word: flat(array)[start:stop] for word, array in self.kept[name].items()}
-            own = flat(self.values[name])[start:stop]
+        count, rate = step - self.skipped, self.settings.rate
+        for name, there, here in self._plan.launches[launch].places:
+            kept = {word: flat(array)[there] for word, array in self.kept[name].items()}
+            own, gradient = flat(self.values[name])[there], self.asarray(values[here])
             self._optimizer.update(own, gradient, kept, count, rate)
-            self._use(name, start, stop, own)
-            at += stop - start
+            self._use(name, there)
 
     def settle(self) -> None:
         """Apply all results that are there: nothing is under way."""

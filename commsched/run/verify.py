@@ -11,48 +11,36 @@ from commsched.errors import CommschedError
 from commsched.methods import find_method
 from commsched.plan import Plan
 from commsched.run import agree
-from commsched.run.worker import Worker
+from commsched.run.worker import Through, Worker
 
 # float32 rounds at 2**-24 per addition; at most one per rank and one for the mean.
 UNIT = 2.0**-24
 
 
-class Verifier:
+class Verifier(Through):
     """A worker that keeps what goes into the exchanges and what comes out."""
 
     def __init__(self, plan: Plan, comm: MPI.Intracomm, worker: Worker) -> None:
+        super().__init__(worker)
         self._plan = plan
         self._comm = comm.Dup()
-        self._worker = worker
         self._before: dict[int, Array] = {}
         self._after: dict[int, Array] = {}
         self._worst: dict[str, float] = {}  # method -> largest relative L2 error seen
 
-    def seconds(self, step: int, nominal: float) -> float:
-        return self._worker.seconds(step, nominal)
-
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        self._worker.gradient(step, launch, out)
+        super().gradient(step, launch, out)
         self._before[launch] = out.copy()
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._after[launch] = values.copy()
-        self._worker.result(step, launch, values)
-
-    def parameters(self, step: int, launch: int, out: Array) -> None:
-        self._worker.parameters(step, launch, out)
-
-    def replace(self, step: int, launch: int, values: Array) -> None:
-        self._worker.replace(step, launch, values)
-
-    def loss(self, step: int) -> float:
-        return self._worker.loss(step)
+        super().result(step, launch, values)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._plan = plan
         self._before.clear()
         self._after.clear()
-        self._worker.follow(plan, kept)
+        super().follow(plan, kept)
 
     def check(self, step: int) -> None:
         """Compare all buckets of a step; every rank calls it after its exchanges are over."""

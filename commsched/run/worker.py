@@ -105,10 +105,8 @@ class Emulated:
         """Nobody needs the sum of drawn gradients."""
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
-        at = 0
-        for name, start, stop in self._plan.launches[launch].pieces:
-            out[at : at + stop - start] = self._parameters[name][start:stop]
-            at += stop - start
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = self._parameters[name][there]
 
     def replace(self, step: int, launch: int, values: Array) -> None:
         put_back(self._plan, self._plan.launches[launch], values, self._parameters)
@@ -126,21 +124,17 @@ class Emulated:
         self._gradients = {i: _cut(whole, launch) for i, launch in enumerate(plan.launches)}
 
 
-class Carrying:
-    """A worker that hands on, once after a change of plan, what was kept of earlier gradients."""
+class Through:
+    """A worker that asks another one; what it does besides is its subclass's."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._carried: dict[int, Array] = {}  # launch -> (numel,) float32
 
     def seconds(self, step: int, nominal: float) -> float:
         return self._worker.seconds(step, nominal)
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         self._worker.gradient(step, launch, out)
-        carried = self._carried.pop(launch, None)
-        if carried is not None:
-            out += carried
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._worker.result(step, launch, values)
@@ -153,6 +147,23 @@ class Carrying:
 
     def loss(self, step: int) -> float:
         return self._worker.loss(step)
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        self._worker.follow(plan, kept)
+
+
+class Carrying(Through):
+    """A worker that hands on, once after a change of plan, what was kept of earlier gradients."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self._carried: dict[int, Array] = {}  # launch -> (numel,) float32
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        super().gradient(step, launch, out)
+        carried = self._carried.pop(launch, None)
+        if carried is not None:
+            out += carried
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._worker.follow(plan, {})
@@ -170,12 +181,10 @@ class Carrying:
 
 def put_back(plan: Plan, launch: Launch, values: Array, into: dict[str, Array]) -> None:
     """Write a bucket's values to the places of its pieces in their tensors, zeros elsewhere."""
-    at = 0
-    for name, start, stop in launch.pieces:
+    for name, there, here in launch.places:
         if name not in into:
             into[name] = np.zeros(plan.graph.tensors[name].numel, np.float32)
-        into[name][start:stop] = values[at : at + stop - start]
-        at += stop - start
+        into[name][there] = values[here]
 
 
 def _cut(whole: Mapping[str, Array], launch: Launch) -> Array:

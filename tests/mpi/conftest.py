@@ -5,9 +5,12 @@ import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from mpi4py import MPI
+
+from commsched.run import agree
 
 RANK = MPI.COMM_WORLD.rank
 
@@ -27,3 +30,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if RANK != 0 and report.failed:
         sys.__stderr__.write(f"rank {RANK}: {report.nodeid}\n{report.longreprtext}\n")
         sys.__stderr__.flush()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One folder for all ranks: the first rank's."""
+    return Path(agree.gather_text(str(tmp_path), MPI.COMM_WORLD)[0])

@@ -1,7 +1,5 @@
 """Strategies that move parameters: what ranks end with is what one process computes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -17,6 +15,7 @@ from commsched.strategies import STRATEGIES
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
 from tests.plans import graph, machine, strategy_plan
+from tests.ranks import together
 from tests.supports import bits
 
 WORLD = MPI.COMM_WORLD
@@ -41,18 +40,6 @@ class Kept(Emulated):
     def __init__(self, plan, rank):
         super().__init__(plan, rank)
         Kept.last = self
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """One folder for all ranks: the first rank's."""
-    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
-
-
-def together(problems):
-    """Fail on all ranks with what any rank found, once nobody communicates any more."""
-    texts = agree.gather_text("\n".join(problems), WORLD)
-    assert not any(texts), "\n".join(f"rank {r}: {t}" for r, t in enumerate(texts) if t)
 
 
 def made(name, params, monkeypatch, **changes):

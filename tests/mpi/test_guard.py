@@ -1,7 +1,5 @@
 """The error budget on real ranks: a tensor leaves it, all ranks fall back, nothing is lost."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -39,12 +37,6 @@ class Turning(Emulated):
 
     def result(self, step, launch, values):
         self.taken[step, launch] = values.copy()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """One folder for all ranks: the first rank's."""
-    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
 
 
 def turned(folder, codec, budget=BUDGET, **changes):

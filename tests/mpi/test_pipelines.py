@@ -1,19 +1,18 @@
 """Pipelines on real ranks: names, bytes and messages of the simulation; who got what from whom."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
-from commsched.run import agree, session
+from commsched.run import session
 from commsched.run.session import Options
 from commsched.simulate import simulate
 from commsched.strategies import STRATEGIES
 from commsched.timeline.measure import overlaps
 from tests.pipes import net, staged
 from tests.plans import machine
+from tests.ranks import together
 from tests.streams import VARIANTS, Stage, plan_of, sequential
 
 WORLD = MPI.COMM_WORLD
@@ -38,18 +37,6 @@ def made_of(name, params, stages):
     layers = net(WORLD.size, elements=300, activation=5000.0).scaled(1.0, 0.1)
     on = machine(1, WORLD.size)
     return staged(name, stages, WORLD.size // stages, layers=layers, on=on, **params)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """One folder for all ranks: the first rank's."""
-    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
-
-
-def together(problems):
-    """Fail on all ranks with what any rank found, once nobody communicates any more."""
-    texts = agree.gather_text("\n".join(problems), WORLD)
-    assert not any(texts), "\n".join(f"rank {r}: {t}" for r, t in enumerate(texts) if t)
 
 
 class Signed:

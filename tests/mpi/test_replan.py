@@ -1,7 +1,6 @@
 """Planning anew on real ranks: all switch in one step, and no gradient and no residual is lost."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,12 +50,6 @@ class Noting(Emulated):
         ends = np.cumsum([p.stop - p.start for p in pieces])[:-1]
         parts = np.split(values.astype(np.float64), ends)
         return {p.tensor: part for p, part in zip(pieces, parts, strict=True)}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """One folder for all ranks: the first rank's."""
-    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
 
 
 def slow_machine():

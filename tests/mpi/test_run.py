@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from commsched.ir import Graph, Sparsity, Tensor
 from commsched.methods import METHODS, Choice, find_method, legal_methods, phases_of
 from commsched.methods.lockstep import fresh_states, run_method
 from commsched.plan import file as plan_file
-from commsched.run import agree, session
+from commsched.run import session
 from commsched.run.session import Options
 from commsched.run.worker import Emulated, draw_launch
 from commsched.timeline import file as timeline_file
@@ -22,6 +21,7 @@ from commsched.timeline.measure import overlaps
 from commsched.timeline.parts import find
 from tests import throwaway
 from tests.plans import graph, machine, plan
+from tests.ranks import together
 from tests.supports import bits
 
 WORLD = MPI.COMM_WORLD
@@ -60,12 +60,6 @@ class Kept(Emulated):
 
     def result(self, step, launch, values):
         self.results.append(values.copy())
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """One folder for all ranks: the first rank's."""
-    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
 
 
 def net(count: int) -> Graph:
@@ -116,12 +110,6 @@ def reference(made):
             divisor = np.float32(WORLD.size if made.mean else 1)
             found[step].append(result / divisor)
     return [result for step in found for result in step], decisions
-
-
-def together(problems):
-    """Fail on all ranks with what any rank found, once nobody communicates any more."""
-    texts = agree.gather_text("\n".join(problems), WORLD)
-    assert not any(texts), "\n".join(f"rank {r}: {t}" for r, t in enumerate(texts) if t)
 
 
 @pytest.mark.parametrize("mean", [False, True])
