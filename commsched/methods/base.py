@@ -91,6 +91,9 @@ class Method(ABC):
     # Where the state has "list", the ascending indices and the values of a gradient's non-zeros,
     # they stand for "gradient", and the sum is left in "list" instead of "result".
     lists: bool = False
+    # Computes where the gradient lies. False: with NumPy only, so that a rank with a GPU keeps the
+    # bucket in memory of the host.
+    anywhere: bool = True
 
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:

@@ -35,6 +35,7 @@ class Centralised(Method):
 
     name = "centralised"
     lossless = True
+    anywhere = False
     lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:

@@ -42,6 +42,7 @@ class NodeUnion(Method):
 
     name = "node-union"
     lossless = True
+    anywhere = False
     lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:

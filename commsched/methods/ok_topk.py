@@ -39,6 +39,7 @@ class OkTopK(Method):
     """
 
     lossless = False
+    anywhere = False
 
     def __init__(self, share: float) -> None:
         self.name = f"ok-topk:{read.written(share)}"

@@ -48,6 +48,7 @@ class PowerSgd(Method):
     """
 
     lossless = False
+    anywhere = False
 
     def __init__(self, rank: int) -> None:
         self.name = f"powersgd:{rank}"

@@ -34,6 +34,7 @@ class Zen(Method):
 
     name = "zen"
     lossless = True
+    anywhere = False
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         two = teams(group)

@@ -38,6 +38,41 @@ class Exchange(Protocol):
         """Whom it waits for."""
 
 
+class Moving(Protocol):
+    """A packet under way."""
+
+    packet: Array  # of one of unknown size once it is here
+
+    def done(self) -> bool:
+        """Do what can be done now; True once it has left, or is here."""
+
+
+class Lane(Protocol):
+    """The messages of one exchange, between where its packets lie and MPI."""
+
+    def send(self, packet: Array, peer: int) -> Moving:
+        """Begin to send a packet, (n,); it must stay as it is until that is over."""
+
+    def receive(self, packet: Array, peer: int) -> Moving:
+        """Begin to receive a packet of known size into (n,), or into another beside the bucket."""
+
+    def probe(self, peer: int) -> Moving:
+        """Begin to receive a packet of unknown size."""
+
+    def progress(self) -> bool:
+        """Get on with all packets under way; True where something happened."""
+
+
+class Path(Protocol):
+    """How packets get from where they lie to MPI and back."""
+
+    def lane(self, comm: MPI.Intracomm, tag: int) -> Lane:
+        """For an exchange of its own."""
+
+    def native(self, held: Held, comm: MPI.Intracomm) -> "Exchange":
+        """Begin the MPI's own all-reduce."""
+
+
 class Parcel:
     """A packet under way whose size both ends know, in pieces that MPI can count."""
 
@@ -53,10 +88,10 @@ class Parcel:
 
 
 class Probed:
-    """A packet of unknown size under way: probed piece by piece until one is shorter than CUT."""
+    """A packet of unknown size under way: probed piece by piece until one is shorter than `cut`."""
 
-    def __init__(self, comm: MPI.Intracomm, peer: int, tag: int) -> None:
-        self._comm, self._peer, self._tag = comm, peer, tag
+    def __init__(self, comm: MPI.Intracomm, peer: int, tag: int, cut: int) -> None:
+        self._comm, self._peer, self._tag, self._cut = comm, peer, tag, cut
         self._request: MPI.Request | None = None
         self._pieces: list[Array] = []
         self.packet: Array = None
@@ -74,16 +109,53 @@ class Probed:
             if not self._request.Test():
                 return False
             self._request = None
-            if len(self._pieces[-1]) < CUT:
+            if len(self._pieces[-1]) < self._cut:
                 whole = len(self._pieces) == 1
                 self.packet = self._pieces[0] if whole else np.concatenate(self._pieces)
         return True
 
 
-def pieces(packet: Array) -> list[Array]:
-    """View a packet as runs of CUT bytes; the last one is shorter, which tells the receiver so."""
-    data = packet.view(np.uint8)
-    return [data[i : i + CUT] for i in range(0, len(data) + 1, CUT)]
+def pieces(packet: Array, cut: int | None = None) -> list[Array]:
+    """View a packet as runs of `cut` bytes; the last one is shorter: it tells the receiver so."""
+    cut, data = cut or CUT, packet.view(np.uint8)
+    return [data[i : i + cut] for i in range(0, len(data) + 1, cut)]
+
+
+class InPlace:
+    """Messages that MPI reads and writes where they lie: in memory of the host."""
+
+    def __init__(self, comm: MPI.Intracomm, tag: int, cut: int) -> None:
+        self._comm, self._tag, self._cut = comm, tag, cut
+
+    def send(self, packet: Array, peer: int) -> Parcel:
+        cut = pieces(packet, self._cut)
+        requests = [self._comm.Isend([piece, MPI.BYTE], peer, self._tag) for piece in cut]
+        return Parcel(requests, packet)
+
+    def receive(self, packet: Array, peer: int) -> Parcel:
+        cut = pieces(packet, self._cut)
+        requests = [self._comm.Irecv([piece, MPI.BYTE], peer, self._tag) for piece in cut]
+        return Parcel(requests, packet)
+
+    def probe(self, peer: int) -> Probed:
+        return Probed(self._comm, peer, self._tag, self._cut)
+
+    def progress(self) -> bool:
+        """MPI does it."""
+        return False
+
+
+class Plain:
+    """Packets in memory of the host, in pieces of `cut` bytes, which all ranks must agree on."""
+
+    def __init__(self, cut: int | None = None) -> None:
+        self._cut = cut
+
+    def lane(self, comm: MPI.Intracomm, tag: int) -> InPlace:
+        return InPlace(comm, tag, self._cut or CUT)
+
+    def native(self, held: Held, comm: MPI.Intracomm) -> "Native":
+        return Native(held, comm, self._cut or CUT)
 
 
 class Transfer:
@@ -93,13 +165,12 @@ class Transfer:
     arrives first; sends leave in schedule order as soon as what they carry is merged.
     """
 
-    def __init__(self, schedule: Schedule, held: Held, comm: MPI.Intracomm, tag: int) -> None:
-        self._script = script(schedule, comm.rank)
+    def __init__(self, schedule: Schedule, held: Held, rank: int, lane: Lane) -> None:
+        self._script = script(schedule, rank)
         self._held = held
-        self._comm = comm
-        self._tag = tag
-        self._posted: deque[Parcel | Probed] = deque()  # receives under way, in schedule order
-        self._leaving: deque[Parcel] = deque()  # sends under way, in schedule order
+        self._lane = lane
+        self._posted: deque[Moving] = deque()  # receives under way, in schedule order
+        self._leaving: deque[Moving] = deque()  # sends under way, in schedule order
         self._merged = 0
         self._left = 0
         self._issued = 0  # sends
@@ -113,7 +184,8 @@ class Transfer:
             return False
         moved = True
         while moved:
-            moved = self._send()
+            moved = self._lane.progress()
+            moved = self._send() or moved
             moved = self._post() or moved
             moved = self._merge() or moved
             self.moves += moved
@@ -124,7 +196,9 @@ class Transfer:
         if not (self._posted and self._leaving):
             return False
         first, last = self._posted[0], self._leaving[0]
-        if isinstance(first, Probed) or not (first.requests and last.requests):
+        if not (isinstance(first, Parcel) and isinstance(last, Parcel)):
+            return False
+        if not (first.requests and last.requests):
             return False
         _, found = MPI.Request.Testany([first.requests[0], last.requests[0]])
         return not found
@@ -142,11 +216,7 @@ class Transfer:
             started = now()
             packet = self._held.take(send.first, send.stop)
             self.coded += now() - started
-            requests = [
-                self._comm.Isend([piece, MPI.BYTE], send.peer, self._tag)
-                for piece in pieces(packet)
-            ]
-            self._leaving.append(Parcel(requests, packet))
+            self._leaving.append(self._lane.send(packet, send.peer))
             self.sent += packet.nbytes
             self._issued += 1
             moved = True
@@ -166,17 +236,14 @@ class Transfer:
             moved = True
         return moved
 
-    def _receive(self, move: Receive) -> Parcel | Probed | None:
+    def _receive(self, move: Receive) -> Moving | None:
         """Post a receive; None while one of unknown size must wait for the ones before it."""
         packet = self._held.landing(move.first, move.stop, move.add)
         if packet is None:
-            return None if self._posted else Probed(self._comm, move.peer, self._tag)
+            return None if self._posted else self._lane.probe(move.peer)
         if self._left < move.sent or self._merged < move.merged:
             packet = np.empty_like(packet)  # in place is what earlier moves still need
-        requests = [
-            self._comm.Irecv([piece, MPI.BYTE], move.peer, self._tag) for piece in pieces(packet)
-        ]
-        return Parcel(requests, packet)
+        return self._lane.receive(packet, move.peer)
 
     def _merge(self) -> bool:
         moved = False
@@ -208,12 +275,12 @@ class Transfer:
 class Native:
     """The MPI's own all-reduce, non-blocking, on the bucket in place."""
 
-    def __init__(self, held: Held, comm: MPI.Intracomm) -> None:
-        values = held.take(0, 1)
+    def __init__(self, held: Held, comm: MPI.Intracomm, cut: int) -> None:
+        values, step = held.take(0, 1), cut // 4
         # Counts of 2**31 elements fail in some MPIs; every rank cuts alike.
         self._requests = [
-            comm.Iallreduce(MPI.IN_PLACE, values[i : i + CUT // 4], op=MPI.SUM)
-            for i in range(0, len(values), CUT // 4)
+            comm.Iallreduce(MPI.IN_PLACE, values[i : i + step], op=MPI.SUM)
+            for i in range(0, len(values), step)
         ]
         self.sent = values.nbytes
         self.moves = 0
@@ -230,8 +297,13 @@ class Native:
         return [Waiting("among", -1, self.sent)]
 
 
-def begin(schedule: Schedule, held: Held, comm: MPI.Intracomm, tag: int) -> Exchange:
+PLAIN = Plain()
+
+
+def begin(
+    schedule: Schedule, held: Held, comm: MPI.Intracomm, tag: int, path: Path = PLAIN
+) -> Exchange:
     """Start an exchange over `comm`, whose ranks are the schedule's."""
     if schedule.rounds is None:
-        return Native(held, comm)
-    return Transfer(schedule, held, comm, tag)
+        return path.native(held, comm)
+    return Transfer(schedule, held, comm.rank, path.lane(comm, tag))

@@ -1,0 +1,113 @@
+"""One NVIDIA GPU through CuPy: streams, events on this rank's clock, copies by pinned memory."""
+
+import threading
+from typing import Any
+
+import cupy
+import numpy as np
+
+from commsched.codecs import Array
+from commsched.run.clock import now
+from commsched.run.device import Event
+
+STREAMS = ("compute", "codec", "out", "in")
+LOOKS = 5  # tries to find the host's moment of an event; the fastest counts
+FRESH = 10.0  # s that one is used: the device gives differences in float32 ms, 1 us in 10 s
+
+
+class Moment:
+    """A CUDA event, and an earlier one whose moment on this rank's clock is known."""
+
+    def __init__(self, event: Any, base: Any, start: float) -> None:
+        self._event, self._base, self._start = event, base, start
+
+    def done(self) -> bool:
+        return bool(self._event.done)
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+    def when(self) -> float:
+        return self._start + float(cupy.cuda.get_elapsed_time(self._base, self._event)) * 1e-3
+
+
+class Cuda:
+    """A GPU of this host; ranks may share it.
+
+    Kernels of encode, add and decode go to one stream in the order in which the threads of a rank
+    give them: CuPy's memory pool gives freed memory to the next that allocates on the same stream.
+    """
+
+    name = "cuda"
+    module: Any = cupy
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._own = threading.local()  # each thread's stream
+        self._lock = threading.Lock()
+        self._attach()
+        # Streams that wait for the default stream: work that strays there is slow, never wrong.
+        self._streams = {name: cupy.cuda.Stream() for name in STREAMS}
+        self._ticks = cupy.cuda.Stream(non_blocking=True)  # empty, so that its events are at once
+        self._base, self._start = self._look()
+
+    def _attach(self) -> None:
+        """Let this thread work with the GPU."""
+        cupy.cuda.Device(self._number).use()
+
+    def use(self, stream: str) -> None:
+        self._attach()
+        self._streams[stream].use()
+        self._own.stream = self._streams[stream]
+
+    def mark(self) -> Event:
+        event = cupy.cuda.Event(block=True)  # who waits for it sleeps
+        event.record(self._own.stream)
+        base, start = self._known()
+        return Moment(event, base, start)
+
+    def _known(self) -> tuple[Any, float]:
+        """An event before now and its moment."""
+        with self._lock:
+            if now() - self._start > FRESH:
+                self._base, self._start = self._look()
+            return self._base, self._start
+
+    def _look(self) -> tuple[Any, float]:
+        """Find the moment of an event on this rank's clock, as `clock.align` does between ranks."""
+        best, found, start = float("inf"), None, 0.0
+        for _ in range(LOOKS):
+            event = cupy.cuda.Event()
+            before = now()
+            event.record(self._ticks)
+            event.synchronize()
+            after = now()
+            if after - before < best:
+                best, found, start = after - before, event, (before + after) / 2
+        return found, start
+
+    def host(self, nbytes: int) -> Array:
+        return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
+
+    def copy_out(self, source: Array, to: Array) -> Event:
+        stream = self._after("out")
+        source.data.copy_to_host_async(to.ctypes.data, source.nbytes, stream)
+        return self._end(stream)
+
+    def copy_in(self, source: Array, to: Array) -> Event:
+        stream = self._after("in")
+        to.data.copy_from_host_async(source.ctypes.data, source.nbytes, stream)
+        return self._end(stream)
+
+    def _after(self, name: str) -> Any:
+        """The stream of that name, which goes on after what this thread's stream was given."""
+        given = cupy.cuda.Event(disable_timing=True)
+        given.record(self._own.stream)
+        stream = self._streams[name]
+        stream.wait_event(given)
+        return stream
+
+    def _end(self, stream: Any) -> Event:
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record(stream)
+        return Moment(event, self._base, self._start)

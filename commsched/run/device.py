@@ -1,0 +1,135 @@
+"""Where a rank's arrays lie, and the order of what is done with them there: NumPy, or one GPU."""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from commsched.codecs import Array
+from commsched.errors import CommschedError
+from commsched.kernels.modules import module_of
+from commsched.run.clock import now
+
+DEVICES = ("cpu", "cuda")
+
+
+class Event(Protocol):
+    """A moment in the order of a stream: what was given to the stream before it is done."""
+
+    def done(self) -> bool:
+        """Whether it is reached."""
+
+    def wait(self) -> None:
+        """Wait until it is reached: this thread, and nothing else."""
+
+    def when(self) -> float:
+        """When it was reached, s on this rank's clock; only once it is."""
+
+
+class Device(Protocol):
+    """Array work in the order of streams: "compute" of the layers, "codec" of the exchanges.
+
+    Copies to the host and back have a stream each; they begin once what was given to the calling
+    thread's stream before them is done.
+    """
+
+    name: str
+    module: Any  # NumPy, or a module that computes like it
+
+    def use(self, stream: str) -> None:
+        """From now on this thread's array work is given to that stream."""
+
+    def mark(self) -> Event:
+        """The end of what this thread's stream was given so far."""
+
+    def host(self, nbytes: int) -> Array:
+        """Memory of the host for such copies: (nbytes,) uint8 of NumPy."""
+
+    def copy_out(self, source: Array, to: Array) -> Event:
+        """Begin to copy (n,) uint8 of the device to memory that `host` gave, (n,) uint8."""
+
+    def copy_in(self, source: Array, to: Array) -> Event:
+        """Begin to copy memory that `host` gave, (n,) uint8, to (n,) uint8 of the device."""
+
+
+class Instant:
+    """A moment that is reached."""
+
+    def __init__(self) -> None:
+        self._moment = now()
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def when(self) -> float:
+        return self._moment
+
+
+class Host:
+    """NumPy: every thread does its work itself, at once."""
+
+    name = "cpu"
+    module: Any = np
+
+    def use(self, stream: str) -> None:
+        """There are no streams."""
+
+    def mark(self) -> Event:
+        return Instant()
+
+    def host(self, nbytes: int) -> Array:
+        return np.empty(nbytes, np.uint8)
+
+    def copy_out(self, source: Array, to: Array) -> Event:
+        to[:] = source
+        return Instant()
+
+    def copy_in(self, source: Array, to: Array) -> Event:
+        to[:] = source
+        return Instant()
+
+
+HOST = Host()
+
+
+def find_device(name: str, place: int = 0) -> Device:
+    """The device of that name for the rank with number `place` on its host, ranks in turn."""
+    if name not in DEVICES:
+        raise CommschedError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")
+    if name == "cpu":
+        return HOST
+    from commsched.run.cuda import Cuda
+
+    return Cuda(place % gpus())
+
+
+def gpus() -> int:
+    """How many GPUs this process sees; an error that says what is missing where there is none."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise CommschedError(
+            f"--device cuda needs CuPy ({error}): pip install 'commsched[cuda]'"
+        ) from None
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise CommschedError(f"--device cuda: CuPy finds no GPU to use here: {error}") from None
+    if not count:
+        raise CommschedError("--device cuda: CuPy finds no GPU to use here")
+    return count
+
+
+def on_host(array: Array) -> Array:
+    """The values in NumPy."""
+    return array if module_of(array) is np else array.get()
+
+
+def beside(values: Array, like: Array) -> Array:
+    """The values where another array lies."""
+    module = module_of(like)
+    if module_of(values) is module:
+        return values
+    return on_host(values) if module is np else module.asarray(on_host(values))
