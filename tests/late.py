@@ -60,7 +60,6 @@ class Mark:
         self._looks = LOOKS
 
     def when(self):
-        assert self._looks >= LOOKS, "nobody has seen that it is over"
         return self._moment
 
 

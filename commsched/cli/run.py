@@ -37,6 +37,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="plan anew between two steps where exchanges take longer or shorter than predicted for"
         " several steps",
     )
+    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
     p.add_argument(
         "--timeout",
         type=float,
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> None:
         steps=args.steps,
         timeout=args.timeout,
         verify=args.verify,
+        device=args.device,
         replan=replanned if args.replan else None,
     )
     timeline = run_file(args.plan, args.output, options, progress=not args.json)

@@ -41,6 +41,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder to keep the state in")
     p.add_argument("--every", type=int, default=50, metavar="N", help="steps between; default: 50")
     p.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
     p.add_argument(
         "--timeout",
         type=float,
@@ -136,6 +137,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
         checkpoint=args.checkpoint,
         resume=args.resume,
         options=options,
+        device=args.device,
         make=lambda graph, ranks: _planned(args, graph, ranks),
     )
 

@@ -8,6 +8,7 @@ from mpi4py import MPI
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
+from commsched.kernels.modules import module_of
 from commsched.machine import Group
 from commsched.methods import Choice, Held, Phase, error, find_method, hold, phase_of, phases_of
 from commsched.methods.direct import route
@@ -16,6 +17,8 @@ from commsched.methods.held import Gathered
 from commsched.methods.lockstep import AGREE
 from commsched.plan import Launch, Plan
 from commsched.program import Kind, Op
+from commsched.run.device import on_host
+from commsched.run.given import Given
 from commsched.run.merges import Merges
 from commsched.run.worker import Worker, put_back
 from commsched.schedule import Schedule
@@ -36,11 +39,12 @@ class Ready(NamedTuple):
 class Buckets:
     """This rank's buckets: their buffers, reused every step, and the exchanges under way."""
 
-    def __init__(self, plan: Plan, rank: int, worker: Worker) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, rank: int, worker: Worker, given: Given) -> None:
+        self._plan, self._rank = plan, rank
         self._worker = worker
-        self._rank = rank
-        self.states = [_state(plan, launch, rank) for launch in plan.launches]
+        self._given = given
+        self._module = given.device.module
+        self.states = [self._state(launch) for launch in plan.launches]
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
         self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, where losses are watched
         self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
@@ -48,6 +52,24 @@ class Buckets:
         self._merges = Merges(plan, worker)
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
+
+    def _state(self, launch: Launch) -> State:
+        """What this rank holds of a launch before its first step."""
+        plan, rank = self._plan, self._rank
+        mine = plan.group_of(launch, rank)
+        group = plan.group(launch) if mine is None else mine
+        member = group.ranks.index(rank) if mine is not None else -1
+        numel = sum(stop - start for _, start, stop in launch.pieces) if mine is not None else 0
+        module = self._module if find_method(launch.method).anywhere else np
+        buffer = module.zeros(numel, np.float32)  # touched now, not inside the first step
+        state = {"gradient": buffer, "rank": member, "ranks": group.size}
+        return state | {"seed": plan.seed, "step": 0, "name": launch.name}
+
+    def away(self, op: Op) -> bool:
+        """Whether what an operation exchanges is in memory of a device; votes are not."""
+        if op.kind is not Kind.EXCHANGE:
+            return False
+        return module_of(self.states[op.launch]["gradient"]) is not np
 
     def _phase(self, op: Op) -> Phase:
         phase = phase_of(self._plan, op)
@@ -75,7 +97,7 @@ class Buckets:
 
     def _broken(self, step: int, launch: int) -> str:
         """Which tensor's gradient is not finite: here a codec has not dropped or hidden it yet."""
-        values = self.states[launch]["gradient"]
+        values = on_host(self.states[launch]["gradient"])
         at = int(np.flatnonzero(~np.isfinite(values))[0])
         pieces = self._plan.launches[launch].pieces
         ends = np.cumsum([stop - start for _, start, stop in pieces])
@@ -97,8 +119,9 @@ class Buckets:
             return Ready(self._phase(op).schedule, self._held[op.launch])
         choice = phases_of(self._plan, op.launch)[op.phase]
         assert isinstance(choice, Choice)
-        if op.phase == 0:
-            self._gather(step, op.launch)  # no encode comes before, and the vote reads it
+        if op.phase == 0:  # no encode comes before, and the vote reads it
+            self._given.wait(step, op.after)
+            self._gather(step, op.launch)
         state = self.states[op.launch]
         group = self._plan.group(self._plan.launches[op.launch])
         return self._votes(choice.vote(state), int(state["rank"]), group, op)
@@ -161,25 +184,15 @@ class Buckets:
         self._plan, self.states = plan, []
         for launch in plan.launches:
             old = known.pop((launch.pieces, launch.method, launch.group), None)
-            self.states.append(_state(plan, launch, self._rank) if old is None else old[1])
+            self.states.append(self._state(launch) if old is None else old[1])
             self.states[-1]["name"] = launch.name
+        self._given.device.mark().wait()  # what is new was made in the caller's stream
         self._chosen.clear()
         found: dict[str, Array] = {}
         for launch, state in known.values():
             if "lost" in state and error.keeps(find_method(launch.method)):
                 put_back(plan, launch, state["lost"], found)
         return found
-
-
-def _state(plan: Plan, launch: Launch, rank: int) -> State:
-    """What a rank holds of a launch before its first step."""
-    mine = plan.group_of(launch, rank)
-    group = plan.group(launch) if mine is None else mine
-    member = group.ranks.index(rank) if mine is not None else -1
-    numel = sum(stop - start for _, start, stop in launch.pieces) if mine is not None else 0
-    buffer = np.zeros(numel, np.float32)  # touched now, not inside the first step
-    state = {"gradient": buffer, "rank": member, "ranks": group.size}
-    return state | {"seed": plan.seed, "step": 0, "name": launch.name}
 
 
 def communicators(

@@ -22,6 +22,7 @@ from commsched.run.clock import now
 from commsched.run.coding import EVERYONE, Buckets, channel, communicators
 from commsched.run.messages import Mail, Messages
 from commsched.run.pacer import Pacer
+from commsched.run.place import HERE, Place
 from commsched.run.record import Recorder
 from commsched.run.transfer import Exchange, Waiting, begin
 from commsched.units import nbytes, seconds
@@ -55,10 +56,11 @@ class Communication(threading.Thread):
         recorder: Recorder,
         timeout: float,
         mail: Mail,
+        place: Place = HERE,
     ) -> None:
         super().__init__(name="communication", daemon=True)
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
-        self._timeout = timeout
+        self._timeout, self._place = timeout, place
         self._comm = comm
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
@@ -72,6 +74,7 @@ class Communication(threading.Thread):
     def run(self) -> None:
         """Poll until the board is closed; any error ends the job."""
         try:
+            self._place.device.use("codec")
             self._loop()
         except BaseException as error:  # whatever it is, the other ranks must not hang
             self._board.fail(error)
@@ -128,7 +131,8 @@ class Communication(threading.Thread):
             launch = op.launch
             comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
             tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
-            exchange = begin(schedule, held, comm, tag)
+            path = self._place.path if self._buckets.away(op) else self._place.host
+            exchange = begin(schedule, held, comm, tag, path)
             self._active[stream] = Active(step, op, exchange, start, now())
         return bool(fresh)
 

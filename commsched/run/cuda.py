@@ -1,13 +1,13 @@
 """One NVIDIA GPU through CuPy: streams, events on this rank's clock, copies by pinned memory."""
 
 import threading
+from time import perf_counter as now
 from typing import Any
 
 import cupy
 import numpy as np
 
-from commsched.codecs import Array
-from commsched.run.clock import now
+from commsched.kernels.modules import Array
 from commsched.run.device import Event
 
 STREAMS = ("compute", "codec", "out", "in")

@@ -1,13 +1,13 @@
 """Where a rank's arrays lie, and the order of what is done with them there: NumPy, or one GPU."""
 
+from collections.abc import Callable
+from time import perf_counter as now  # as in `clock`, which needs MPI
 from typing import Any, Protocol
 
 import numpy as np
 
-from commsched.codecs import Array
 from commsched.errors import CommschedError
-from commsched.kernels.modules import module_of
-from commsched.run.clock import now
+from commsched.kernels.modules import Array, module_of
 
 DEVICES = ("cpu", "cuda")
 
@@ -96,13 +96,18 @@ HOST = Host()
 
 def find_device(name: str, place: int = 0) -> Device:
     """The device of that name for the rank with number `place` on its host, ranks in turn."""
-    if name not in DEVICES:
-        raise CommschedError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")
+    check_device(name)
     if name == "cpu":
         return HOST
     from commsched.run.cuda import Cuda
 
     return Cuda(place % gpus())
+
+
+def check_device(name: str) -> None:
+    """Refuse a name that is no device."""
+    if name not in DEVICES:
+        raise CommschedError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")
 
 
 def gpus() -> int:
@@ -133,3 +138,12 @@ def beside(values: Array, like: Array) -> Array:
     if module_of(values) is module:
         return values
     return on_host(values) if module is np else module.asarray(on_host(values))
+
+
+def moved(value: Any, move: Callable[[Array], Array]) -> Any:
+    """Arrays, in tuples and dictionaries, put elsewhere by `move`; numbers as they are."""
+    if isinstance(value, dict):
+        return {key: moved(part, move) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(moved(part, move) for part in value)
+    return move(value) if hasattr(value, "dtype") and getattr(value, "ndim", 0) else value

@@ -14,7 +14,9 @@ from commsched.run.board import Board, Status, Stopped
 from commsched.run.clock import now
 from commsched.run.coding import Buckets
 from commsched.run.communication import Communication
+from commsched.run.given import Given
 from commsched.run.messages import Blank, Mail
+from commsched.run.place import HERE, Place
 from commsched.run.record import Recorder
 from commsched.run.worker import Worker
 from commsched.strategies import STRATEGIES
@@ -33,16 +35,18 @@ class Engine:
         recorder: Recorder,
         timeout: float,
         mail: Mail | None = None,
+        place: Place = HERE,
     ) -> None:
         sys.setswitchinterval(SWITCH)
         self.plan = plan
         self.board = Board()
         self.recorder = recorder
-        self.buckets = Buckets(plan, comm.rank, worker)
+        self.given = Given(place.device, recorder)
+        self.buckets = Buckets(plan, comm.rank, worker, self.given)
         self._rank = comm.rank
         self.mail = mail or Blank()
         self.communication = Communication(
-            plan, comm, self.board, self.buckets, recorder, timeout, self.mail
+            plan, comm, self.board, self.buckets, recorder, timeout, self.mail, place
         )
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
         self._last: list[tuple[int, str]] = []  # what was submitted and not seen done
@@ -53,7 +57,8 @@ class Engine:
         self.watched: set[str] = set()  # operations that others wait for
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads, once what the caller has prepared is there."""
+        self.given.device.mark().wait()
         for thread in (self.communication, *self._threads):
             thread.start()
 
@@ -81,6 +86,7 @@ class Engine:
             Kind.MERGE: self.buckets.merge,
         }
         try:
+            self.given.device.use("codec")
             while True:
                 self.board.idle(stream)
                 self.board.until(lambda: bool(queue) or self.board.closed)
@@ -88,12 +94,14 @@ class Engine:
                     return
                 step, op = queue[0]
                 self.board.wait(stream, step, op, deadline=False)
-                start = now()
+                self.given.wait(step, op.after)
+                start = self.given.device.mark()
                 work[op.kind](step, op)
-                end = now()
+                end = self.given.device.mark()
+                end.wait()
                 queue.popleft()
-                self.recorder.add(stream, op.name, step, start, end)
-                self.board.mark(step, op.name, end)
+                self.recorder.add(stream, op.name, step, start.when(), end.when())
+                self.board.mark(step, op.name, end.when())
         except Stopped:
             return
         except BaseException as error:

@@ -10,12 +10,12 @@ from commsched.codecs import Array
 from commsched.data import Data, batch_of, part_of
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
-from commsched.kernels.modules import module_of
 from commsched.nets import Net, Walk
 from commsched.nets.optimizers import LossScale, find_optimizer
 from commsched.nets.walk import Score, score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
+from commsched.run.device import beside, on_host
 
 AT_ONCE = 256  # samples that are scored together
 
@@ -79,18 +79,19 @@ class Learner:
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            out[here] = on_host(self._gradients[name].reshape(-1)[there])
+            out[here] = beside(flat(self._gradients[name])[there], out)
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._results[launch] = step, values
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            out[here] = on_host(flat(self.values[name])[there])
+            out[here] = beside(flat(self.values[name])[there], out)
 
     def replace(self, step: int, launch: int, values: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            flat(self.values[name])[there] = self.asarray(values[here])
+            own = flat(self.values[name])
+            own[there] = beside(values[here], own)
             self._use(name, there)
 
     def _use(self, name: str, there: slice) -> None:
@@ -171,7 +172,8 @@ class Learner:
         count, rate = step - self.skipped, self.settings.rate
         for name, there, here in self._plan.launches[launch].places:
             kept = {word: flat(array)[there] for word, array in self.kept[name].items()}
-            own, gradient = flat(self.values[name])[there], self.asarray(values[here])
+            own = flat(self.values[name])[there]
+            gradient = beside(values[here], own)
             self._optimizer.update(own, gradient, kept, count, rate)
             self._use(name, there)
 
@@ -241,11 +243,6 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, dict[str, tuple[int, ...]]]
 def flat(array: Array) -> Array:
     """A view of all elements in order."""
     return array.reshape(-1)
-
-
-def on_host(array: Array) -> Array:
-    """The values in NumPy."""
-    return array if module_of(array) is np else array.get()
 
 
 def check_tensors(net: Net, plan: Plan) -> None:

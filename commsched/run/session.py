@@ -13,14 +13,17 @@ from commsched.methods import find_method
 from commsched.methods.error import measurable
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
+from commsched.program import Kind
 from commsched.run import agree
 from commsched.run.board import Status
 from commsched.run.changes import Changes, Replan
 from commsched.run.clock import now
 from commsched.run.communication import end_all
+from commsched.run.device import check_device
 from commsched.run.engine import Engine
 from commsched.run.measured import Measurement, check_writable
 from commsched.run.messages import Mail
+from commsched.run.place import HERE, Place, choose
 from commsched.run.steps import run_steps
 from commsched.run.verify import Verifier
 from commsched.run.watchdog import end_together, watchdog
@@ -41,6 +44,8 @@ class Options:
     worker: Callable[[Plan, int], Worker] | None = None  # of a plan and a rank; None: emulated
     mail: Callable[[Plan, int], Mail] | None = None  # what messages carry; None: zeros
     replan: Replan | None = None  # makes a plan for the machine as it is now; None: never
+    device: str = "cpu"  # or "cuda"
+    place: Place | None = None  # None: chosen for the device
     progress: Callable[[int], None] | None = field(default=None)  # called with each finished step
 
 
@@ -53,17 +58,19 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
     agree.check_launcher()
     with watchdog(comm, "run", options.timeout) as dog:
         agree.check_plan(plan, comm)
+        dog.stage("finding the device")
+        place = options.place or choose(options.device, comm)
         dog.stage("drawing gradients")
-        worker = agree.together(lambda: _worker(plan, comm.rank, options), comm)
+        worker = agree.together(lambda: _worker(plan, comm.rank, options, place), comm)
         dog.stage("comparing hosts and clocks")
         carrying = Carrying(worker)
         verifier = Verifier(plan, comm, carrying) if options.verify else None
-        meta = {"steps": options.steps, "compute": "emulated"}
+        meta = {"steps": options.steps, "compute": "emulated", **place.meta}
         measurement = Measurement(plan, comm, path, meta)
         dog.stage("making communicators")
         mail = options.mail(plan, comm.rank) if options.mail else None
         engine = Engine(
-            plan, comm, verifier or carrying, measurement.recorder, options.timeout, mail
+            plan, comm, verifier or carrying, measurement.recorder, options.timeout, mail, place
         )
         changes = Changes(engine, comm, verifier or carrying, measurement, options.replan)
     engine.start()
@@ -81,9 +88,14 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
         return measurement.finish(engine, told | changes.report())
 
 
-def _worker(plan: Plan, rank: int, options: Options) -> Worker:
+def _worker(plan: Plan, rank: int, options: Options, place: Place) -> Worker:
     """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
-    STRATEGIES[plan.strategy].lower(plan, 0, {})
+    program = STRATEGIES[plan.strategy].lower(plan, 0, {})
+    if place is not HERE and any(op.kind is Kind.SEND for role in program.roles for op in role.ops):
+        raise CommschedError(
+            f"--device {place.device.name}: strategy {plan.strategy!r} sends activations, which"
+            " only --device cpu does"
+        )
     if plan.strategy != "sync" and (options.replan is not None or options.verify):
         option = "--verify" if options.verify else "--replan"
         raise CommschedError(f"{option} is for strategy 'sync', not for {plan.strategy!r}")
@@ -93,7 +105,9 @@ def _worker(plan: Plan, rank: int, options: Options) -> Worker:
                 f"--replan: launch {launch.name!r} has method {launch.method!r}, whose unsent"
                 " gradients no other plan can take over; nearest: run without --replan"
             )
-    return (options.worker or Emulated)(plan, rank)
+    if options.worker is not None:
+        return options.worker(plan, rank)
+    return Emulated(plan, rank, place.device.module)
 
 
 def _between(
@@ -146,6 +160,7 @@ def guarded(comm: MPI.Intracomm) -> Iterator[None]:
 def run_file(plan: Path, output: Path, options: Options, progress: bool) -> Timeline | None:
     """Run a plan file on all ranks of the job; an error on one rank alone ends all of them."""
     comm = MPI.COMM_WORLD
+    check_device(options.device)
     if options.steps < 1:
         raise CommschedError(f"--steps must be at least 1, got {options.steps}")
     check_timeout(options.timeout)

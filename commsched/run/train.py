@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from commsched.run import agree
 from commsched.run.board import Status
 from commsched.run.checkpoint import Manifest, Store
 from commsched.run.clock import now
+from commsched.run.device import beside, moved, on_host
 from commsched.run.engine import Engine
 from commsched.run.learner import Learner
 from commsched.run.measured import Measurement
+from commsched.run.place import HERE, Place
 from commsched.run.record import Forgetful, Recorder
 from commsched.run.tally import Tally
 from commsched.run.watchdog import watchdog
@@ -54,6 +57,7 @@ class Training:
         log: Log | None,
         store: Store | None,
         options: Options,
+        place: Place = HERE,
     ) -> None:
         self._learner, self._plan, self._comm = learner, plan, comm
         self._log, self._store, self._options = log, store, options
@@ -70,7 +74,7 @@ class Training:
                 self._measurement = Measurement(plan, comm, options.timeline, meta)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
-            self._engine = Engine(plan, comm, learner, recorder, options.timeout)
+            self._engine = Engine(plan, comm, learner, recorder, options.timeout, place=place)
             self._tally = Tally(comm, self._engine.board)
         learner.report = self._tally.post
         learner.overflowed = lambda step: self._tally.total(step)[1]
@@ -93,7 +97,7 @@ class Training:
         if not isinstance(states, dict) or list(states) != names:
             raise CommschedError("the checkpoint holds other buckets than this plan")
         for state, name in zip(self._engine.buckets.states, names, strict=True):
-            restore(state, states[name])
+            restore(state, moved(states[name], partial(beside, like=state["gradient"])))
 
     def run(self) -> Timeline | None:
         """Train; rank 0 returns the timeline, where one was asked for."""
@@ -133,12 +137,12 @@ class Training:
         board = self._engine.board
         if op.after:
             board.wait("compute", step, op, deadline=True)
-        start = now()
+        given = self._engine.given
+        start = given.device.mark()
         self._learner.perform(step, op)
-        end = now()
+        given.add(step, op.name, start)
         if op.name in self._engine.watched:
-            board.mark(step, op.name, end)
-        self._engine.recorder.add("compute", op.name, step, start, end)
+            board.mark(step, op.name, now())
 
     def _between(self, step: int) -> None:
         """Evaluate and keep a checkpoint where it is time; the timeline leaves that out."""
@@ -165,6 +169,7 @@ class Training:
         """Bring all exchanges to their end, apply their results, and log all steps."""
         self._engine.drain()
         self._learner.settle()
+        self._engine.given.settle(wait=True)
         self._close(keep=0)
 
     def _close(self, keep: int) -> None:
@@ -203,7 +208,8 @@ class Training:
         assert self._store is not None
         names = [launch.name for launch in self._plan.launches]
         states = self._engine.buckets.states
-        buckets = {n: kept_of(state) for n, state in zip(names, states, strict=True)}
+        kept = (moved(kept_of(state), on_host) for state in states)
+        buckets = dict(zip(names, kept, strict=True))
         own, scalars = self._learner.state()
         self._says(done - 1, "checkpoint", "waits for all ranks")
         self._store.save(done, {"learner": own, "buckets": buckets}, scalars)

@@ -23,8 +23,10 @@ from commsched.plan import file as plan_file
 from commsched.run import agree
 from commsched.run.checkpoint import PLAN, Store
 from commsched.run.communication import say
-from commsched.run.learner import Learner, Settings, on_host
+from commsched.run.device import check_device, on_host
+from commsched.run.learner import Learner, Settings
 from commsched.run.measured import check_writable
+from commsched.run.place import HERE, Place, choose
 from commsched.run.session import check_timeout, guarded
 from commsched.run.summary import summary
 from commsched.run.train import Options, Training
@@ -57,6 +59,7 @@ class Wanted:
     checkpoint: Path | None
     resume: bool
     options: Options
+    device: str  # "cpu" or "cuda"
     make: Callable[[Graph, int], Plan]  # of a net and a number of ranks, where no plan is given
 
 
@@ -73,18 +76,23 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
     agree.check_launcher()
     with watchdog(comm, "train", wanted.options.timeout) as dog:
         net = agree.together(lambda: _checked(wanted), comm)
+        dog.stage("finding the device")
+        place = choose(wanted.device, comm)
         dog.stage("reading the data")
         data = agree.together(lambda: DATA[net.data](wanted.fold), comm)
         agree.together(lambda: check_batch(wanted.batch, len(data.train), comm.size), comm)
         dog.stage("planning")
         plan = _plan(wanted, net, comm)
         agree.check_plan(plan, comm)
+        _check_place(plan, place)
         settings = _settings(wanted, plan)
         options = _options(wanted, len(data.train))
         _check_end(wanted, plan, options.steps)
         worker = TRAINED[plan.strategy]
-        learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank), comm)
-        made = _made(net, settings, wanted.method)
+        learner = agree.together(
+            lambda: worker(net, data, plan, settings, comm.rank, place.device.module), comm
+        )
+        made = _made(net, settings, wanted.method, wanted.device)
         store, manifest = None, None
         if wanted.checkpoint is not None:
             store = Store(wanted.checkpoint, plan, made, comm)
@@ -95,7 +103,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         say("a training does not watch the plan's error budget; 'commsched run' does")
     if progress and comm.rank == 0 and sys.stderr.isatty():
         options = replace(options, progress=_bar(options.steps, first))
-    training = Training(learner, plan, comm, log, store, options)
+    training = Training(learner, plan, comm, log, store, options, place)
     if manifest is not None:
         training.resume(manifest)
     timeline = training.run()
@@ -110,6 +118,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
 def _checked(wanted: Wanted) -> Net:
     """What can be checked before anything is made."""
     options = wanted.options
+    check_device(wanted.device)
     if wanted.strategy not in TRAINED:
         STRATEGIES[wanted.strategy]
         known = ", ".join(TRAINED)
@@ -158,6 +167,15 @@ def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm) -> Plan:
     return plan
 
 
+def _check_place(plan: Plan, place: Place) -> None:
+    """Refuse a strategy that changes parameters while the device may read them."""
+    if place is not HERE and plan.strategy != "sync":
+        raise agree.Agreed(
+            f"--device {place.device.name} is for strategy 'sync', got {plan.strategy!r}; nearest:"
+            " --device cpu"
+        )
+
+
 def _check_end(wanted: Wanted, plan: Plan, steps: int) -> None:
     """Refuse what a strategy that averages parameters cannot do yet, or not at any step."""
     if plan.strategy == "sync":
@@ -195,18 +213,22 @@ def _options(wanted: Wanted, samples: int) -> Options:
     return replace(wanted.options, steps=steps)
 
 
-def _made(net: Net, settings: Settings, method: str | None) -> dict[str, Any]:
+def _made(net: Net, settings: Settings, method: str | None, device: str) -> dict[str, Any]:
     """What the training's bits depend on, by the flags that say it; a plan has its hash besides."""
     planned = {} if method is None else {"--method": method}
-    return planned | {
-        "--net": net.name,
-        "--optimizer": settings.optimizer,
-        "--rate": settings.rate,
-        "--batch": settings.batch,
-        "--seed": settings.seed,
-        "--fold": settings.fold,
-        "--precision": PRECISIONS[settings.half],
-    }
+    return (
+        planned
+        | {
+            "--net": net.name,
+            "--optimizer": settings.optimizer,
+            "--rate": settings.rate,
+            "--batch": settings.batch,
+            "--seed": settings.seed,
+            "--fold": settings.fold,
+            "--precision": PRECISIONS[settings.half],
+        }
+        | ({} if device == "cpu" else {"--device": device})
+    )
 
 
 def _log(

@@ -11,6 +11,7 @@ from commsched.errors import CommschedError
 from commsched.methods import find_method
 from commsched.plan import Plan
 from commsched.run import agree
+from commsched.run.device import on_host
 from commsched.run.worker import Through, Worker
 
 # float32 rounds at 2**-24 per addition; at most one per rank and one for the mean.
@@ -30,10 +31,10 @@ class Verifier(Through):
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         super().gradient(step, launch, out)
-        self._before[launch] = out.copy()
+        self._before[launch] = on_host(out).copy()
 
     def result(self, step: int, launch: int, values: Array) -> None:
-        self._after[launch] = values.copy()
+        self._after[launch] = on_host(values).copy()
         super().result(step, launch, values)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:

@@ -1,14 +1,16 @@
 """Who computes: emulated layers that take their time like an accelerator, with drawn gradients."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from commsched.codecs import Array
 from commsched.ir import Tensor
 from commsched.kernels import random
+from commsched.kernels.modules import module_of
 from commsched.plan import Launch, Plan
+from commsched.run.device import beside, on_host
 
 
 class Worker(Protocol):
@@ -75,21 +77,26 @@ def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
 
 
 class Emulated:
-    """Compute that sleeps, with the plan's jitter; gradients are drawn once and used every step."""
+    """Compute that sleeps, with the plan's jitter; gradients are drawn once and used every step.
 
-    def __init__(self, plan: Plan, rank: int) -> None:
+    They are kept in arrays of `module`.
+    """
+
+    def __init__(self, plan: Plan, rank: int, module: Any = np) -> None:
         self._plan = plan
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
         self._gradients = {
-            index: draw_launch(plan, rank, launch)
+            index: module.asarray(draw_launch(plan, rank, launch))
             for index, launch in enumerate(plan.launches)
             if launch.payload == "gradient" and plan.group_of(launch, rank) is not None
         }
         self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
         if any(launch.payload == "parameter" for launch in plan.launches):
             tensors = plan.graph.tensors.values()
-            self._parameters = {t.name: draw_parameter(plan, rank, t) for t in tensors}
+            self._parameters = {
+                t.name: module.asarray(draw_parameter(plan, rank, t)) for t in tensors
+            }
 
     def seconds(self, step: int, nominal: float) -> float:
         if self._jitter[0] != step:
@@ -99,14 +106,14 @@ class Emulated:
         return nominal * self._jitter[1]
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        out[:] = self._gradients[launch]
+        out[:] = beside(self._gradients[launch], out)
 
     def result(self, step: int, launch: int, values: Array) -> None:
         """Nobody needs the sum of drawn gradients."""
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            out[here] = self._parameters[name][there]
+            out[here] = beside(self._parameters[name][there], out)
 
     def replace(self, step: int, launch: int, values: Array) -> None:
         put_back(self._plan, self._plan.launches[launch], values, self._parameters)
@@ -163,14 +170,15 @@ class Carrying(Through):
         super().gradient(step, launch, out)
         carried = self._carried.pop(launch, None)
         if carried is not None:
-            out += carried
+            out += beside(carried, out)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._worker.follow(plan, {})
+        there = {name: on_host(values) for name, values in kept.items()}
         self._carried = {
             index: np.concatenate(
                 [
-                    kept[name][start:stop] if name in kept else np.zeros(stop - start, np.float32)
+                    there[name][start:stop] if name in there else np.zeros(stop - start, np.float32)
                     for name, start, stop in launch.pieces
                 ]
             )
@@ -183,10 +191,12 @@ def put_back(plan: Plan, launch: Launch, values: Array, into: dict[str, Array]) 
     """Write a bucket's values to the places of its pieces in their tensors, zeros elsewhere."""
     for name, there, here in launch.places:
         if name not in into:
-            into[name] = np.zeros(plan.graph.tensors[name].numel, np.float32)
-        into[name][there] = values[here]
+            numel = plan.graph.tensors[name].numel
+            into[name] = module_of(values).zeros(numel, np.float32)
+        into[name][there] = beside(values[here], into[name])
 
 
 def _cut(whole: Mapping[str, Array], launch: Launch) -> Array:
     """A launch's gradient from whole tensors."""
-    return np.concatenate([whole[name][start:stop] for name, start, stop in launch.pieces])
+    parts = [whole[name][start:stop] for name, start, stop in launch.pieces]
+    return module_of(parts[0]).concatenate(parts)

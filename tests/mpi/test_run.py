@@ -54,8 +54,8 @@ class Kept(Emulated):
 
     results: list[np.ndarray]
 
-    def __init__(self, made, rank):
-        super().__init__(made, rank)
+    def __init__(self, made, rank, module=np):
+        super().__init__(made, rank, module)
         Kept.results = []
 
     def result(self, step, launch, values):

@@ -1,0 +1,129 @@
+"""Where a rank computes, and how its packets get to MPI: chosen by all ranks at the start."""
+
+import ctypes
+import os
+import socket
+import time
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.run import agree
+from commsched.run.clock import now
+from commsched.run.device import HOST, Device, find_device, on_host
+from commsched.run.staging import Pointers, Staged
+from commsched.run.transfer import CUT, PLAIN, Path, Plain
+
+SWITCH = "COMMSCHED_BUFFERS"
+MODES = ("auto", "staged", "direct")
+SIZES = (256, 2**22)  # B of the probe's messages: MPIs send short ones and long ones in other ways
+PATIENCE = 10.0  # s until a message of the probe counts as lost
+
+
+class Place(NamedTuple):
+    """A rank's device and its ways to MPI."""
+
+    device: Device
+    path: Path  # of packets on the device
+    host: Path  # of packets in memory of the host
+    shown: str  # for people
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What a timeline says of a device; of NumPy alone nothing."""
+        told = {"device": self.device.name, "buffers": self.shown}
+        return {} if self.path is PLAIN else told
+
+
+HERE = Place(HOST, PLAIN, PLAIN, "in memory of the host")
+
+
+def choose(name: str, comm: MPI.Intracomm) -> Place:
+    """The device of that name for this rank, and a way that the ranks agree on; all call it.
+
+    Ranks of a host take its GPUs in turn. Where MPI says that it takes pointers of a device, and a
+    message around all ranks arrives, packets go that way; otherwise through memory of the host.
+    """
+    hosts = agree.gather_text(socket.gethostname(), comm)
+    place = hosts[: comm.rank].count(hosts[comm.rank])
+    device = agree.together(lambda: find_device(name, place), comm)
+    mode = agree.together(_mode, comm)
+    names = agree.gather_text(device.name, comm)
+    if set(names) == {"cpu"}:
+        return HERE
+    direct, shown = _pointers(device, mode, comm)
+    device.use("compute")  # for what the caller makes now
+    path: Path = Plain()
+    cut = CUT
+    if device is not HOST:
+        found = Pointers(device) if direct else Staged(device)
+        path, cut = found, found.cut
+    cut = int(min(agree.each(cut, comm)))
+    if isinstance(path, Pointers | Staged):
+        path.cut = cut
+    host = Plain(cut)
+    return Place(device, path if device is not HOST else host, host, shown)
+
+
+def _mode() -> str:
+    """What the environment says of the way."""
+    mode = os.environ.get(SWITCH, "auto")
+    if mode not in MODES:
+        raise CommschedError(f"{SWITCH} must be one of {', '.join(MODES)}; got {mode!r}")
+    return mode
+
+
+def _pointers(device: Device, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
+    """Whether all ranks may give MPI pointers of their devices, and why."""
+    says = claims(comm)
+    asked = mode != "staged" and (bool(says) or mode == "direct")
+    if not min(agree.each(asked, comm)):
+        why = f"{SWITCH}=staged" if mode == "staged" else "this MPI does not take its pointers"
+        return False, f"through pinned memory of the host: {why}"
+    arrived = bool(min(agree.each(probe(device, comm), comm)))
+    if not arrived and mode == "direct":
+        raise agree.Agreed(f"{SWITCH}=direct: a message by a device's pointers came out wrong")
+    if not arrived:
+        return False, "through pinned memory of the host: a message by its pointers came out wrong"
+    return True, f"by its pointers: {says or SWITCH + '=direct'}, and a message arrived"
+
+
+def claims(comm: MPI.Intracomm) -> str:
+    """By what the MPI says that it takes pointers of a GPU: MPI 4.1's way or Open MPI's, or ""."""
+    kinds = comm.Get_info().get("mpi_memory_alloc_kinds") or ""
+    if "cuda" in kinds:
+        return f"mpi_memory_alloc_kinds is {kinds}"
+    try:
+        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+    except (OSError, AttributeError):
+        return ""
+    query.restype = ctypes.c_int
+    return "MPIX_Query_cuda_support says so" if query() else ""
+
+
+def probe(device: Device, comm: MPI.Intracomm) -> bool:
+    """Whether messages from every rank to the next arrive where they should; all ranks call it."""
+    whole = True
+    module = device.module
+    device.use("codec")
+    for nbytes in SIZES:
+        path: Path = Plain() if device is HOST else Pointers(device)
+        wanted = (np.arange(nbytes) * 7 + (comm.rank - 1) % comm.size).astype(np.uint8)
+        given = module.asarray((np.arange(nbytes) * 7 + comm.rank).astype(np.uint8))
+        found = module.zeros(nbytes, np.uint8)
+        lane = path.lane(comm, 1)
+        moving = [
+            lane.receive(found, (comm.rank - 1) % comm.size),
+            lane.send(given, (comm.rank + 1) % comm.size),
+        ]
+        end = now() + PATIENCE
+        while not all([each.done() for each in moving]):
+            time.sleep(0)
+            if now() > end:
+                raise CommschedError(
+                    f"a message by a device's pointers did not arrive; set {SWITCH}=staged"
+                )
+        whole = whole and bool((on_host(moving[0].packet) == wanted).all())
+    return whole

@@ -1,0 +1,156 @@
+"""Runs and trainings whose arrays lie on a device: the same bits, bytes and spans as in NumPy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from commsched.data import DATA
+from commsched.errors import CommschedError
+from commsched.methods import legal_methods
+from commsched.nets import NETS
+from commsched.nets.profile import profiled
+from commsched.plan import file as plan_file
+from commsched.planner import Request
+from commsched.planner.given import given as planned
+from commsched.run import place, session
+from commsched.run.checkpoint import Store
+from commsched.run.device import HOST, on_host
+from commsched.run.learner import Learner, Settings
+from commsched.run.place import HERE, Place
+from commsched.run.session import Options
+from commsched.run.staging import Pointers, Staged
+from commsched.run.train import Options as Long
+from commsched.run.train import Training
+from commsched.run.transfer import Plain
+from commsched.run.worker import Emulated
+from tests.late import Late
+from tests.plans import graph, machine, plan, strategy_plan
+from tests.ranks import together
+
+WORLD = MPI.COMM_WORLD
+SHAPE = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
+EVERY = [
+    method.name
+    for method in legal_methods(machine(*SHAPE).everyone)
+    if type(method).__module__.startswith("commsched.") and not method.name.startswith("native")
+]
+SOME = [*EVERY[::7], *(name for name in EVERY if "+" not in name)]  # every one of several phases
+CUT = 256
+
+
+def staged() -> Place:
+    device = Late()
+    return Place(device, Staged(device, CUT), Plain(CUT), "late")
+
+
+def pointed() -> Place:
+    device = Late(np)
+    return Place(device, Pointers(device, CUT), Plain(CUT), "late")
+
+
+class Kept(Emulated):
+    """Keeps every result, where a run would drop it."""
+
+    def __init__(self, made, rank, module=np):
+        super().__init__(made, rank, module)
+        self.results = {}
+
+    def result(self, step, launch, values):
+        self.results[step, launch] = on_host(values).copy()
+
+
+def execute(made, folder, where, **options):
+    """Run a plan: what was sent by operation, on rank 0, and this rank's results."""
+    module = where.device.module
+    workers = []
+
+    def worker(made, rank):
+        workers.append(Kept(made, rank, module))
+        return workers[-1]
+
+    chosen = Options(steps=2, worker=worker, place=where, **options)
+    timeline = session.run(made, WORLD, folder / f"{where.device.name}.json", chosen)
+    if timeline is None:
+        return None, workers[0].results
+    names = [timeline.names[i] for i in timeline.name]
+    spans = zip(
+        timeline.rank.tolist(), names, timeline.step.tolist(), timeline.nbytes.tolist(), strict=True
+    )
+    return sorted(spans), workers[0].results
+
+
+@pytest.mark.parametrize("make", [staged, pointed])
+def test_a_run_on_a_device_gives_the_results_and_spans_of_one_in_memory(make, folder):
+    sizes = [40 + 37 * i % 260 for i in range(len(SOME))]
+    made = plan(graph(sizes, seconds=1e-4), machine(*SHAPE), SOME)
+    here, there = execute(made, folder, HERE), execute(made, folder, make())
+    problems = [] if here[0] == there[0] else ["other spans, or bytes"]
+    problems += [
+        f"step {step}, {made.launches[launch].method}: other bits"
+        for (step, launch), values in here[1].items()
+        if not np.array_equal(values, there[1][step, launch])
+    ]
+    together(problems if here[1] else ["no results"])
+
+
+def test_what_a_device_sums_is_verified(folder):
+    names = ["ring+dense", "native+dense", "all-gather+coo", "powersgd:2"]
+    made = plan(graph([300, 200, 77, 400], seconds=1e-4), machine(*SHAPE), names)
+    execute(made, folder, staged(), verify=True)
+
+
+def test_pipelines_stay_on_the_host(folder):
+    if WORLD.size != 4:
+        pytest.skip("the plan is for 4 ranks")
+    made = strategy_plan(graph([40] * 4), machine(1, 4), "gpipe")
+    with pytest.raises(CommschedError, match=r"gpipe.*activations.*only --device cpu"):
+        session.run(made, WORLD, folder / "m.json", Options(place=staged()))
+
+
+def test_without_a_device_nothing_is_staged():
+    assert place.choose("cpu", WORLD) is HERE
+
+
+def test_the_probe_finds_that_messages_of_every_rank_arrive():
+    assert place.probe(Late(np) if WORLD.rank % 2 else HOST, WORLD)
+
+
+SETTINGS = Settings(optimizer="momentum", rate=0.05, batch=12)
+
+
+def trained(folder, where, method, steps, store=None, manifest=False):
+    """The parameters after some steps of a small net."""
+    net = NETS["mlp:8:2"]
+    on = replace(machine(1, WORLD.size), name="m")
+    request = Request(graph=timeless(profiled(net, 4)), machine=on, bucket=3000.0)
+    made = plan_file.frozen(planned(request, method))
+    data = DATA[net.data](0)
+    learner = Learner(net, data, made, SETTINGS, WORLD.rank, where.device.module)
+    kept = Store(store, made, {"--net": net.name}, WORLD) if store else None
+    begun = kept.begin(manifest) if kept else None
+    options = Long(steps=steps, every=2, timeline=folder / f"{steps}.json")
+    training = Training(learner, made, WORLD, None, kept, options, where)
+    if begun is not None:
+        training.resume(begun)
+    timeline = training.run()
+    spans = None if timeline is None else len(timeline)
+    return {name: on_host(values).copy() for name, values in learner.values.items()}, spans
+
+
+def timeless(graph):
+    """The same on all ranks and in every run: no measured seconds."""
+    layers = [replace(layer, forward=1e-4, backward=1e-4) for layer in graph.layers]
+    return replace(graph, layers=tuple(layers))
+
+
+def test_a_training_on_a_device_learns_the_same_and_resumes(folder):
+    method = "ring+dense" if WORLD.size < 3 else "all-gather+topk:0.1"
+    here, spans = trained(folder, HERE, method, 4)
+    trained(folder, staged(), method, 2, folder / "kept")
+    there, later = trained(folder, staged(), method, 4, folder / "kept", manifest=True)
+    problems = [f"{n}: other bits" for n in here if not np.array_equal(here[n], there[n])]
+    if WORLD.rank == 0 and not 0 < later < spans:
+        problems.append(f"{later} spans of the second half, {spans} of the whole")
+    together(problems)
