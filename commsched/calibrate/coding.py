@@ -1,6 +1,5 @@
 """Speeds of memory and codecs, with all ranks at work at once."""
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -8,31 +7,42 @@ from mpi4py import MPI
 
 from commsched.codecs import CODECS, Codec
 from commsched.machine import CodecRate, Device
+from commsched.run.device import beside
+from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, repeat
 
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
 DENSITY = 0.05  # of what codecs of sparse gradients get
-ROOM = 16 * 2**20  # B of the arena that a codec walks through: they are many, and each fills it
+LARGE_THERE = 2**22  # the same on a device, where less takes no longer than to begin it
+WINDOWS = 16  # large runs that a codec walks through: codecs are many, and each fills them
 LEAST = 1  # repeats at the least: the time goes to the fast codecs, which repeat more
 
 
 def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> Device:
     """Memory bandwidth from a copy, and the rates of all codecs; `budget` gives s for each."""
+    size = large(arena.place)
 
     def copy() -> None:
-        np.copyto(arena.window(LARGE), arena.window(LARGE))
+        np.copyto(arena.window(size), arena.window(size))
+        arena.end()
 
     seconds = repeat(comm, budget(), copy)
-    bandwidth = 2 * 4 * LARGE / seconds
-    room = arena.part(ROOM)
+    bandwidth = 2 * 4 * size / seconds
+    room = arena.part(WINDOWS * 4 * size)
+    name, memory = arena.place.device.about()
     return Device(
-        name="host",
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / comm.size,
+        name=name,
+        memory=memory / comm.size,
         bandwidth=bandwidth,
         gather=3 / bandwidth,
         flops=1e9,
         codecs={name: _rate(comm, room, codec, budget) for name, codec in CODECS.items()},
     )
+
+
+def large(place: Place) -> int:
+    """Elements of a large run."""
+    return LARGE if place is HERE else LARGE_THERE
 
 
 def _rate(
@@ -42,16 +52,17 @@ def _rate(
 
     Values come from memory, packets from the cache: they have just arrived or are about to leave.
     """
-    small, large = (_times(comm, arena, codec, numel, budget) for numel in (SMALL, LARGE))
-    slopes = np.maximum(large[0] - small[0], 0.0) / (large[1] - small[1])
-    fixed = max(float(np.mean(small[0] - slopes * small[1])), 0.0)
+    most = large(arena.place)
+    short, long = (_times(comm, arena, codec, numel, budget) for numel in (SMALL, most))
+    slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
+    fixed = max(float(np.mean(short[0] - slopes * short[1])), 0.0)
     zero_copy = codec.encode_traffic == 0.0
     return CodecRate(
         encode=0.0 if zero_copy else float(slopes[0]),
         add=float(slopes[1]),
         decode=0.0 if zero_copy else float(slopes[2]),
         fixed=fixed,
-        source=f"runs of {SMALL} and {LARGE} elements, sparse ones at a density of {DENSITY:.0%}",
+        source=f"runs of {SMALL} and {most} elements, sparse ones at a density of {DENSITY:.0%}",
     )
 
 
@@ -64,6 +75,7 @@ def _times(
     if not codec.fixed:
         values[rng.random(numel) > DENSITY] = 0.0
     arena.fill(values)
+    values = beside(values, arena.values)
     packet = codec.encode(values, {})
 
     def encode() -> None:
@@ -71,13 +83,15 @@ def _times(
         made = codec.encode(run, {})
         if codec.addable and not codec.lossless:
             codec.decode(made, run)  # a sender, too, goes on with what it sent
+        arena.end()
 
-    seconds = [
-        repeat(comm, budget(), work, LEAST)
-        for work in (
-            encode,
-            lambda: codec.add(packet, arena.window(numel)),
-            lambda: codec.decode(packet, arena.window(numel)),
-        )
-    ]
+    def add() -> None:
+        codec.add(packet, arena.window(numel))
+        arena.end()
+
+    def decode() -> None:
+        codec.decode(packet, arena.window(numel))
+        arena.end()
+
+    seconds = [repeat(comm, budget(), work, LEAST) for work in (encode, add, decode)]
     return np.array(seconds), np.array([values.nbytes, packet.nbytes, values.nbytes], np.float64)

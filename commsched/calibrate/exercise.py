@@ -24,6 +24,7 @@ from commsched.plan import file as plan_file
 from commsched.program import Kind
 from commsched.run import clock
 from commsched.run.engine import Engine
+from commsched.run.place import HERE, Place
 from commsched.run.record import Recorder
 from commsched.run.steps import run_steps
 from commsched.run.worker import Emulated
@@ -188,16 +189,18 @@ def make_plan(machine: Machine, cells: Sequence[Cell]) -> Plan:
     return plan_file.frozen(plan)
 
 
-def measure(comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float) -> Times:
+def measure(
+    comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Place = HERE
+) -> Times:
     """Run the plan on all ranks for about so long; every rank gets the times."""
     machine = plan.machine
     step = float(simulate(plan, 1).timeline().end.max())
     counted = int(np.clip(seconds / max(step, 1e-3) - WARM, LEAST, STEPS))
     here = machine.node_of_rank.count(machine.node_of_rank[comm.rank])
     recorder = _Sharing(comm.rank, here / machine.cores if machine.cores else 1.0)
-    worker = Emulated(plan, comm.rank)
+    worker = Emulated(plan, comm.rank, place.device.module)
     offset = clock.align(comm).offset
-    engine = Engine(plan, comm, worker, recorder, timeout)
+    engine = Engine(plan, comm, worker, recorder, timeout, place=place)
     engine.start()
     try:
         comm.Barrier()

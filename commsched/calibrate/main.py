@@ -20,6 +20,7 @@ from commsched.machine import file as machine_file
 from commsched.plan import Plan
 from commsched.run import agree
 from commsched.run.fabric import fabric
+from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, together
 
 LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.5  # shares of the time
@@ -31,14 +32,18 @@ Progress = Callable[[str, float], None]
 
 
 def calibrate(
-    comm: MPI.Intracomm, seconds: float, timeout: float, progress: Progress = lambda *_: None
+    comm: MPI.Intracomm,
+    seconds: float,
+    timeout: float,
+    progress: Progress = lambda *_: None,
+    place: Place = HERE,
 ) -> Machine:
     """A machine file's content for these ranks, measured in about so many seconds.
 
     All ranks work at once, so that what they do to each other where they share cores is in it.
     A third of the exercise's exchanges take no part in the fit: their errors are in `held_out`.
     """
-    machine = _agreed(_loops(comm, seconds, progress), comm)
+    machine = _agreed(_loops(comm, seconds, progress, place), comm)
     progress("exchanges of all kinds", LINKS + CODING + TRAITS)
     if comm.size == 1:
         return machine  # nothing is exchanged
@@ -46,7 +51,7 @@ def calibrate(
     cells = exercise.choose(machine, seconds * EXERCISE)
     plan = exercise.make_plan(machine, cells)
     agree.check_plan(plan, comm)
-    times = exercise.measure(comm, plan, seconds * EXERCISE, timeout)
+    times = exercise.measure(comm, plan, seconds * EXERCISE, timeout, place)
     progress("fitting", 1.0)
     if comm.rank == 0:
         machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
@@ -61,7 +66,7 @@ def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:
     return machine_file.from_data(files.parse(text, "rank 0"), "rank 0")
 
 
-def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress) -> Machine:
+def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place) -> Machine:
     """What tight loops find."""
     here = fabric(comm)
     where = agree.gather_text(socket.gethostname(), comm)
@@ -69,7 +74,8 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress) -> Machine:
     nodes = tuple(names.index(host) for host in where)
     group = Group(ranks=tuple(range(comm.size)), nodes=nodes)
     progress("links", 0.0)
-    arena = Arena(max(ARENA, links.SIZES[-1] * comm.size))
+    room = coding.WINDOWS * 4 * coding.large(place)
+    arena = Arena(max(ARENA, links.SIZES[-1] * comm.size, room), place)
     found = links.measure(comm, group, arena, seconds * LINKS)
     progress("codecs", LINKS)
     share = seconds * CODING / (6 * len(CODECS) + 1)

@@ -9,24 +9,28 @@ from commsched.calibrate.main import Progress, calibrate
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.run import agree
+from commsched.run.device import check_device
 from commsched.run.measured import check_writable
+from commsched.run.place import choose
 from commsched.run.session import check_timeout, guarded
 from commsched.run.watchdog import Watchdog, end_together, watchdog
 
 
-def calibrate_file(output: Path, seconds: float, timeout: float) -> None:
+def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "cpu") -> None:
     """Measure the machine with all ranks of the job; rank 0 writes the machine file."""
     comm = MPI.COMM_WORLD
     if not seconds > 0:
         raise CommschedError(f"--seconds must be more than 0, got {seconds}")
     check_timeout(timeout)
+    check_device(device)
     agree.check_launcher()
     end_together("calibrate", timeout)
     # One kind of measurement may take all of the time.
     limit, options = timeout + seconds, "--timeout and --seconds"
     with guarded(comm), watchdog(comm, "calibrate", limit, options) as dog:
         agree.together(lambda: check_writable(output), comm)
-        machine = calibrate(comm, seconds, timeout, _progress(comm, dog))
+        place = choose(device, comm)
+        machine = calibrate(comm, seconds, timeout, _progress(comm, dog), place)
         dog.stage("writing the machine file")
         if comm.rank == 0:
             machine_file.write(output, machine)

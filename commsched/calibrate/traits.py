@@ -86,8 +86,8 @@ def progress(comm: MPI.Intracomm, arena: Arena, budget: float) -> dict[str, floa
     start = exchanges.beginner("ring", CODECS["dense"], numel)
     alone = exchanges.seconds("ring", CODECS["dense"], numel, budget / 4)
     modes: dict[str, Callable[[], None]] = {
-        "thread": lambda: _threaded(start(), lambda: time.sleep(alone)),
-        "thread, busy cores": lambda: _threaded(start(), lambda: _spin(alone)),
+        "thread": lambda: _threaded(start(), arena, lambda: time.sleep(alone)),
+        "thread, busy cores": lambda: _threaded(start(), arena, lambda: _spin(alone)),
         "none": lambda: _unpolled(start(), alone),
     }
     found = {}
@@ -107,8 +107,13 @@ def _hidden_size(exchanges: Exchanges) -> int:
     return numel
 
 
-def _threaded(exchange: Exchange, compute: Callable[[], None]) -> None:
-    thread = threading.Thread(target=complete, args=(exchange,))
+def _threaded(exchange: Exchange, arena: Arena, compute: Callable[[], None]) -> None:
+    def work() -> None:
+        arena.place.device.use("codec")
+        complete(exchange)
+        arena.end()
+
+    thread = threading.Thread(target=work)
     thread.start()
     compute()
     thread.join()
@@ -161,7 +166,7 @@ def _converge(comm: MPI.Intracomm, senders: int, arena: Arena, budget: float) ->
 
     def work() -> None:
         held = Gathered({comm.rank: arena.window(INCAST // 4)}, [])
-        complete(begin(schedule, held, comm, 0))
+        complete(begin(schedule, held, comm, 0, arena.place.path))
         comm.Barrier()  # senders see no end of their own
 
     return repeat(comm, budget, work)

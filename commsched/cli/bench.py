@@ -21,6 +21,7 @@ EXAMPLE = """example:
   commsched bench planner --part optimum --seeds 0:50
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
+  mpiexec -n 2 commsched bench all-reduce --device cuda
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
 """
 
@@ -78,6 +79,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
             metavar="NAME",
             help=f"{kind} of part quality, again for more; default: all that are shipped",
         )
+    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
     p.add_argument(
         "--timeout",
         type=float,
@@ -90,6 +92,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def bench(args: argparse.Namespace) -> None:
     """Run one benchmark and print its table."""
+    if args.device != "cpu" and args.name not in ON_DEVICE:
+        from commsched.run.device import find_device
+
+        find_device(args.device)
+        able = ", ".join(ON_DEVICE)
+        raise CommschedError(f"bench {args.name} has no --device {args.device}; use it for {able}")
     BENCHES[args.name](args)
 
 
@@ -136,7 +144,7 @@ def all_reduce(args: argparse.Namespace) -> None:
     launcher.load()
     from commsched.run import bench as runtime
 
-    found = runtime.all_reduce(args.timeout)
+    found = runtime.all_reduce(args.timeout, args.device)
     if found is None:
         return
     cells, ranks = found
@@ -164,7 +172,7 @@ def overlap(args: argparse.Namespace) -> None:
     launcher.load()
     from commsched.run import bench as runtime
 
-    found = runtime.overlap(args.timeout)
+    found = runtime.overlap(args.timeout, args.device)
     if found is None:
         return
     share = 1 - found.exposed / found.exchange
@@ -265,6 +273,7 @@ def _codec_json(row: "CodecRow") -> dict[str, object]:
     return {**plain, **rates}
 
 
+ON_DEVICE = ("all-reduce", "overlap")
 BENCHES = {
     "codecs": codecs,
     "simulator": simulator,

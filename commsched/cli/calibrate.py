@@ -19,6 +19,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="machine file")
     p.add_argument("--seconds", type=float, default=20.0, help="to spend; default: 20")
+    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
     p.add_argument(
         "--timeout",
         type=float,
@@ -36,4 +37,4 @@ def calibrate(args: argparse.Namespace) -> None:
     launcher.load()
     from commsched.calibrate.session import calibrate_file
 
-    calibrate_file(args.output, args.seconds, args.timeout)
+    calibrate_file(args.output, args.seconds, args.timeout, args.device)

@@ -21,6 +21,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("net", metavar="NET", help="mlp, cnn, words or gpt, with sizes: gpt:128:4:4")
     p.add_argument("--batch", type=int, default=16, metavar="N", help="of a rank; default: 16")
+    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
     p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="net file")
     p.add_argument("--json", action="store_true", help="print the layers as JSON")
     p.set_defaults(run=profile)
@@ -35,9 +36,17 @@ def profile(args: argparse.Namespace) -> None:
     from commsched.ir import file as graph_file
     from commsched.nets import NETS
     from commsched.nets.profile import profiled
+    from commsched.run.device import find_device
     from commsched.units import nbytes, seconds
 
-    graph = profiled(NETS[args.net], args.batch)
+    device = find_device(args.device)
+    device.use("compute")
+    graph = profiled(
+        NETS[args.net],
+        args.batch,
+        module=device.module,
+        settled=lambda: device.mark().wait(),
+    )
     graph_file.write(args.output, graph)
     if args.json:
         print(json.dumps(graph_file.to_data(graph), indent=1))

@@ -1,8 +1,9 @@
 """A net to train as a graph to plan with: measured seconds, kept bytes, sparse gradients."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,17 @@ class Seen:
     rows: dict[str, list[Array]] = field(default_factory=dict)  # tensor -> rows that were hit
 
 
-def profiled(net: Net, batch: int, seed: int = 0, fold: int = 0) -> Graph:
+def profiled(
+    net: Net,
+    batch: int,
+    seed: int = 0,
+    fold: int = 0,
+    module: Any = np,
+    settled: Callable[[], None] = lambda: None,
+) -> Graph:
     """Go through some batches of `batch` samples, as one rank has them, and time each layer.
+
+    Arrays are of `module`; `settled` waits until what was given to its device is done.
 
     Seconds are medians on this machine, in this process. A matrix of whose rows a batch hits
     less than half has a Zipf law with the density seen, and with the exponent whose union of 2, 4
@@ -38,11 +48,11 @@ def profiled(net: Net, batch: int, seed: int = 0, fold: int = 0) -> Graph:
     """
     train = DATA[net.data](fold).train
     check_batch(batch, len(train), 1)
-    parameters, seen = net.start(seed), Seen()
+    parameters, seen = {n: module.asarray(v) for n, v in net.start(seed).items()}, Seen()
     for step in range(-1, BATCHES):
         some = train.of(batch_of(seed, max(step, 0), batch, len(train)))
-        walk = Walk(net, parameters, some.inputs)
-        _go(net, walk, some.targets, seen if step >= 0 else Seen())
+        walk = Walk(net, parameters, module.asarray(some.inputs))
+        _go(net, walk, module.asarray(some.targets), seen if step >= 0 else Seen(), settled)
     forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
     layers: list[ir.Layer] = []
     before: tuple[str, ...] = ()
@@ -66,23 +76,28 @@ def profiled(net: Net, batch: int, seed: int = 0, fold: int = 0) -> Graph:
     return Graph(name=net.name, layers=tuple(layers), batch=batch, source=source)
 
 
-def _go(net: Net, walk: Walk, targets: Array, seen: Seen) -> None:
+def _go(net: Net, walk: Walk, targets: Array, seen: Seen, settled: Callable[[], None]) -> None:
     """Forward and backward once, with a look at the clock after each layer."""
     places = range(len(net.layers))
+    settled()
     times = [time.perf_counter()]
     for i in places:
         walk.forward(i)
+        settled()
         times.append(time.perf_counter())
     seen.forward.append(np.diff(times).tolist())
     seen.activation = [sum(kept_bytes(walk.kept(i), set())) for i in places]
     walk.score(targets, 1 / targets.size)
+    settled()
     took = {}
     for i in reversed(places):
         begun = time.perf_counter()
         found = walk.backward(i)
+        settled()
         took[i] = time.perf_counter() - begun
         for name, gradient in found.items():
-            seen.rows.setdefault(name, []).append(gradient.reshape(len(gradient), -1).any(axis=1))
+            hit = gradient.reshape(len(gradient), -1).any(axis=1)
+            seen.rows.setdefault(name, []).append(hit if isinstance(hit, np.ndarray) else hit.get())
     seen.backward.append([took[i] for i in places])
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from commsched.codecs import CODECS
+from commsched.codecs import CODECS, Array
 from commsched.errors import CommschedError
 from commsched.ir import Graph, Layer, Tensor
 from commsched.machine import Group
@@ -23,7 +23,9 @@ from commsched.methods.held import Reduced
 from commsched.plan import BucketSpec, Launch, Piece, Plan
 from commsched.plan import file as plan_file
 from commsched.run import agree
+from commsched.run.device import check_device
 from commsched.run.pacer import complete
+from commsched.run.place import Place, choose
 from commsched.run.probe import repeat
 from commsched.run.session import Options, check_timeout, guarded
 from commsched.run.session import run as execute
@@ -45,10 +47,12 @@ class Cell(NamedTuple):
     ours: dict[str, float]
 
 
-def all_reduce(timeout: float) -> tuple[list[Cell], int] | None:
-    """Table of all cells and the number of ranks, on rank 0."""
+def all_reduce(timeout: float, device: str = "cpu") -> tuple[list[Cell], int] | None:
+    """Table of all cells and the number of ranks, on rank 0; the MPI's own sums in host memory."""
+    check_device(device)
     with together(timeout) as (comm, dog):
-        cells = list(_cells(comm, dog))
+        dog.stage("finding the device")
+        cells = list(_cells(comm, dog, choose(device, comm)))
     return (cells, comm.size) if comm.rank == 0 else None
 
 
@@ -64,7 +68,7 @@ def together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
         yield comm, dog
 
 
-def _cells(comm: MPI.Intracomm, dog: Watchdog) -> Iterator[Cell]:
+def _cells(comm: MPI.Intracomm, dog: Watchdog, place: Place) -> Iterator[Cell]:
     """The MPI's blocking all-reduce against our schedules, dense float32."""
     hosts = agree.gather_text(MPI.Get_processor_name(), comm)
     names = list(dict.fromkeys(hosts))
@@ -74,20 +78,22 @@ def _cells(comm: MPI.Intracomm, dog: Watchdog) -> Iterator[Cell]:
         dog.stage(f"the MPI's all-reduce of {size(nbytes)}")
         mpi = repeat(comm, SECONDS, partial(comm.Allreduce, MPI.IN_PLACE, values))
         ours = {}
+        there = place.device.module.asarray(values)
         for name in COLLECTIVES:
             dog.stage(f"{name} of {size(nbytes)}")
-            ours[name] = _ours(comm, group, name, values)
+            ours[name] = _ours(comm, group, name, there, place)
         yield Cell(nbytes, mpi, ours)
 
 
-def _ours(comm: MPI.Intracomm, group: Group, name: str, values: np.ndarray) -> float:
+def _ours(comm: MPI.Intracomm, group: Group, name: str, values: Array, place: Place) -> float:
     schedule = route(name, group)
     payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(len(values)))
-    return repeat(
-        comm,
-        SECONDS,
-        lambda: complete(begin(schedule, Reduced(values, payload, {}, None), comm, 0)),
-    )
+
+    def work() -> None:
+        complete(begin(schedule, Reduced(values, payload, {}, None), comm, 0, place.path))
+        place.device.mark().wait()
+
+    return repeat(comm, SECONDS, work)
 
 
 class Hidden(NamedTuple):
@@ -99,15 +105,18 @@ class Hidden(NamedTuple):
     polling: float  # processor seconds of the communication thread per s of exchange
 
 
-def overlap(timeout: float, nbytes: int = 32 * 10**6) -> Hidden | None:
+def overlap(timeout: float, device: str = "cpu", nbytes: int = 32 * 10**6) -> Hidden | None:
     """Exchange `nbytes` while a layer computes for about twice as long; rank 0 gets the result."""
+    check_device(device)
     with together(timeout) as (comm, dog):
-        values = np.zeros(nbytes // 4, np.float32)
+        dog.stage("finding the device")
+        place = choose(device, comm)
+        values = place.device.module.zeros(nbytes // 4, np.float32)
         group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
         dog.stage(f"ring of {size(nbytes)}")
-        alone = _ours(comm, group, "ring", values)
+        alone = _ours(comm, group, "ring", values, place)
     plan = _overlap_plan(comm.size, nbytes // 4, 2 * alone)
-    options = Options(steps=10, timeout=timeout)
+    options = Options(steps=10, timeout=timeout, place=place)
     with guarded(comm), tempfile.TemporaryDirectory() as folder:
         timeline = execute(plan, comm, Path(folder) / "overlap.json", options)
     if timeline is None:

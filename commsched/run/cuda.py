@@ -86,6 +86,10 @@ class Cuda:
                 best, found, start = after - before, event, (before + after) / 2
         return found, start
 
+    def about(self) -> tuple[str, float]:
+        found = cupy.cuda.runtime.getDeviceProperties(self._number)
+        return found["name"].decode(), float(found["totalGlobalMem"])
+
     def host(self, nbytes: int) -> Array:
         return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 

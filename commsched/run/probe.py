@@ -15,7 +15,9 @@ from commsched.methods.payload import Payload
 from commsched.plan import BucketSpec
 from commsched.run import agree
 from commsched.run.clock import now
+from commsched.run.device import beside
 from commsched.run.pacer import complete
+from commsched.run.place import HERE, Place
 from commsched.run.transfer import Exchange, begin
 
 PAUSE = 1e-3  # s of sleep before each repeat
@@ -59,21 +61,27 @@ def together(comm: MPI.Intracomm) -> None:
 class Arena:
     """Memory to exchange and to code, walked through so that no cache holds it."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.values = np.zeros(nbytes // 4, np.float32)
+    def __init__(self, nbytes: int, place: Place = HERE) -> None:
+        self.place = place
+        self.values = place.device.module.zeros(nbytes // 4, np.float32)
         self._next = 0
 
     def part(self, nbytes: int) -> "Arena":
         """The first `nbytes` bytes of the same memory as an arena of its own."""
-        made = Arena(0)
+        made = Arena(0, self.place)
         made.values = self.values[: nbytes // 4]
         return made
 
     def fill(self, values: Array) -> None:
         """Write copies of `values`, (n,) float32, until it is full."""
+        values = beside(values, self.values)
         for first in range(0, len(self.values) - len(values) + 1, len(values)):
             self.values[first : first + len(values)] = values
         self._next = 0
+
+    def end(self) -> None:
+        """Wait until what this thread has given to the device is done."""
+        self.place.device.mark().wait()
 
     def window(self, numel: int) -> Array:
         """The next `numel` elements, (numel,) float32."""
@@ -95,7 +103,12 @@ class Exchanges:
     def seconds(self, collective: str, codec: Codec, numel: int, budget: float) -> float:
         """Median s of an all-reduce of `numel` elements from a common start."""
         start = self.beginner(collective, codec, numel)
-        return repeat(self.comm, budget, lambda: complete(start()))
+
+        def work() -> None:
+            complete(start())
+            self.arena.end()
+
+        return repeat(self.comm, budget, work)
 
     def beginner(self, collective: str, codec: Codec, numel: int) -> Callable[[], Exchange]:
         """What begins such an all-reduce."""
@@ -104,7 +117,7 @@ class Exchanges:
 
         def start() -> Exchange:
             held = Reduced(self.arena.window(numel), payload, {}, None)
-            return begin(schedule, held, self.comm, 0)
+            return begin(schedule, held, self.comm, 0, self.arena.place.path)
 
         return start
 

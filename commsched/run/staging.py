@@ -154,7 +154,9 @@ class Ordered:
 class Leaving:
     """A packet that is sent: piece by piece made readable for MPI, then handed to it."""
 
-    def __init__(self, lane: Ordered, packet: Array, peer: int, before: "Leaving | None") -> None:
+    def __init__(
+        self, lane: Ordered, packet: Array, peer: int, before: "Leaving | Coming | None"
+    ) -> None:
         self.packet = packet
         self._lane, self._peer, self._before = lane, peer, before
         self._ahead = deque(pieces(packet, lane.way.cut))
@@ -197,7 +199,9 @@ class Leaving:
 class Coming:
     """A packet of known size that is received, piece by piece, and brought to its place."""
 
-    def __init__(self, lane: Ordered, packet: Array, peer: int, before: "Coming | None") -> None:
+    def __init__(
+        self, lane: Ordered, packet: Array, peer: int, before: "Leaving | Coming | None"
+    ) -> None:
         self.packet = packet
         self._lane, self._peer, self._before = lane, peer, before
         self._ahead = deque(pieces(packet, lane.way.cut))

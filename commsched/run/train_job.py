@@ -23,7 +23,7 @@ from commsched.plan import file as plan_file
 from commsched.run import agree
 from commsched.run.checkpoint import PLAN, Store
 from commsched.run.communication import say
-from commsched.run.device import check_device, on_host
+from commsched.run.device import Device, check_device, on_host
 from commsched.run.learner import Learner, Settings
 from commsched.run.measured import check_writable
 from commsched.run.place import HERE, Place, choose
@@ -82,7 +82,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         data = agree.together(lambda: DATA[net.data](wanted.fold), comm)
         agree.together(lambda: check_batch(wanted.batch, len(data.train), comm.size), comm)
         dog.stage("planning")
-        plan = _plan(wanted, net, comm)
+        plan = _plan(wanted, net, comm, place.device)
         agree.check_plan(plan, comm)
         _check_place(plan, place)
         settings = _settings(wanted, plan)
@@ -143,7 +143,7 @@ def _checked(wanted: Wanted) -> Net:
     return NETS[wanted.net]
 
 
-def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm) -> Plan:
+def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm, device: Device) -> Plan:
     """The plan that is given or kept in the checkpoint, or one made for the net as it is here."""
     path = wanted.plan
     if path is None and wanted.resume and wanted.checkpoint is not None:
@@ -155,7 +155,14 @@ def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm) -> Plan:
         def make() -> bytes:
             if comm.rank:
                 return b""
-            graph = profiled(net, wanted.batch // comm.size, wanted.seed, wanted.fold)
+            graph = profiled(
+                net,
+                wanted.batch // comm.size,
+                wanted.seed,
+                wanted.fold,
+                device.module,
+                lambda: device.mark().wait(),
+            )
             return msgspec.json.encode(plan_file.to_data(wanted.make(graph, comm.size)))
 
         text = agree.told(agree.together(make, comm), comm)

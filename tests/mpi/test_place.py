@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from commsched.codecs import CODECS
 from commsched.data import DATA
 from commsched.errors import CommschedError
 from commsched.methods import legal_methods
@@ -14,11 +15,12 @@ from commsched.nets.profile import profiled
 from commsched.plan import file as plan_file
 from commsched.planner import Request
 from commsched.planner.given import given as planned
-from commsched.run import place, session
+from commsched.run import agree, place, session
 from commsched.run.checkpoint import Store
 from commsched.run.device import HOST, on_host
 from commsched.run.learner import Learner, Settings
 from commsched.run.place import HERE, Place
+from commsched.run.probe import Arena, Exchanges
 from commsched.run.session import Options
 from commsched.run.staging import Pointers, Staged
 from commsched.run.train import Options as Long
@@ -154,3 +156,13 @@ def test_a_training_on_a_device_learns_the_same_and_resumes(folder):
     if WORLD.rank == 0 and not 0 < later < spans:
         problems.append(f"{later} spans of the second half, {spans} of the whole")
     together(problems)
+
+
+def test_exchanges_of_a_device_are_timed_to_their_end():
+    device = Late()
+    where = Place(device, Staged(device, CUT), Plain(CUT), "late")
+    exchanges = Exchanges(WORLD, Arena(40_000, where))
+    exchanges.arena.fill(np.arange(100, dtype=np.float32))
+    assert exchanges.seconds("ring", CODECS["dense"], 1000, 0.0) > 0
+    copied = agree.each(device.begun, WORLD)
+    assert WORLD.size == 1 or min(copied) > 0

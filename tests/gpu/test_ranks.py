@@ -1,0 +1,62 @@
+"""Two ranks that share a GPU: the bits of NumPy, the losses of NumPy, by every way to MPI."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from commsched.plan import file as plan_file
+from tests.launch import Job
+from tests.plans import graph, machine, plan
+
+if not Path("/dev/nvidiactl").exists():
+    pytest.skip("this machine has no NVIDIA GPU", allow_module_level=True)
+pytest.importorskip("cupy", reason="CuPy is not installed: commsched[cuda]")
+
+LIMIT = 200  # s: kernels are compiled once
+COMMSCHED = [sys.executable, "-m", "commsched"]
+COMPARE = [sys.executable, "-m", "tests.gpu.ranks", "cuda"]
+
+
+def output(command, **variables):
+    """What two ranks print that end well."""
+    with Job(2, command, variables=variables) as job:
+        ended = job.wait(LIMIT)
+    assert ended.status == 0, ended.output
+    return ended.output
+
+
+def test_staged_exchanges_give_the_bits_of_one_process():
+    assert "pinned memory" in output(COMPARE, COMMSCHED_BUFFERS="staged")
+
+
+def test_exchanges_by_pointers_give_the_bits_of_one_process():
+    found = output(COMPARE)
+    if "by its pointers" not in found:
+        pytest.skip("this MPI does not take pointers of a GPU")
+
+
+def test_a_run_is_verified_and_its_spans_do_not_overlap(tmp_path):
+    methods = ["ring+dense", "native+dense", "all-gather+coo", "zen", "dsar"]
+    made = plan(graph([300_000] * len(methods)), machine(1, 2), methods)
+    plan_file.write(tmp_path / "plan.json", made)
+    words = ["run", str(tmp_path / "plan.json"), "-o", str(tmp_path / "m.json"), "--verify"]
+    found = output([*COMMSCHED, *words, "--device", "cuda", "--json"])
+    assert json.loads(found[found.index("{") :])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_training_learns_what_it_learns_in_numpy(precision):
+    words = ["train", "--net", "gpt:16:1:2", "--steps", "12", "--method", "ring+dense"]
+    losses = []
+    for device in ("cpu", "cuda"):
+        found = output([*COMMSCHED, *words, "--precision", precision, "--device", device, "--json"])
+        losses.append(json.loads(found[found.index("{") :])["loss"])
+    # The device adds in another order, and rounds 16-bit products itself.
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4 if precision == "fp32" else 1e-2)
+
+
+def test_the_doctor_says_how_buffers_go():
+    found = output([*COMMSCHED, "doctor"])
+    assert "GPU buffers: " in found
