@@ -13,7 +13,7 @@ from commsched.errors import CommschedError
 from commsched.run import agree
 from commsched.run.clock import now
 from commsched.run.device import HOST, Device, find_device, on_host
-from commsched.run.staging import Pointers, Staged
+from commsched.run.staging import CHUNK, POINTED, Pointers, Staged
 from commsched.run.transfer import CUT, PLAIN, Path, Plain
 
 SWITCH = "COMMSCHED_BUFFERS"
@@ -55,16 +55,12 @@ def choose(name: str, comm: MPI.Intracomm) -> Place:
         return HERE
     direct, shown = _pointers(device, mode, comm)
     device.use("compute")  # for what the caller makes now
-    path: Path = Plain()
-    cut = CUT
-    if device is not HOST:
-        found = Pointers(device) if direct else Staged(device)
-        path, cut = found, found.cut
-    cut = int(min(agree.each(cut, comm)))
-    if isinstance(path, Pointers | Staged):
-        path.cut = cut
+    own = CUT if device is HOST else POINTED if direct else CHUNK
+    cut = int(min(agree.each(own, comm)))  # so that ranks with and without a GPU understand another
     host = Plain(cut)
-    return Place(device, path if device is not HOST else host, host, shown)
+    if device is HOST:
+        return Place(device, host, host, "in memory of the host")
+    return Place(device, Pointers(device, cut) if direct else Staged(device, cut), host, shown)
 
 
 def _mode() -> str:
@@ -109,7 +105,7 @@ def probe(device: Device, comm: MPI.Intracomm) -> bool:
     module = device.module
     device.use("codec")
     for nbytes in SIZES:
-        path: Path = Plain() if device is HOST else Pointers(device)
+        path: Path = Plain() if device is HOST else Pointers(device, CUT)
         wanted = (np.arange(nbytes) * 7 + (comm.rank - 1) % comm.size).astype(np.uint8)
         given = module.asarray((np.arange(nbytes) * 7 + comm.rank).astype(np.uint8))
         found = module.zeros(nbytes, np.uint8)

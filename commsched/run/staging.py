@@ -9,9 +9,10 @@ from mpi4py import MPI
 from commsched.codecs import Array
 from commsched.methods import Held
 from commsched.run.device import Device, Event, Instant
-from commsched.run.transfer import CUT, Exchange, Moving, Waiting, pieces
+from commsched.run.transfer import Exchange, Moving, Waiting, pieces
 
 CHUNK = 2 * 2**20  # B; chosen so that a copy by PCIe takes longer than to begin it; not tuned yet
+POINTED = 64 * 2**20  # B; so that what goes through the host in spite of pointers overlaps, too
 SLOTS = 2  # chunks of a packet in host memory: one is copied while the other is with MPI
 LEAST = 4096  # B of the smallest memory that is kept
 
@@ -48,7 +49,7 @@ class Staged:
 
     slots = SLOTS
 
-    def __init__(self, device: Device, cut: int = CHUNK) -> None:
+    def __init__(self, device: Device, cut: int) -> None:
         self.device, self.cut = device, cut
         self._free: dict[int, list[Array]] = defaultdict(list)  # by B, a power of two
 
@@ -84,7 +85,7 @@ class Pointers:
 
     slots = 2**31
 
-    def __init__(self, device: Device, cut: int = CUT) -> None:
+    def __init__(self, device: Device, cut: int) -> None:
         self.device, self.cut = device, cut
         self._sums = Staged(device, cut)
 

@@ -28,7 +28,8 @@ from commsched.run.train import Training
 from commsched.run.transfer import Plain
 from commsched.run.worker import Emulated
 from tests.late import Late
-from tests.plans import graph, machine, plan, strategy_plan
+from tests.pipes import staged as pipeline
+from tests.plans import graph, machine, plan
 from tests.ranks import together
 
 WORLD = MPI.COMM_WORLD
@@ -106,7 +107,7 @@ def test_what_a_device_sums_is_verified(folder):
 def test_pipelines_stay_on_the_host(folder):
     if WORLD.size != 4:
         pytest.skip("the plan is for 4 ranks")
-    made = strategy_plan(graph([40] * 4), machine(1, 4), "gpipe")
+    made = pipeline("gpipe", 2, 2, microbatches=3)
     with pytest.raises(CommschedError, match=r"gpipe.*activations.*only --device cpu"):
         session.run(made, WORLD, folder / "m.json", Options(place=staged()))
 
