@@ -16,12 +16,22 @@ from commsched.plot.accuracy import draw
 from commsched.testbed import system
 from commsched.validate import table
 from commsched.validate.calm import Calm
-from commsched.validate.cells import METHODS, NETS, Cell, fitting, make_plan
-from commsched.validate.fabrics import FABRICS
+from commsched.validate.cells import (
+    CROSSED,
+    METHODS,
+    NETS,
+    ROTATED,
+    Cell,
+    fitting,
+    make_plan,
+)
+from commsched.validate.fabrics import FABRICS, Shape
+from commsched.validate.main import Wanted
 from commsched.validate.table import Row, bars, summary
 
 MACHINE = resized(machine_file.load("p3.16xlarge"), 2, 2)
 REASON = system.lacking()
+SPARSE = ("coo", "zen", "dsar", "omnireduce", "sparse-ps", "node-union")  # without a loss
 
 
 def row(fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other: object) -> Row:
@@ -61,7 +71,18 @@ def test_every_bucket_travels_by_the_method_of_its_family(family):
     numel = sum(piece.stop - piece.start for x in plan.launches for piece in x.pieces)
     assert numel == plan.graph.numel
     laws = {tensor.sparsity.law for tensor in plan.graph.tensors.values()}
-    assert ("dense" in laws) == (family not in ("coo", "zen"))
+    assert ("dense" in laws) == (family not in SPARSE)
+
+
+def test_some_families_meet_all_nets_and_the_others_one_per_fabric_each_time_another():
+    wanted = Wanted(
+        fabrics=FABRICS, nets=NETS, families=tuple(CROSSED), shape=Shape(2, 2), others=True
+    )
+    cells = wanted.cells
+    assert len(set(cells)) == len(cells) == len(FABRICS) * (len(NETS) * len(CROSSED) + len(ROTATED))
+    assert {cell.family for cell in cells} == set(METHODS)
+    for family in ROTATED:
+        assert {cell.net for cell in cells if cell.family == family} == set(NETS)
 
 
 def test_a_summary_is_made_of_absolute_errors():
