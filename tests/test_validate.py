@@ -128,6 +128,8 @@ def test_what_was_disturbed_is_measured_again_and_the_calmest_counts(tmp_path):
         stat.write_text("cpu  " + " ".join(map(str, ticks)) + " 0 0\n")
         values = measuring(stolen)
         assert Calm(stat)(lambda values=values: next(values)) == expected
+    values = measuring([9, 2])
+    assert Calm(stat, patience=0.0)(lambda: next(values)) == (0, 0.09)
     assert Calm(tmp_path / "nothing")(lambda: 7) == (7, 0.0)
 
 
@@ -165,6 +167,7 @@ def test_a_figure_of_another_kind_is_refused(tmp_path):
         ("--steps 2", "--steps must be at least 3, got 2"),
         ("--scale 0", "--scale must be more than 0, got 0"),
         ("--seconds nan", "--seconds must be more than 0, got nan"),
+        ("--patience -1", "--patience must be at least 0, got -1"),
         ("--hosts 0 --fabric shared", "--hosts and --lanes must be at least 1"),
         ("--hosts 1 --lanes 1 --fabric shared", "at least 2 ranks"),
         ("--hosts 1 --fabric slow", "h1"),

@@ -64,6 +64,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--scale", type=float, metavar="X", help="of bytes and seconds; default: 1")
     p.add_argument("--steps", type=int, default=11, metavar="N", help="the first is dropped: 11")
     p.add_argument("--seconds", type=float, metavar="S", help="of calibration, per fabric: 20")
+    p.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="to measure again what other guests of the host disturbed: 60",
+    )
     p.add_argument("--fail-above", type=percent, metavar="PERCENT", help="such as 15%%")
     p.add_argument("--json", action="store_true", help="rows, summaries and bars as JSON")
     p.set_defaults(run=validate)
@@ -105,6 +112,8 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
     for option, value in (("--scale", scale), ("--seconds", spent)):
         if not 0 < value < float("inf"):
             raise CommschedError(f"{option} must be more than 0, got {value:g}")
+    if not 0 <= args.patience < float("inf"):
+        raise CommschedError(f"--patience must be at least 0, got {args.patience:g}")
     fabrics = _chosen("--fabric", args.fabric, FABRICS, QUICK_FABRICS if args.quick else FABRICS)
     if args.fabric is None:
         fabrics = _possible(fabrics)
@@ -119,6 +128,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
         scale=scale,
         steps=args.steps,
         seconds=spent,
+        patience=args.patience,
     )
 
 

@@ -14,7 +14,7 @@ from commsched.simulate import simulate
 from commsched.timeline import measure
 from commsched.timeline.compare import Comparison, compare
 from commsched.validate import table
-from commsched.validate.calm import Calm
+from commsched.validate.calm import PATIENCE, Calm
 from commsched.validate.cells import (
     DENSE_SECONDS,
     SHARED_SECONDS,
@@ -46,6 +46,7 @@ class Wanted:
     scale: float = 1.0  # of bytes and seconds
     steps: int = 11  # of which the first is dropped
     seconds: float = 20.0  # of calibration per fabric
+    patience: float = PATIENCE  # s for all repetitions of what was disturbed
 
     @property
     def cells(self) -> list[Cell]:
@@ -62,7 +63,7 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
     """
     path = folder / TABLE
     rows = {row.cell: row for row in table.read(path)} if path.exists() else {}
-    calm = Calm()
+    calm = Calm(patience=wanted.patience)
     for name in wanted.fabrics:
         place = folder / name
         files.make_folder(place)
