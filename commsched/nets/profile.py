@@ -53,6 +53,12 @@ def profiled(
         some = train.of(batch_of(seed, max(step, 0), batch, len(train)))
         walk = Walk(net, parameters, module.asarray(some.inputs))
         _go(net, walk, module.asarray(some.targets), seen if step >= 0 else Seen(), settled)
+    source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
+    return Graph(name=net.name, layers=tuple(_layers(net, seen)), batch=batch, source=source)
+
+
+def _layers(net: Net, seen: Seen) -> list[ir.Layer]:
+    """The net's layers with what was seen of them."""
     forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
     layers: list[ir.Layer] = []
     before: tuple[str, ...] = ()
@@ -72,8 +78,7 @@ def profiled(
             )
         )
         before = (layer.name,)
-    source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
-    return Graph(name=net.name, layers=tuple(layers), batch=batch, source=source)
+    return layers
 
 
 def _go(net: Net, walk: Walk, targets: Array, seen: Seen, settled: Callable[[], None]) -> None:

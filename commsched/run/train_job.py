@@ -88,10 +88,8 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         settings = _settings(wanted, plan)
         options = _options(wanted, len(data.train))
         _check_end(wanted, plan, options.steps)
-        worker = TRAINED[plan.strategy]
-        learner = agree.together(
-            lambda: worker(net, data, plan, settings, comm.rank, place.device.module), comm
-        )
+        worker, module = TRAINED[plan.strategy], place.device.module
+        learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank, module), comm)
         made = _made(net, settings, wanted.method, wanted.device)
         store, manifest = None, None
         if wanted.checkpoint is not None:
