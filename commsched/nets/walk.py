@@ -10,11 +10,15 @@ from commsched.nets.base import Gradients, Kept, Net, Parameters, wide
 
 
 class Score(NamedTuple):
-    """How well a batch was guessed."""
+    """How well a batch was guessed; numbers of the module that computed them until it is `told`."""
 
     loss: float  # cross-entropy, summed over the guesses, in nats
     correct: int
     guesses: int
+
+    def told(self) -> "Score":
+        """The same as Python's numbers: of a device they are waited for."""
+        return Score(float(self.loss), int(self.correct), self.guesses)
 
 
 class Walk:
@@ -71,10 +75,10 @@ def cross_entropy(scores: Array, right: Array) -> tuple[Score, Array]:
     gradient = np.exp(shifted)
     total = gradient.sum(axis=1, keepdims=True)
     losses = np.log(total[:, 0]) - shifted[places, right]
-    hits = int((scores.argmax(axis=1) == right).sum())
+    hits = (scores.argmax(axis=1) == right).sum()
     gradient /= total
     gradient[places, right] -= 1
-    return Score(float(losses.sum(dtype=np.float64)), hits, len(right)), gradient
+    return Score(losses.sum(dtype=np.float64), hits, len(right)), gradient
 
 
 def gradients(
@@ -84,7 +88,7 @@ def gradients(
     walk = Walk(net, parameters, inputs)
     for index in range(len(net.layers)):
         walk.forward(index)
-    score = walk.score(targets, 1 / targets.size)
+    score = walk.score(targets, 1 / targets.size).told()
     back = range(len(net.layers) - 1, -1, -1)
     return score, ((net.layers[index].name, walk.backward(index)) for index in back)
 
@@ -94,4 +98,4 @@ def score(net: Net, parameters: Parameters, inputs: Array, targets: Array) -> Sc
     for layer in net:
         inputs, _ = layer.forward(parameters, inputs)
     scores = wide(inputs).reshape(-1, inputs.shape[-1])
-    return cross_entropy(scores, targets.reshape(-1))[0]
+    return cross_entropy(scores, targets.reshape(-1))[0].told()

@@ -151,6 +151,7 @@ class Learner:
                     found = self._module.zeros_like(found)
             self._gradients[name] = found
         if index == 0:
+            self._score = self._score.told()  # no earlier: who reads it waits for the device
             self.report(step, self._score, self._overflow)
 
     def _close(self, step: int) -> None:

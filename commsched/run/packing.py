@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,8 @@ def unpacked(content: bytes, where: str) -> dict[str, Any]:
             tree = files.parse(found[TREE].tobytes(), where)
             value = _value(tree, {name: found[name] for name in found.files})
     except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile):
+        raise wrong from None
+    except (RuntimeError, zlib.error):  # bits that ask for a password, or for another compression
         raise wrong from None
     if not isinstance(value, dict):
         raise wrong
