@@ -11,26 +11,34 @@ from commsched.machine import CodecRate, Device
 from commsched.run.probe import Arena, repeat
 
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
+SIDE, RANK = 512, 2  # a product as PowerSGD's: a bucket as a matrix, by two columns
 DENSITY = 0.05  # of what codecs of sparse gradients get
 ROOM = 16 * 2**20  # B of the arena that a codec walks through: they are many, and each fills it
 LEAST = 1  # repeats at the least: the time goes to the fast codecs, which repeat more
 
 
 def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> Device:
-    """Memory bandwidth from a copy, and the rates of all codecs; `budget` gives s for each."""
+    """Memory bandwidth from a copy, arithmetic from a narrow product, and the rates of all codecs.
+
+    `budget` gives s for each.
+    """
 
     def copy() -> None:
         np.copyto(arena.window(LARGE), arena.window(LARGE))
 
-    seconds = repeat(comm, budget(), copy)
-    bandwidth = 2 * 4 * LARGE / seconds
+    def multiply() -> None:
+        np.matmul(arena.window(LARGE).reshape(-1, SIDE), narrow)
+
+    narrow = np.ones((SIDE, RANK), np.float32)
+    bandwidth = 2 * 4 * LARGE / repeat(comm, budget(), copy)
+    flops = 2 * LARGE * RANK / repeat(comm, budget(), multiply)
     room = arena.part(ROOM)
     return Device(
         name="host",
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / comm.size,
         bandwidth=bandwidth,
         gather=3 / bandwidth,
-        flops=1e9,
+        flops=flops,
         codecs={name: _rate(comm, room, codec, budget) for name, codec in CODECS.items()},
     )
 

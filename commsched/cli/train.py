@@ -89,10 +89,8 @@ def _learning(p: argparse.ArgumentParser) -> None:
 
 def train(args: argparse.Namespace) -> None:
     """Train, and print the result on rank 0."""
-    from commsched.kernels.threads import one_thread
     from commsched.run import launcher
 
-    one_thread()
     _check(args)
     launcher.load()
     from commsched.run.train_job import train_job
