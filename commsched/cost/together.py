@@ -11,9 +11,10 @@ from commsched.machine import Group, Machine
 def alongside(machine: Machine, group: Group) -> Machine:
     """The machine as a group finds it while all other ranks exchange in groups of their own.
 
-        G' = G max over the group's ports of ranks / members
+        G' = G (most ranks) / (most members)    that any of the group's ports has
 
-    G [s/B] of a network port; ranks and members of the group that use it.
+    G [s/B] of a network port; members are the ranks of the group. So the port that decides serves
+    all its ranks.
     Source: a fluid fair share, as between the moves of one round (`Pattern`).
     Holds for groups whose exchanges are under way together, such as those of a pipeline's stages
     after its last microbatch; groups that start further apart than an exchange takes share less.
@@ -24,6 +25,6 @@ def alongside(machine: Machine, group: Group) -> Machine:
     ranks = np.bincount(port)
     members = np.bincount(port[np.array(group.ranks)], minlength=len(ranks))
     used = members > 0
-    crowd = float((ranks[used] / members[used]).max())
+    crowd = float(ranks[used].max() / members.max())
     nic = replace(machine.nic, per_byte=machine.nic.per_byte * crowd)
     return replace(machine, nic=nic)
