@@ -87,8 +87,9 @@ class Batch(NamedTuple):
     seconds: float
     compute: float
     messages: float  # that no compute hides
-    bubble: float  # in which nothing happens
-    collective: float  # from the arrival of a stage's last replica on
+    bubble: float  # in which nothing happens, from the first stage's start on
+    waited: float  # for the other replicas of a stage
+    collective: float  # from the arrival of the last replica on
 
 
 def simulated(plan: Plan) -> Batch:
@@ -98,11 +99,14 @@ def simulated(plan: Plan) -> Batch:
     spent = busy(timeline).mean(axis=(0, 1))
     streams = dict(zip(timeline.streams, spent.tolist(), strict=True))
     exchanges = [p for p in prediction.placed if p.op.kind is Kind.EXCHANGE]
-    collective = sum(len(p.ranks) * float(p.end.max() - p.start.max()) for p in exchanges)
+    spent_together = sum(len(p.ranks) * float(p.end.max() - p.start.max()) for p in exchanges)
+    collective = spent_together / plan.machine.size
+    exchanging = streams["inside"] + streams["between"]
     return Batch(
         seconds=prediction.end,
         compute=streams["compute"],
-        messages=float(exposed(timeline).mean()) - streams["inside"] - streams["between"],
-        bubble=float(idle(timeline).mean()),
-        collective=collective / plan.machine.size,
+        messages=float(exposed(timeline).mean()) - exchanging,
+        bubble=float((prediction.starts[0] + idle(timeline)[:, 0]).mean()),
+        waited=exchanging - collective,
+        collective=collective,
     )
