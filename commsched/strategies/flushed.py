@@ -100,9 +100,12 @@ def flushed(plan: Plan, stages: Sequence[Stage], orders: Order, m: int, work: Wo
 
 
 def memory(
-    stages: Sequence[Stage], optimizer: str, kept: Callable[[int], int], word: float = 4.0
+    stages: Sequence[Stage],
+    optimizer: str,
+    activations: Callable[[Stage], float],
+    word: float = 4.0,
 ) -> Memory:
-    """Bytes on the rank that needs most, where stage k keeps the activations of `kept(k)`."""
+    """Bytes on the rank that needs most, where a stage keeps `activations` B."""
     state = OPTIMIZERS[optimizer][0]
     return max(
         (
@@ -110,7 +113,7 @@ def memory(
                 parameters=word * stage.numel,
                 gradients=word * stage.numel,
                 optimizer=float(state * stage.numel),
-                activations=kept(stage.number) * stage.activation,
+                activations=activations(stage),
                 buckets=word * stage.numel if len(stage.ranks) > 1 else 0.0,
             )
             for stage in stages

@@ -82,7 +82,7 @@ class Local(Strategy):
         chunks = _chunks(pipeline.grid(plan, settings), settings)
         if not share:
             return graph, dict(settings)
-        trunk = [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+        trunk = pipeline.trunk_of(graph)
         heads = [_head(trunk[-1], chunk[-1], share) for chunk in chunks[:-1]]
         return replace(graph, layers=(*trunk, *heads)), dict(settings)
 
@@ -113,7 +113,9 @@ class Local(Strategy):
             for chunk in _chunks(stages, settings)
             for place, stage in enumerate(chunk)
         }
-        return memory(stages, str(settings["optimizer"]), kept.__getitem__)
+        return memory(
+            stages, str(settings["optimizer"]), lambda stage: kept[stage.number] * stage.activation
+        )
 
 
 def _chunks(stages: Sequence[Stage], settings: Mapping[str, Param]) -> list[Sequence[Stage]]:

@@ -75,7 +75,7 @@ def stages_of(
     graph: Graph, machine: Machine, stages: int, near: str, message_bytes: float
 ) -> tuple[Stage, ...]:
     """Cut a net into stages of nearly equal seconds, and place their replicas."""
-    trunk = [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+    trunk = trunk_of(graph)
     if not 1 <= stages <= len(trunk):
         raise CommschedError(
             f"{stages} stages cannot be made of the {len(trunk)} layers of net {graph.name!r};"
@@ -94,7 +94,7 @@ def stages_of(
         part = slice(cuts[k], cuts[k + 1])
         heads = [layer for layer in graph.layers if layer.name == f"{HEAD}{k}"]
         layers = (*trunk[part], *heads)
-        crossing = _crossing(trunk, cuts[k + 1]) if k + 1 < stages else 0.0
+        crosses = crossing(trunk, cuts[k + 1]) if k + 1 < stages else 0.0
         found.append(
             Stage(
                 number=k,
@@ -103,7 +103,7 @@ def stages_of(
                 forward=sum(forward for forward, _ in times[part]),
                 backward=sum(backward for _, backward in times[part]),
                 head=sum(sum(graph.seconds(layer, machine.device)) for layer in heads),
-                output=round(message_bytes or crossing) if k + 1 < stages else 0,
+                output=round(message_bytes or crosses) if k + 1 < stages else 0,
                 activation=sum(layer.activation for layer in layers),
                 numel=sum(t.numel for layer in layers for t in layer.tensors),
                 last=k + 1 == stages,
@@ -139,7 +139,12 @@ def ranks_of(size: int, stages: int, near: str) -> list[tuple[int, ...]]:
     return [tuple(range(k, size, stages)) for k in range(stages)]
 
 
-def _crossing(trunk: Sequence[Layer], cut: int) -> float:
+def trunk_of(graph: Graph) -> list[Layer]:
+    """The layers without auxiliary heads."""
+    return [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+
+
+def crossing(trunk: Sequence[Layer], cut: int) -> float:
     """Bytes of the activations before a cut that layers behind it read."""
     read = {name for layer in trunk[cut:] for name in layer.after}
     return sum(layer.activation for layer in trunk[:cut] if layer.name in read)

@@ -8,7 +8,7 @@ from commsched.ir.sparsity import DENSE
 from commsched.machine import Machine
 from commsched.plan.model import Param, Plan
 from commsched.program import Draft, Program
-from commsched.strategies import STRATEGIES, pipeline
+from commsched.strategies import STRATEGIES, pipeline, recompute
 from commsched.strategies.base import Memory, Strategy
 from commsched.strategies.flushed import Work, as_they_come, flushed
 from commsched.strategies.numbers import Options, Range
@@ -30,7 +30,8 @@ class Samo(Strategy):
     A rank sends 2 (D - 1) / D * 2 f phi / K bytes among D replicas of K stages, and never an index:
     the mask is the same everywhere. Messages decide what is computed next; at most K microbatches
     are in flight. Every microbatch's gradient is packed at once: the index is read, values are
-    gathered by sectors of 16 halves, and added to what is packed already.
+    gathered by sectors of 16 halves, and added to what is packed already. With `recompute` every
+    backward repeats the forward, see `recompute.kept`.
     The plan's net has the tensors as they travel; `parameters` is phi of the whole net.
     Source: Singh & Bhatele, "Exploiting sparsity in pruned neural networks to optimize large model
     training", IPDPS 2023.
@@ -40,9 +41,15 @@ class Samo(Strategy):
 
     name = "samo"
     fewest, codec = True, "fp16"
-    defaults: Mapping[str, Param] = {**pipeline.DEFAULTS, "pruned": 0.9, "parameters": 0}
+    defaults: Mapping[str, Param] = {
+        **pipeline.DEFAULTS,
+        **recompute.DEFAULTS,
+        "pruned": 0.9,
+        "parameters": 0,
+    }
     allowed: Mapping[str, Options] = {
         **pipeline.ALLOWED,
+        **recompute.ALLOWED,
         "pruned": Range(0.0, 0.999),
         "parameters": Range(0, 2**53),
     }
@@ -67,21 +74,23 @@ class Samo(Strategy):
         share = 1.0 - float(settings["pruned"])
         bandwidth = plan.machine.device.bandwidth
 
-        def packing(stage: Stage) -> float:
-            return packing_traffic(stage.numel, self._dense(plan, stage), share) / bandwidth
+        def extra(stage: Stage) -> float:
+            packing = packing_traffic(stage.numel, self._dense(plan, stage), share) / bandwidth
+            return packing + recompute.repeated(stage, settings)
 
         traffic = ADAM if share == 1.0 else ADAM + 4.0 + 2.0 / share  # index; zeros
-        work = Work(traffic, packing, ready=True, limit=len(stages))
+        work = Work(traffic, extra, ready=True, limit=len(stages))
         return flushed(plan, stages, as_they_come, m, work)
 
     def memory(self, plan: Plan) -> Memory:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        kept, share = min(m, len(stages)), 1.0 - float(settings["pruned"])
+        many, share = min(m, len(stages)), 1.0 - float(settings["pruned"])
         found = []
         for stage in stages:
             state = state_memory(stage.numel, self._dense(plan, stage), share)
-            found.append(state._replace(activations=kept * stage.activation))
+            each, once = recompute.kept(plan.graph, stages, stage.number, settings)
+            found.append(state._replace(activations=many * each + once))
         return max(found, key=lambda memory: memory.total)
 
     def _dense(self, plan: Plan, stage: Stage) -> float:
