@@ -10,6 +10,7 @@ from commsched.errors import CommschedError
 if TYPE_CHECKING:
     from commsched.ir import Graph
     from commsched.plan import Plan
+    from commsched.plan.model import Param
     from commsched.run.train_job import Wanted
 
 EXAMPLE = """example:
@@ -63,6 +64,13 @@ def _planning(p: argparse.ArgumentParser) -> None:
         default=[],
         metavar="TENSOR=METHOD",
         help="without --plan: give a tensor a bucket of its own and this method",
+    )
+    p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="without --plan: parameter of the strategy, such as rule=easgd",
     )
     p.add_argument(
         "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
@@ -143,9 +151,13 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
 def _check(args: argparse.Namespace) -> None:
     """Refuse what contradicts itself."""
     if args.plan is not None:
-        for flag in ("machine", "method", "force"):
+        for flag in ("machine", "method", "force", "param"):
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
+    if args.method and args.strategy != "sync":
+        raise CommschedError(
+            f"--method is for the gradients of strategy 'sync', not for {args.strategy!r}"
+        )
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which it is drawn from")
     if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
@@ -167,11 +179,12 @@ def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
     from commsched.planner.given import given
 
     machine = machine_file.load(args.machine or "localhost")
+    params: dict[str, Param] = dict(pairs(args.param, "--param"))
     request = Request(
         graph=graph,
         machine=machine if args.machine else resized(machine, 1, ranks),
         strategy=args.strategy,
-        params={"optimizer": args.optimizer} if args.optimizer else {},
+        params=params | ({"optimizer": args.optimizer} if args.optimizer else {}),
         force=pairs(args.force, "--force"),
         bucket=args.bucket * 1e6 if args.method else None,
     )
@@ -199,4 +212,5 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["skipped_steps"]:
         lines.append(f"{found['skipped_steps']} steps left out: 16-bit gradients overflowed")
     lines += measured(found["measured"]) if "measured" in found else []
-    return [*lines, f"all ranks hold the same parameters: {found['parameters'][:12]}"]
+    held = "all ranks hold the same" if found["alike"] else "each rank holds its own"
+    return [*lines, f"{held} parameters: {found['parameters'][:12]}"]

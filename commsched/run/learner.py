@@ -39,6 +39,9 @@ class Learner:
     `report` takes a step's score and overflow here, `overflowed` says whether any rank's did.
     """
 
+    alike = True  # all ranks end with the same parameters
+    ahead = 1  # steps whose scores may be under way
+
     def __init__(
         self, net: Net, data: Data, plan: Plan, settings: Settings, rank: int, module: Any = np
     ) -> None:
@@ -58,6 +61,9 @@ class Learner:
         self.closed = -1  # the last step whose overflow is known
         self.report: Callable[[int, Score, bool], None] = lambda step, score, overflow: None
         self.overflowed: Callable[[int], bool] = lambda step: False
+        summed = [launch for launch in plan.launches if launch.payload == "gradient"]
+        # Ranks whose gradients are summed; all together it is the mean over what they learn.
+        self._shares = plan.group(summed[0]).size if summed and not plan.mean else 1
         self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
         self._left_out = False  # the step `closed`
         self.used: dict[str, Array] = {}  # what layers compute with
@@ -121,10 +127,8 @@ class Learner:
             self._begin(step)
         self._walk.forward(index)
         if index == len(self.net.layers) - 1:
-            ranks = self._plan.machine.size
-            shares = 1 if self._plan.mean else ranks  # all together it is the mean over the batch
             self._close(step - 1)
-            weight = self.scale.value / (self._targets.size * shares)
+            weight = self.scale.value / (self._targets.size * self._shares)
             self._score, self._overflow = self._walk.score(self._targets, weight), False
 
     def _begin(self, step: int) -> None:

@@ -9,10 +9,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
-from commsched.methods.kept import kept_of, restore
 from commsched.plan import Plan
-from commsched.program import Op
+from commsched.program import Op, Program
 from commsched.run import agree
 from commsched.run.board import Status
 from commsched.run.checkpoint import Manifest, Store
@@ -81,19 +79,14 @@ class Training:
         values, self._first = self._store.load(manifest), manifest.step
         agree.together(lambda: self._take(values, manifest.scalars), self._comm)
         # What came before the first step here is done: results were applied before they were kept.
-        program = STRATEGIES[self._plan.strategy].lower(self._plan, max(0, self._first - 1), {})
-        for op in program.role_of(self._comm.rank).ops:
-            self._engine.board.mark(self._first - 1, op.name, now())
+        for step in range(max(0, self._first - self._program(self._first).reach), self._first):
+            for op in self._program(step).role_of(self._comm.rank).ops:
+                self._engine.board.mark(step, op.name, now())
 
     def _take(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
         """Put back what `_keep` has put together."""
         self._learner.restore(values.get("learner"), scalars, self._first)
-        states = values.get("buckets")
-        names = [launch.name for launch in self._plan.launches]
-        if not isinstance(states, dict) or list(states) != names:
-            raise CommschedError("the checkpoint holds other buckets than this plan")
-        for state, name in zip(self._engine.buckets.states, names, strict=True):
-            restore(state, states[name])
+        self._engine.buckets.restore(values)
 
     def run(self) -> Timeline | None:
         """Train; rank 0 returns the timeline, where one was asked for."""
@@ -106,7 +99,7 @@ class Training:
                 begun = now()
                 self._step(step)
                 self._open.append((step, now() - begun))
-                self._close(keep=1)
+                self._close(keep=self._learner.ahead)
                 self._between(step)
             self._settle()
         except BaseException as error:
@@ -120,10 +113,13 @@ class Training:
             steps = {"first_step": self._first, "steps": options.steps}
             return self._measurement.finish(engine, steps)
 
+    def _program(self, step: int) -> Program:
+        strategy = STRATEGIES[self._plan.strategy]
+        return strategy.lower(self._plan, step, self._engine.buckets.decisions)
+
     def _step(self, step: int) -> None:
         engine = self._engine
-        strategy = STRATEGIES[self._plan.strategy]
-        for op in engine.submit(strategy.lower(self._plan, step, engine.buckets.decisions)):
+        for op in engine.submit(self._program(step)):
             self._perform(step, op)
         if step % FLUSH == FLUSH - 1:
             engine.recorder.flush()
@@ -201,12 +197,9 @@ class Training:
     def _keep(self, done: int) -> None:
         """Write a checkpoint."""
         assert self._store is not None
-        names = [launch.name for launch in self._plan.launches]
-        states = self._engine.buckets.states
-        buckets = {n: kept_of(state) for n, state in zip(names, states, strict=True)}
         own, scalars = self._learner.state()
         self._says(done - 1, "checkpoint", "waits for all ranks")
-        self._store.save(done, {"learner": own, "buckets": buckets}, scalars)
+        self._store.save(done, {"learner": own, **self._engine.buckets.kept()}, scalars)
 
 
 def finite_or_none(value: float) -> float | None:

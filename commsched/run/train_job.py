@@ -21,6 +21,7 @@ from commsched.nets.profile import profiled
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.run import agree
+from commsched.run.alone import Alone
 from commsched.run.checkpoint import PLAN, Store
 from commsched.run.communication import say
 from commsched.run.learner import Learner, Settings, on_host
@@ -33,7 +34,7 @@ from commsched.strategies import STRATEGIES
 from commsched.timeline.training import Header, Log, Row
 
 # Strategy -> the worker that performs its programs.
-TRAINED = {"sync": Learner, "daso": Learner}
+TRAINED = {"sync": Learner, "daso": Learner, "shadow": Alone}
 PRECISIONS = ("fp32", "fp16")
 
 
@@ -81,7 +82,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         agree.check_plan(plan, comm)
         settings = _settings(wanted, plan)
         options = _options(wanted, len(data.train))
-        _check_end(wanted, plan, options.steps)
+        _check_end(plan, options.steps)
         worker = TRAINED[plan.strategy]
         learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank), comm)
         made = _made(net, settings, wanted.method)
@@ -158,16 +159,9 @@ def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm) -> Plan:
     return plan
 
 
-def _check_end(wanted: Wanted, plan: Plan, steps: int) -> None:
-    """Refuse what a strategy that averages parameters cannot do yet, or not at any step."""
-    if plan.strategy == "sync":
-        return
-    if wanted.checkpoint is not None:
-        raise agree.Agreed(
-            f"--checkpoint is for strategy 'sync', got {plan.strategy!r}: what is under way between"
-            " nodes cannot be kept; train without it"
-        )
-    batches = int(STRATEGIES[plan.strategy].settings(plan)["batches"])
+def _check_end(plan: Plan, steps: int) -> None:
+    """Refuse to end a training of DASO in the middle of an epoch."""
+    batches = int(STRATEGIES[plan.strategy].settings(plan).get("batches", 1))
     if steps % batches:
         nearest = max(batches, round(steps / batches) * batches)
         raise agree.Agreed(
@@ -244,7 +238,7 @@ def _result(
     for name in sorted(learner.values):
         content.update(on_host(learner.values[name]).tobytes())
     digests = agree.gather_text(content.hexdigest(), comm)
-    if len(set(digests)) > 1:
+    if learner.alike and len(set(digests)) > 1:
         odd = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
         raise agree.Agreed(f"rank {odd} holds other parameters than rank 0 at the end")
     if comm.rank:
@@ -264,5 +258,11 @@ def _result(
         "step_seconds": float(np.median([row.seconds for row in rows])) if rows else None,
         "sent_bytes_per_step": float(np.mean([row.sent_bytes for row in rows])) if rows else None,
         "skipped_steps": learner.skipped,
-        "parameters": digests[0],
+        "alike": learner.alike,
+        "parameters": digests[0] if learner.alike else _digest(digests),
     }
+
+
+def _digest(digests: list[str]) -> str:
+    """One digest of what all ranks hold, each something else."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
