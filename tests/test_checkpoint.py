@@ -24,7 +24,10 @@ METHODS = {
     "top-k with feedback": ("--method", "all-gather+topk:0.05:reused"),
     "powersgd": ("--method", "powersgd:2"),
     "16 bits": ("--method", "ring+dense", "--precision", "fp16", "--net", "mlp:32:1"),
-    "shadow": ("--strategy", "shadow", "--param", "rule=bmuf", "--param", "lag=7"),
+    "shadow": (
+        *("--strategy", "shadow", "--param", "rule=bmuf"),
+        *("--param", "momentum=0.5", "--param", "lag=7"),
+    ),
 }
 
 
