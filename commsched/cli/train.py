@@ -10,6 +10,7 @@ from commsched.errors import CommschedError
 if TYPE_CHECKING:
     from commsched.ir import Graph
     from commsched.plan import Plan
+    from commsched.plan.model import Param
     from commsched.run.train_job import Wanted
 
 EXAMPLE = """example:
@@ -65,6 +66,13 @@ def _planning(p: argparse.ArgumentParser) -> None:
         help="without --plan: give a tensor a bucket of its own and this method",
     )
     p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="without --plan: parameter of the strategy, such as stages=2",
+    )
+    p.add_argument(
         "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
     )
 
@@ -79,7 +87,7 @@ def _learning(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--optimizer", metavar="NAME", help="sgd, momentum, adam; default: the plan's")
     p.add_argument("--rate", type=float, help="default: 0.1 for sgd, 0.02 momentum, 0.002 adam")
-    p.add_argument("--precision", default="fp32", metavar="P", help="fp32 or fp16; default: fp32")
+    p.add_argument("--precision", metavar="P", help="fp32 or fp16; default: fp32, for samo fp16")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     p.add_argument("--fold", type=int, default=0, metavar="N", help="held out, 0 to 4; default: 0")
     p.add_argument(
@@ -124,6 +132,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
         strategy=args.strategy,
         plan=args.plan,
         method=args.method,
+        params=_params(args),
         optimizer=args.optimizer,
         rate=args.rate,
         batch=args.batch,
@@ -143,7 +152,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
 def _check(args: argparse.Namespace) -> None:
     """Refuse what contradicts itself."""
     if args.plan is not None:
-        for flag in ("machine", "method", "force"):
+        for flag in ("machine", "method", "force", "param"):
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
     if args.figure is not None and args.log is None:
@@ -171,11 +180,22 @@ def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
         graph=graph,
         machine=machine if args.machine else resized(machine, 1, ranks),
         strategy=args.strategy,
-        params={"optimizer": args.optimizer} if args.optimizer else {},
+        params=_params(args),
         force=pairs(args.force, "--force"),
         bucket=args.bucket * 1e6 if args.method else None,
     )
     return given(request, args.method) if args.method else make_plan(request)
+
+
+def _params(args: argparse.Namespace) -> "dict[str, Param]":
+    """Parameters of the strategy; the optimiser is one of most."""
+    from commsched.cli.plan import pairs
+    from commsched.strategies import STRATEGIES
+
+    found: dict[str, Param] = dict(pairs(args.param, "--param"))
+    if args.optimizer and "optimizer" in STRATEGIES[args.strategy].defaults:
+        found["optimizer"] = args.optimizer
+    return found
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

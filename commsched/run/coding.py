@@ -90,7 +90,7 @@ class Buckets:
     def exchange(self, step: int, op: Op) -> Ready:
         """What to exchange for an Exchange or a Decide."""
         if op.launch < 0:
-            return self._votes(self._worker.loss(step), self._rank, self._plan.machine.everyone, op)
+            return self._votes(self._vote(step), self._rank, self._plan.machine.everyone, op)
         if op.kind is Kind.EXCHANGE:
             if op.root >= 0 and op.launch not in self._held:  # it only receives
                 self._held[op.launch] = hold(self._phase(op), self.states[op.launch])
@@ -103,6 +103,12 @@ class Buckets:
         group = self._plan.group(self._plan.launches[op.launch])
         return self._votes(choice.vote(state), int(state["rank"]), group, op)
 
+    def _vote(self, step: int) -> float:
+        """What this rank says where all ranks decide together."""
+        if STRATEGIES[self._plan.strategy].decides == "overflow":
+            return float(self._worker.overflow(step))
+        return self._worker.loss(step)
+
     def _votes(self, mine: float, member: int, group: Group, op: Op) -> Ready:
         """The exchange in which a group's members tell each other a number."""
         vote = np.array([mine], np.float64).view(np.uint8)
@@ -113,7 +119,7 @@ class Buckets:
     def decide(self, step: int, op: Op) -> float:
         """Take the votes that a Decide gathered, in rank order, and choose the phase.
 
-        What all ranks decide together is the mean of their losses.
+        What all ranks decide together is the mean of what they say.
         """
         votes = [float(v.view(np.float64)[0]) for v in self._held.pop(op.launch).result()]
         if op.launch < 0:
