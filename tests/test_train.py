@@ -166,7 +166,7 @@ def test_the_timeline_has_the_programs_operations_and_compares(tmp_path):
         (("--net", "mlp", "--plan", "p", "--method", "zen"), "--method is for planning"),
         (
             ("--net", "mlp", "--strategy", "shadow", "--method", "zen"),
-            "--method is for the",
+            "--method is for gradients",
         ),
         (("--net", "mlp", "--machine", "summit"), "but 2 were started"),
     ],

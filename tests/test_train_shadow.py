@@ -1,7 +1,5 @@
 """Shadow on real nets: what ranks end with is what one process computes, at fixed step numbers."""
 
-import hashlib
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from commsched.data import DATA, batch_of, part_of
 from commsched.nets import NETS
 from commsched.nets.optimizers import RATES, find_optimizer
 from commsched.nets.walk import gradients
+from commsched.run.outcome import digest_of, digests_of
 from tests.test_train import WORDS, losses, train
 
 RANKS, STEPS, BATCH = 2, 11, 16
@@ -56,8 +55,7 @@ def in_one_process(rule, every, lag):
             for name, mean in means.pop(step - lag, {}).items() if what == "merge" else ():
                 for own, memory in zip(values, kept, strict=True):
                     own[name] = merged(rule, own[name], mean, memory[name])
-    parts = [hashlib.sha256(b"".join(own[n].tobytes() for n in sorted(own))) for own in values]
-    return hashlib.sha256("".join(part.hexdigest() for part in parts).encode()).hexdigest()
+    return digest_of({f"rank {r:09}": digest_of(digests_of(v)) for r, v in enumerate(values)})
 
 
 @pytest.mark.parametrize(

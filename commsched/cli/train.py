@@ -70,7 +70,7 @@ def _planning(p: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="without --plan: parameter of the strategy, such as rule=easgd",
+        help="without --plan: parameter of the strategy, such as stages=2",
     )
     p.add_argument(
         "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
@@ -87,7 +87,7 @@ def _learning(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--optimizer", metavar="NAME", help="sgd, momentum, adam; default: the plan's")
     p.add_argument("--rate", type=float, help="default: 0.1 for sgd, 0.02 momentum, 0.002 adam")
-    p.add_argument("--precision", default="fp32", metavar="P", help="fp32 or fp16; default: fp32")
+    p.add_argument("--precision", metavar="P", help="fp32 or fp16; default: fp32, for samo fp16")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     p.add_argument("--fold", type=int, default=0, metavar="N", help="held out, 0 to 4; default: 0")
     p.add_argument(
@@ -132,6 +132,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
         strategy=args.strategy,
         plan=args.plan,
         method=args.method,
+        params=_params(args),
         optimizer=args.optimizer,
         rate=args.rate,
         batch=args.batch,
@@ -154,9 +155,10 @@ def _check(args: argparse.Namespace) -> None:
         for flag in ("machine", "method", "force", "param"):
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
-    if args.method and args.strategy != "sync":
+    if args.method and args.strategy in ("daso", "shadow"):
         raise CommschedError(
-            f"--method is for the gradients of strategy 'sync', not for {args.strategy!r}"
+            f"--method is for gradients that all ranks sum; strategy {args.strategy!r} plans what"
+            " it exchanges"
         )
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which it is drawn from")
@@ -179,16 +181,26 @@ def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
     from commsched.planner.given import given
 
     machine = machine_file.load(args.machine or "localhost")
-    params: dict[str, Param] = dict(pairs(args.param, "--param"))
     request = Request(
         graph=graph,
         machine=machine if args.machine else resized(machine, 1, ranks),
         strategy=args.strategy,
-        params=params | ({"optimizer": args.optimizer} if args.optimizer else {}),
+        params=_params(args),
         force=pairs(args.force, "--force"),
         bucket=args.bucket * 1e6 if args.method else None,
     )
     return given(request, args.method) if args.method else make_plan(request)
+
+
+def _params(args: argparse.Namespace) -> "dict[str, Param]":
+    """Parameters of the strategy; the optimiser is one of most."""
+    from commsched.cli.plan import pairs
+    from commsched.strategies import STRATEGIES
+
+    found: dict[str, Param] = dict(pairs(args.param, "--param"))
+    if args.optimizer and "optimizer" in STRATEGIES[args.strategy].defaults:
+        found["optimizer"] = args.optimizer
+    return found
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -92,7 +92,7 @@ class Buckets:
     def exchange(self, step: int, op: Op) -> Ready:
         """What to exchange for an Exchange or a Decide."""
         if op.launch < 0:
-            return self._votes(self._worker.loss(step), self._rank, self._plan.machine.everyone, op)
+            return self._votes(self._vote(step), self._rank, self._plan.machine.everyone, op)
         if op.kind is Kind.EXCHANGE:
             if op.root >= 0 and op.launch not in self._held:  # it only receives
                 self._held[op.launch] = hold(self._phase(op), self.states[op.launch])
@@ -105,6 +105,12 @@ class Buckets:
         group = self._plan.group(self._plan.launches[op.launch])
         return self._votes(choice.vote(state), int(state["rank"]), group, op)
 
+    def _vote(self, step: int) -> float:
+        """What this rank says where all ranks decide together."""
+        if STRATEGIES[self._plan.strategy].decides == "overflow":
+            return float(self._worker.overflow(step))
+        return self._worker.loss(step)
+
     def _votes(self, mine: float, member: int, group: Group, op: Op) -> Ready:
         """The exchange in which a group's members tell each other a number."""
         vote = np.array([mine], np.float64).view(np.uint8)
@@ -115,7 +121,7 @@ class Buckets:
     def decide(self, step: int, op: Op) -> float:
         """Take the votes that a Decide gathered, in rank order, and choose the phase.
 
-        What all ranks decide together is the mean of their losses.
+        What all ranks decide together is the mean of what they say.
         """
         votes = [float(v.view(np.float64)[0]) for v in self._held.pop(op.launch).result()]
         if op.launch < 0:
@@ -154,11 +160,12 @@ class Buckets:
     def kept(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint must have of them; nothing may be under way, but sums may wait."""
         names = [launch.name for launch in self._plan.launches]
+        needed = STRATEGIES[self._plan.strategy].decides == "loss"  # others look at this step only
         return {
             "buckets": {n: kept_of(s) for n, s in zip(names, self.states, strict=True)},
             "unmerged": {names[i]: held.result() for i, held in self._unmerged().items()},
             "merged": {names[i]: state for i, state in self._merges.states.items()},
-            "decisions": dict(self.decisions) if STRATEGIES[self._plan.strategy].decides else {},
+            "decisions": dict(self.decisions) if needed else {},
         }
 
     def _unmerged(self) -> dict[int, Held]:

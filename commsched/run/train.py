@@ -16,12 +16,14 @@ from commsched.run.board import Status
 from commsched.run.checkpoint import Manifest, Store
 from commsched.run.clock import now
 from commsched.run.engine import Engine
-from commsched.run.learner import Learner
 from commsched.run.measured import Measurement
 from commsched.run.record import Forgetful, Recorder
+from commsched.run.steps import in_turn
 from commsched.run.tally import Tally
+from commsched.run.trainee import Trainee
 from commsched.run.watchdog import watchdog
 from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import OVERFLOW
 from commsched.timeline import Timeline
 from commsched.timeline.training import Held, Log, Row
 
@@ -46,7 +48,7 @@ class Training:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: Trainee,
         plan: Plan,
         comm: MPI.Intracomm,
         log: Log | None,
@@ -68,10 +70,16 @@ class Training:
                 self._measurement = Measurement(plan, comm, options.timeline, meta)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
-            self._engine = Engine(plan, comm, learner, recorder, options.timeout)
+            self._engine = Engine(plan, comm, learner, recorder, options.timeout, learner.mail)
             self._tally = Tally(comm, self._engine.board)
         learner.report = self._tally.post
-        learner.overflowed = lambda step: self._tally.total(step)[1]
+        learner.overflowed = self._overflowed
+
+    def _overflowed(self, step: int) -> bool:
+        """Whether all ranks leave a step out: as the program has decided it, or by their scores."""
+        if STRATEGIES[self._plan.strategy].decides == "overflow":
+            return self._engine.buckets.decisions[f"{step}/{OVERFLOW}"] > 0
+        return self._tally.total(step)[1]
 
     def resume(self, manifest: Manifest) -> None:
         """Take up what a checkpoint holds."""
@@ -119,7 +127,7 @@ class Training:
 
     def _step(self, step: int) -> None:
         engine = self._engine
-        for op in engine.submit(self._program(step)):
+        for op in in_turn(engine.board, step, engine.submit(self._program(step))):
             self._perform(step, op)
         if step % FLUSH == FLUSH - 1:
             engine.recorder.flush()
@@ -186,7 +194,9 @@ class Training:
             self._log.write(line)
 
     def _evaluate(self, step: int) -> None:
-        own = self._learner.evaluate()
+        if self._learner.mail is not None:
+            self._says(step, "evaluate", "waits for the other stages")
+        own = self._learner.evaluate(self._comm)
         self._says(step, "evaluate", "waits for the scores of all ranks")
         parts = [agree.each(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
