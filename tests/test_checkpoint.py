@@ -28,6 +28,7 @@ METHODS = {
         *("--strategy", "shadow", "--param", "rule=bmuf"),
         *("--param", "momentum=0.5", "--param", "lag=7"),
     ),
+    "local": ("--strategy", "local", "--net", "mlp:16:1"),
 }
 
 

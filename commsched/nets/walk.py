@@ -40,6 +40,12 @@ class Walk:
         layer = self._net.layers[index]
         self.values, self._kept[index] = layer.forward(self._parameters, self.values)
 
+    def twin(self) -> "Walk":
+        """The same batch where it is, to go back through the same layers once more."""
+        other = Walk(self._net, self._parameters, self.values)
+        other._kept, other._partial = dict(self._kept), dict(self._partial)
+        return other
+
     def kept(self, index: int) -> Kept:
         """What a layer keeps until its backward."""
         return self._kept[index]

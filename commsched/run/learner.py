@@ -61,13 +61,9 @@ class Learner:
         self.net, self.settings = net, settings
         self._data, self._plan, self._rank, self._module = data, plan, rank, module
         self._index = {layer.name: i for i, layer in enumerate(net)}
-        start = net.start(settings.seed, layers)
-        self.values = {n: self.asarray(values) for n, values in start.items()}
+        self.values: dict[str, Array] = {}
+        self.kept: dict[str, dict[str, Array]] = {}  # of each tensor, by the optimiser's words
         self._optimizer = find_optimizer(settings.optimizer)
-        self.kept = {
-            name: {word: module.zeros_like(values) for word in self._optimizer.words}
-            for name, values in self.values.items()
-        }
         self.scale = LossScale() if settings.half else LossScale(1.0)
         self.mail: Mail | None = None  # of what ranks send to each other one by one
         self.skipped = 0  # steps that were left out
@@ -80,11 +76,19 @@ class Learner:
         self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
         self._left_out = False  # the step `closed`
         self.used: dict[str, Array] = {}  # what layers compute with
-        self.refresh()
+        self.hold(net.start(settings.seed, layers))
         self._walk = Walk(net, self.used, module.zeros(0))
         self._targets: Array = None
         self._gradients: dict[str, Array] = {}
         self._results: dict[int, tuple[int, Array]] = {}  # launch -> step, sum or mean
+
+    def hold(self, start: Mapping[str, Array]) -> None:
+        """Learn these parameters, too."""
+        for name, values in start.items():
+            self.values[name] = own = self.asarray(values)
+            zeros = self._module.zeros_like
+            self.kept[name] = {word: zeros(own) for word in self._optimizer.words}
+        self.refresh()
 
     def refresh(self) -> None:
         """Compute with the parameters as they are now."""

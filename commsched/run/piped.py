@@ -1,5 +1,6 @@
 """The worker that trains a real net in a pipeline that flushes: strategies `gpipe` and `1f1b`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from mpi4py import MPI
 from commsched.codecs import Array
 from commsched.data import Data
 from commsched.nets import Net
+from commsched.nets.base import Gradients
 from commsched.nets.walk import Score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
@@ -22,10 +24,12 @@ class Piped(Learner):
     Gradients of microbatches are added in float32, in the order of their backwards.
     """
 
+    parts: type[StageNet] = StageNet
+
     def __init__(
         self, net: Net, data: Data, plan: Plan, settings: Settings, rank: int, module: Any = np
     ) -> None:
-        self._stage = StageNet(net, data, plan, settings, rank, module)
+        self._stage = self.parts(net, data, plan, settings, rank, module)
         super().__init__(net, data, plan, settings, rank, module, self._stage.layers)
         self._stage.used = self.used
         self.mail = self
@@ -41,7 +45,7 @@ class Piped(Learner):
                 self._gradients, self._score, self._overflow = {}, Score(0.0, 0, 0), False
             backward, microbatch = turn_of(op.name)
             if backward:
-                self._back(step, microbatch)
+                self._add(self._stage.backward(step, microbatch))
             else:
                 found = self._stage.forward(step, microbatch, self.scale.value)
                 self._score = self._score.plus(found) if found else self._score
@@ -49,10 +53,10 @@ class Piped(Learner):
         if self._turns == 0:
             self.report(step, self._score, self._overflow)
 
-    def _back(self, step: int, microbatch: int) -> None:
+    def _add(self, gradients: Iterable[Gradients]) -> None:
         """Add up a microbatch's gradients."""
         total = self._gradients
-        for found in self._stage.backward(step, microbatch):
+        for found in gradients:
             for name, gradient in found.items():
                 own = self._unscaled(gradient)
                 total[name] = total[name] + own if name in total else own

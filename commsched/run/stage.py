@@ -42,8 +42,9 @@ class StageNet:
         number, self._replica = self.stage.number, self.stage.ranks.index(rank)
         self._replicas = len(self.stage.ranks)
         self._shares = 1 if plan.mean else self._replicas
-        first = sum(len(stage.layers) for stage in stages[:number])
-        self.layers = slice(first, first + len(self.stage.layers))
+        first = sum(len(stage.trunk) for stage in stages[:number])
+        self.layers = slice(first, first + len(self.stage.trunk))
+        self._tells = number > 0  # the stage before about its gradient
         own = net.layers[self.layers]
         self._before, self._behind = (
             stages[k].ranks[self._replica] if 0 <= k < len(stages) else -1
@@ -54,7 +55,7 @@ class StageNet:
             settings.batch, len(data.train), self._replicas * self.microbatches, "microbatches"
         )
         _check_borrowed(net, own)
-        self._inputs, self._outputs = _shapes(net, data, self.layers)
+        self._inputs, self._outputs = shapes_around(net, data, self.layers)
         shape = (self._samples, *self._outputs)
         if not self.stage.last and self.stage.output != prod(shape) * self._kind.itemsize:
             raise CommschedError(_other_size(plan, self.stage, shape, self._kind))
@@ -83,18 +84,32 @@ class StageNet:
         if not self.stage.last:
             self._goes(step, f"send/{hop(number, number + 1, microbatch)}", walk.values)
             return None
-        targets = self._asarray(some.targets)
-        return walk.score(targets, scale / (targets.size * self.microbatches * self._shares))
+        return self._judge(walk, some.targets, scale)
+
+    def _judge(self, walk: Walk, targets: Array, scale: float) -> Score:
+        """The score of a microbatch behind a head, where it turns back."""
+        weight = scale / (targets.size * self.microbatches * self._shares)
+        return walk.score(self._asarray(targets), weight)
 
     def backward(self, step: int, microbatch: int) -> Iterator[Gradients]:
         """Take a microbatch back; each layer's gradients as soon as they are complete."""
         number, walk = self.stage.number, self._walks.pop(microbatch)
+        yield from self._above(step, microbatch, walk)
+        yield from self._down(walk)
+        if self._tells:
+            self._goes(step, f"send/{hop(number, number - 1, microbatch)}", walk.above)
+
+    def _above(self, step: int, microbatch: int, walk: Walk) -> Iterator[Gradients]:
+        """Where the gradient comes from, and those of a head that is behind the stage."""
         if not self.stage.last:
+            number = self.stage.number
             walk.above = self._came(step, f"recv/{hop(number + 1, number, microbatch)}")
+        yield from ()
+
+    def _down(self, walk: Walk) -> Iterator[Gradients]:
+        """Go back through the layers."""
         for index in reversed(range(self.layers.start, self.layers.stop)):
             yield walk.backward(index)
-        if number > 0:
-            self._goes(step, f"send/{hop(number, number - 1, microbatch)}", walk.above)
 
     def _part(self, step: int, microbatch: int) -> Samples:
         """The samples of a microbatch."""
@@ -165,7 +180,7 @@ def _check_borrowed(net: Net, layers: Sequence[Layer]) -> None:
             )
 
 
-def _shapes(net: Net, data: Data, layers: slice) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def shapes_around(net: Net, data: Data, layers: slice) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of one sample before and behind some layers."""
     before = net.layers[: layers.start]
     own = net.layers[layers]

@@ -23,6 +23,7 @@ from commsched.run.alone import Alone
 from commsched.run.checkpoint import PLAN, Store
 from commsched.run.communication import say
 from commsched.run.learner import Learner, Settings
+from commsched.run.locally import Locally
 from commsched.run.masked import Masked
 from commsched.run.measured import check_writable
 from commsched.run.outcome import each_its_own, same_everywhere
@@ -45,9 +46,10 @@ TRAINED: dict[str, Callable[[Net, Data, Plan, Settings, int], Trainee]] = {
     "gpipe": Piped,
     "1f1b": Piped,
     "samo": Masked,
+    "local": Locally,
 }
 PRECISIONS = ("fp32", "fp16")
-HALF = ("samo",)  # strategies that compute in 16 bits
+PRECISION = {"samo": "fp16", "local": "fp32"}  # of strategies that know only one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +131,9 @@ def _checked(wanted: Wanted) -> Net:
         STRATEGIES[wanted.strategy]
         known = ", ".join(TRAINED)
         raise CommschedError(f"strategy {wanted.strategy!r} cannot be trained; known: {known}")
-    allowed = PRECISIONS[1:] if wanted.strategy in HALF else PRECISIONS
-    if wanted.precision not in (None, *allowed):
-        known = ", ".join(allowed)
+    only = PRECISION.get(wanted.strategy)
+    if wanted.precision not in (None, *((only,) if only else PRECISIONS)):
+        known = f"{only} for strategy {wanted.strategy!r}" if only else ", ".join(PRECISIONS)
         raise CommschedError(f"--precision must be one of {known}, got {wanted.precision!r}")
     if wanted.optimizer is not None:
         find_optimizer(wanted.optimizer)
@@ -192,7 +194,7 @@ def _settings(wanted: Wanted, plan: Plan) -> Settings:
 
 def _half(wanted: Wanted) -> bool:
     """Whether layers compute in 16 bits."""
-    return wanted.precision == "fp16" or wanted.strategy in HALF
+    return (wanted.precision or PRECISION.get(wanted.strategy)) == "fp16"
 
 
 def _options(wanted: Wanted, samples: int) -> Options:

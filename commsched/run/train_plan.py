@@ -68,8 +68,8 @@ def planned(
     stages = int(found["stages"]) or 1
     while True:
         parts = max(1, ranks // stages) * int(found["microbatches"])
-        check_batch(batch, samples, parts, "microbatches")
-        plan = make(profile(batch // parts), ranks)
+        plan = make(profile(max(1, batch // parts)), ranks)
         if int(plan.params["stages"]) == stages:
+            check_batch(batch, samples, parts, "microbatches")
             return plan
         stages = int(plan.params["stages"])

@@ -51,6 +51,11 @@ class Stage:
     numel: int
     last: bool  # of the pipeline
 
+    @property
+    def trunk(self) -> tuple[Layer, ...]:
+        """The layers without the auxiliary head's."""
+        return tuple(layer for layer in self.layers if not layer.name.startswith(HEAD))
+
 
 @runtime_checkable
 class Staged(Protocol):
