@@ -146,8 +146,11 @@ def test_gpipe_and_1f1b_differ_by_the_order_of_their_sums_alone():
 
 
 def masked_dense(net: str, plan: Plan, replicas: int, count: int):
-    """Every element is kept; what is masked is set to zero after every step."""
-    values, scale = NETS[net].start(0), LossScale().value
+    """Every element is kept; what is masked is set to zero after every step.
+
+    A step is left out where a replica has a value from which on the sum may not be a half.
+    """
+    values, scale, steps = NETS[net].start(0), LossScale(), 0
     masks = {}
     for n, own in values.items():
         index = mask_of(plan, 0, n, own)
@@ -159,15 +162,23 @@ def masked_dense(net: str, plan: Plan, replicas: int, count: int):
         halves, parts = {n: v.astype(np.float16) for n, v in values.items()}, []
         for replica in range(replicas):
             every = batches(net, step, replica, replicas, count)
-            done = [walked(net, halves, some, scale / count, half=True)[1] for some in every]
-            parts.append({n: in_rank_order([found[n] for found in done]) for n in values})
+            done = [walked(net, halves, some, scale.value / count, True)[1] for some in every]
+            with np.errstate(over="ignore", invalid="ignore"):
+                parts.append({n: in_rank_order([found[n] for found in done]) for n in values})
+        sums = [part[n][masks[n]] for part in parts for n in values]
+        fine = all((np.abs(values) < 65504 / replicas).all() for values in sums)
+        divisor = scale.value
+        scale.after(not fine)
+        if not fine:
+            continue
+        steps += 1
         for n, own in values.items():
             total = in_rank_order([part[n] for part in parts])
             gradient = np.where(masks[n], total, np.float16(0)).astype(np.float32)
             gradient /= np.float32(replicas)
-            adam(gradient, own, mean[n], square[n], step + 1, scale, Rates(rate=0.01))
+            adam(gradient, own, mean[n], square[n], steps, divisor, Rates(rate=0.01))
             own[~masks[n]] = 0
-    return values
+    return values, steps
 
 
 @pytest.mark.parametrize(
@@ -181,8 +192,9 @@ def test_samo_on_ranks_is_masked_dense_mixed_precision_adam_bit_for_bit(net, par
         count = 4 if replicas == 1 else 2
         plan = plan_of(net, "samo", stages, replicas, microbatches=count, **params)
         found = crew(net, plan).train(range(STEPS))
-        assert not any(found.overflows)
-        assert_same(found.values, masked_dense(net, plan, replicas, count))
+        values, counted = masked_dense(net, plan, replicas, count)
+        assert_same(found.values, values)
+        assert 0 < counted == found.overflows.count(False)
 
 
 @pytest.mark.parametrize("pruned", [0.25, 0.9])
