@@ -19,10 +19,13 @@ from tests.test_train import LIMIT, TRAIN, WORDS, daso_plan, started, train
 RANKS = 2
 GPT = ("--net", "gpt:16:1:2", "--batch", "16", "--optimizer", "adam")
 SHORT = ("--net", "words:8:300", "--batch", "24", "--rate", "0.05", "--method", "ring+dense")
+PIPELINE = ("--param", "microbatches=2", "--strategy")
 METHODS = {
     "dense": ("--method", "ring+dense"),
     "top-k with feedback": ("--method", "all-gather+topk:0.05:reused"),
     "powersgd": ("--method", "powersgd:2"),
+    "two stages": (*PIPELINE, "1f1b", "--method", "ring+dense", "--param", "stages=2"),
+    "samo": (*PIPELINE, "samo", "--method", "ring+fp16", "--net", "mlp:32:1"),
     "16 bits": ("--method", "ring+dense", "--precision", "fp16", "--net", "mlp:32:1"),
     "shadow": (
         *("--strategy", "shadow", "--param", "rule=bmuf"),

@@ -137,12 +137,12 @@ def adam(
     rates: Rates,
 ) -> None:
     """One step of Adam in place on (n,) float32 arrays; element by element, whatever n is."""
-    module, one = module_of(values), np.float32(1)
+    one = np.float32(1)
     first, second = np.float32(rates.first), np.float32(rates.second)
     gradient /= np.float32(divisor)
     mean *= first
     mean += (one - first) * gradient
     square *= second
     square += (one - second) * (gradient * gradient)
-    size = module.sqrt(square / np.float32(1 - rates.second**steps)) + np.float32(rates.small)
+    size = np.sqrt(square / np.float32(1 - rates.second**steps)) + np.float32(rates.small)
     values -= np.float32(rates.rate) * (mean / np.float32(1 - rates.first**steps)) / size

@@ -1,6 +1,7 @@
 """The worker that trains a pruned net with 16-bit gradients: strategy `samo`."""
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -218,12 +219,13 @@ def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
 
 def _check(net: Net, plan: Plan) -> None:
     """Refuse a plan for another net."""
-    tensors = plan.graph.tensors
-    sizes = {name: int(np.prod(start.shape)) for name, start in net.tensors.items()}
-    alike = [layer.name for layer in plan.graph.layers] == [layer.name for layer in net]
-    if not alike or any(
-        name not in tensors or tensors[name].numel > size for name, size in sizes.items()
-    ):
+    params, tensors = STRATEGIES[plan.strategy].settings(plan), plan.graph.tensors
+    share, whole = 1.0 - float(params["pruned"]), int(params["whole"])
+    sizes = {name: prod(start.shape) for name, start in net.tensors.items()}
+    kept = {n: size if size <= whole else pruned.kept_of(size, share) for n, size in sizes.items()}
+    layers = [layer.name for layer in plan.graph.layers]
+    alike = layers == [layer.name for layer in net]
+    if not alike or {name: tensor.numel for name, tensor in tensors.items()} != kept:
         raise CommschedError(
             f"the plan is for net {plan.graph.name!r}, not for {net.name!r}: layers or tensors"
             " differ; plan what 'commsched profile' writes of it"
