@@ -133,7 +133,7 @@ def _checked(wanted: Wanted) -> Net:
         raise CommschedError(f"strategy {wanted.strategy!r} cannot be trained; known: {known}")
     only = PRECISION.get(wanted.strategy)
     if wanted.precision not in (None, *((only,) if only else PRECISIONS)):
-        known = f"{only} for strategy {wanted.strategy!r}" if only else ", ".join(PRECISIONS)
+        known = only or ", ".join(PRECISIONS)
         raise CommschedError(f"--precision must be one of {known}, got {wanted.precision!r}")
     if wanted.optimizer is not None:
         find_optimizer(wanted.optimizer)
