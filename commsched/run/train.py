@@ -13,15 +13,19 @@ from commsched.plan import Plan
 from commsched.program import Op, Program
 from commsched.run import agree
 from commsched.run.board import Status
+from commsched.run.changes import Changes
 from commsched.run.checkpoint import Manifest, Store
 from commsched.run.clock import now
+from commsched.run.communication import say
 from commsched.run.engine import Engine
 from commsched.run.measured import Measurement
 from commsched.run.record import Forgetful, Recorder
 from commsched.run.steps import in_turn
+from commsched.run.summary import fallen
 from commsched.run.tally import Tally
 from commsched.run.trainee import Trainee
 from commsched.run.watchdog import watchdog
+from commsched.run.worker import Carrying
 from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import OVERFLOW
 from commsched.timeline import Timeline
@@ -70,8 +74,12 @@ class Training:
                 self._measurement = Measurement(plan, comm, options.timeline, meta)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
-            self._engine = Engine(plan, comm, learner, recorder, options.timeout, learner.mail)
+            carrying = Carrying(learner)
+            self._engine = Engine(plan, comm, carrying, recorder, options.timeout, learner.mail)
             self._tally = Tally(comm, self._engine.board)
+            self._changes: Changes | None = None
+            if is_watched(plan, store):
+                self._changes = Changes(self._engine, comm, carrying, self._measurement)
         learner.report = self._tally.post
         learner.overflowed = self._overflowed
 
@@ -107,6 +115,7 @@ class Training:
                 begun = now()
                 self._step(step)
                 self._open.append((step, now() - begun))
+                self._watch(step)
                 self._close(keep=self._learner.ahead)
                 self._between(step)
             self._settle()
@@ -116,14 +125,25 @@ class Training:
         engine.stop()
         with watchdog(self._comm, "train", options.timeout, first="bringing the spans together"):
             self._tally.free()
+            told: dict[str, Any] = {"first_step": self._first, "steps": options.steps}
+            if self._changes is not None:
+                self._changes.close()
+                told |= self._changes.report()
             if self._measurement is None:
                 return None
-            steps = {"first_step": self._first, "steps": options.steps}
-            return self._measurement.finish(engine, steps)
+            return self._measurement.finish(engine, told)
 
     def _program(self, step: int) -> Program:
-        strategy = STRATEGIES[self._plan.strategy]
-        return strategy.lower(self._plan, step, self._engine.buckets.decisions)
+        plan = self._engine.plan  # a tensor may have left its error budget
+        return STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
+
+    def _watch(self, step: int) -> None:
+        """Follow the plan without what left the error budget, after a step."""
+        if self._changes is None or not self._changes.after(step):
+            return
+        if self._comm.rank == 0:
+            falls = self._changes.report()["fallbacks"]
+            say("\n".join(fallen(fall) for fall in falls if fall["since"] == step + 1))
 
     def _step(self, step: int) -> None:
         engine = self._engine
@@ -210,6 +230,11 @@ class Training:
         own, scalars = self._learner.state()
         self._says(done - 1, "checkpoint", "waits for all ranks")
         self._store.save(done, {"learner": own, **self._engine.buckets.kept()}, scalars)
+
+
+def is_watched(plan: Plan, store: Store | None) -> bool:
+    """Whether a plan's error budget is watched: a checkpoint does not hold what a watch knows."""
+    return bool(plan.max_error) and plan.strategy == "sync" and store is None
 
 
 def finite_or_none(value: float) -> float | None:

@@ -30,7 +30,7 @@ from commsched.run.outcome import each_its_own, same_everywhere
 from commsched.run.piped import Piped
 from commsched.run.session import check_timeout, guarded
 from commsched.run.summary import summary
-from commsched.run.train import Options, Training
+from commsched.run.train import Options, Training, is_watched
 from commsched.run.train_plan import Make, Shared, agreed_plan, planned
 from commsched.run.trainee import Trainee
 from commsched.run.watchdog import end_together, watchdog
@@ -108,8 +108,8 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
             manifest = store.begin(wanted.resume)
         first = 0 if manifest is None else manifest.step
         log = agree.together(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
-    if plan.max_error and comm.rank == 0:
-        say("a training does not watch the plan's error budget; 'commsched run' does")
+    if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
+        say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")
     if progress and comm.rank == 0 and sys.stderr.isatty():
         options = replace(options, progress=_bar(options.steps, first))
     training = Training(learner, plan, comm, log, store, options)
