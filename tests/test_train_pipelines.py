@@ -95,7 +95,7 @@ def test_without_a_number_of_stages_as_few_are_made_as_the_memory_needs(tmp_path
     [
         (("--strategy", "1f1b", "--batch", "20"), "by 16 microbatches, so it must be a multiple"),
         (("--strategy", "gpipe", "--param", "stages=3"), "3 stages do not divide 2 ranks"),
-        (("--strategy", "samo", "--precision", "fp32"), "must be one of fp16, got 'fp32'"),
+        (("--strategy", "samo", "--precision", "fp32"), "--precision must be one of fp16"),
     ],
 )
 def test_what_no_pipeline_can_train_is_refused_in_one_sentence(words, message):
