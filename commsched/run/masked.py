@@ -52,10 +52,7 @@ class Masked:
         self._limit = MOST / len(self._stage.stage.ranks)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.states: dict[str, Pruned] = {}
-        own = {name for layer in net.layers[self._stage.layers] for name in layer.tensors}
-        for name, values in start_of(net, data, plan, settings).items():
-            if name not in own:
-                continue
+        for name, values in start_of(net, data, plan, settings, self._stage.layers).items():
             index = mask_of(plan, settings.seed, name, values)
             here = None if index is None else self._asarray(index)
             state = pruned.prune(self._asarray(values).reshape(-1), here)
@@ -225,14 +222,17 @@ class Masked:
         return {n: index for n, index in every if not isinstance(index, slice)}
 
 
-def start_of(net: Net, data: Data, plan: Plan, settings: Settings) -> dict[str, Array]:
-    """The whole net's parameters before the first step; every rank makes the same."""
+def start_of(
+    net: Net, data: Data, plan: Plan, settings: Settings, layers: slice = slice(None)
+) -> dict[str, Array]:
+    """The parameters of some layers before the first step; every rank makes the same."""
     params = STRATEGIES[plan.strategy].settings(plan)
     if params["mask"] != "early-bird":
-        return net.start(settings.seed)
+        return net.start(settings.seed, layers)
     kept, most = {n: t.numel for n, t in plan.graph.tensors.items()}, int(params["warmup"])
     batch, rate, seed = settings.batch, settings.rate, settings.seed
-    return warmed(net, data.train, kept, batch, rate, seed, most)
+    found = warmed(net, data.train, kept, batch, rate, seed, most)
+    return {name: found[name] for layer in net.layers[layers] for name in layer.tensors}
 
 
 def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
