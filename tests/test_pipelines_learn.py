@@ -9,17 +9,18 @@ import pytest
 
 from commsched.data import DATA, batch_of, part_of
 from commsched.errors import CommschedError
-from commsched.kernels.pruned import Rates, adam, kept_of
+from commsched.kernels.pruned import Rates, adam, kept_of, largest
 from commsched.nets import NETS, Walk
 from commsched.nets.base import narrowed
 from commsched.nets.optimizers import OPTIMIZERS, LossScale
 from commsched.nets.profile import profiled
+from commsched.nets.ticket import ROUND, distance, warmed
 from commsched.plan import Plan
 from commsched.planner import Request
 from commsched.planner.given import given as planned
 from commsched.run.coding import Buckets
 from commsched.run.learner import Settings
-from commsched.run.masked import Masked, mask_of
+from commsched.run.masked import Masked, mask_of, start_of
 from commsched.run.piped import Piped
 from tests import strict
 from tests.crew import Crew, in_rank_order, of_halves
@@ -150,7 +151,8 @@ def masked_dense(net: str, plan: Plan, replicas: int, count: int):
 
     A step is left out where a replica has a value from which on the sum may not be a half.
     """
-    values, scale, steps = NETS[net].start(0), LossScale(), 0
+    source = DATA[NETS[net].data](0)
+    values, scale, steps = start_of(NETS[net], source, plan, settings("samo")), LossScale(), 0
     masks = {}
     for n, own in values.items():
         index = mask_of(plan, 0, n, own)
@@ -183,7 +185,12 @@ def masked_dense(net: str, plan: Plan, replicas: int, count: int):
 
 @pytest.mark.parametrize(
     "params",
-    [{"pruned": 0.75}, {"pruned": 0.5, "mask": "random", "whole": 20}, {"pruned": 0.0}],
+    [
+        {"pruned": 0.75},
+        {"pruned": 0.5, "mask": "random", "whole": 20},
+        {"pruned": 0.8, "mask": "early-bird", "warmup": 5},
+        {"pruned": 0.0},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("net", ["mlp:8:3", "gpt:8:1:2"])
@@ -290,6 +297,34 @@ def test_random_masks_are_those_of_the_seed_and_magnitudes_those_of_the_start():
     assert size[largest].min() >= np.delete(size, largest).max()
     np.testing.assert_array_equal(drawn, mask_of(plans[1], 3, "hidden1.weight", values))
     assert set(drawn) != set(mask_of(plans[1], 4, "hidden1.weight", values))
+
+
+def test_an_early_bird_is_drawn_when_its_masks_stay_the_same():
+    """The share that differs falls while the net learns; then the warm-up ends by itself."""
+    net, train = NETS["mlp:8:3"], DATA["digits"](0).train
+    kept = {name: kept_of(values.size, 0.25) for name, values in net.start(0).items()}
+
+    def masks(most: int):
+        values = warmed(net, train, kept, 32, 0.002, 0, most)
+        return {n: largest(values[n].reshape(-1), count) for n, count in kept.items()}
+
+    looks = {most: masks(most) for most in (ROUND, 10 * ROUND, 250, 300)}
+    assert distance(looks[250], looks[300]) == 0
+    assert distance(looks[ROUND], looks[300]) > 0.2
+    assert distance(looks[10 * ROUND], looks[300]) < distance(looks[ROUND], looks[300])
+    values = warmed(net, train, kept, 32, 0.002, 0, 300)
+    assert_same(warmed(net, train, kept, 32, 0.002, 0, 300), values)
+    halves = {"a": np.array([0, 1, 5, 6]), "b": np.array([3])}
+    assert distance(halves, {"a": np.array([0, 2, 5, 7]), "b": np.array([3])}) == 0.4
+
+
+def test_a_checkpoint_of_other_masks_is_refused():
+    kept, then = (
+        crew("mlp:8:3", plan_of("mlp:8:3", "samo", 1, mask=mask)).ranks[0]
+        for mask in ("magnitude", "random")
+    )
+    with pytest.raises(CommschedError, match="holds other masks than this training"):
+        then.restore(*kept.state(), 2)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from commsched import timeline
 from commsched.cli.main import main
 from commsched.plan import file as plan_file
 from commsched.run.outcome import digest_of, digests_of
+from tests.launch import Ended
 from tests.test_pipelines_learn import BATCH, STEPS, masked_dense
 from tests.test_train import losses, started, train
 
@@ -95,11 +96,11 @@ def test_without_a_number_of_stages_as_few_are_made_as_the_memory_needs(tmp_path
     [
         (("--strategy", "1f1b", "--batch", "20"), "by 16 microbatches, so it must be a multiple"),
         (("--strategy", "gpipe", "--param", "stages=3"), "3 stages do not divide 2 ranks"),
-        (("--strategy", "samo", "--precision", "fp32"), "must be one of fp16, got 'fp32'"),
+        (("--strategy", "samo", "--precision", "fp32"), "--precision must be one of fp16"),
     ],
 )
 def test_what_no_pipeline_can_train_is_refused_in_one_sentence(words, message):
-    done = started(2, "--net", "mlp:8:3", *words)
+    done: Ended = started(2, "--net", "mlp:8:3", *words)
     assert done.status == 2
     said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
     assert len(said) == 1, done.output

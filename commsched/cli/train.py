@@ -17,6 +17,7 @@ EXAMPLE = """example:
   mpiexec -n 4 commsched train --net gpt --steps 300 --log gpt.jsonl --figure gpt.png
   mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept
   mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept --resume
+  mpiexec -n 4 commsched train --net mlp --strategy 1f1b --param stages=2 --param microbatches=4
   commsched profile words -o words.json && commsched plan words.json --machine m.json -o plan.json
   mpiexec -n 4 commsched train --net words --plan plan.json -o measured.json
 """
@@ -33,7 +34,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument(
         "--net", required=True, help="mlp, cnn (digits), words, gpt (text); sizes: gpt:128:4:4"
     )
-    p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
+    p.add_argument(
+        "--strategy", default="sync", metavar="NAME", help="such as daso, 1f1b, samo; default: sync"
+    )
     _planning(p)
     _learning(p)
     p.add_argument("--log", type=Path, metavar="FILE", help="a line of JSON per step")

@@ -14,6 +14,7 @@ from commsched.kernels import pruned, random
 from commsched.kernels.pruned import Pruned, Rates
 from commsched.nets import Net
 from commsched.nets.optimizers import LossScale
+from commsched.nets.ticket import warmed
 from commsched.nets.walk import Score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
@@ -53,7 +54,7 @@ class Masked:
         self._limit = MOST / len(self._stage.stage.ranks)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.states: dict[str, Pruned] = {}
-        for name, values in net.start(settings.seed, self._stage.layers).items():
+        for name, values in start_of(net, data, plan, settings, self._stage.layers).items():
             index = mask_of(plan, settings.seed, name, values)
             here = None if index is None else self._asarray(index)
             state = pruned.prune(self._asarray(values).reshape(-1), here)
@@ -179,31 +180,61 @@ class Masked:
     def incoming(self, step: int, op: Op, packet: Array) -> None:
         self._stage.incoming(step, op, packet)
 
-    # What a checkpoint holds; masks follow from the seed
+    # What a checkpoint holds
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
         tensors = {
             name: {word: on_host(array) for word, array in arrays.items()}
             for name, arrays in self._all().items()
         }
+        masks = {n: on_host(m) for n, m in self._masks().items()}
         scale = self.scale
-        return tensors, {"scale": scale.value, "good": scale.good, "skipped": self.skipped}
+        return {"kept": tensors, "masks": masks}, {
+            "scale": scale.value,
+            "good": scale.good,
+            "skipped": self.skipped,
+        }
 
     def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
-        wanted = self._all()
-        if not isinstance(tensors, dict) or shapes_of(tensors) != shapes_of(wanted):
+        wanted, masks = self._all(), self._masks()
+        parts = tensors if isinstance(tensors, dict) else {}
+        found, there = parts.get("kept"), parts.get("masks")
+        if not isinstance(found, dict) or shapes_of(found) != shapes_of(wanted):
             raise CommschedError("the checkpoint holds other tensors than this net")
+        if (
+            not isinstance(there, dict)
+            or there.keys() != masks.keys()
+            or any(not np.array_equal(on_host(mask), there[name]) for name, mask in masks.items())
+        ):
+            raise CommschedError("the checkpoint holds other masks than this training")
         if scalars.keys() != {"scale", "good", "skipped"}:
             raise CommschedError("the checkpoint holds other numbers than this training")
         for name, arrays in wanted.items():
             for word, array in arrays.items():
-                array[:] = self._asarray(tensors[name][word])
+                array[:] = self._asarray(found[name][word])
             pruned.compute_with(self.states[name], slice(None))
         self.scale = LossScale(scalars["scale"], int(scalars["good"]))
         self.skipped, self._closed = int(scalars["skipped"]), step - 1
 
     def _all(self) -> dict[str, dict[str, Array]]:
         return {n: {word: getattr(s, word) for word in WORDS} for n, s in self.states.items()}
+
+    def _masks(self) -> dict[str, Array]:
+        every = ((n, s.index) for n, s in self.states.items())
+        return {n: index for n, index in every if not isinstance(index, slice)}
+
+
+def start_of(
+    net: Net, data: Data, plan: Plan, settings: Settings, layers: slice = slice(None)
+) -> dict[str, Array]:
+    """The parameters of some layers before the first step; every rank makes the same."""
+    params = STRATEGIES[plan.strategy].settings(plan)
+    if params["mask"] != "early-bird":
+        return net.start(settings.seed, layers)
+    kept, most = {n: t.numel for n, t in plan.graph.tensors.items()}, int(params["warmup"])
+    batch, rate, seed = settings.batch, settings.rate, settings.seed
+    found = warmed(net, data.train, kept, batch, rate, seed, most)
+    return {name: found[name] for layer in net.layers[layers] for name in layer.tensors}
 
 
 def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:

@@ -21,7 +21,9 @@ def digest_of(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def same_everywhere(values: Mapping[str, Array], comm: MPI.Intracomm) -> str:
+def same_everywhere(
+    values: Mapping[str, Array], comm: MPI.Intracomm, when: str = "at the end"
+) -> str:
     """The digest of what all ranks hold together; ranks that differ in a tensor are refused."""
     mine = "\n".join(f"{digest} {name}" for name, digest in digests_of(values).items())
     found: dict[str, tuple[int, str]] = {}  # tensor -> first rank that has it, its digest
@@ -30,9 +32,7 @@ def same_everywhere(values: Mapping[str, Array], comm: MPI.Intracomm) -> str:
             digest, _, name = line.partition(" ")
             first, known = found.setdefault(name, (rank, digest))
             if known != digest:
-                raise agree.Agreed(
-                    f"rank {rank} holds other parameters than rank {first} at the end"
-                )
+                raise agree.Agreed(f"rank {rank} holds other parameters than rank {first} {when}")
     return digest_of({name: digest for name, (_, digest) in found.items()})
 
 

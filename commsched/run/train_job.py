@@ -101,6 +101,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         _check_end(plan, options.steps)
         worker = TRAINED[plan.strategy]
         learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank), comm)
+        same_everywhere(learner.values, comm, "at the start")
         made = _made(net, settings, wanted.method)
         store, manifest = None, None
         if wanted.checkpoint is not None:

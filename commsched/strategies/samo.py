@@ -34,7 +34,8 @@ class Samo(Strategy):
     gathered by sectors of 16 halves, and added to what is packed already. Before they update all
     ranks agree whether any has a sum that 16 bits may not hold; then none updates, and the loss
     scale is halved. `mask` says what is kept of each tensor: its largest values at the start, or
-    random ones; tensors of at most `whole` elements are not pruned.
+    after a dense warm-up of at most `warmup` steps, or random ones; tensors of at most `whole`
+    elements are not pruned.
     The plan's net has the tensors as they travel; `parameters` is phi of the whole net.
     Source: Singh & Bhatele, "Exploiting sparsity in pruned neural networks to optimize large model
     training", IPDPS 2023.
@@ -49,13 +50,15 @@ class Samo(Strategy):
         **pipeline.DEFAULTS,
         "pruned": 0.9,
         "mask": "magnitude",
+        "warmup": 200,
         "whole": 0,
         "parameters": 0,
     }
     allowed: Mapping[str, Options] = {
         **pipeline.ALLOWED,
         "pruned": Range(0.0, 0.999),
-        "mask": ("magnitude", "random"),
+        "mask": ("magnitude", "random", "early-bird"),
+        "warmup": Range(1, 2**31),
         "whole": Range(0, 2**53),
         "parameters": Range(0, 2**53),
     }
