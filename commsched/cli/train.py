@@ -10,12 +10,14 @@ from commsched.errors import CommschedError
 if TYPE_CHECKING:
     from commsched.ir import Graph
     from commsched.plan import Plan
+    from commsched.plan.model import Param
     from commsched.run.train_job import Wanted
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched train --net gpt --steps 300 --log gpt.jsonl --figure gpt.png
   mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept
   mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept --resume
+  mpiexec -n 4 commsched train --net mlp --strategy 1f1b --param stages=2 --param microbatches=4
   commsched profile words -o words.json && commsched plan words.json --machine m.json -o plan.json
   mpiexec -n 4 commsched train --net words --plan plan.json -o measured.json
 """
@@ -32,7 +34,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument(
         "--net", required=True, help="mlp, cnn (digits), words, gpt (text); sizes: gpt:128:4:4"
     )
-    p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
+    p.add_argument(
+        "--strategy", default="sync", metavar="NAME", help="such as daso, 1f1b, samo; default: sync"
+    )
     _planning(p)
     _learning(p)
     p.add_argument("--log", type=Path, metavar="FILE", help="a line of JSON per step")
@@ -65,6 +69,13 @@ def _planning(p: argparse.ArgumentParser) -> None:
         help="without --plan: give a tensor a bucket of its own and this method",
     )
     p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="without --plan: parameter of the strategy, such as stages=2",
+    )
+    p.add_argument(
         "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
     )
 
@@ -79,7 +90,7 @@ def _learning(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--optimizer", metavar="NAME", help="sgd, momentum, adam; default: the plan's")
     p.add_argument("--rate", type=float, help="default: 0.1 for sgd, 0.02 momentum, 0.002 adam")
-    p.add_argument("--precision", default="fp32", metavar="P", help="fp32 or fp16; default: fp32")
+    p.add_argument("--precision", metavar="P", help="fp32 or fp16; default: fp32, for samo fp16")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     p.add_argument("--fold", type=int, default=0, metavar="N", help="held out, 0 to 4; default: 0")
     p.add_argument(
@@ -122,6 +133,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
         strategy=args.strategy,
         plan=args.plan,
         method=args.method,
+        params=_params(args),
         optimizer=args.optimizer,
         rate=args.rate,
         batch=args.batch,
@@ -141,9 +153,14 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
 def _check(args: argparse.Namespace) -> None:
     """Refuse what contradicts itself."""
     if args.plan is not None:
-        for flag in ("machine", "method", "force"):
+        for flag in ("machine", "method", "force", "param"):
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
+    if args.method and args.strategy in ("daso", "shadow"):
+        raise CommschedError(
+            f"--method is for gradients that all ranks sum; strategy {args.strategy!r} plans what"
+            " it exchanges"
+        )
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which it is drawn from")
     if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
@@ -169,11 +186,22 @@ def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
         graph=graph,
         machine=machine if args.machine else resized(machine, 1, ranks),
         strategy=args.strategy,
-        params={"optimizer": args.optimizer} if args.optimizer else {},
+        params=_params(args),
         force=pairs(args.force, "--force"),
         bucket=args.bucket * 1e6 if args.method else None,
     )
     return given(request, args.method) if args.method else make_plan(request)
+
+
+def _params(args: argparse.Namespace) -> "dict[str, Param]":
+    """Parameters of the strategy; the optimiser is one of most."""
+    from commsched.cli.plan import pairs
+    from commsched.strategies import STRATEGIES
+
+    found: dict[str, Param] = dict(pairs(args.param, "--param"))
+    if args.optimizer and "optimizer" in STRATEGIES[args.strategy].defaults:
+        found["optimizer"] = args.optimizer
+    return found
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -197,4 +225,5 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["skipped_steps"]:
         lines.append(f"{found['skipped_steps']} steps left out: 16-bit gradients overflowed")
     lines += measured(found["measured"]) if "measured" in found else []
-    return [*lines, f"all ranks hold the same parameters: {found['parameters'][:12]}"]
+    held = "all ranks hold the same" if found["alike"] else "each rank holds its own"
+    return [*lines, f"{held} parameters: {found['parameters'][:12]}"]

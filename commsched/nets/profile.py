@@ -11,7 +11,8 @@ from commsched.data import DATA, batch_of
 from commsched.data.order import check_batch
 from commsched.ir import Graph, Sparsity, Tensor
 from commsched.kernels.modules import Array
-from commsched.nets.base import Kept, Net
+from commsched.nets.base import Kept, Net, narrowed
+from commsched.nets.optimizers import LossScale
 from commsched.nets.walk import Walk
 
 BATCHES = 16  # that are walked through, one warm-up besides
@@ -26,23 +27,28 @@ class Seen:
     forward: list[list[float]] = field(default_factory=list)  # batch, layer: s
     backward: list[list[float]] = field(default_factory=list)
     activation: list[int] = field(default_factory=list)  # B of each layer
+    output: list[int] = field(default_factory=list)  # B of each layer
     rows: dict[str, list[Array]] = field(default_factory=dict)  # tensor -> rows that were hit
 
 
-def profiled(net: Net, batch: int, seed: int = 0, fold: int = 0) -> Graph:
+def profiled(net: Net, batch: int, seed: int = 0, fold: int = 0, half: bool = False) -> Graph:
     """Go through some batches of `batch` samples, as one rank has them, and time each layer.
 
     Seconds are medians on this machine, in this process. A matrix of whose rows a batch hits
     less than half has a Zipf law with the density seen, and with the exponent whose union of 2, 4
-    and 8 batches is nearest to the one seen.
+    and 8 batches is nearest to the one seen. With `half` layers compute in 16 bits.
     """
     train = DATA[net.data](fold).train
     check_batch(batch, len(train), 1)
     parameters, seen = net.start(seed), Seen()
+    if half:
+        parameters = {name: values.astype(np.float16) for name, values in parameters.items()}
     for step in range(-1, BATCHES):
         some = train.of(batch_of(seed, max(step, 0), batch, len(train)))
-        walk = Walk(net, parameters, some.inputs)
-        _go(net, walk, some.targets, seen if step >= 0 else Seen())
+        walk = Walk(net, parameters, narrowed(some.inputs) if half else some.inputs)
+        weight = (LossScale().value if half else 1.0) / some.targets.size
+        with np.errstate(over="ignore", invalid="ignore"):  # in 16 bits
+            _go(net, walk, some.targets, weight, seen if step >= 0 else Seen())
     forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
     layers: list[ir.Layer] = []
     before: tuple[str, ...] = ()
@@ -59,6 +65,7 @@ def profiled(net: Net, batch: int, seed: int = 0, fold: int = 0) -> Graph:
                 forward=float(forward[i]),
                 backward=float(backward[i]),
                 activation=float(seen.activation[i]),
+                output=float(seen.output[i]),
             )
         )
         before = (layer.name,)
@@ -66,16 +73,17 @@ def profiled(net: Net, batch: int, seed: int = 0, fold: int = 0) -> Graph:
     return Graph(name=net.name, layers=tuple(layers), batch=batch, source=source)
 
 
-def _go(net: Net, walk: Walk, targets: Array, seen: Seen) -> None:
+def _go(net: Net, walk: Walk, targets: Array, weight: float, seen: Seen) -> None:
     """Forward and backward once, with a look at the clock after each layer."""
     places = range(len(net.layers))
-    times = [time.perf_counter()]
+    times, seen.output = [time.perf_counter()], []
     for i in places:
         walk.forward(i)
         times.append(time.perf_counter())
+        seen.output.append(walk.values.nbytes)
     seen.forward.append(np.diff(times).tolist())
     seen.activation = [sum(kept_bytes(walk.kept(i), set())) for i in places]
-    walk.score(targets, 1 / targets.size)
+    walk.score(targets, weight)
     took = {}
     for i in reversed(places):
         begun = time.perf_counter()

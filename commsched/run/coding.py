@@ -1,6 +1,7 @@
 """The coding streams of a rank: gather a bucket and start its exchange, take its result."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -12,13 +13,14 @@ from commsched.machine import Group
 from commsched.methods import Choice, Held, Phase, error, find_method, hold, phase_of, phases_of
 from commsched.methods.direct import route
 from commsched.methods.error import Floats
-from commsched.methods.held import Gathered
+from commsched.methods.held import Gathered, Reduced
+from commsched.methods.kept import kept_of, restore
 from commsched.methods.lockstep import AGREE
 from commsched.plan import Launch, Plan
 from commsched.program import Kind, Op
 from commsched.run.merges import Merges
 from commsched.run.worker import Worker, put_back
-from commsched.schedule import Schedule
+from commsched.schedule import Goal, Schedule
 from commsched.strategies import STRATEGIES
 
 Channel = tuple[str, str, tuple[int, ...]]  # stream, among whom, ranks
@@ -90,7 +92,7 @@ class Buckets:
     def exchange(self, step: int, op: Op) -> Ready:
         """What to exchange for an Exchange or a Decide."""
         if op.launch < 0:
-            return self._votes(self._worker.loss(step), self._rank, self._plan.machine.everyone, op)
+            return self._votes(self._vote(step), self._rank, self._plan.machine.everyone, op)
         if op.kind is Kind.EXCHANGE:
             if op.root >= 0 and op.launch not in self._held:  # it only receives
                 self._held[op.launch] = hold(self._phase(op), self.states[op.launch])
@@ -103,6 +105,12 @@ class Buckets:
         group = self._plan.group(self._plan.launches[op.launch])
         return self._votes(choice.vote(state), int(state["rank"]), group, op)
 
+    def _vote(self, step: int) -> float:
+        """What this rank says where all ranks decide together."""
+        if STRATEGIES[self._plan.strategy].decides == "overflow":
+            return float(self._worker.overflow(step))
+        return self._worker.loss(step)
+
     def _votes(self, mine: float, member: int, group: Group, op: Op) -> Ready:
         """The exchange in which a group's members tell each other a number."""
         vote = np.array([mine], np.float64).view(np.uint8)
@@ -113,7 +121,7 @@ class Buckets:
     def decide(self, step: int, op: Op) -> float:
         """Take the votes that a Decide gathered, in rank order, and choose the phase.
 
-        What all ranks decide together is the mean of their losses.
+        What all ranks decide together is the mean of what they say.
         """
         votes = [float(v.view(np.float64)[0]) for v in self._held.pop(op.launch).result()]
         if op.launch < 0:
@@ -149,6 +157,38 @@ class Buckets:
         self._phase(op).give(state, self._held.pop(op.launch).result())
         self._merges.merge(step, op, state["result"])
 
+    def kept(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint must have of them; nothing may be under way, but sums may wait."""
+        names = [launch.name for launch in self._plan.launches]
+        needed = STRATEGIES[self._plan.strategy].decides == "loss"  # others look at this step only
+        return {
+            "buckets": {n: kept_of(s) for n, s in zip(names, self.states, strict=True)},
+            "unmerged": {names[i]: held.result() for i, held in self._unmerged().items()},
+            "merged": {names[i]: state for i, state in self._merges.states.items()},
+            "decisions": dict(self.decisions) if needed else {},
+        }
+
+    def _unmerged(self) -> dict[int, Held]:
+        """Sums of parameters that are there and wait for their merge, by launch."""
+        return {i: held for i, held in self._held.items() if i >= 0 and _is_merged(self._plan, i)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Put back what `kept` gave; anything else is refused."""
+        launches = self._plan.launches
+        index = {launch.name: i for i, launch in enumerate(launches)}
+        parts = [kept.get(key) for key in ("buckets", "unmerged", "merged", "decisions")]
+        if not all(isinstance(part, dict) for part in parts) or list(parts[0] or {}) != list(index):
+            raise CommschedError("the checkpoint holds other buckets than this plan")
+        for state, own in zip(self.states, kept["buckets"].values(), strict=True):
+            restore(state, own)
+        for name, total in kept["unmerged"].items():
+            state, phase = self.states[index[name]], phases_of(self._plan, index[name])[0]
+            assert isinstance(phase, Phase)
+            state["gradient"][:] = total
+            self._held[index[name]] = Reduced(state["gradient"], phase.payload, state, None)
+        self._merges.states = {index[name]: state for name, state in kept["merged"].items()}
+        self.decisions.update(kept["decisions"])
+
     def follow(self, plan: Plan) -> dict[str, Array]:
         """Go on with another plan of the same tensors; nothing may be under way.
 
@@ -180,6 +220,13 @@ def _state(plan: Plan, launch: Launch, rank: int) -> State:
     buffer = np.zeros(numel, np.float32)  # touched now, not inside the first step
     state = {"gradient": buffer, "rank": member, "ranks": group.size}
     return state | {"seed": plan.seed, "step": 0, "name": launch.name}
+
+
+def _is_merged(plan: Plan, launch: int) -> bool:
+    """Whether a launch sums parameters, to be merged with those of each rank."""
+    phase = phases_of(plan, launch)[0]
+    parameters = plan.launches[launch].payload == "parameter"
+    return parameters and not isinstance(phase, Choice) and phase.schedule.goal is Goal.ALL_REDUCE
 
 
 def communicators(

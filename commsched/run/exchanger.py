@@ -57,6 +57,9 @@ class Caller:
     def loss(self, step: int) -> float:
         raise AssertionError("an Exchanger sums gradients only")
 
+    def overflow(self, step: int) -> bool:
+        raise AssertionError("an Exchanger sums gradients only")
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Nothing to do: a tensor that falls back stays in its bucket."""
 

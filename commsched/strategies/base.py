@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,8 @@ class Strategy(ABC):
     name: str
     defaults: Mapping[str, Param]
     allowed: Mapping[str, Options]
-    decides = False  # whether all ranks agree on a number, the mean of their losses
+    # What all ranks agree on: the mean of their losses, the share of them that overflow, nothing.
+    decides: Literal["loss", "overflow", ""] = ""
 
     @abstractmethod
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:

@@ -53,7 +53,7 @@ class Daso(Strategy):
     """
 
     name = "daso"
-    decides = True
+    decides = "loss"
     defaults: Mapping[str, Param] = {
         "gs": 4,
         "wait": 1,

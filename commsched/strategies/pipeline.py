@@ -17,6 +17,7 @@ from commsched.strategies.numbers import Options, Range
 
 MOST = 2**20
 HEAD = "head@s"  # begins the names of auxiliary heads' layers; the stage's number follows
+OVERFLOW = "overflow/decide"  # the operation that agrees whether a step is left out
 
 # What all pipelines have in common. stages 0: the planner's choice. A net's batch is one
 # microbatch. near: who has consecutive ranks, the stages of one pipeline or the replicas of one
@@ -49,6 +50,11 @@ class Stage:
     activation: float  # B of a microbatch that are kept from forward to backward
     numel: int
     last: bool  # of the pipeline
+
+    @property
+    def trunk(self) -> tuple[Layer, ...]:
+        """The layers without the auxiliary head's."""
+        return tuple(layer for layer in self.layers if not layer.name.startswith(HEAD))
 
 
 @runtime_checkable
@@ -147,7 +153,7 @@ def trunk_of(graph: Graph) -> list[Layer]:
 def crossing(trunk: Sequence[Layer], cut: int) -> float:
     """Bytes of the activations before a cut that layers behind it read."""
     read = {name for layer in trunk[cut:] for name in layer.after}
-    return sum(layer.activation for layer in trunk[:cut] if layer.name in read)
+    return sum(layer.output or layer.activation for layer in trunk[:cut] if layer.name in read)
 
 
 def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
@@ -198,6 +204,12 @@ def name_of(turn: Turn, stage: int) -> str:
     return f"{'backward' if turn.backward else 'forward'}/s{stage}/m{turn.microbatch}"
 
 
+def turn_of(name: str) -> Turn:
+    """The turn that `name_of` has named."""
+    direction, _, microbatch = name.split("/")
+    return Turn(direction == "backward", int(microbatch[1:]))
+
+
 def hop(source: int, to: int, microbatch: int) -> str:
     """What the two ends of a message have in their names."""
     return f"s{source}-s{to}/m{microbatch}"
@@ -226,13 +238,26 @@ def compute(
 
 
 def finish(
-    draft: Draft, plan: Plan, stage: Stage, launches: Sequence[int], last: After, traffic: float
+    draft: Draft,
+    plan: Plan,
+    stage: Stage,
+    launches: Sequence[int],
+    last: After,
+    traffic: float,
+    agree: bool = False,
 ) -> None:
-    """Sum a stage's gradients over its replicas after its `last` computation, and apply them."""
+    """Sum a stage's gradients over its replicas after its `last` computation, and apply them.
+
+    With `agree` all ranks first decide whether the step counts.
+    """
     exchanged = {}
     for index in launches:
         ops = exchange_ops(plan, index, last) if len(stage.ranks) > 1 else []
         draft.add(stage.number, *ops)
         exchanged[index] = After(ops[-1].name) if ops else last
+    if agree:
+        there = tuple(dict.fromkeys(exchanged.values())) or (last,)
+        draft.add(stage.number, Op(kind=Kind.DECIDE, name=OVERFLOW, stream="between", after=there))
+        exchanged = dict.fromkeys(launches, After(OVERFLOW))
     for index in launches:
         draft.add(stage.number, apply_op(plan, index, traffic, exchanged[index]))
