@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from commsched.errors import CommschedError
+from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
 
 MOST = 2**31 - 1  # elements that an int32 can number
@@ -90,7 +91,11 @@ def random_mask(numel: int, pruned: float, generator: np.random.Generator) -> Ar
 
 def pack(state: Pruned, gradient: Array) -> None:
     """Add a microbatch's gradient, (N,) float16 with the loss scale, the moment it exists."""
-    state.packed += gradient[state.index]
+    gpu = device(state.packed)
+    if gpu is None:
+        state.packed += gradient[state.index]
+    else:
+        gpu.pruned.gather_add(gradient, state.index, state.packed)
 
 
 def send(state: Pruned) -> Array:
@@ -114,8 +119,12 @@ def update(state: Pruned, divisor: float, rates: Rates) -> None:
     state.steps += 1
     state.gradient[:] = state.wire
     adam(state.gradient, state.values, state.mean, state.square, state.steps, divisor, rates)
-    state.half.fill(0)
-    state.half[state.index] = state.values.astype(np.float16)
+    gpu = device(state.values)
+    if gpu is None:
+        state.half.fill(0)
+        state.half[state.index] = state.values.astype(np.float16)
+    else:  # what is pruned stays zero
+        gpu.pruned.scatter(state.values, state.index, state.half)
 
 
 def adam(
@@ -128,7 +137,10 @@ def adam(
     rates: Rates,
 ) -> None:
     """One step of Adam in place on (n,) float32 arrays; element by element, whatever n is."""
-    module, one = module_of(values), np.float32(1)
+    gpu, module, one = device(values), module_of(values), np.float32(1)
+    if gpu is not None:
+        gpu.pruned.adam((gradient, values, mean, square), divisor, rates, steps)
+        return
     first, second = np.float32(rates.first), np.float32(rates.second)
     gradient /= np.float32(divisor)
     mean *= first
