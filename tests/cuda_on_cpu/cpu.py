@@ -126,8 +126,14 @@ def compiler(*given: str, folder: Path) -> None:
 
 
 @cache
-def load(file: str) -> Kernels:
-    """In place of `launch.load`."""
+def function(file: str, kernel: str) -> Any:
+    """In place of `launch.function`."""
+    return module(file).get_function(kernel)
+
+
+@cache
+def module(file: str) -> Kernels:
+    """The kernels of `file`.cu."""
     return Kernels(launch.source(file))
 
 
@@ -146,7 +152,7 @@ def kernels():
     """Treat NumPy's arrays as arrays of a GPU whose kernels this processor runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "on_gpu", is_array)
-        patch.setattr(launch, "load", load)
+        patch.setattr(launch, "function", function)
         patch.setattr(compiled, "mode", lambda: "never")
         patch.setattr(np, "empty", garbage)
         yield

@@ -24,7 +24,7 @@ def launch(file: str, kernel: str, blocks: int, *given: Array | np.generic) -> N
     for each in given:
         assert isinstance(each, np.generic) or each.flags.c_contiguous, f"{kernel}: {type(each)}"
     if blocks:
-        load(file).get_function(kernel)((blocks,), (THREADS,), given)
+        function(file, kernel)((blocks,), (THREADS,), given)
 
 
 def strides(numel: int, each: int = 1) -> int:
@@ -32,12 +32,23 @@ def strides(numel: int, each: int = 1) -> int:
     return min(-(-numel // (each * THREADS)), MOST)
 
 
-@cache
-def load(file: str) -> Any:
-    """The module of kernels of `file`.cu, for any GPU: CuPy compiles it for each that uses it."""
+def array_module() -> Any:
+    """CuPy."""
     import cupy
 
-    return cupy.RawModule(code=source(file), options=OPTIONS)
+    return cupy
+
+
+@cache
+def function(file: str, kernel: str) -> Any:
+    """A kernel of `file`.cu, for any GPU: CuPy compiles the file for each that uses it."""
+    return module(file).get_function(kernel)
+
+
+@cache
+def module(file: str) -> Any:
+    """The kernels of `file`.cu."""
+    return array_module().RawModule(code=source(file), options=OPTIONS)
 
 
 def source(file: str) -> str:
