@@ -41,7 +41,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--numel",
         type=int,
         metavar="N",
-        help="float32 elements; default: 8388608, 16777216; on a GPU 67108864",
+        help="float32 elements; default: 8388608, 16777216; cuda: 67108864",
     )
     both.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
     codecs_only = p.add_argument_group("of bench codecs")
