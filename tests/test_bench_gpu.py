@@ -11,6 +11,8 @@ from commsched.cli import bench_gpu
 from commsched.cli.main import main
 from tests.cuda_on_cpu import cpu
 
+pytestmark = cpu.MARKS
+
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA GPU")
 def test_without_a_gpu_one_sentence_says_so(capsys):
@@ -21,7 +23,6 @@ def test_without_a_gpu_one_sentence_says_so(capsys):
     assert len(error.splitlines()) == 1
 
 
-@cpu.needed
 @pytest.mark.parametrize("name", gpu.ASKED)
 def test_what_is_measured_runs_again_and_again_and_moves_at_least_its_result(name):
     numel = 20_000

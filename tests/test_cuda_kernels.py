@@ -43,7 +43,7 @@ __all__ = [
     "test_selections_write_the_same_packets",
 ]
 
-pytestmark = cpu.needed
+pytestmark = cpu.MARKS
 
 
 @pytest.fixture(scope="module")

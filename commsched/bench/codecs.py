@@ -128,7 +128,7 @@ def gradient(codec: Codec, numel: int) -> Array:
 
 def normal(numel: int) -> Array:
     """Normal float32, the same every time."""
-    return np.random.default_rng(0).standardnormal(numel, np.float32)
+    return np.random.default_rng(0).standard_normal(numel, np.float32)
 
 
 def _device(numel: int) -> str:

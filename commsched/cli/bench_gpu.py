@@ -53,7 +53,8 @@ def _cells(row: "GpuRow", rows: list["GpuRow"]) -> tuple[str, ...]:
 
 def _asked(row: "GpuRow", rows: list["GpuRow"]) -> str:
     """The bar; the partition's is a share of the selection's time, which is beside it."""
-    from commsched.bench.gpu import PARTITION, SELECTION
+    from commsched.bench.codecs import PARTITION
+    from commsched.bench.gpu import SELECTION
 
     if row.asked is None:
         return "-"

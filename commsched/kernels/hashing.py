@@ -48,11 +48,11 @@ def grouped(index: Array, parts: int) -> Groups:
     if gpu is not None and parts <= gpu.hashing.PARTS:
         return Groups(*gpu.hashing.grouped(index, parts, SEED))
     narrow = np.uint8 if parts <= 2**8 else np.uint16 if parts <= 2**16 else np.uint32
-    part = np.empty(len(index), narrow)
+    part = module_of(index).empty(len(index), narrow)
     for first in range(0, len(index), CHUNK):
         part[first : first + CHUNK] = below(index[first : first + CHUNK], parts, SEED)
-    ends = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
-    return Groups(np.argsort(part, kind="stable"), ends.tolist())  # of short integers: by radix
+    ends = [0, *np.cumsum(np.bincount(part, minlength=parts)).tolist()]
+    return Groups(np.argsort(part, kind="stable"), ends)  # of short integers: by radix
 
 
 class Memory(NamedTuple):

@@ -33,9 +33,13 @@ GUARD = 64  # B before and behind each array, which no kernel may write
 GARBAGE = 0xA5
 SEEDS = count()
 
-needed = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="g++ is not installed, which compiles CUDA kernels here"
-)
+# Of tests that run kernels here: one process compiles them all.
+MARKS = [
+    pytest.mark.skipif(
+        shutil.which("g++") is None, reason="g++ is not installed, which compiles CUDA kernels here"
+    ),
+    pytest.mark.xdist_group("cuda on cpu"),
+]
 
 
 class Kernels:

@@ -19,8 +19,8 @@ def flagged(values: Array, least: int) -> tuple[Array, Array]:
     module, numel = module_of(values), len(values)
     words = module.empty(-(-numel // 32), np.uint32)
     counts = module.empty(tiles(numel) + 1, np.uint32)
-    least = np.int32(least)
-    launch("select", "flag_above", tiles(numel), values, np.int64(numel), least, words, counts)
+    given = values, np.int64(numel), np.int32(least), words, counts
+    launch("select", "flag_above", tiles(numel), *given)
     scan(counts)
     return words, places(words.view(np.uint8), numel, counts)
 

@@ -24,7 +24,7 @@ def extra_bytes(work: Callable[[], object]) -> int:
     """
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    held = pool.total_bytes()
+    held = int(pool.total_bytes())
     work()
     return int(pool.total_bytes()) - held
 
