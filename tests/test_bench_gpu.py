@@ -36,8 +36,10 @@ def test_what_is_measured_runs_again_and_again_and_moves_at_least_its_result(nam
         assert per_value == 6
     elif name == PARTITION:
         assert work.fewest == 16 * int(0.01 * numel)
-    else:
-        assert 3 < per_value < 13.5
+    elif name == gpu.GATHER:  # between what is kept alone and all of the gradient
+        assert 0.1 * (4 + 2 + 2 + 2) < per_value < 2 + 0.1 * (4 + 2 + 2)
+    else:  # gradient and packet, and what was kept where there is feedback
+        assert 4 < per_value < 5.1 or 12 < per_value < 12.5
 
 
 def test_a_row_of_the_table_has_its_share_of_the_copy_and_its_bar():
