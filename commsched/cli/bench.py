@@ -17,6 +17,7 @@ EXAMPLE = """example:
   commsched bench simulator
   commsched bench planner
   commsched bench codecs --codec quant:8 --codec topk:0.01
+  commsched bench codecs --device cuda --json
   commsched bench planner --part quality --net resnet50 --net vgg16
   commsched bench planner --part optimum --seeds 0:50
   mpiexec -n 4 commsched bench all-reduce
@@ -37,10 +38,20 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--json", action="store_true", help="the same as JSON")
     both = p.add_argument_group("of bench sparse and bench codecs")
     both.add_argument(
-        "--numel", type=int, metavar="N", help="float32 elements; default: 8388608, 16777216"
+        "--numel",
+        type=int,
+        metavar="N",
+        help="float32 elements; default: 8388608, 16777216; cuda: 67108864",
     )
     both.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
-    p.add_argument_group("of bench codecs").add_argument(
+    codecs_only = p.add_argument_group("of bench codecs")
+    codecs_only.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: on the GPU, beside a copy there; default: cpu",
+    )
+    codecs_only.add_argument(
         "--codec",
         action="append",
         metavar="NAME",
@@ -208,7 +219,12 @@ def sparse(args: argparse.Namespace) -> None:
 
 
 def codecs(args: argparse.Namespace) -> None:
-    """Encode, add and decode of codecs, on one core, without mpiexec."""
+    """Encode, add and decode of codecs, on one core or on a GPU, without mpiexec."""
+    if args.device == "cuda":
+        from commsched.cli import bench_gpu
+
+        bench_gpu.codecs(args)
+        return
     from tqdm import tqdm
 
     from commsched.bench import codecs as coding

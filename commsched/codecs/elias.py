@@ -8,6 +8,7 @@ from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
 from commsched.kernels.modules import module_of, numbers
+from commsched.kernels.select import nonzeros
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x53_41_49_4C_45  # "ELIAS"
@@ -33,7 +34,7 @@ class Elias(Indexed):
     decode_traffic = 1.0  # zero the run; the rest is small beside it where it is sparse
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        index = np.flatnonzero(values != 0)
+        index = nonzeros(values)
         return pack_list(index, values.take(index), len(values))
 
     def open(self, packet: Array, numel: int) -> tuple[Array, Array]:

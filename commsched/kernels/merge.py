@@ -1,10 +1,12 @@
 """Sums of sparse lists: by flags in a range, or by merging where the range is nearly empty."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = Any  # a NumPy array
+from commsched.kernels.device import device
+from commsched.kernels.modules import Array
+from commsched.kernels.select import nonzeros
 
 # Elements per entry from which on sorting the entries beats a range that is cleared and added into.
 # Two processes on two cores, 524,288 elements: two lists, 1 in 10 taken, 0.6 ms against 0.8; 1 in
@@ -30,7 +32,7 @@ class Listed(NamedTuple):
 
 def listed(values: Array) -> Listed:
     """The non-zeros of (n,) float32; NaN is one."""
-    index = set_flags(values != 0)
+    index = set_flags(values != 0) if device(values) is None else nonzeros(values)
     return Listed(index, values.take(index))
 
 
@@ -58,6 +60,9 @@ def merged(lists: list[Listed], numel: int) -> Listed:
     entries = sum(len(each.index) for each in lists)
     if len(lists) == 1:
         return lists[0]
+    gpu = device(lists[0].values)
+    if gpu is not None:
+        return _without_zeros(Listed(*gpu.merge.merged(lists, numel)))
     bits = 32 + (len(lists) - 1).bit_length()
     if numel > SPARSE * entries and numel << bits < 2**63:
         return _sorted(lists, bits)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from commsched.errors import CommschedError
+from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
 
 MOST = 2**31 - 1  # elements that an int32 can number
@@ -94,11 +95,13 @@ def random_mask(numel: int, kept: int, generator: np.random.Generator) -> Array:
 
 def compute_with(state: Pruned, piece: slice) -> None:
     """Round a piece of the values that learn into the parameters that compute."""
-    halves = state.values[piece].astype(np.float16)
+    gpu = device(state.values)
     if isinstance(state.index, slice):
-        state.half[piece] = halves
-    else:
-        state.half[state.index[piece]] = halves
+        state.half[piece] = state.values[piece].astype(np.float16)
+    elif gpu is None:
+        state.half[state.index[piece]] = state.values[piece].astype(np.float16)
+    else:  # what is pruned stays zero
+        gpu.pruned.scatter(state.values[piece], state.index[piece], state.half)
 
 
 def whole(state: Pruned) -> Array:
@@ -110,7 +113,11 @@ def whole(state: Pruned) -> Array:
 
 def pack(state: Pruned, gradient: Array) -> None:
     """Add a microbatch's gradient, (N,) float16 with the loss scale, the moment it exists."""
-    state.packed += gradient[state.index]
+    gpu = device(state.packed)
+    if gpu is None or isinstance(state.index, slice):
+        state.packed += gradient[state.index]
+    else:
+        gpu.pruned.gather_add(gradient, state.index, state.packed)
 
 
 def update(
@@ -137,7 +144,10 @@ def adam(
     rates: Rates,
 ) -> None:
     """One step of Adam in place on (n,) float32 arrays; element by element, whatever n is."""
-    one = np.float32(1)
+    gpu, one = device(values), np.float32(1)
+    if gpu is not None:
+        gpu.pruned.adam((gradient, values, mean, square), divisor, rates, steps)
+        return
     first, second = np.float32(rates.first), np.float32(rates.second)
     gradient /= np.float32(divisor)
     mean *= first
