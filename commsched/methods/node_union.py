@@ -13,7 +13,7 @@ from commsched.kernels.merge import Listed, merged
 from commsched.machine import Device, Group
 from commsched.methods.base import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.methods.node_doubling import Doubling
-from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, taken
+from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, reserve, taken
 from commsched.methods.node_routes import gathered, inside
 from commsched.methods.payload import Payload
 from commsched.methods.table import METHODS
@@ -25,6 +25,9 @@ Floats = npt.NDArray[np.float64]
 WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
 PIECE = 2**15  # B of a packet from which on it is worth to be cut in two
 MOST = 16  # pieces: a message costs some 50 us of a core here
+# Times as many where nodes double, because others wait for each; of buckets less filled than FULL:
+# for fuller ones dense methods are there, and a price takes as long as there are pieces.
+DOUBLED, FULL = 4, 0.5
 
 
 class NodeUnion(Method):
@@ -47,7 +50,7 @@ class NodeUnion(Method):
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         union = Union(spec=spec, ranks=levels(group))
         if union.overlaps:
-            doubling = Doubling(spec=spec, ranks=union.ranks, cuts=union.piece_cuts)
+            doubling = Doubling(spec=spec, ranks=union.ranks, cuts=union.doubled_cuts)
             return (doubling.phase(),)
         return (union.merge(), union.between()) if union.lanes > 1 else (union.between(),)
 
@@ -100,8 +103,19 @@ class Union:
     @cached_property
     def piece_cuts(self) -> Ints:
         """Where each piece of a share begins: (lanes, count + 1)."""
+        return self.cut_into(self.count)
+
+    def cut_into(self, count: int) -> Ints:
+        """Where each of `count` pieces of a share begins, and the end: (lanes, count + 1)."""
         length = np.diff(self.cuts)[:, np.newaxis]
-        return self.cuts[:-1, np.newaxis] + np.arange(self.count + 1) * length // self.count
+        found: Ints = self.cuts[:-1, np.newaxis] + np.arange(count + 1) * length // count
+        return found
+
+    @property
+    def doubled_cuts(self) -> Ints:
+        """The same of the pieces that nodes double."""
+        filled = float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], 1)[0])
+        return self.cut_into(self.count * (DOUBLED if filled < FULL * self.spec.numel else 1))
 
     @property
     def raw(self) -> float:
@@ -135,6 +149,7 @@ class Union:
     def cut(self, state: State) -> None:
         """Cut this rank's lists into pieces."""
         if self.lanes == 1:
+            reserve(state, self.spec, self.nodes)
             state["lists"] = [taken(state)]
         cuts = self.piece_cuts[self.lane_of(state)] - self.cuts[self.lane_of(state)]
         state["starts"] = cuts.tolist()
@@ -174,6 +189,7 @@ class Union:
         filled = self.spec.nonzeros(self.cuts[:-1], self.cuts[1:], 1)
 
         def take(state: State) -> list[Array]:
+            reserve(state, self.spec, nodes * lanes)
             whole = taken(state)
             bounds = ends(whole.index, self.cuts)
             return [
