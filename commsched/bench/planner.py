@@ -105,11 +105,11 @@ def _optimum(seeds: range) -> Row:
     return Row(what, seconds, shown, f"<= {MOST:g}")
 
 
-def _baselines(problem: Problem) -> Iterator[Candidate]:
-    """The plans of all baselines that the request allows."""
+def candidates(problem: Problem) -> Iterator[tuple[str, Candidate]]:
+    """The plans of all baselines that a request allows, inside its error budget."""
     for name in BASELINES:
         try:
-            yield BASELINES[name](problem)
+            yield name, problem.within(BASELINES[name](problem))
         except CommschedError:
             continue  # it needs a lossy codec
 
@@ -122,7 +122,7 @@ def _quality(net: str, machines: Sequence[str]) -> Row:
         request = Request(graph=graph_file.load(net), machine=machine_file.load(machine))
         ours = iteration(make_plan(request))
         problem = Problem(request)
-        found = list(_baselines(problem))
+        found = [candidate for _, candidate in candidates(problem)]
         seconds = [problem.evaluator.one(candidate) for candidate in found]
         least = min(seconds)
         best = min(
