@@ -31,7 +31,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 OURS, LIBRARY = "best", "ddp-25mb"
 FAR = 1.3  # times the shortest predicted iteration: baselines beyond are not run
-TURNS = 2  # runs of each plan: all plans of a cell, then all again
 NEAR, SHARE = 1.03, 0.9  # of the best baseline, in that share of the cells
 TABLE = "table.json"
 SHAPE = Shape(hosts=2, lanes=2)
@@ -44,10 +43,13 @@ class Wanted:
     folder: Path  # keeps machines, plans, timelines and finished cells
     fabrics: Sequence[str] = FABRICS
     nets: Sequence[str] = NETS
+    kinds: Sequence[str] = tuple(KINDS)
     shape: Shape = SHAPE
     scale: float = 1.0  # of bytes and seconds
     steps: int = 11  # of a run, of which the first is dropped
     seconds: float = 20.0  # of a calibration
+    turns: int = 2  # runs of each plan: all plans of a cell, then all again
+    far: float = FAR
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,21 +137,21 @@ def cells(wanted: Wanted, say: Say) -> Iterator[Cell]:
     files.make_folder(wanted.folder)
     known = {cell.key: cell for cell in read(path)} if path.exists() else {}
     calm, number = Calm(), 0
-    count = len(wanted.fabrics) * len(wanted.nets) * len(KINDS)
+    count = len(wanted.fabrics) * len(wanted.nets) * len(wanted.kinds)
     for name in wanted.fabrics:
         place = wanted.folder / name
         files.make_folder(place)
         with fabric(name, wanted.shape) as found:
             for net in wanted.nets:
                 machine = calibrated(found, name, net, place, wanted.seconds, say, calm)
-                for kind in KINDS:
+                for kind in wanted.kinds:
                     number += 1
                     say(f"[{number}/{count}] {name} {net} {kind}: planning")
-                    made = plans(request(net, kind, machine, wanted.scale))
+                    made = plans(request(net, kind, machine, wanted.scale), wanted.far)
                     old = known.get((name, net, kind))
                     if old is None or not _same(old, made):
                         stem = place / f"{net}-{kind}"
-                        runs = _runs(found, made, stem, wanted.steps, say, calm)
+                        runs = _runs(found, made, stem, wanted, say, calm)
                         known[name, net, kind] = Cell(fabric=name, net=net, kind=kind, runs=runs)
                         files.write(path, msgspec.to_builtins(_File(cells=tuple(known.values()))))
                     yield known[name, net, kind]
@@ -164,7 +166,7 @@ def request(net: str, kind: str, machine: Machine, scale: float) -> Request:
     return Request(graph=scaled(net, fits), machine=machine, lossy=KINDS[kind], scale=fits.numel)
 
 
-def plans(asked: Request) -> list[Made]:
+def plans(asked: Request, far: float = FAR) -> list[Made]:
     """Our plan, the library's and those of baselines that may be the best; equal ones once."""
     problem = Problem(asked)
     made = [(OURS, plan_file.frozen(_bare(make_plan(asked))))]
@@ -176,7 +178,7 @@ def plans(asked: Request) -> list[Made]:
     found = [Made(plan, tuple(names), iteration(plan)) for plan, names in several.values()]
     least = min(each.predicted for each in found)
     wanted = {OURS, LIBRARY}
-    return [m for m in found if m.predicted <= FAR * least or wanted & set(m.planners)]
+    return [m for m in found if m.predicted <= far * least or wanted & set(m.planners)]
 
 
 def _bare(plan: Plan) -> Plan:
@@ -191,17 +193,17 @@ def _same(old: Cell, made: list[Made]) -> bool:
 
 
 def _runs(
-    found: Fabric, made: list[Made], stem: Path, steps: int, say: Say, calm: Calm
+    found: Fabric, made: list[Made], stem: Path, wanted: Wanted, say: Say, calm: Calm
 ) -> tuple[Run, ...]:
     """Run all plans one after the other, and again."""
     measured: list[list[float]] = [[] for _ in made]
-    for turn in range(TURNS):
+    for turn in range(wanted.turns):
         for each, seconds in zip(made, measured, strict=True):
-            say(f"  run {turn + 1} of {TURNS}: {', '.join(each.planners)}")
+            say(f"  run {turn + 1} of {wanted.turns}: {', '.join(each.planners)}")
             path = stem.with_name(f"{stem.name}-{each.planners[0]}.plan.json")
             output = stem.with_name(f"{stem.name}-{each.planners[0]}.measured.json")
             plan_file.write(path, each.plan)
-            run = partial(found.execute, each.plan, path, output, steps)
+            run = partial(found.execute, each.plan, path, output, wanted.steps)
             timeline, _ = calm(run)
             last = measure.iteration_seconds(timeline)[measure.settled(timeline, WARM)]
             seconds += last.tolist()
