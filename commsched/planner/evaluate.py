@@ -148,7 +148,7 @@ class Evaluator:
             covered, alone = np.maximum(compute - start, 0.0), end - start
             slowed = start + alone / part if part else end
             end = np.where(alone <= part * covered, slowed, end + (1.0 - part) * covered)
-        return coding.stretched(start, end)
+        return coding.stretched(start, end) if self.clock.inside else end
 
 
 class _Coding:
