@@ -2,9 +2,14 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli.ending import end_well
 from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.units import nbytes, seconds
@@ -20,6 +25,7 @@ EXAMPLE = """example:
   commsched bench codecs --device cuda --json
   commsched bench planner --part quality --net resnet50 --net vgg16
   commsched bench planner --part optimum --seeds 0:50
+  sudo commsched bench planner --part measured --quick
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
@@ -75,8 +81,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     planner_only.add_argument(
         "--part",
         action="append",
-        choices=("speed", "optimum", "quality"),
-        help="again for more; default: all",
+        choices=("speed", "optimum", "quality", "measured"),
+        help="again for more; default: all but measured, which runs plans on real ranks",
     )
     planner_only.add_argument(
         "--seeds", metavar="FIRST:STOP", help="random instances of part optimum; default: 0:300"
@@ -89,6 +95,26 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
             metavar="NAME",
             help=f"{kind} of part quality, again for more; default: all that are shipped",
         )
+    measured_only = p.add_argument_group("of bench planner --part measured")
+    measured_only.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("measured-plans"),
+        metavar="FOLDER",
+        help="keeps machines, plans, timelines and finished cells; default: measured-plans",
+    )
+    measured_only.add_argument(
+        "--fabric",
+        action="append",
+        metavar="NAME",
+        help="100mbit, 400mbit, 1gbit or shared; default: all that can be had",
+    )
+    measured_only.add_argument(
+        "--quick",
+        action="store_true",
+        help="two fabrics, two nets, and smaller",
+    )
     p.add_argument(
         "--timeout",
         type=float,
@@ -116,8 +142,33 @@ def planner(args: argparse.Namespace) -> None:
     from commsched.bench.optimum import INSTANCES
     from commsched.bench.planner import PARTS, rows
 
+    parts = args.part or PARTS
     seeds = range(INSTANCES) if args.seeds is None else _seeds(args.seeds)
-    _print(rows(args.part or PARTS, seeds, args.net, args.machine), args)
+    found = [rows(parts, seeds, args.net, args.machine)]
+    if "measured" in parts:
+        found.append(_measured(args))
+    _print(chain(*found), args)
+
+
+def _measured(args: argparse.Namespace) -> "Iterator[Row]":
+    """Plans on real ranks, on the fabrics that can be had."""
+    from commsched.bench.measured import FABRICS, Wanted, rows
+    from commsched.cli import validate
+    from commsched.validate.cells import NETS
+
+    quick = args.quick
+    fabrics = validate.QUICK_FABRICS if quick else FABRICS
+    chosen = validate.chosen("--fabric", args.fabric, FABRICS, fabrics)
+    wanted = Wanted(
+        folder=args.output,
+        fabrics=chosen if args.fabric else validate.possible(chosen),
+        nets=validate.chosen("--net", args.net, NETS, validate.QUICK_NETS if quick else NETS),
+    )
+    if quick:
+        scale, spent = validate.QUICK_SCALE, validate.QUICK_SECONDS
+        wanted = replace(wanted, scale=scale, seconds=spent)
+    end_well()
+    return rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True))
 
 
 def _seeds(text: str) -> range:
