@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from commsched.cli import convergence
 from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.units import nbytes, seconds
@@ -19,6 +20,7 @@ EXAMPLE = """example:
   commsched bench codecs --codec quant:8 --codec topk:0.01
   commsched bench planner --part quality --net resnet50 --net vgg16
   commsched bench planner --part optimum --seeds 0:50
+  commsched bench convergence --quick
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
@@ -78,6 +80,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
             metavar="NAME",
             help=f"{kind} of part quality, again for more; default: all that are shipped",
         )
+    convergence.options(p)
     p.add_argument(
         "--timeout",
         type=float,
@@ -267,6 +270,7 @@ def _codec_json(row: "CodecRow") -> dict[str, object]:
 
 BENCHES = {
     "codecs": codecs,
+    "convergence": convergence.convergence,
     "simulator": simulator,
     "all-reduce": all_reduce,
     "overlap": overlap,

@@ -79,7 +79,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         dog.stage("planning")
         plan = _plan(wanted, net, comm)
         agree.check_plan(plan, comm)
-        settings = _settings(wanted, plan)
+        settings = settings_of(wanted, plan)
         options = _options(wanted, len(data.train))
         _check_end(wanted, plan, options.steps)
         worker = TRAINED[plan.strategy]
@@ -176,7 +176,8 @@ def _check_end(wanted: Wanted, plan: Plan, steps: int) -> None:
         )
 
 
-def _settings(wanted: Wanted, plan: Plan) -> Settings:
+def settings_of(wanted: Wanted, plan: Plan) -> Settings:
+    """What a training depends on: what was asked for, else what suits the plan."""
     optimizer = wanted.optimizer or str(STRATEGIES[plan.strategy].settings(plan)["optimizer"])
     return Settings(
         optimizer=optimizer,
@@ -243,6 +244,8 @@ def _result(
     content = hashlib.sha256()
     for name in sorted(learner.values):
         content.update(on_host(learner.values[name]).tobytes())
+    own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0
+    sent = agree.each(own, comm)
     digests = agree.gather_text(content.hexdigest(), comm)
     if len(set(digests)) > 1:
         odd = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
@@ -262,7 +265,8 @@ def _result(
         "held_out_loss": held.loss if held else None,
         "held_out_accuracy": held.accuracy if held else None,
         "step_seconds": float(np.median([row.seconds for row in rows])) if rows else None,
-        "sent_bytes_per_step": float(np.mean([row.sent_bytes for row in rows])) if rows else None,
+        "sent_bytes_per_step": own if rows else None,
+        "bytes_per_rank_and_step": float(np.mean(sent)),
         "skipped_steps": learner.skipped,
         "parameters": digests[0],
     }
