@@ -36,7 +36,8 @@ class Sync(Strategy):
 
     Launches that begin later stand for the earlier ones from that step on, so that codecs follow a
     schedule; what those have kept of their gradients goes on. Launches of purpose "refresh" give
-    all ranks the parameters of rank 0 at the end of every so many steps, when all is applied.
+    all ranks the parameters of rank 0 at the end of every so many steps; then all steps apply
+    their buckets at their end.
     Source of both: Wang et al., "FFT-based gradient sparsification", HPDC 2020.
     """
 
@@ -98,28 +99,19 @@ def _summing(plan: Plan, since: int) -> list[int]:
 
 
 def _now(plan: Plan, late: bool, step: int) -> Now:
-    """What a step does; with `late` results are applied in the next one.
-
-    Those of a step that broadcasts are applied at its end, and those of the step before at that
-    step's end, so that no step applies a bucket twice.
-    """
+    """What a step does; with `late` results are applied in the next one."""
     refreshing = _refreshing(plan)
     every = plan.launches[refreshing[0]].every if refreshing and plan.machine.size > 1 else 0
-
-    def refreshes(at: int) -> bool:
-        return every > 0 and at >= 0 and (at + 1) % every == 0
-
-    def early(at: int) -> bool:
-        return not late or refreshes(at) or refreshes(at + 1)
-
+    late = late and not every  # else a step that broadcasts would apply a bucket twice
+    refreshed, refreshes = (every > 0 and n > 0 and n % every == 0 for n in (step, step + 1))
     begins = _begins(plan)
     since, before = (max(b for b in begins if b <= max(n, 0)) for n in (step, step - 1))
     return Now(
         since=since,
-        late=-1 if step == 0 or early(step - 1) else before,
-        early=early(step),
-        refreshed=refreshes(step - 1),
-        refreshes=refreshes(step),
+        late=before if late and step > 0 else -1,
+        early=not late,
+        refreshed=refreshed,
+        refreshes=refreshes,
     )
 
 
