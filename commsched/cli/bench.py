@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli import convergence
 from commsched.cli.ending import end_well
 from commsched.cli.table import table
 from commsched.errors import CommschedError
@@ -26,6 +27,7 @@ EXAMPLE = """example:
   commsched bench planner --part quality --net resnet50 --net vgg16
   commsched bench planner --part optimum --seeds 0:50
   sudo commsched bench planner --part measured --quick
+  commsched bench convergence --quick
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
@@ -110,10 +112,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="NAME",
         help="100mbit, 400mbit, 1gbit or shared; default: all that can be had",
     )
-    measured_only.add_argument(
+    convergence.options(p)
+    p.add_argument(
         "--quick",
         action="store_true",
-        help="two fabrics, two nets, and smaller",
+        help="of planner --part measured: two fabrics, two nets, and smaller; of convergence: four"
+        " cases, one fold, two seeds",
     )
     p.add_argument(
         "--timeout",
@@ -334,6 +338,7 @@ def _codec_json(row: "CodecRow") -> dict[str, object]:
 
 BENCHES = {
     "codecs": codecs,
+    "convergence": convergence.convergence,
     "simulator": simulator,
     "all-reduce": all_reduce,
     "overlap": overlap,

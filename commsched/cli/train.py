@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsched.cli import schedule
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder to keep the state in")
     p.add_argument("--every", type=int, default=50, metavar="N", help="steps between; default: 50")
     p.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    _sweeping(p)
     p.add_argument(
         "--timeout",
         type=float,
@@ -68,6 +70,7 @@ def _planning(p: argparse.ArgumentParser) -> None:
         metavar="TENSOR=METHOD",
         help="without --plan: give a tensor a bucket of its own and this method",
     )
+    schedule.options(p)
     p.add_argument(
         "--param",
         action="append",
@@ -98,12 +101,31 @@ def _learning(p: argparse.ArgumentParser) -> None:
     )
 
 
+def _sweeping(p: argparse.ArgumentParser) -> None:
+    """Declare what trains more than once."""
+    many = p.add_argument_group("many trainings of one plan")
+    many.add_argument(
+        "--sweep",
+        type=Path,
+        metavar="FILE",
+        help="with --plan: train with each fold and seed that FILE lacks; it keeps what came out",
+    )
+    many.add_argument(
+        "--together", action="store_true", help="without mpiexec: all ranks in this process"
+    )
+    many.add_argument("--folds", type=int, default=5, metavar="N", help="so many; default: 5")
+    many.add_argument("--seeds", type=int, default=5, metavar="N", help="so many; default: 5")
+
+
 def train(args: argparse.Namespace) -> None:
     """Train, and print the result on rank 0."""
     from commsched.run import launcher
 
     _check(args)
     launcher.load()
+    if args.sweep is not None:
+        _sweep(args)
+        return
     from commsched.run.train_job import train_job
 
     found = train_job(_wanted(args), progress=not args.json)
@@ -114,6 +136,48 @@ def train(args: argparse.Namespace) -> None:
 
         draw([args.log], args.figure)
     print(json.dumps(found, indent=1) if args.json else "\n".join(_lines(found)))
+
+
+def _sweep(args: argparse.Namespace) -> None:
+    """Train many times, and print the means on rank 0."""
+    from commsched.run.sweep import Sweep, sweep
+    from commsched.timeline.trials import mean
+
+    chosen = Sweep(
+        path=args.sweep,
+        folds=range(args.folds),
+        seeds=range(args.seeds),
+        together=args.together,
+    )
+    found = sweep(_wanted(args), chosen)
+    if found is None:
+        return
+    ends = [trial.end for trial in found.trials]
+    losses = [end.loss for end in ends if end.loss is not None]
+    result: dict[str, Any] = {
+        "trainings": len(ends),
+        "without_a_loss": len(ends) - len(losses),
+        "held_out_loss": mean(losses)._asdict() if losses else None,
+        "held_out_accuracy": mean([end.accuracy for end in ends])._asdict(),
+        "bytes_per_rank_and_step": mean([t.sent_bytes for t in found.trials]).value,
+    }
+    print(json.dumps(result, indent=1) if args.json else "\n".join(_means(result)))
+
+
+def _means(found: dict[str, Any]) -> list[str]:
+    """What many trainings say together, for people."""
+    from commsched.timeline.trials import Mean
+    from commsched.units import nbytes
+
+    loss, accuracy = (
+        None if found[key] is None else Mean(**found[key])
+        for key in ("held_out_loss", "held_out_accuracy")
+    )
+    return [
+        f"{found['trainings']} trainings; means, and intervals of 95 %",
+        f"held out: loss {loss or 'no number'}, right {accuracy}",
+        f"{nbytes(found['bytes_per_rank_and_step'])} sent per rank and step",
+    ]
 
 
 def _wanted(args: argparse.Namespace) -> "Wanted":
@@ -153,7 +217,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
 def _check(args: argparse.Namespace) -> None:
     """Refuse what contradicts itself."""
     if args.plan is not None:
-        for flag in ("machine", "method", "force", "param"):
+        for flag in ("machine", "method", "force", "param", "later", "refresh"):
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
     if args.method and args.strategy in ("daso", "shadow"):
@@ -161,6 +225,10 @@ def _check(args: argparse.Namespace) -> None:
             f"--method is for gradients that all ranks sum; strategy {args.strategy!r} plans what"
             " it exchanges"
         )
+    if args.sweep is not None:
+        _check_sweep(args)
+    elif args.together:
+        raise CommschedError("--together needs --sweep")
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which it is drawn from")
     if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
@@ -171,6 +239,21 @@ def _check(args: argparse.Namespace) -> None:
         raise CommschedError(f"--fold must be from 0 to 4, got {args.fold}")
     if not 0 <= args.seed <= 2**62:
         raise CommschedError(f"--seed must be from 0 to 2^62, got {args.seed}")
+
+
+def _check_sweep(args: argparse.Namespace) -> None:
+    """Refuse what is for one training."""
+    if args.plan is None:
+        raise CommschedError("--sweep needs --plan, the plan of all trainings")
+    for flag in ("checkpoint", "log", "figure", "output"):
+        if getattr(args, flag) is not None:
+            raise CommschedError(f"--{flag} is for one training, --sweep for many; leave one out")
+    if args.epochs is not None:
+        raise CommschedError("--epochs is for one training; give --steps with --sweep")
+    if not (1 <= args.folds <= 5 and args.seeds >= 1):
+        raise CommschedError(
+            f"--folds must be from 1 to 5 and --seeds at least 1, got {args.folds} and {args.seeds}"
+        )
 
 
 def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
@@ -190,7 +273,8 @@ def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
         force=pairs(args.force, "--force"),
         bucket=args.bucket * 1e6 if args.method else None,
     )
-    return given(request, args.method) if args.method else make_plan(request)
+    made = given(request, args.method) if args.method else make_plan(request)
+    return schedule.added(made, args)
 
 
 def _params(args: argparse.Namespace) -> "dict[str, Param]":

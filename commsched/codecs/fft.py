@@ -1,4 +1,4 @@
-"""The largest bins of a gradient's spectrum: `fft:SHARE`, SHARE of the bins is kept."""
+"""The largest bins of a gradient's spectrum: `fft:SHARE[:forget]`, SHARE of the bins is kept."""
 
 import numpy as np
 
@@ -22,8 +22,8 @@ class Fft(Codec):
 
     Zeros fill the run up to a length whose transform is fast. A packet is the largest part, a
     bitmap of the kept bins, and their real and imaginary parts. Spectra are summed, and the sum
-    transformed back once. The paper has no error feedback; here it
-    is on. Better than top-k in L2 for correlated gradients only.
+    transformed back once. The paper has no error feedback: that is `forget`; here it is on. Better
+    than top-k in L2 for correlated gradients only.
     Source: Wang et al., "FFT-based gradient sparsification for the distributed training of deep
     neural networks", HPDC 2020, arXiv 1811.08596; its theta = 0.85 is the share dropped.
     """
@@ -38,8 +38,9 @@ class Fft(Codec):
     decode_traffic = 60.0
     feedback_traffic = 70.0
 
-    def __init__(self, share: float) -> None:
-        self.name = f"fft:{read.written(share)}"
+    def __init__(self, share: float, forget: bool = False) -> None:
+        self.name = f"fft:{read.written(share)}" + (f":{read.FORGET}" if forget else "")
+        self.feedback = not forget
         self._share = share
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
@@ -131,6 +132,7 @@ class Fft(Codec):
 
 @CODECS.family(Fft.standard)
 def fft(parameters: list[str]) -> Fft:
-    """Read SHARE."""
+    """Read SHARE, and whether what is not sent is forgotten."""
+    parameters, forget = read.forgets(parameters)
     read.at_most(parameters, 1)
-    return Fft(read.share(parameters[0]))
+    return Fft(read.share(parameters[0]), forget)

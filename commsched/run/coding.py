@@ -68,12 +68,24 @@ class Buckets:
             self._worker.parameters(step, launch, state["gradient"])
         else:
             self._worker.gradient(step, launch, state["gradient"])
+            self._take_over(launch, state["gradient"])
         if not finite(state["gradient"]):
             raise CommschedError(self._broken(step, launch))
         if launch in self.watched:
             method = find_method(self._plan.launches[launch].method)
             first = phases_of(self._plan, launch)[0]
             self._before[launch] = error.before(method, first, state, self.watched[launch])
+
+    def _take_over(self, launch: int, gradient: Array) -> None:
+        """Add what launches that a launch stands for have kept of their gradients."""
+        own = self._plan.launches[launch]
+        if not own.since:
+            return
+        for old, state in zip(self._plan.launches, self.states, strict=True):
+            before = old.payload == own.payload and old.since < own.since
+            kept = "lost" in state and error.keeps(find_method(old.method))
+            if before and kept and old.pieces == own.pieces:
+                gradient += state.pop("lost")
 
     def _broken(self, step: int, launch: int) -> str:
         """Which tensor's gradient is not finite: here a codec has not dropped or hidden it yet."""

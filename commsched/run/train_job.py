@@ -96,7 +96,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         dog.stage("planning")
         plan = _plan(wanted, net, len(data.train), comm)
         agree.check_plan(plan, comm)
-        settings = _settings(wanted, plan)
+        settings = settings_of(wanted, plan)
         options = _options(wanted, len(data.train))
         _check_end(plan, options.steps)
         worker = TRAINED[plan.strategy]
@@ -180,7 +180,8 @@ def _check_end(plan: Plan, steps: int) -> None:
         )
 
 
-def _settings(wanted: Wanted, plan: Plan) -> Settings:
+def settings_of(wanted: Wanted, plan: Plan) -> Settings:
+    """What a training depends on: what was asked for, else what suits the plan."""
     planned = STRATEGIES[plan.strategy].settings(plan)
     optimizer = wanted.optimizer or str(planned.get("optimizer", "adam"))
     return Settings(
@@ -252,6 +253,8 @@ def _result(
     """What came out, on rank 0; ranks whose parameters differ are refused on all of them."""
     end = same_everywhere if learner.alike else each_its_own
     parameters = end(learner.values, comm)
+    own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0
+    sent = agree.each(own, comm)
     if comm.rank:
         return None
     rows, held = list(training.rows), training.held
@@ -267,7 +270,8 @@ def _result(
         "held_out_loss": held.loss if held else None,
         "held_out_accuracy": held.accuracy if held else None,
         "step_seconds": float(np.median([row.seconds for row in rows])) if rows else None,
-        "sent_bytes_per_step": float(np.mean([row.sent_bytes for row in rows])) if rows else None,
+        "sent_bytes_per_step": own if rows else None,
+        "bytes_per_rank_and_step": float(np.mean(sent)),
         "skipped_steps": learner.skipped,
         "alike": learner.alike,
         "parameters": parameters,

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
 from commsched.program import Op, Program
 from commsched.strategies.numbers import Options, settled
@@ -35,6 +36,7 @@ class Strategy(ABC):
     name: str
     defaults: Mapping[str, Param]
     allowed: Mapping[str, Options]
+    changes = False  # whether launches may begin later than others
     # What all ranks agree on: the mean of their losses, the share of them that overflow, nothing.
     decides: Literal["loss", "overflow", ""] = ""
 
@@ -61,4 +63,11 @@ class Strategy(ABC):
 
     def settings(self, plan: Plan) -> dict[str, Param]:
         """The plan's parameters over the defaults; unknown or impossible ones are refused."""
+        if not self.changes:
+            for launch in plan.launches:
+                if launch.since:
+                    raise CommschedError(
+                        f"launch {launch.name!r} begins at step {launch.since}; launches of"
+                        f" strategy {self.name!r} begin at step 0"
+                    )
         return settled(self.name, plan.params, self.defaults, self.allowed)
