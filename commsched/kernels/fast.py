@@ -200,7 +200,7 @@ def write_bits(index: Array, width: int, step: int, words: Array) -> None:
 
 
 @kernel
-def read_bits(words: Array, width: int, step: int, limit: int, out: Array) -> bool:
+def read_bits(words: Array, width: int, step: int, limit: int, out: Array) -> Any:
     """Add (bit - step * place) << width to (m,) int32 for each set bit; whether the list is right.
 
     It is where m bits are set and the indices ascend below `limit`.
@@ -312,12 +312,12 @@ def read_fields(packed: Array, width: int, out: Array) -> None:
 @kernel
 def joined(
     index: Array, values: Array, others: Array, terms: Array, found: Array, sums: Array
-) -> int:
+) -> Any:
     """Write the sum of two ascending lists, without zeros: how many entries it has.
 
     Values are words, int32, and sums float32: masks instead of branches, which nobody can foresee.
     """
-    i, k, count, zero = 0, 0, 0, np.float32(0)
+    i, k, count, zero = np.int64(0), np.int64(0), np.int64(0), np.float32(0)
     while i < len(index) and k < len(others):
         left, right = index[i], others[k]
         first, second = np.int32(left <= right), np.int32(right <= left)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from commsched.codecs import Array, State, elias
 from commsched.kernels.merge import Listed, merged
 from commsched.methods.base import Phase, Pieces, copy_seconds
-from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, reserve, taken
+from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, taken
 from commsched.methods.node_routes import doubled
 from commsched.methods.payload import Payload
 from commsched.plan.bucket import BucketSpec
@@ -68,7 +68,6 @@ class Doubling:
         last = lanes - 1 + len(self.ranks).bit_length() - 1  # additions to each piece
 
         def take(state: State) -> None:
-            reserve(state, self.spec, lanes * len(self.ranks))
             whole = taken(state)
             bounds = ends(whole.index, self.flat)
             state["parts"] = [

@@ -11,8 +11,6 @@ from commsched.plan.bucket import BucketSpec
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-ROOM = 1.02  # of the expected entries: how far a sum's may be off
-
 
 def taken(state: State) -> Listed:
     """The non-zeros of this rank's gradient."""
@@ -34,26 +32,13 @@ def join(lists: list[Listed], starts: list[int], index: Array, values: Array) ->
         first = stop
 
 
-def reserve(state: State, spec: BucketSpec, merged: int) -> None:
-    """Take memory for the list of the sum of `merged` ranks while that of the last sum is whole.
-
-    Later, when pieces lie in it, other memory would be taken, new to the system at every launch.
-    """
-    if "list" in state:
-        bounds = np.zeros(1, np.int64), np.array([spec.numel])
-        most = min(spec.numel, int(ROOM * spec.nonzeros(*bounds, merged)[0]) + 1)
-        state["room"] = np.empty(most, np.int32), np.empty(most, np.float32)
-
-
 def leave(state: State, lists: list[Listed], starts: list[int]) -> None:
     """Leave ascending lists of the sum, which count from `starts`, as the caller wants it."""
     if "list" in state:
         count = sum(len(each.index) for each in lists)
         last = starts[-1] + (int(lists[-1].index[-1]) if len(lists[-1].index) else 0)
-        index, values = (each[:count] for each in state.pop("room"))
-        if len(index) < count or last >= 2**31:
-            index = np.empty(count, np.int32 if last < 2**31 else np.int64)
-            values = np.empty(count, np.float32)
+        index = np.empty(count, np.int32 if last < 2**31 else np.int64)
+        values = np.empty(count, np.float32)
         join(lists, starts, index, values)
         state["list"] = Listed(index, values)
         return

@@ -13,7 +13,7 @@ from commsched.kernels.merge import Listed, merged
 from commsched.machine import Device, Group
 from commsched.methods.base import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.methods.node_doubling import Doubling
-from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, reserve, taken
+from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, taken
 from commsched.methods.node_routes import gathered, inside
 from commsched.methods.payload import Payload
 from commsched.methods.table import METHODS
@@ -149,7 +149,6 @@ class Union:
     def cut(self, state: State) -> None:
         """Cut this rank's lists into pieces."""
         if self.lanes == 1:
-            reserve(state, self.spec, self.nodes)
             state["lists"] = [taken(state)]
         cuts = self.piece_cuts[self.lane_of(state)] - self.cuts[self.lane_of(state)]
         state["starts"] = cuts.tolist()
@@ -189,7 +188,6 @@ class Union:
         filled = self.spec.nonzeros(self.cuts[:-1], self.cuts[1:], 1)
 
         def take(state: State) -> list[Array]:
-            reserve(state, self.spec, nodes * lanes)
             whole = taken(state)
             bounds = ends(whole.index, self.cuts)
             return [

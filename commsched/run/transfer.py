@@ -13,7 +13,6 @@ from commsched.run.script import Receive, script
 from commsched.schedule import Schedule
 
 AHEAD = 4  # receives posted before they are needed: bounds the buffers of one exchange
-PROBED = 8  # of unknown size, which take memory when they are announced
 CUT = 2**30  # B; longer messages go in pieces, because counts of 2**31 fail or are silently wrong
 
 
@@ -57,33 +56,27 @@ class Probed:
     """A packet of unknown size under way: probed piece by piece until one is shorter than CUT."""
 
     def __init__(self, comm: MPI.Intracomm, peer: int, tag: int) -> None:
-        self._comm, self.peer, self._tag = comm, peer, tag
-        self._requests: list[MPI.Request] = []
+        self._comm, self._peer, self._tag = comm, peer, tag
+        self._request: MPI.Request | None = None
         self._pieces: list[Array] = []
-        self.matched = False  # every piece was announced: the peer's next packet may be probed for
         self.packet: Array = None
 
-    def match(self) -> None:
-        """Receive what is announced; only once all earlier packets of the peer are matched."""
-        while not self.matched:
-            status = MPI.Status()
-            message = self._comm.Improbe(self.peer, self._tag, status)
-            if message is None:
-                return
-            self._pieces.append(np.empty(status.Get_count(MPI.BYTE), np.uint8))
-            self._requests.append(message.Irecv([self._pieces[-1], MPI.BYTE]))
-            self.matched = len(self._pieces[-1]) < CUT
-
     def done(self) -> bool:
-        """Whether all of it is here; every earlier packet must be."""
-        self.match()
-        while self._requests and self._requests[0].Test():
-            self._requests.pop(0)
-        if not self.matched or self._requests:
-            return False
-        if self.packet is None:
-            whole = len(self._pieces) == 1
-            self.packet = self._pieces[0] if whole else np.concatenate(self._pieces)
+        """Take what is announced; over once the last piece is here."""
+        while self.packet is None:
+            if self._request is None:
+                status = MPI.Status()
+                message = self._comm.Improbe(self._peer, self._tag, status)
+                if message is None:
+                    return False
+                self._pieces.append(np.empty(status.Get_count(MPI.BYTE), np.uint8))
+                self._request = message.Irecv([self._pieces[-1], MPI.BYTE])
+            if not self._request.Test():
+                return False
+            self._request = None
+            if len(self._pieces[-1]) < CUT:
+                whole = len(self._pieces) == 1
+                self.packet = self._pieces[0] if whole else np.concatenate(self._pieces)
         return True
 
 
@@ -162,30 +155,22 @@ class Transfer:
     def _post(self) -> bool:
         moved = False
         receives = self._script.receives
-        ahead = PROBED if self._posted and isinstance(self._posted[0], Probed) else AHEAD
-        while len(self._posted) < ahead:
+        while len(self._posted) < AHEAD:
             number = self._merged + len(self._posted)
             if number == len(receives):
                 break
-            self._posted.append(self._receive(receives[number]))
+            parcel = self._receive(receives[number])
+            if parcel is None:
+                break
+            self._posted.append(parcel)
             moved = True
-        self._match()
         return moved
 
-    def _match(self) -> None:
-        """Take what peers announce, of each in order: while one packet comes so may the next."""
-        behind = set()
-        for parcel in self._posted:
-            if isinstance(parcel, Probed) and not parcel.matched and parcel.peer not in behind:
-                parcel.match()
-                if not parcel.matched:
-                    behind.add(parcel.peer)
-
-    def _receive(self, move: Receive) -> Parcel | Probed:
-        """Post a receive; in one exchange all are of unknown size, or none is."""
+    def _receive(self, move: Receive) -> Parcel | Probed | None:
+        """Post a receive; None while one of unknown size must wait for the ones before it."""
         packet = self._held.landing(move.first, move.stop, move.add)
         if packet is None:
-            return Probed(self._comm, move.peer, self._tag)
+            return None if self._posted else Probed(self._comm, move.peer, self._tag)
         if self._left < move.sent or self._merged < move.merged:
             packet = np.empty_like(packet)  # in place is what earlier moves still need
         requests = [
