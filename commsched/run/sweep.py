@@ -17,7 +17,7 @@ from commsched.run import agree
 from commsched.run.session import guarded
 from commsched.run.together import Together
 from commsched.run.train import finite_or_none
-from commsched.run.train_job import TRAINED, Wanted, settings_of, train_job
+from commsched.run.train_job import PRECISIONS, TRAINED, Wanted, settings_of, train_job
 from commsched.timeline import training, trials
 from commsched.timeline.trials import Held, Trial, Trials
 
@@ -56,7 +56,7 @@ def _known(wanted: Wanted, chosen: Sweep, plan: Plan, rank: int) -> Trials:
     made: dict[str, str | int | float | bool] = {
         "--net": wanted.net,
         "--batch": wanted.batch,
-        "--precision": wanted.precision,
+        "--precision": PRECISIONS[settings_of(wanted, plan).half],
         "--evaluate": wanted.options.evaluate,
         "--steps": wanted.options.steps,
     }

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.data import Data
@@ -18,6 +19,7 @@ from commsched.plan import Plan
 from commsched.program import Kind, Op
 from commsched.run.coding import Buckets
 from commsched.run.learner import Learner, Settings
+from commsched.run.trainee import Trainee
 from commsched.strategies import STRATEGIES
 
 EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
@@ -63,7 +65,7 @@ class Together:
         data: Data,
         plan: Plan,
         settings: Settings,
-        worker: Callable[[Net, Data, Plan, Settings, int], Learner] = Learner,
+        worker: Callable[[Net, Data, Plan, Settings, int], Trainee] = Learner,
     ) -> None:
         self._plan, self._ranks = plan, range(plan.machine.size)
         self._strategy = STRATEGIES[plan.strategy]
@@ -157,7 +159,7 @@ class Together:
         """The score of what is held out, each rank its part, once all results are applied."""
         for learner in self.learners:
             learner.settle()
-        parts = np.array([learner.evaluate() for learner in self.learners], np.float64)
+        parts = np.array([learner.evaluate(MPI.COMM_SELF) for learner in self.learners], np.float64)
         loss, correct, guesses = (sum(column) for column in parts.T.tolist())
         return Score(loss, int(correct), int(guesses))
 
