@@ -131,8 +131,9 @@ void run_block(unsigned number)
     do {
         for (int i = FIBRES - 1; i > 0; i--)
             std::swap(order[i], order[draw(i + 1)]);
+        unsigned asleep = draw(1 << FIBRES / 32); // warps that others run ahead of
         for (int thread : order)
-            if (fibres[thread].state == READY) {
+            if (fibres[thread].state == READY && !(asleep >> thread / 32 & 1)) {
                 resume(thread, fresh[thread]);
                 fresh[thread] = false;
             }
