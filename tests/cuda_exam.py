@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.codecs import CODECS
-from commsched.kernels import bits, eightbit, half, hashing, merge, pruned, rangefloat, select
+from commsched.kernels import bits, cuda, eightbit, half, hashing, merge, pruned, rangefloat, select
+from commsched.kernels.device import device
 from commsched.kernels.random import Dither
 from tests.test_codecs_lossy import ODD
 
@@ -91,6 +92,21 @@ def test_flags_places_and_ranks_are_the_same(both, numel):
         same(both(lambda put, c=count: np.float32(select.threshold_of(put(values), c))))
 
 
+@pytest.mark.parametrize("numel", [1, 255, 5000])
+def test_a_scan_makes_starts_of_counts(both, numel):
+    counts = np.random.default_rng(numel).integers(0, 9, numel + 1).astype(np.uint32)
+
+    def scanned(put):
+        given = put(counts)
+        if device(given) is None:
+            given[:] = np.cumsum(counts) - counts
+        else:
+            cuda.select.scan(given)
+        return given
+
+    same(both(scanned))
+
+
 @pytest.mark.parametrize("numel", [1, 300, 9000])
 def test_of_equal_magnitudes_the_first_are_taken(both, numel):
     values = np.random.default_rng(1).choice([-2, -1, 0, 1, 2], numel).astype(np.float32)
@@ -151,7 +167,7 @@ def test_quantisers_agree_on_odd_gradients(both, name, kind):
     rng = np.random.default_rng(5)
     wide = np.tile(rng.uniform(-1, 1, 2048).astype(np.float32), 3)
     wide[:2048] *= np.float32(3.4e38)  # beside blocks that are not wide
-    zeros = rng.choice(np.array([0.0, -0.0], np.float32), 3000)
+    zeros = rng.choice(np.array([0.0, -0.0], np.float32), 40_000)
     is_coded_alike(both, name, {**ODD, "wide": wide, "signed zeros": zeros}[kind])
 
 

@@ -8,6 +8,7 @@ import pytest
 from commsched.kernels.cuda import launch
 from tests.cuda_exam import (
     test_a_pruned_step_is_the_same,
+    test_a_scan_makes_starts_of_counts,
     test_bits_are_found_and_counted_wherever_a_bitmap_begins,
     test_codes_are_packed_to_the_same_bytes,
     test_every_code_is_widened_to_the_same_number,
@@ -27,6 +28,7 @@ from tests.cuda_on_cpu import cpu
 
 __all__ = [
     "test_a_pruned_step_is_the_same",
+    "test_a_scan_makes_starts_of_counts",
     "test_bits_are_found_and_counted_wherever_a_bitmap_begins",
     "test_codes_are_packed_to_the_same_bytes",
     "test_every_code_is_widened_to_the_same_number",

@@ -125,14 +125,17 @@ void run_block(unsigned number)
         fresh[i] = true;
         fibres[i].state = READY;
     }
+    unsigned asleep = 0; // warps that others run ahead of, for a while
     blockIdx = {number, 0, 0};
     if (__start_shared)
         memset(__start_shared, (int)draw(256), __stop_shared - __start_shared);
     do {
         for (int i = FIBRES - 1; i > 0; i--)
             std::swap(order[i], order[draw(i + 1)]);
+        if (draw(16) == 0)
+            asleep = draw(1 << FIBRES / 32);
         for (int thread : order)
-            if (fibres[thread].state == READY) {
+            if (fibres[thread].state == READY && !(asleep >> thread / 32 & 1)) {
                 resume(thread, fresh[thread]);
                 fresh[thread] = false;
             }
