@@ -12,6 +12,7 @@ from commsched.bench.convergence import Wanted
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
+from commsched.plot.convergence import draw
 from commsched.timeline import convergence, trials
 from commsched.timeline.convergence import Case, Table
 from commsched.timeline.trials import Held, Trial, Trials, mean, student
@@ -161,3 +162,15 @@ def test_a_table_comes_back_as_it_was_and_of_other_steps_is_refused(tmp_path):
         bench.kept(Wanted(table="digits", hosts=4), tmp_path)
     with pytest.raises(CommschedError, match="--case must be one of dense, "):
         bench.chosen(Wanted(table="digits", names=("none",)))
+
+
+def test_the_figure_names_every_case_and_family(tmp_path):
+    cases = (trained("dense", 1.0), trained("fft:0.15", 2.0, right=0.25))
+    table = Table(net=NET.name, ranks=4, steps=NET.steps, cases=cases)
+    draw([table], tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text()
+    assert (
+        text.count(">dense<") == text.count(">fft:0.15<") == 2
+    )  # beside its point, and its family
+    with pytest.raises(CommschedError, match=r"use .png or .svg|cannot draw"):
+        draw([table], tmp_path / "x.pdf")

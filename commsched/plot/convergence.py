@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 from commsched import files
 from commsched.errors import CommschedError
@@ -100,11 +100,12 @@ def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
             axes.axhspan(value.value - half, value.value + half, color="0.94", zorder=-1)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(x=0.14, y=0.08)
     axes.set_xlabel("kB that a rank sends in a step")
     axes.set_ylabel("held-out loss, nats" if by_loss else "held out, guessed right")
     if not by_loss:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
     axes.set_title(f"{table.net}, {table.ranks} ranks, {table.steps} steps", fontsize=9)
     axes.grid(color="0.93", lw=0.6)
     axes.set_axisbelow(True)
@@ -113,6 +114,7 @@ def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
 
 def _label(axes: Axes, drawn: Sequence[tuple[Case, Mean]]) -> None:
     """Write each name beside its point, moved down or up where another one is there already."""
+    axes.autoscale_view()  # else the limits are not known yet
     to_axes = axes.transData + axes.transAxes.inverted()
     taken: list[tuple[float, float]] = []
     for case, value in sorted(drawn, key=lambda row: -row[1].value):
