@@ -1,7 +1,9 @@
-"""Settings for all tests: repeatable examples, no screen, and which folders need what."""
+"""Settings for all tests: repeatable examples, no screen, and which tests run side by side."""
 
 import os
+from types import ModuleType
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from commsched.run.launcher import environment_rank
@@ -24,3 +26,16 @@ settings.load_profile("commsched")
 collect_ignore: list[str] = []
 if not UNDER_MPI:
     collect_ignore.append("mpi")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With pytest-xdist all tests that start ranks go to one worker, one after the other."""
+    for item in items:
+        if isinstance(item, pytest.Function) and starts_ranks(item.module):
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
+def starts_ranks(module: ModuleType) -> bool:
+    """Whether a file of tests uses jobs of its own, another file's, or the testbed."""
+    homes = {getattr(value, "__module__", None) for value in vars(module).values()}
+    return hasattr(module, "system") or not homes.isdisjoint({"tests.launch", "tests.test_faults"})

@@ -7,7 +7,7 @@ import pytest
 from tests.launch import Job
 
 # 8 ranks on 2 cores take long to start; a hang shows as a test that runs out of time.
-SECONDS = 200
+SECONDS = 280
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])

@@ -343,7 +343,8 @@ def test_a_port_that_vanishes_ends_the_run_and_its_timeline_is_readable(name, tm
     with Single(*COMMAND, "run", "--name", name, "--", *words) as job:
         job.until(lambda: written(output) == 8, SECONDS)
         switch = network.namespace(name, "switch")
-        subprocess.run(["ip", "-n", switch, "link", "del", "h2"], check=True)
+        # It works from within the switch, and may be ended with all that is there.
+        subprocess.run(["ip", "-n", switch, "link", "del", "h2"], check=False)
         ended = job.wait(SECONDS)
         assert ended.status == 2, ended.output
         assert "a shaped port has vanished" in ended.output

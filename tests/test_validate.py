@@ -16,12 +16,22 @@ from commsched.plot.accuracy import draw
 from commsched.testbed import system
 from commsched.validate import table
 from commsched.validate.calm import Calm
-from commsched.validate.cells import METHODS, NETS, Cell, fitting, make_plan
-from commsched.validate.fabrics import FABRICS
+from commsched.validate.cells import (
+    CROSSED,
+    METHODS,
+    NETS,
+    ROTATED,
+    Cell,
+    fitting,
+    make_plan,
+)
+from commsched.validate.fabrics import FABRICS, Shape
+from commsched.validate.main import Wanted
 from commsched.validate.table import Row, bars, summary
 
 MACHINE = resized(machine_file.load("p3.16xlarge"), 2, 2)
 REASON = system.lacking()
+SPARSE = ("coo", "zen", "dsar", "omnireduce", "sparse-ps", "node-union")  # without a loss
 
 
 def row(fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other: object) -> Row:
@@ -61,7 +71,18 @@ def test_every_bucket_travels_by_the_method_of_its_family(family):
     numel = sum(piece.stop - piece.start for x in plan.launches for piece in x.pieces)
     assert numel == plan.graph.numel
     laws = {tensor.sparsity.law for tensor in plan.graph.tensors.values()}
-    assert ("dense" in laws) == (family not in ("coo", "zen"))
+    assert ("dense" in laws) == (family not in SPARSE)
+
+
+def test_some_families_meet_all_nets_and_the_others_one_per_fabric_each_time_another():
+    wanted = Wanted(
+        fabrics=FABRICS, nets=NETS, families=tuple(CROSSED), shape=Shape(2, 2), others=True
+    )
+    cells = wanted.cells
+    assert len(set(cells)) == len(cells) == len(FABRICS) * (len(NETS) * len(CROSSED) + len(ROTATED))
+    assert {cell.family for cell in cells} == set(METHODS)
+    for family in ROTATED:
+        assert {cell.net for cell in cells if cell.family == family} == set(NETS)
 
 
 def test_a_summary_is_made_of_absolute_errors():
@@ -107,6 +128,8 @@ def test_what_was_disturbed_is_measured_again_and_the_calmest_counts(tmp_path):
         stat.write_text("cpu  " + " ".join(map(str, ticks)) + " 0 0\n")
         values = measuring(stolen)
         assert Calm(stat)(lambda values=values: next(values)) == expected
+    values = measuring([9, 2])
+    assert Calm(stat, patience=0.0)(lambda: next(values)) == (0, 0.09)
     assert Calm(tmp_path / "nothing")(lambda: 7) == (7, 0.0)
 
 
@@ -144,6 +167,7 @@ def test_a_figure_of_another_kind_is_refused(tmp_path):
         ("--steps 2", "--steps must be at least 3, got 2"),
         ("--scale 0", "--scale must be more than 0, got 0"),
         ("--seconds nan", "--seconds must be more than 0, got nan"),
+        ("--patience -1", "--patience must be at least 0, got -1"),
         ("--hosts 0 --fabric shared", "--hosts and --lanes must be at least 1"),
         ("--hosts 1 --lanes 1 --fabric shared", "at least 2 ranks"),
         ("--hosts 1 --fabric slow", "h1"),

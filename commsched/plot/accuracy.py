@@ -19,7 +19,7 @@ from commsched.plot.timeline import SETTINGS, SUFFIXES
 
 BAND = 0.10
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = "os^Dv<>Pp*X"
+MARKERS = "os^Dv<>Pp*Xhd8H1"
 
 
 class Row(Protocol):

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 CALM = 0.02  # share of the processor time that may be stolen while something is measured
 TRIES = 3
-PATIENCE = 60.0  # s that all repetitions together may take
+PATIENCE = 60.0  # s that all repetitions together may take, where nobody says
 
 STAT = Path("/proc/stat")
 _STEAL = 7  # place of the time in which another guest ran, among those of the line "cpu"
@@ -25,9 +25,9 @@ def _ticks(stat: Path) -> tuple[int, int]:
 class Calm:
     """Measures again, whatever came out, where processor time was stolen; the calmest counts."""
 
-    def __init__(self, stat: Path = STAT) -> None:
+    def __init__(self, stat: Path = STAT, patience: float = PATIENCE) -> None:
         self._stat = stat
-        self._left = PATIENCE
+        self._left = patience
 
     def __call__(self, measure: Callable[[], T]) -> tuple[T, float]:
         """What the calmest of up to TRIES measurements gives, and the share that it lost."""

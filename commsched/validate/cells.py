@@ -1,5 +1,6 @@
 """What is validated: a net, scaled to a fabric, with one method for all of its buckets."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from commsched.planner.base import buckets, launches
 from commsched.planner.request import Request
 
 NETS = ("vgg16", "resnet50", "lstm", "bert-base", "gpt2")
-# Family -> the method that stands for it. A family added later is one line here.
-METHODS = {
+# Family -> the method that stands for it: these meet every net on every fabric.
+CROSSED = {
     "native": "native+dense",
     "ring": "ring+dense",
     "hierarchical": "hierarchical+dense",
@@ -25,8 +26,23 @@ METHODS = {
     "coo": "all-gather+coo",
     "zen": "zen",
 }
+# These meet one net per fabric, each time another one. A family added later is one line here.
+ROTATED = {
+    "dsar": "dsar",
+    "omnireduce": "omnireduce",
+    "sparse-ps": "sparse-ps",
+    "node-union": "node-union",
+    "gtopk": "gtopk:0.01",
+    "ok-topk": "ok-topk:0.01",
+    "hitopk": "hitopk:0.01",
+    "powersgd": "powersgd:2",
+    "int8": "all-gather+quant:8",
+    "fft": "all-gather+fft:0.15",
+}
+METHODS = CROSSED | ROTATED
 DENSITY = 0.05  # of the tensors that are dense by themselves, where the method is for sparse ones
 DENSE_SECONDS = 0.2  # that one ring all-reduce of a net lasts: long enough to measure
+SHARED_SECONDS = 0.1  # in shared memory, where coding lasts several times as long as copying
 COMPUTE = 1.0  # seconds of compute per second of that
 BUCKETS = 8  # per net, at the most
 
@@ -47,6 +63,15 @@ class Cell(NamedTuple):
     def name(self) -> str:
         """A file's name."""
         return f"{self.net}-{self.family}"
+
+
+def rotated(fabrics: Sequence[str], nets: Sequence[str]) -> list[Cell]:
+    """The cells of the families that meet one net per fabric."""
+    return [
+        Cell(fabric, nets[(i + j) % len(nets)], family)
+        for i, fabric in enumerate(fabrics)
+        for j, family in enumerate(ROTATED)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +116,7 @@ def make_plan(cell: Cell, machine: Machine, scale: Scale) -> Plan:
 
 
 def _for_sparse(method: Method) -> bool:
-    return not method.codec.fixed if isinstance(method, Direct) else method.lossless
+    return method.lossless and not (isinstance(method, Direct) and method.codec.fixed)
 
 
 def _sparse(graph: Graph) -> Graph:

@@ -14,8 +14,15 @@ from commsched.simulate import simulate
 from commsched.timeline import measure
 from commsched.timeline.compare import Comparison, compare
 from commsched.validate import table
-from commsched.validate.calm import Calm
-from commsched.validate.cells import DENSE_SECONDS, Cell, fitting, make_plan
+from commsched.validate.calm import PATIENCE, Calm
+from commsched.validate.cells import (
+    DENSE_SECONDS,
+    SHARED_SECONDS,
+    Cell,
+    fitting,
+    make_plan,
+    rotated,
+)
 from commsched.validate.fabrics import SHARED, Fabric, Shape, fabric
 from commsched.validate.table import Row
 
@@ -33,16 +40,20 @@ class Wanted:
 
     fabrics: Sequence[str]
     nets: Sequence[str]
-    families: Sequence[str]
+    families: Sequence[str]  # that meet every net on every fabric
     shape: Shape
+    others: bool = False  # the other families, too, with one net per fabric
     scale: float = 1.0  # of bytes and seconds
     steps: int = 11  # of which the first is dropped
     seconds: float = 20.0  # of calibration per fabric
+    patience: float = PATIENCE  # s for all repetitions of what was disturbed
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, fabric by fabric."""
-        return [Cell(f, n, m) for f in self.fabrics for n in self.nets for m in self.families]
+        """All cells, fabric by fabric and net by net."""
+        found = [Cell(f, n, m) for f in self.fabrics for n in self.nets for m in self.families]
+        found += rotated(self.fabrics, self.nets) if self.others else []
+        return sorted(found, key=lambda c: (self.fabrics.index(c.fabric), self.nets.index(c.net)))
 
 
 def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
@@ -52,7 +63,7 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
     """
     path = folder / TABLE
     rows = {row.cell: row for row in table.read(path)} if path.exists() else {}
-    calm = Calm()
+    calm = Calm(patience=wanted.patience)
     for name in wanted.fabrics:
         place = folder / name
         files.make_folder(place)
@@ -96,7 +107,8 @@ def _row(
     calm: Calm,
 ) -> Row:
     """Predict the cell, then run it; the row that is there already where it is of this plan."""
-    scale = fitting(cell.net, machine, DENSE_SECONDS * wanted.scale)
+    seconds = SHARED_SECONDS if cell.fabric == SHARED else DENSE_SECONDS
+    scale = fitting(cell.net, machine, seconds * wanted.scale)
     plan = make_plan(cell, machine, scale)
     if old is not None and old.plan == plan.hash:
         return old
