@@ -145,7 +145,7 @@ def asarray(value):
 class fft:
     """The transforms that CuPy has, too."""
 
-    rfft = staticmethod(lambda values: own(np.fft.rfft(plain(values))))
+    rfft = staticmethod(lambda values, numel: own(np.fft.rfft(plain(values), numel)))
     irfft = staticmethod(lambda values, numel: own(np.fft.irfft(plain(values), numel)))
 
 

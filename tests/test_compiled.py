@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
+from commsched.codecs import CODECS, elias
 from commsched.errors import CommschedError
-from commsched.kernels import compiled, half, select, steps
+from commsched.kernels import compiled, half, merge, select, steps
 from commsched.kernels.random import Dither
 from tests.test_codecs_lossy import LOSSY, ODD
 
@@ -94,6 +94,46 @@ def test_the_largest_of_many_are_the_same(switched, numel, threshold, seed):
 def test_the_largest_are_the_same(switched, values, threshold):
     values = np.array(values, np.float32)
     same_bits(*switched(lambda: select.above(values, threshold)))
+
+
+@given(
+    numel=st.integers(1, 900), densities=st.lists(st.sampled_from([0, 0.003, 0.1, 1]), min_size=1),
+    seed=seeds,
+)  # fmt: skip
+def test_lists_have_the_same_sums(switched, numel, densities, seed):
+    rng = np.random.default_rng(seed)
+    rows = [
+        np.where(rng.random(numel) < density, rng.choice([-1, 0.3, 1, 1e9], numel), 0)
+        for density in densities
+    ]
+    lists = [merge.listed(row.astype(np.float32)) for row in rows]
+    for join in (0, 10**9):  # join lists, collect them
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(merge, "JOIN", join)
+            (index, values), (again, sums) = switched(lambda: merge.merged(lists, numel))
+        np.testing.assert_array_equal(index, again)
+        same_bits(values, sums)
+
+
+@given(numel=st.integers(1, 5000), share=st.floats(0, 1), spread=st.floats(0, 1), seed=seeds)
+def test_lists_are_coded_alike_and_broken_ones_refused_alike(switched, numel, share, spread, seed):
+    rng = np.random.default_rng(seed)
+    within = max(1, int(spread * numel))  # all indices may lie in the run's first part
+    index = np.flatnonzero(rng.random(within) < share)
+    values = rng.standard_normal(len(index)).astype(np.float32)
+    one, two = switched(lambda: elias.pack_list(index, values, numel))
+    same_bits(one, two)
+
+    def opened():
+        try:
+            found, values = elias.open_list(one, numel)
+        except CommschedError as error:
+            return str(error)
+        return np.arange(numel)[found].tolist(), values.tobytes()
+
+    assert len({repr(found) for found in switched(opened)}) == 1
+    one[rng.integers(len(one), size=2)] ^= np.uint8(1 << rng.integers(8))
+    assert len({repr(found) for found in switched(opened)}) == 1
 
 
 @pytest.mark.parametrize("name", [*dict.fromkeys([*CODECS, *LOSSY])])

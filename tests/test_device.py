@@ -7,9 +7,10 @@ import pytest
 
 from commsched.cli.main import main
 from commsched.errors import CommschedError
+from commsched.kernels.device import gpus
 from commsched.plan import file as plan_file
 from commsched.program import After
-from commsched.run.device import HOST, find_device, gpus
+from commsched.run.device import HOST, find_device
 from commsched.run.given import Given
 from commsched.run.record import Recorder
 from tests.late import Late

@@ -9,6 +9,7 @@ from commsched.codecs.dgc import WARM_UP
 from commsched.codecs.index import INDEX_CODES
 from commsched.cost.price import price
 from commsched.errors import CommschedError
+from commsched.kernels.lengths import fast_length
 from commsched.machine import CodecRate, Device, Link, Machine
 from commsched.methods import Direct
 from commsched.methods.lockstep import fresh_states, run_method
@@ -52,6 +53,12 @@ def test_spectra_are_summed_and_transformed_back_once():
     total = np.empty(1000, np.float32)
     CODECS["fft:0.3"].combine(packets, total)
     np.testing.assert_allclose(total, one_by_one, atol=1e-5)
+
+
+def test_a_fast_length_is_the_next_product_of_two_three_and_five():
+    products = {2**a * 3**b * 5**c for a in range(12) for b in range(8) for c in range(6)}
+    for numel in [0, 1, 7, 11, 97, 1009, 2047, 2048, 2049]:
+        assert fast_length(numel) == min(p for p in products if p >= max(numel, 1))
 
 
 def test_all_bins_give_back_the_gradient_to_ten_bits():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.ir import Graph, Layer, Sparsity, Tensor
-from commsched.machine import Machine
+from commsched.machine import CodecRate, Machine
 from commsched.planner import Request
 from commsched.planner.evaluate import BATCH
 from commsched.planner.problem import Problem
@@ -92,6 +92,20 @@ def test_where_links_differ_it_is_near_the_simulated_iteration(net, nodes, lanes
     want = iteration(problem.plan(candidate, "test"))
     # ranks that end early begin their next exchange early
     assert want * 0.99 <= problem.evaluator.one(candidate) <= want * 1.25
+
+
+@given(net=nets(), lanes=st.integers(1, 2), cores=st.integers(1, 3), draw=st.data())
+@settings(max_examples=30)
+def test_coding_slows_other_coding_on_several_nodes_too(net, lanes, cores, draw):
+    on = machine(2, lanes)
+    slow = CodecRate(encode=3e-9, add=1e-9, decode=3e-9, fixed=1e-4, source="test")
+    rates = {"coo": slow, "fp16": slow}
+    on = replace(on, cores=cores, device=replace(on.device, codecs=rates), inside=on.between)
+    problem = problem_of(net, on)
+    candidate = cut(problem, draw)
+    want = iteration(problem.plan(candidate, "test"))
+    # as where all ranks are on one node: links are alike
+    assert problem.evaluator.one(candidate) == pytest.approx(want, rel=3e-3, abs=2e-8)
 
 
 @given(net=nets(), draw=st.data(), late=st.booleans())

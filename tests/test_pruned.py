@@ -6,18 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
+from commsched.kernels.finite import finite
 from commsched.kernels.pruned import (
-    LossScale,
+    EXCHANGED,
     Rates,
     adam,
-    is_finite,
+    kept_of,
     largest,
     pack,
     prune,
     random_mask,
-    send,
     update,
+    whole,
 )
+from commsched.nets.optimizers import LossScale
 from commsched.strategies.samo import state_memory
 from tests.supports import bits
 
@@ -64,12 +66,11 @@ def test_a_step_is_masked_dense_mixed_precision_adam_bit_for_bit(
 ):
     rng = np.random.default_rng(seed)
     start = rng.standard_normal(numel).astype(np.float32)
-    index = largest(start, pruned)
+    index, steps = largest(start, kept_of(numel, 1 - pruned)), 0
     states = [prune(start, index) for _ in range(ranks)]
-    dense, scales = Dense(start, index), [LossScale(1024.0, 2) for _ in range(ranks)]
+    dense, scale = Dense(start, index), LossScale(1024.0)
     for step in range(6):
-        scale = scales[0].scale
-        grads = rng.standard_normal((ranks, microbatches, numel)) * scale
+        grads = rng.standard_normal((ranks, microbatches, numel)) * scale.value
         grads = grads.astype(np.float16)
         if step == 3:
             grads[-1, -1, index[-1]] = np.inf
@@ -77,41 +78,51 @@ def test_a_step_is_masked_dense_mixed_precision_adam_bit_for_bit(
             for gradient in mine:
                 pack(state, gradient)
         with np.errstate(invalid="ignore"):
-            packed = rank_order_sum([send(state) for state in states])
-            whole = rank_order_sum([rank_order_sum(list(mine)) for mine in grads])
-        for state in states:
-            state.wire[:] = packed
-        divisor = scale * ranks * microbatches
-        votes = [is_finite(state) for state in states]
-        go = {scale.agree(votes) for scale in scales}
-        assert go == {step != 3}
-        if go == {True}:
-            dense.update(whole, divisor, Rates())
+            packed = rank_order_sum([state.packed for state in states])
+            total = rank_order_sum([rank_order_sum(list(mine)) for mine in grads])
+        divisor = scale.value * ranks * microbatches
+        go = finite(packed.astype(np.float32))
+        assert go == (step != 3)
+        scale.after(not go)
+        if go:
+            steps += 1
+            dense.update(total, divisor, Rates())
             for state in states:
-                update(state, divisor, Rates())
+                for piece in (slice(0, len(index) // 3), slice(len(index) // 3, None)):
+                    gradient = packed[piece].astype(np.float32)
+                    update(state, piece, gradient, divisor, steps, Rates())
         for state in states:
+            state.packed.fill(0)
             assert np.array_equal(bits(state.half), bits(dense.half))
             assert np.array_equal(bits(state.values), bits(dense.values[index]))
             assert np.array_equal(bits(state.mean), bits(dense.mean[index]))
             assert np.array_equal(bits(state.square), bits(dense.square[index]))
-    assert len({scale.scale for scale in scales}) == 1
+            assert np.array_equal(bits(whole(state)), bits(dense.values))
+    assert scale.value == 512.0
 
 
 @pytest.mark.parametrize("pruned", [0.25, 0.8, 0.9])
 def test_live_bytes_are_24_f_phi_and_2_phi(pruned):
     phi = 10_000
-    state = prune(np.ones(phi, np.float32), random_mask(phi, pruned, np.random.default_rng(0)))
     share = 1 - pruned
-    assert state.nbytes == pytest.approx(24 * share * phi + 2 * phi, rel=1e-12)
-    assert state.nbytes == state_memory(len(state.index), phi, share).total
+    kept = kept_of(phi, share)
+    state = prune(np.ones(phi, np.float32), random_mask(phi, kept, np.random.default_rng(0)))
+    live = state.nbytes + EXCHANGED * kept
+    assert live == pytest.approx(24 * share * phi + 2 * phi, rel=1e-12)
+    assert live == state_memory(kept, phi, share).total
+
+
+def test_live_bytes_of_what_is_not_pruned_are_20_phi_and_the_wire():
+    state = prune(np.ones(100, np.float32), None)
+    assert state.nbytes + 4 * 100 == state_memory(100, 100, 1.0).total == 2000
 
 
 def test_adam_is_the_textbook_s():
     rates, value, mean, square = Rates(rate=0.1), 1.0, 0.0, 0.0
     state = prune(np.ones(1, np.float32), np.zeros(1, np.int32))
     for step, gradient in enumerate((0.5, -0.25, 2.0), start=1):
-        state.wire[:] = gradient * 8
-        update(state, 8.0, rates)
+        wire = np.array([gradient * 8], np.float32)
+        update(state, slice(0, 1), wire, 8.0, step, rates)
         mean = 0.9 * mean + 0.1 * gradient
         square = 0.999 * square + 0.001 * gradient**2
         value -= 0.1 * (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)) ** 0.5 + 1e-8)
@@ -120,19 +131,10 @@ def test_adam_is_the_textbook_s():
 
 def test_the_largest_magnitudes_are_kept():
     values = np.array([0.1, -3.0, 2.0, 0.0, -2.0], np.float32)
-    assert largest(values, 0.6).tolist() == [1, 2]
-    assert largest(values, 0.0).tolist() == [0, 1, 2, 3, 4]
-    state = prune(values, largest(values, 0.6))
+    assert largest(values, 2).tolist() == [1, 2]
+    assert largest(values, 5).tolist() == [0, 1, 2, 3, 4]
+    state = prune(values, largest(values, 2))
     assert state.half.tolist() == [0, -3, 2, 0, 0]
-
-
-def test_the_scale_is_halved_at_once_and_doubled_after_patience():
-    scale = LossScale(8.0, patience=3)
-    seen = []
-    for votes in [(True, True), (True, False), (True,), (True,), (True,), (False,)]:
-        scale.agree(votes)
-        seen.append(scale.scale)
-    assert seen == [8, 4, 4, 4, 8, 4]
 
 
 @pytest.mark.parametrize(

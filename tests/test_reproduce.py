@@ -16,10 +16,11 @@ from commsched.ir import file as nets
 from commsched.machine import file as machines
 from commsched.machine import resized
 from commsched.plot.reproduction import draw
-from commsched.reproduce import PAPERS, Reproduction, Row, base
-from commsched.reproduce.samo import collective_seconds
-from commsched.reproduce.steps import computing, in_turn, overlapped
+from commsched.reproduce import PAPERS, Reproduction, Row, base, samo
+from commsched.reproduce.samo import dealt
+from commsched.reproduce.steps import computing, in_turn, overlapped, pipelined, simulated
 from commsched.reproduce.zen import EMBEDDING, summed_first
+from tests.pipes import net as chain
 
 RECORDED = Path(__file__).resolve().parent.parent / "traces" / "reproduce"
 NAMES = list(PAPERS)
@@ -139,13 +140,28 @@ def test_a_crossing_of_a_line_is_found_between_whole_numbers(where: float) -> No
     assert base.crossing(lambda n: n - where) == pytest.approx(where)
 
 
-@pytest.mark.parametrize(("gpus", "depth"), [(48, 4), (96, 8), (96, 2), (12, 12)])
-def test_side_by_side_rings_cost_a_share_of_the_port(gpus: int, depth: int) -> None:
-    summit, nbytes = machines.load("summit"), 1.2e9
+@pytest.mark.parametrize(
+    ("gpus", "depth"), [(48, 4), (96, 8), (96, 2), (66, 3), (66, 6), (128, 8), (12, 12)]
+)
+def test_the_rings_of_all_stages_have_a_share_of_the_port(gpus: int, depth: int) -> None:
+    machine, elements = dealt(machines.load("summit"), gpus), 3 * 10**8
+    net = chain(depth, elements=elements // depth)
+    plan = pipelined(net, machine, "1f1b", "ring:ranks+dense", stages=depth, microbatches=1)
     pipelines = gpus // depth
     rate = 12.5e9 / 6  # six ranks of a node share its port
-    formula = 2 * (pipelines - 1) / pipelines * nbytes / depth / rate
-    assert collective_seconds(summit, gpus, depth, nbytes) == pytest.approx(formula, rel=0.02)
+    formula = 2 * (pipelines - 1) / pipelines * 4 * elements / depth / rate
+    assert simulated(plan).collective == pytest.approx(formula, rel=0.02)
+
+
+def test_the_parts_of_a_batch_are_its_time() -> None:
+    found = samo.batch("GPT-3 2.7B", "SAMO", 128)
+    parts = sum(found) - found.seconds
+    assert parts == pytest.approx(found.seconds, rel=0.01)  # coding is no part
+
+
+def test_the_state_is_what_the_strategy_counts() -> None:
+    assert samo.state(10**6, 0.0) == 20e6
+    assert samo.state(10**6, 0.9) == pytest.approx(4.4e6)
 
 
 def test_a_step_in_turn_takes_longer_than_its_compute_and_than_an_overlapped_one() -> None:
@@ -177,7 +193,7 @@ def test_the_table_lists_what_was_not_available(capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     assert "not available" in text
     assert all(row.what in text for row in found("local").rows)
-    assert text.splitlines()[-1].startswith("7 numbers, 1 of them predicted and compared")
+    assert text.splitlines()[-1].startswith("14 numbers, 1 of them predicted and compared")
 
 
 def test_an_unknown_paper_is_refused_in_one_sentence(

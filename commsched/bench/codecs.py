@@ -72,7 +72,7 @@ def gigabytes(timing: Timing | None, numel: int) -> float | None:
 
 def _codec(name: str, numel: int, repeats: int) -> CodecRow:
     codec = CODECS[name]
-    values, out = _gradient(codec, numel), np.zeros(numel, np.float32)
+    values, out = gradient(codec, numel), np.zeros(numel, np.float32)
     state: State = {"seed": 0, "step": 0, "rank": 0, "name": "bench"}
     # Codecs of fixed bytes may give a view of the gradient, which nobody writes here.
     packet = codec.encode(values, state).view(np.uint8)
@@ -92,7 +92,7 @@ def _codec(name: str, numel: int, repeats: int) -> CodecRow:
 
 def _partition(numel: int, repeats: int) -> CodecRow:
     """Divide the indices of the largest elements between owners by hash."""
-    values, out = _normal(numel), np.zeros(numel, np.float32)
+    values, out = normal(numel), np.zeros(numel, np.float32)
     index = above(values, threshold_of(values, max(1, int(SHARE * numel))))
     work = (lambda: np.copyto(out, values), lambda: grouped(index, PARTS))
     copy, encode = _timed(work, repeats)
@@ -114,9 +114,9 @@ def _timed(work: tuple[Callable[[], object], ...], repeats: int) -> list[Timing]
     return [Timing(*map(float, three)) for three in zip(*found, strict=True)]
 
 
-def _gradient(codec: Codec, numel: int) -> Array:
+def gradient(codec: Codec, numel: int) -> Array:
     """Normal values: all of them for codecs of dense gradients, 1 % for those of sparse ones."""
-    values = _normal(numel)
+    values = normal(numel)
     if codec.fixed or not codec.lossless:
         return values
     law = Sparsity(law="uniform", density=SHARE)
@@ -126,7 +126,8 @@ def _gradient(codec: Codec, numel: int) -> Array:
     return sparse
 
 
-def _normal(numel: int) -> Array:
+def normal(numel: int) -> Array:
+    """Normal float32, the same every time."""
     return np.random.default_rng(0).standard_normal(numel, np.float32)
 
 

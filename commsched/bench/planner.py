@@ -18,6 +18,7 @@ from commsched.planner.improve import SAME
 from commsched.planner.problem import BASELINES, Problem
 from commsched.planner.timing import iteration
 from commsched.planner.units import Candidate, Choice
+from commsched.simulate.engine import Known
 
 COLUMNS = 8192  # candidates of 314 launches that are evaluated
 FAR = 1.1  # baselines that the fast evaluation puts beyond that are not simulated
@@ -105,11 +106,11 @@ def _optimum(seeds: range) -> Row:
     return Row(what, seconds, shown, f"<= {MOST:g}")
 
 
-def _baselines(problem: Problem) -> Iterator[Candidate]:
-    """The plans of all baselines that the request allows."""
+def candidates(problem: Problem) -> Iterator[tuple[str, Candidate]]:
+    """The plans of all baselines that a request allows, inside its error budget."""
     for name in BASELINES:
         try:
-            yield BASELINES[name](problem)
+            yield name, problem.within(BASELINES[name](problem))
         except CommschedError:
             continue  # it needs a lossy codec
 
@@ -120,13 +121,14 @@ def _quality(net: str, machines: Sequence[str]) -> Row:
     ratios = []
     for machine in machines:
         request = Request(graph=graph_file.load(net), machine=machine_file.load(machine))
-        ours = iteration(make_plan(request))
+        known: Known = {}
+        ours = iteration(make_plan(request), known)
         problem = Problem(request)
-        found = list(_baselines(problem))
+        found = [candidate for _, candidate in candidates(problem)]
         seconds = [problem.evaluator.one(candidate) for candidate in found]
         least = min(seconds)
         best = min(
-            iteration(problem.plan(candidate, "bench"))
+            iteration(problem.plan(candidate, "bench"), known)
             for candidate, estimate in zip(found, seconds, strict=True)
             if estimate <= min(FAR * ours, least * FAR) or estimate == least
         )

@@ -12,6 +12,7 @@ from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, repeat
 
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
+SIDE, RANK = 512, 2  # a product as PowerSGD's: a bucket as a matrix, by two columns
 DENSITY = 0.05  # of what codecs of sparse gradients get
 LARGE_THERE = 2**22  # the same on a device, where less takes no longer than to begin it
 WINDOWS = 16  # large runs that a codec walks through: codecs are many, and each fills them
@@ -19,15 +20,23 @@ LEAST = 1  # repeats at the least: the time goes to the fast codecs, which repea
 
 
 def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> Device:
-    """Memory bandwidth from a copy, and the rates of all codecs; `budget` gives s for each."""
-    size = large(arena.place)
+    """Memory bandwidth from a copy, arithmetic from a narrow product, and the rates of all codecs.
+
+    `budget` gives s for each.
+    """
+    size, module = large(arena.place), arena.place.device.module
 
     def copy() -> None:
         np.copyto(arena.window(size), arena.window(size))
         arena.end()
 
-    seconds = repeat(comm, budget(), copy)
-    bandwidth = 2 * 4 * size / seconds
+    def multiply() -> None:
+        np.matmul(arena.window(size).reshape(-1, SIDE), narrow)
+        arena.end()
+
+    narrow = module.ones((SIDE, RANK), np.float32)
+    bandwidth = 2 * 4 * size / repeat(comm, budget(), copy)
+    flops = 2 * size * RANK / repeat(comm, budget(), multiply)
     room = arena.part(WINDOWS * 4 * size)
     name, memory = arena.place.device.about()
     return Device(
@@ -35,7 +44,7 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         memory=memory / comm.size,
         bandwidth=bandwidth,
         gather=3 / bandwidth,
-        flops=1e9,
+        flops=flops,
         codecs={name: _rate(comm, room, codec, budget) for name, codec in CODECS.items()},
     )
 

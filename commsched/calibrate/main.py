@@ -78,7 +78,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     arena = Arena(max(ARENA, links.SIZES[-1] * comm.size, room), place)
     found = links.measure(comm, group, arena, seconds * LINKS)
     progress("codecs", LINKS)
-    share = seconds * CODING / (6 * len(CODECS) + 1)
+    share = seconds * CODING / (6 * len(CODECS) + 2)
     device = coding.device(comm, arena, lambda: share)
     progress("jitter, progress, incast", LINKS + CODING)
     source = f"measured {time.strftime('%Y-%m-%d')} on {', '.join(here.hosts[:4])}"

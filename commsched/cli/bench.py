@@ -2,9 +2,15 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli import convergence
+from commsched.cli.ending import end_well
 from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.units import nbytes, seconds
@@ -17,8 +23,11 @@ EXAMPLE = """example:
   commsched bench simulator
   commsched bench planner
   commsched bench codecs --codec quant:8 --codec topk:0.01
+  commsched bench codecs --device cuda --json
   commsched bench planner --part quality --net resnet50 --net vgg16
   commsched bench planner --part optimum --seeds 0:50
+  sudo commsched bench planner --part measured --quick
+  commsched bench convergence --quick
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 2 commsched bench all-reduce --device cuda
@@ -36,12 +45,22 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     p.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=", ".join(sorted(BENCHES)))
     p.add_argument("--json", action="store_true", help="the same as JSON")
+    p.add_argument(
+        "--device",
+        default="cpu",
+        metavar="D",
+        help="of codecs, all-reduce and overlap: cpu or cuda; default: cpu",
+    )
     both = p.add_argument_group("of bench sparse and bench codecs")
     both.add_argument(
-        "--numel", type=int, metavar="N", help="float32 elements; default: 8388608, 16777216"
+        "--numel",
+        type=int,
+        metavar="N",
+        help="float32 elements; default: 8388608, 16777216; cuda: 67108864",
     )
     both.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
-    p.add_argument_group("of bench codecs").add_argument(
+    codecs_only = p.add_argument_group("of bench codecs")
+    codecs_only.add_argument(
         "--codec",
         action="append",
         metavar="NAME",
@@ -65,8 +84,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     planner_only.add_argument(
         "--part",
         action="append",
-        choices=("speed", "optimum", "quality"),
-        help="again for more; default: all",
+        choices=("speed", "optimum", "quality", "measured"),
+        help="again for more; default: all but measured, which runs plans on real ranks",
     )
     planner_only.add_argument(
         "--seeds", metavar="FIRST:STOP", help="random instances of part optimum; default: 0:300"
@@ -79,7 +98,28 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
             metavar="NAME",
             help=f"{kind} of part quality, again for more; default: all that are shipped",
         )
-    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
+    measured_only = p.add_argument_group("of bench planner --part measured")
+    measured_only.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("measured-plans"),
+        metavar="FOLDER",
+        help="keeps machines, plans, timelines and finished cells; default: measured-plans",
+    )
+    measured_only.add_argument(
+        "--fabric",
+        action="append",
+        metavar="NAME",
+        help="100mbit, 400mbit, 1gbit or shared; default: all that can be had",
+    )
+    convergence.options(p)
+    p.add_argument(
+        "--quick",
+        action="store_true",
+        help="of planner --part measured: two fabrics, two nets, and smaller; of convergence: four"
+        " cases, one fold, two seeds",
+    )
     p.add_argument(
         "--timeout",
         type=float,
@@ -92,10 +132,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def bench(args: argparse.Namespace) -> None:
     """Run one benchmark and print its table."""
-    if args.device != "cpu" and args.name not in ON_DEVICE:
-        from commsched.run.device import find_device
+    from commsched.run.device import check_device
 
-        find_device(args.device)
+    check_device(args.device)
+    if args.device != "cpu" and args.name not in ON_DEVICE:
         able = ", ".join(ON_DEVICE)
         raise CommschedError(f"bench {args.name} has no --device {args.device}; use it for {able}")
     BENCHES[args.name](args)
@@ -113,8 +153,33 @@ def planner(args: argparse.Namespace) -> None:
     from commsched.bench.optimum import INSTANCES
     from commsched.bench.planner import PARTS, rows
 
+    parts = args.part or PARTS
     seeds = range(INSTANCES) if args.seeds is None else _seeds(args.seeds)
-    _print(rows(args.part or PARTS, seeds, args.net, args.machine), args)
+    found = [rows(parts, seeds, args.net, args.machine)]
+    if "measured" in parts:
+        found.append(_measured(args))
+    _print(chain(*found), args)
+
+
+def _measured(args: argparse.Namespace) -> "Iterator[Row]":
+    """Plans on real ranks, on the fabrics that can be had."""
+    from commsched.bench.measured import FABRICS, Wanted, rows
+    from commsched.cli import validate
+    from commsched.validate.cells import NETS
+
+    quick = args.quick
+    fabrics = validate.QUICK_FABRICS if quick else FABRICS
+    chosen = validate.chosen("--fabric", args.fabric, FABRICS, fabrics)
+    wanted = Wanted(
+        folder=args.output,
+        fabrics=chosen if args.fabric else validate.possible(chosen),
+        nets=validate.chosen("--net", args.net, NETS, validate.QUICK_NETS if quick else NETS),
+    )
+    if quick:
+        scale, spent = validate.QUICK_SCALE, validate.QUICK_SECONDS
+        wanted = replace(wanted, scale=scale, seconds=spent)
+    end_well()
+    return rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True))
 
 
 def _seeds(text: str) -> range:
@@ -216,7 +281,12 @@ def sparse(args: argparse.Namespace) -> None:
 
 
 def codecs(args: argparse.Namespace) -> None:
-    """Encode, add and decode of codecs, on one core, without mpiexec."""
+    """Encode, add and decode of codecs, on one core or on a GPU, without mpiexec."""
+    if args.device == "cuda":
+        from commsched.cli import bench_gpu
+
+        bench_gpu.codecs(args)
+        return
     from tqdm import tqdm
 
     from commsched.bench import codecs as coding
@@ -273,9 +343,10 @@ def _codec_json(row: "CodecRow") -> dict[str, object]:
     return {**plain, **rates}
 
 
-ON_DEVICE = ("all-reduce", "overlap")
+ON_DEVICE = ("codecs", "all-reduce", "overlap")
 BENCHES = {
     "codecs": codecs,
+    "convergence": convergence.convergence,
     "simulator": simulator,
     "all-reduce": all_reduce,
     "overlap": overlap,

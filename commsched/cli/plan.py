@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from commsched.cli import reasons, stages
+from commsched.cli import reasons, schedule, stages
 from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.ir import file as graph_file
@@ -99,6 +99,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument(
         "--stretch", type=float, default=1.0, metavar="F", help="multiply compute seconds only"
     )
+    schedule.options(p)
     p.add_argument("--sum", action="store_true", help="sum gradients instead of averaging them")
     p.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of jitter and drawn gradients; default: 0"
@@ -185,7 +186,7 @@ def _progress(what: str, iteration: float) -> None:
 def plan(args: argparse.Namespace) -> None:
     """Plan, write, report."""
     wanted = request(args)
-    made = make_plan(wanted, args.planner)
+    made = schedule.added(make_plan(wanted, args.planner), args)
     plan_file.write(args.output, made)
     if args.json:
         print(json.dumps({**summary(made), "errors": verdict(wanted)}, indent=1))

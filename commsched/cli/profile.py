@@ -20,7 +20,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("net", metavar="NET", help="mlp, cnn, words or gpt, with sizes: gpt:128:4:4")
-    p.add_argument("--batch", type=int, default=16, metavar="N", help="of a rank; default: 16")
+    p.add_argument(
+        "--batch",
+        type=int,
+        default=16,
+        metavar="N",
+        help="of a rank, in a pipeline a microbatch; default: 16",
+    )
+    p.add_argument("--precision", choices=("fp32", "fp16"), default="fp32", help="default: fp32")
     p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
     p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="net file")
     p.add_argument("--json", action="store_true", help="print the layers as JSON")
@@ -44,6 +51,7 @@ def profile(args: argparse.Namespace) -> None:
     graph = profiled(
         NETS[args.net],
         args.batch,
+        half=args.precision == "fp16",
         module=device.module,
         settled=lambda: device.mark().wait(),
     )

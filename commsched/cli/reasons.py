@@ -60,6 +60,7 @@ def method(launch: Launch) -> str:
         text += f", {launch.purpose}"
     if launch.every != 1:
         text += f", every {launch.every} steps"
+    text += f", from step {launch.since} on" if launch.since else ""
     return text + (f", merged {launch.lag} later" if launch.lag else "")
 
 

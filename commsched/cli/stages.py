@@ -4,6 +4,7 @@ from commsched.cli.table import table
 from commsched.plan import Plan
 from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import Staged, grid
+from commsched.strategies.recompute import kept, repeated
 from commsched.units import nbytes, seconds
 
 HEADER = ("stage", "ranks", "layers", "from", "to", "forward", "backward", "head", "sends", "keeps")
@@ -17,7 +18,8 @@ def lines(plan: Plan, every: bool = True) -> list[str]:
         return []
     settings = strategy.settings(plan)
     rows = []
-    for stage in grid(plan, settings):
+    stages = grid(plan, settings)
+    for stage in stages:
         ranks = ", ".join(map(str, stage.ranks[:4])) + (", ..." if len(stage.ranks) > 4 else "")
         rows.append(
             (
@@ -27,10 +29,10 @@ def lines(plan: Plan, every: bool = True) -> list[str]:
                 stage.layers[0].name,
                 stage.layers[-1].name,
                 seconds(stage.forward),
-                seconds(stage.backward),
+                seconds(stage.backward + repeated(stage, settings)),
                 seconds(stage.head) if stage.head else "-",
                 "-" if stage.last else nbytes(float(stage.output)),
-                nbytes(stage.activation),
+                nbytes(kept(plan.graph, stages, stage.number, settings).each),
             )
         )
     given = ", ".join(f"{key} {value}" for key, value in settings.items())

@@ -5,17 +5,20 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsched.cli import schedule
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
     from commsched.ir import Graph
     from commsched.plan import Plan
+    from commsched.plan.model import Param
     from commsched.run.train_job import Wanted
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched train --net gpt --steps 300 --log gpt.jsonl --figure gpt.png
   mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept
   mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept --resume
+  mpiexec -n 4 commsched train --net mlp --strategy 1f1b --param stages=2 --param microbatches=4
   commsched profile words -o words.json && commsched plan words.json --machine m.json -o plan.json
   mpiexec -n 4 commsched train --net words --plan plan.json -o measured.json
 """
@@ -32,7 +35,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument(
         "--net", required=True, help="mlp, cnn (digits), words, gpt (text); sizes: gpt:128:4:4"
     )
-    p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
+    p.add_argument(
+        "--strategy", default="sync", metavar="NAME", help="such as daso, 1f1b, samo; default: sync"
+    )
     _planning(p)
     _learning(p)
     p.add_argument("--log", type=Path, metavar="FILE", help="a line of JSON per step")
@@ -42,6 +47,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--every", type=int, default=50, metavar="N", help="steps between; default: 50")
     p.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
+    _sweeping(p)
     p.add_argument(
         "--timeout",
         type=float,
@@ -65,6 +71,14 @@ def _planning(p: argparse.ArgumentParser) -> None:
         metavar="TENSOR=METHOD",
         help="without --plan: give a tensor a bucket of its own and this method",
     )
+    schedule.options(p)
+    p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="without --plan: parameter of the strategy, such as stages=2",
+    )
     p.add_argument(
         "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
     )
@@ -80,7 +94,7 @@ def _learning(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--optimizer", metavar="NAME", help="sgd, momentum, adam; default: the plan's")
     p.add_argument("--rate", type=float, help="default: 0.1 for sgd, 0.02 momentum, 0.002 adam")
-    p.add_argument("--precision", default="fp32", metavar="P", help="fp32 or fp16; default: fp32")
+    p.add_argument("--precision", metavar="P", help="fp32 or fp16; default: fp32, for samo fp16")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     p.add_argument("--fold", type=int, default=0, metavar="N", help="held out, 0 to 4; default: 0")
     p.add_argument(
@@ -88,14 +102,31 @@ def _learning(p: argparse.ArgumentParser) -> None:
     )
 
 
+def _sweeping(p: argparse.ArgumentParser) -> None:
+    """Declare what trains more than once."""
+    many = p.add_argument_group("many trainings of one plan")
+    many.add_argument(
+        "--sweep",
+        type=Path,
+        metavar="FILE",
+        help="with --plan: train with each fold and seed that FILE lacks; it keeps what came out",
+    )
+    many.add_argument(
+        "--together", action="store_true", help="without mpiexec: all ranks in this process"
+    )
+    many.add_argument("--folds", type=int, default=5, metavar="N", help="so many; default: 5")
+    many.add_argument("--seeds", type=int, default=5, metavar="N", help="so many; default: 5")
+
+
 def train(args: argparse.Namespace) -> None:
     """Train, and print the result on rank 0."""
-    from commsched.kernels.threads import one_thread
     from commsched.run import launcher
 
-    one_thread()
     _check(args)
     launcher.load()
+    if args.sweep is not None:
+        _sweep(args)
+        return
     from commsched.run.train_job import train_job
 
     found = train_job(_wanted(args), progress=not args.json)
@@ -106,6 +137,48 @@ def train(args: argparse.Namespace) -> None:
 
         draw([args.log], args.figure)
     print(json.dumps(found, indent=1) if args.json else "\n".join(_lines(found)))
+
+
+def _sweep(args: argparse.Namespace) -> None:
+    """Train many times, and print the means on rank 0."""
+    from commsched.run.sweep import Sweep, sweep
+    from commsched.timeline.trials import mean
+
+    chosen = Sweep(
+        path=args.sweep,
+        folds=range(args.folds),
+        seeds=range(args.seeds),
+        together=args.together,
+    )
+    found = sweep(_wanted(args), chosen)
+    if found is None:
+        return
+    ends = [trial.end for trial in found.trials]
+    losses = [end.loss for end in ends if end.loss is not None]
+    result: dict[str, Any] = {
+        "trainings": len(ends),
+        "without_a_loss": len(ends) - len(losses),
+        "held_out_loss": mean(losses)._asdict() if losses else None,
+        "held_out_accuracy": mean([end.accuracy for end in ends])._asdict(),
+        "bytes_per_rank_and_step": mean([t.sent_bytes for t in found.trials]).value,
+    }
+    print(json.dumps(result, indent=1) if args.json else "\n".join(_means(result)))
+
+
+def _means(found: dict[str, Any]) -> list[str]:
+    """What many trainings say together, for people."""
+    from commsched.timeline.trials import Mean
+    from commsched.units import nbytes
+
+    loss, accuracy = (
+        None if found[key] is None else Mean(**found[key])
+        for key in ("held_out_loss", "held_out_accuracy")
+    )
+    return [
+        f"{found['trainings']} trainings; means, and intervals of 95 %",
+        f"held out: loss {loss or 'no number'}, right {accuracy}",
+        f"{nbytes(found['bytes_per_rank_and_step'])} sent per rank and step",
+    ]
 
 
 def _wanted(args: argparse.Namespace) -> "Wanted":
@@ -125,6 +198,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
         strategy=args.strategy,
         plan=args.plan,
         method=args.method,
+        params=_params(args),
         optimizer=args.optimizer,
         rate=args.rate,
         batch=args.batch,
@@ -145,9 +219,18 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
 def _check(args: argparse.Namespace) -> None:
     """Refuse what contradicts itself."""
     if args.plan is not None:
-        for flag in ("machine", "method", "force"):
+        for flag in ("machine", "method", "force", "param", "later", "refresh"):
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
+    if args.method and args.strategy in ("daso", "shadow"):
+        raise CommschedError(
+            f"--method is for gradients that all ranks sum; strategy {args.strategy!r} plans what"
+            " it exchanges"
+        )
+    if args.sweep is not None:
+        _check_sweep(args)
+    elif args.together:
+        raise CommschedError("--together needs --sweep")
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which it is drawn from")
     if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
@@ -158,6 +241,23 @@ def _check(args: argparse.Namespace) -> None:
         raise CommschedError(f"--fold must be from 0 to 4, got {args.fold}")
     if not 0 <= args.seed <= 2**62:
         raise CommschedError(f"--seed must be from 0 to 2^62, got {args.seed}")
+
+
+def _check_sweep(args: argparse.Namespace) -> None:
+    """Refuse what is for one training."""
+    if args.plan is None:
+        raise CommschedError("--sweep needs --plan, the plan of all trainings")
+    for flag in ("checkpoint", "log", "figure", "output"):
+        if getattr(args, flag) is not None:
+            raise CommschedError(f"--{flag} is for one training, --sweep for many; leave one out")
+    if args.epochs is not None:
+        raise CommschedError("--epochs is for one training; give --steps with --sweep")
+    if args.together and args.device != "cpu":
+        raise CommschedError("--together trains on the cpu; leave --device out, or use mpiexec")
+    if not (1 <= args.folds <= 5 and args.seeds >= 1):
+        raise CommschedError(
+            f"--folds must be from 1 to 5 and --seeds at least 1, got {args.folds} and {args.seeds}"
+        )
 
 
 def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
@@ -173,11 +273,23 @@ def _planned(args: argparse.Namespace, graph: "Graph", ranks: int) -> "Plan":
         graph=graph,
         machine=machine if args.machine else resized(machine, 1, ranks),
         strategy=args.strategy,
-        params={"optimizer": args.optimizer} if args.optimizer else {},
+        params=_params(args),
         force=pairs(args.force, "--force"),
         bucket=args.bucket * 1e6 if args.method else None,
     )
-    return given(request, args.method) if args.method else make_plan(request)
+    made = given(request, args.method) if args.method else make_plan(request)
+    return schedule.added(made, args)
+
+
+def _params(args: argparse.Namespace) -> "dict[str, Param]":
+    """Parameters of the strategy; the optimiser is one of most."""
+    from commsched.cli.plan import pairs
+    from commsched.strategies import STRATEGIES
+
+    found: dict[str, Param] = dict(pairs(args.param, "--param"))
+    if args.optimizer and "optimizer" in STRATEGIES[args.strategy].defaults:
+        found["optimizer"] = args.optimizer
+    return found
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -201,4 +313,5 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["skipped_steps"]:
         lines.append(f"{found['skipped_steps']} steps left out: 16-bit gradients overflowed")
     lines += measured(found["measured"]) if "measured" in found else []
-    return [*lines, f"all ranks hold the same parameters: {found['parameters'][:12]}"]
+    held = "all ranks hold the same" if found["alike"] else "each rank holds its own"
+    return [*lines, f"{held} parameters: {found['parameters'][:12]}"]

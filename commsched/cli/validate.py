@@ -114,14 +114,14 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
             raise CommschedError(f"{option} must be more than 0, got {value:g}")
     if not 0 <= args.patience < float("inf"):
         raise CommschedError(f"--patience must be at least 0, got {args.patience:g}")
-    fabrics = _chosen("--fabric", args.fabric, FABRICS, QUICK_FABRICS if args.quick else FABRICS)
+    fabrics = chosen("--fabric", args.fabric, FABRICS, QUICK_FABRICS if args.quick else FABRICS)
     if args.fabric is None:
-        fabrics = _possible(fabrics)
+        fabrics = possible(fabrics)
     for name in fabrics:
         checked(name, shape)
     return Wanted(
         fabrics=fabrics,
-        nets=_chosen("--net", args.net, NETS, QUICK_NETS if args.quick else NETS),
+        nets=chosen("--net", args.net, NETS, QUICK_NETS if args.quick else NETS),
         families=_families(args.method) if args.method else tuple(CROSSED),
         others=not args.method and not args.quick,
         shape=shape,
@@ -132,7 +132,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
     )
 
 
-def _chosen(
+def chosen(
     option: str, given: Sequence[str] | None, known: Sequence[str], default: Sequence[str]
 ) -> tuple[str, ...]:
     """What the user asks for, in our order."""
@@ -152,7 +152,7 @@ def _families(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
-def _possible(fabrics: tuple[str, ...]) -> tuple[str, ...]:
+def possible(fabrics: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out testbeds, and say so, where they cannot be made."""
     from commsched.testbed.system import lacking
     from commsched.validate.fabrics import SHARED

@@ -6,8 +6,9 @@ from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
-from commsched.kernels.bits import pack_flags, packed_bytes
+from commsched.kernels.bits import packed_bytes
 from commsched.kernels.modules import numbers
+from commsched.kernels.select import set_apart
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x50_41_4D_42  # "BMAP"
@@ -30,11 +31,10 @@ class Bitmap(Indexed):
     decode_traffic = 1.5  # zero the run, unpack bits to bytes and scan them
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        flags = values != 0
-        index = np.flatnonzero(flags)
+        flags, index = set_apart(values)
         size = packed_bytes(len(values))
         packet = fresh(TAG, len(index), size + 4 * len(index), values)
-        packet[HEADER : HEADER + size] = pack_flags(flags)
+        packet[HEADER : HEADER + size] = flags
         packet[HEADER + size :] = values.take(index).view(np.uint8)
         return packet
 

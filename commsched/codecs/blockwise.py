@@ -2,12 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import bits
+from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import run_key
 from commsched.kernels.steps import UNITS, Steps
@@ -42,10 +44,24 @@ class Blockwise(Codec):
     def value(self, codes: Array, scales: Array, out: Array) -> None:
         """Overwrite `out` (rows, width) float32 with what the codes mean."""
 
+    def encode_there(
+        self, kernels: ModuleType, values: Array, key: int | None, scales: Array, codes: Array
+    ) -> None:
+        """Of a stepped codec: write scales and packed codes by one kernel of `cuda.steps`."""
+        raise NotImplementedError
+
+    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> None:
+        """Of a stepped codec: overwrite `out` with what the packed codes mean."""
+        raise NotImplementedError
+
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         packet = self._empty(values, len(values))
         scales, codes = self._split(packet, len(values))
         key = run_key(state, start) if self.dithers else None
+        gpu = device(values)
+        if gpu is not None and self.stepped:
+            self.encode_there(gpu.steps, values, key, scales, codes)
+            return packet
         steps = Steps(key, min(CHUNK, len(values)), values) if self.stepped else None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for row, first, stop, width in self._pieces(len(values)):
@@ -58,6 +74,10 @@ class Blockwise(Codec):
 
     def decode(self, packet: Array, out: Array) -> None:
         scales, packed = self._split(packet, len(out))
+        gpu = device(out)
+        if gpu is not None and self.stepped:
+            self.decode_there(gpu.steps, packed, scales, out)
+            return
         for row, first, stop, width in self._pieces(len(out)):
             shape = (-1, width)
             codes = bits.unpack(packed[first * self.bits // 8 :], stop - first, self.bits)
@@ -129,3 +149,12 @@ class Levels(Blockwise):
         unit = scales / np.float32(self.levels)
         np.subtract(codes, np.float32(self.levels), out=out)
         np.multiply(out, unit, out=out)
+
+    def encode_there(
+        self, kernels: ModuleType, values: Array, key: int | None, scales: Array, codes: Array
+    ) -> None:
+        form = self.block, self.bits, self.levels, ABOVE
+        kernels.levels(values, *form, key, scales, codes)
+
+    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> None:
+        kernels.level_values(codes, scales, self.block, self.bits, self.levels, out)

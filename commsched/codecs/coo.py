@@ -7,6 +7,7 @@ from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, fresh
 from commsched.errors import CommschedError
+from commsched.kernels.select import nonzeros
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x00_4F_4F_43  # "COO"
@@ -27,7 +28,7 @@ class Coo(Indexed):
     decode_traffic = 1.0  # zero the run; the scatter is small beside it
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        (index,) = (values != 0).nonzero()
+        index = nonzeros(values)
         return pack(index, values.take(index))
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:

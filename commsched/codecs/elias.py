@@ -1,5 +1,7 @@
 """Exact lists whose indices take two bits more than their entropy: Elias-Fano."""
 
+from typing import Any
+
 import numpy as np
 
 from commsched.codecs import CODECS
@@ -7,7 +9,9 @@ from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
+from commsched.kernels.compiled import compiled_list
 from commsched.kernels.modules import module_of, numbers
+from commsched.kernels.select import nonzeros
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x53_41_49_4C_45  # "ELIAS"
@@ -33,7 +37,7 @@ class Elias(Indexed):
     decode_traffic = 1.0  # zero the run; the rest is small beside it where it is sparse
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        index = np.flatnonzero(values != 0)
+        index = nonzeros(values)
         return pack_list(index, values.take(index), len(values))
 
     def open(self, packet: Array, numel: int) -> tuple[Array, Array]:
@@ -68,7 +72,11 @@ def pack_list(index: Array, values: Array, numel: int) -> Array:
     packet = fresh(TAG, count, size + 4 * count, values)
     start = HEADER + 4 * count  # values come first, where they are aligned
     packed = packet[start:]
-    if way == "bitmap":
+    packet[HEADER:start].view(np.float32)[:] = values
+    fast = compiled_list(values, numel)
+    if fast is not None:
+        _write(fast, index.astype(np.int32, copy=False), numel, way, packed)
+    elif way == "bitmap":
         flags = module.zeros(numel, np.bool_)
         flags[index] = True
         packed[:] = pack_flags(flags)
@@ -79,8 +87,27 @@ def pack_list(index: Array, values: Array, numel: int) -> Array:
         flags = module.zeros(_high_bits(numel, count, width), np.bool_)
         flags[(index >> width) + module.arange(count)] = True
         packed[low:] = pack_flags(flags)
-    packet[HEADER:start].view(np.float32)[:] = values
     return packet
+
+
+def _write(fast: Any, index: Array, numel: int, way: str, packed: Array) -> None:
+    """Write (m,) int32 indices by compiled kernels."""
+    width = _width(numel, len(index)) if way == "elias" else 0
+    low = packed_bytes(len(index), width)
+    (fast.write_fields if width in (2, 4) else fast.write_planes)(index, width, packed[:low])
+    words = np.zeros(-(-8 * len(packed) // 64), np.uint64)
+    fast.write_bits(index, width, int(way == "elias"), words)
+    packed[low:] = words.view(np.uint8)[: len(packed) - low]
+
+
+def _read(fast: Any, packed: Array, numel: int, way: str, index: Array) -> bool:
+    """Fill (m,) int32 indices by compiled kernels; whether they are what may be written."""
+    width = _width(numel, len(index)) if way == "elias" else 0
+    low = packed_bytes(len(index), width)
+    (fast.read_fields if width in (2, 4) else fast.read_planes)(packed[:low], width, index)
+    words = np.zeros(-(-8 * len(packed) // 64), np.uint64)
+    words.view(np.uint8)[: len(packed) - low] = packed[low:]
+    return bool(fast.read_bits(words, width, int(way == "elias"), numel, index))
 
 
 def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
@@ -94,6 +121,11 @@ def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
     require(len(packet) == HEADER + size + 4 * count, packet, what)
     start = HEADER + 4 * count
     values = numbers(packet[HEADER:start], np.float32)
+    fast = compiled_list(values, numel)
+    if fast is not None:
+        listed = np.empty(count, np.int32)
+        require(_read(fast, packet[start:], numel, way, listed), packet, what)
+        return listed, values
     if way == "bitmap":
         return flagged(packet, start, numel, count, what), values
     if count == 0:

@@ -7,7 +7,6 @@ from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import eightbit
-from commsched.kernels.modules import look_up
 from commsched.plan.bucket import BucketSpec
 
 FORMS = {"e4m3": eightbit.E4M3, "e5m2": eightbit.E5M2}
@@ -52,7 +51,7 @@ class Fp8(Codec):
             raise CommschedError(
                 f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"
             )
-        look_up(self._table, packet.view(np.uint8), out)
+        eightbit.look_up(self._table, packet.view(np.uint8), out)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(1.0 * (stop - start))

@@ -5,6 +5,7 @@ import re
 
 from commsched.errors import CommschedError
 
+FORGET = "forget"  # last of the parameters: what is not sent is not added to the next gradient
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
 
 
@@ -12,6 +13,12 @@ def at_most(given: list[str], allowed: int) -> None:
     """Refuse more parameters than there are."""
     if len(given) > allowed:
         raise CommschedError(f"at most {allowed} parameters, got {len(given)}")
+
+
+def forgets(given: list[str]) -> tuple[list[str], bool]:
+    """The parameters without a last `forget`, and whether it stood there."""
+    found = given[1:] != [] and given[-1] == FORGET
+    return (given[:-1] if found else given), found
 
 
 def share(text: str, what: str = "the share that is kept") -> float:

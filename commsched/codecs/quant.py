@@ -1,5 +1,7 @@
 """Block quantisation: `quant:BITS[:nearest]`, even steps from a block's least to largest value."""
 
+from types import ModuleType
+
 import numpy as np
 
 from commsched.codecs import CODECS
@@ -30,29 +32,42 @@ class Quant(Blockwise):
         self.name = f"quant:{width}" + (":nearest" if nearest else "")
         self.unbiased = self.dithers = not nearest
         self.bits = width
+        self._share = ABOVE / (2**width - 1)  # of a block's spread that is a step
 
     def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
         assert steps is not None
-        low = values.min(axis=1, keepdims=True)
+        low = values.min(axis=1, keepdims=True) + np.float32(0)  # zero without a sign
         spread = values.max(axis=1, keepdims=True).astype(np.float64) - low
-        step = spread * (ABOVE / (2**self.bits - 1))
+        step = spread * self._share
         step = np.where(np.isfinite(step), step, np.nan)
+        low = np.where(np.isnan(step), np.float32(np.nan), low)
         # Below this, which is nothing to a gradient, the block counts as constant.
         step[step < 2.0**-100] = 0.0
         inverse = np.where(step == 0.0, 0.0, UNITS / step)
-        wide = (spread > LARGEST).any()  # half of the spread is within the range of float32
-        given = (values / 2, low / 2, inverse * 2) if wide else (values, low, inverse)
+        given, wide = (values, low, inverse), spread > LARGEST
+        if wide.any():  # half of the spread is within the range of float32
+            part = np.where(wide, np.float32(0.5), np.float32(1))
+            given = values * part, low * part, inverse / part
         codes = steps.numbers(*given[:2], given[2].astype(np.float32))
         return np.concatenate([low, step], axis=1), codes
 
     def value(self, codes: Array, scales: Array, out: Array) -> None:
         low, step = scales[:, :1], scales[:, 1:]
-        if (step > LARGEST / 512).any():  # a spread beyond the range of float32
-            wide = codes * step.astype(np.float64) + low
-            out[...] = np.clip(wide, -LARGEST, LARGEST)
-            return
-        np.multiply(codes, step, out=out)
-        np.add(out, low, out=out)
+        with np.errstate(over="ignore"):
+            np.multiply(codes, step, out=out)
+            np.add(out, low, out=out)
+        wide = step > LARGEST / 512  # a spread beyond the range of float32
+        if wide.any():
+            exact = np.clip(codes * step.astype(np.float64) + low, -LARGEST, LARGEST)
+            out[...] = np.where(wide, exact.astype(np.float32), out)
+
+    def encode_there(
+        self, kernels: ModuleType, values: Array, key: int | None, scales: Array, codes: Array
+    ) -> None:
+        kernels.quant(values, self.block, self.bits, self._share, key, scales, codes)
+
+    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> None:
+        kernels.quant_values(codes, scales, self.block, self.bits, out)
 
 
 @CODECS.family(Quant.standard)

@@ -1,4 +1,4 @@
-"""The largest magnitudes of a run, with error feedback: `topk:SHARE[:WAY]`."""
+"""The largest magnitudes of a run: `topk:SHARE[:WAY][:forget]`, `forget` without feedback."""
 
 import numpy as np
 
@@ -31,10 +31,12 @@ class TopK(Selection):
 
     standard = "topk:0.01"
 
-    def __init__(self, share: float, way: str) -> None:
-        super().__init__(f"topk:{read.written(share)}" + (f":{way}" if way != "exact" else ""))
+    def __init__(self, share: float, way: str, forget: bool = False) -> None:
+        named = f"topk:{read.written(share)}" + (f":{way}" if way != "exact" else "")
+        super().__init__(named + (f":{read.FORGET}" if forget else ""))
         self._share = share
         self._way = way
+        self.feedback = not forget
         self.stateful = way == "reused"
         self.encode_traffic = TRAFFIC[way]
 
@@ -72,7 +74,8 @@ class TopK(Selection):
 
 @CODECS.family(TopK.standard)
 def topk(parameters: list[str]) -> TopK:
-    """Read SHARE and WAY."""
+    """Read SHARE, WAY, and whether what is not sent is forgotten."""
+    parameters, forget = read.forgets(parameters)
     read.at_most(parameters, 2)
     way = read.choice(parameters[1], "the way", tuple(TRAFFIC)) if len(parameters) > 1 else "exact"
-    return TopK(read.share(parameters[0]), way)
+    return TopK(read.share(parameters[0]), way, forget)

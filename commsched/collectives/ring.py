@@ -1,9 +1,19 @@
 """The ring all-reduce: least bytes, most rounds."""
 
+from collections.abc import Callable
 from itertools import chain
 
+import numpy as np
+
 from commsched.collectives import COLLECTIVES
-from commsched.collectives.circle import everyone, ring_all_gather, ring_reduce_scatter
+from commsched.collectives.circle import (
+    Circles,
+    circles,
+    everyone,
+    ring_all_gather,
+    ring_reduce_scatter,
+)
+from commsched.errors import CommschedError
 from commsched.machine import Group
 from commsched.schedule import Goal, Schedule
 
@@ -17,10 +27,32 @@ def ring(group: Group) -> Schedule:
     Source: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations", JPDC 69(2), 2009.
     """
-    p = group.size
-    on = everyone(group)
+    return _around("ring", everyone(group))
+
+
+def by_number(group: Group) -> Schedule:
+    """The same ring in the order of the ranks, as a library builds it that knows of no nodes.
+
+    Where ranks fill node after node it is `ring`; where they are dealt out to the nodes in turn
+    every hop leaves its node, and all ranks of a node share its ports.
+    """
+    order = np.arange(group.size)[np.newaxis]
+    return _around("ring:ranks", circles(order, order, order + 1))
+
+
+@COLLECTIVES.family("ring:nodes", listed=False)
+def ordered(parameters: list[str]) -> Callable[[Group], Schedule]:
+    """`ring:nodes` or `ring:ranks`; only the first is tried where nobody asks for the other."""
+    orders = {"nodes": ring, "ranks": by_number}
+    if len(parameters) != 1 or parameters[0] not in orders:
+        raise CommschedError(f"order {':'.join(parameters)!r}; allowed: {', '.join(orders)}")
+    return orders[parameters[0]]
+
+
+def _around(name: str, on: Circles) -> Schedule:
+    p = on.places
     return Schedule(
-        name="ring",
+        name=name,
         goal=Goal.ALL_REDUCE,
         ranks=p,
         blocks=p,

@@ -85,6 +85,9 @@ class Pattern:
         return not isinstance(self.shared, float) or self.shared > 0.0
 
 
+PATTERNS = 64  # that are kept: schedules that go through more seldom come back to one
+
+
 class Places:
     """Link parameters of the members of a group on a machine."""
 
@@ -101,11 +104,21 @@ class Places:
             self._links.append(link)
         self._port = None if machine.nic is None else ports(machine)[np.array(group.ranks)]
         self._seen: tuple[Ints, Ints | None] = self._ranks, self._ranks
+        # By the ids of their arrays, which they keep alive.
+        self._patterns: dict[tuple[int, int], tuple[Ints, Ints, Pattern]] = {}
         nic = machine.nic
         self._by_turns = machine.burst > 0.0 or (nic is not None and nic.turn > 0.0)
 
     def pattern(self, rnd: Round) -> Pattern:
-        """Derive the speeds of a round's moves, and where they end."""
+        """The speeds of a round's moves, and where they end; derived once for the same arrays."""
+        key = id(rnd.src), id(rnd.dst)
+        if key not in self._patterns:
+            if len(self._patterns) == PATTERNS:
+                self._patterns.clear()
+            self._patterns[key] = rnd.src, rnd.dst, self._derived(rnd)
+        return self._patterns[key][2]
+
+    def _derived(self, rnd: Round) -> Pattern:
         if self._one_node:
             return _uniform(self._shape(rnd.src, rnd.dst), self._machine.inside)
         inside = self._node[rnd.src] == self._node[rnd.dst]

@@ -32,13 +32,13 @@ def part_of(count: int, rank: int, ranks: int) -> slice:
     return slice(count * rank // ranks, count * (rank + 1) // ranks)
 
 
-def check_batch(batch: int, samples: int, ranks: int) -> None:
-    """Refuse a batch that the ranks cannot share evenly, or that no epoch holds."""
+def check_batch(batch: int, samples: int, parts: int, what: str = "ranks") -> None:
+    """Refuse a batch that cannot be shared evenly, or that no epoch holds."""
     if not 1 <= batch <= samples:
         raise CommschedError(f"--batch must be from 1 to the {samples} samples, got {batch}")
-    if batch % ranks:
-        near = max(ranks, round(batch / ranks) * ranks)
+    if batch % parts:
+        near = max(parts, round(batch / parts) * parts)
         raise CommschedError(
-            f"--batch {batch} is shared by {ranks} ranks, so it must be a multiple of {ranks};"
+            f"--batch {batch} is shared by {parts} {what}, so it must be a multiple of {parts};"
             f" nearest: {near}"
         )

@@ -46,6 +46,7 @@ class LayerFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
     activation_bytes: float = 0.0
+    output_bytes: float = 0.0
     tensors: tuple[TensorFile, ...] = ()
 
 
@@ -129,6 +130,7 @@ def _layer(layer: LayerFile, before: tuple[str, ...]) -> Layer:
         forward_bytes=significant(layer.forward_bytes),
         backward_bytes=significant(layer.backward_bytes),
         activation=significant(layer.activation_bytes),
+        output=significant(layer.output_bytes),
     )
 
 
@@ -143,6 +145,7 @@ def _layer_data(layer: Layer, before: tuple[str, ...]) -> dict[str, Any]:
         forward_bytes=significant(layer.forward_bytes),
         backward_bytes=significant(layer.backward_bytes),
         activation_bytes=significant(layer.activation),
+        output_bytes=significant(layer.output),
     )
     tensors = [_tensor_data(tensor) for tensor in layer.tensors]
     return _lean(file) | ({"tensors": tensors} if tensors else {})

@@ -91,6 +91,7 @@ class Layer:
     forward_bytes: float = 0.0  # memory traffic, for layers that are not bound by flops
     backward_bytes: float = 0.0
     activation: float = 0.0  # B kept from forward to backward
+    output: float = 0.0  # B that the layers after it read; 0: as many as are kept
 
     def __post_init__(self) -> None:
         _check_name("layer", self.name)
@@ -103,7 +104,7 @@ class Layer:
                 )
 
     def scaled(self, size: float, work: float) -> "Layer":
-        """Scale tensors and activation by `size`, seconds and work by `work`."""
+        """Scale tensors, activation and output by `size`, seconds and work by `work`."""
         return replace(
             self,
             tensors=tuple(tensor.scaled(size) for tensor in self.tensors),
@@ -114,6 +115,7 @@ class Layer:
             forward_bytes=self.forward_bytes * work,
             backward_bytes=self.backward_bytes * work,
             activation=self.activation * size,
+            output=self.output * size,
         )
 
 
@@ -125,6 +127,7 @@ NUMBERS = (
     "forward_bytes",
     "backward_bytes",
     "activation",
+    "output",
 )
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of, numbers
 
 
@@ -25,6 +26,9 @@ def unpack_flags(packed: Array, count: int) -> Array:
 
 def set_bits(packed: Array, numel: int) -> Array:
     """Ascending positions of the bits that are set among the first `numel`: (m,) int64."""
+    gpu = device(packed)
+    if gpu is not None:
+        return gpu.select.set_bits(packed, numel)
     full = np.flatnonzero(packed != 0)
     if 4 * len(full) > len(packed):
         flags = unpack_flags(packed, numel)
@@ -36,6 +40,9 @@ def set_bits(packed: Array, numel: int) -> Array:
 
 def count_bits(packed: Array) -> int:
     """Number of bits that are set, those past the last element included."""
+    gpu = device(packed)
+    if gpu is not None:
+        return int(gpu.select.bit_counts(packed, 8 * len(packed))[:-1].sum(dtype=np.int64))
     words = len(packed) // 8 * 8
     many = np.bitwise_count(numbers(packed[:words], np.uint64)).sum(dtype=np.int64)
     return int(many + np.bitwise_count(packed[words:]).sum(dtype=np.int64))
@@ -47,11 +54,13 @@ def pack(codes: Array, width: int) -> Array:
     Widths 1, 2, 4 and 8 put neighbours into one byte, the first into the lowest bits; others are
     planes: the low byte of all codes, the next byte, and then single bits as bitmaps.
     """
-    module = module_of(codes)
     if width == 8:
         return codes.astype(np.uint8, copy=False)
     if width == 1:
         return pack_flags(codes)
+    gpu, module = device(codes), module_of(codes)
+    if gpu is not None:
+        return gpu.bits.pack(codes, width, packed_bytes(len(codes), width))
     if width in (2, 4):
         per = 8 // width
         padded = codes.astype(np.uint8)
@@ -86,6 +95,9 @@ def unpack(packed: Array, count: int, width: int) -> Array:
     packed = packed[: packed_bytes(count, width)]
     if width == 8:
         return packed
+    gpu = device(packed)
+    if gpu is not None:
+        return gpu.bits.unpack(packed, count, width)
     if width in (2, 4):
         return _unfold(packed, width)[:count]
     module, at, step = module_of(packed), 0, packed_bytes(count)

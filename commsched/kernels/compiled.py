@@ -22,10 +22,19 @@ def compiled(values: Array) -> Any:
     Both give the same bits. The environment's COMMSCHED_COMPILED=never leaves the extra out,
     =always takes it for short runs too and asks for it to be there.
     """
+    return _of(values, len(values))
+
+
+def compiled_list(values: Array, numel: int) -> Any:
+    """The same for a list of (m,) values in a range of `numel` elements: 32 bits for an index."""
+    return _of(values, numel) if numel < 2**31 else None
+
+
+def _of(values: Array, length: int) -> Any:
     if not isinstance(values, np.ndarray):
         return None
     chosen = mode()
-    if chosen == "never" or (chosen == "auto" and len(values) < LEAST):
+    if chosen == "never" or (chosen == "auto" and length < LEAST):
         return None
     return load(needed=chosen == "always")
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
 
 CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
@@ -28,8 +29,11 @@ def narrow(values: Array, form: Format, scale: float = 1.0) -> Array:
 
     NaN and infinity both become NaN: a broken gradient must be seen, and e4m3 has no infinity.
     """
-    module = module_of(values)
-    out = module.empty(len(values), np.uint8)
+    gpu = device(values)
+    if gpu is not None:
+        narrowed: Array = gpu.eightbit.narrow(values, scale, *form)
+        return narrowed
+    out = module_of(values).empty(len(values), np.uint8)
     for at in range(0, len(values), CHUNK):
         out[at : at + CHUNK] = _narrow(values[at : at + CHUNK], form, scale)
     return out
@@ -64,3 +68,14 @@ def table(form: Format) -> Array:
     )
     size[size > form.largest] = np.nan
     return np.concatenate([size, -size]).astype(np.float32)
+
+
+def look_up(table: Array, codes: Array, out: Array) -> None:
+    """Write what a table of 256 float32 says of (n,) uint8 to (n,) `out`."""
+    gpu = device(out)
+    if gpu is not None:
+        gpu.eightbit.look_up(table, codes, out)
+    elif isinstance(out, np.ndarray):
+        table.take(codes, out=out, mode="clip")  # without a check of every code
+    else:
+        out[:] = module_of(out).asarray(table)[codes]

@@ -175,3 +175,192 @@ def to_bf16(words: Array, out: Array) -> None:
         if np.uint32(word & MAGNITUDE) > INFINITE:
             code = np.uint32(0x7FC0)
         out[i] = np.uint16(code)
+
+
+# --- Twins of `bits.pack_flags` and `bits.set_bits`, and of the high bits of `elias`. ---
+
+SIX, LAST = np.int64(6), np.int64(63)
+
+
+@kernel
+def write_bits(index: Array, width: int, step: int, words: Array) -> None:
+    """Set bit (index >> width) + step * place for each of (m,) ascending indices.
+
+    `words` are zero, uint64, and hold the first bit lowest.
+    """
+    at, word = np.int64(0), np.uint64(0)
+    for i in range(len(index)):
+        bit = np.int64(index[i] >> width) + step * i
+        if bit >> SIX != at:
+            words[at] = word
+            at, word = bit >> SIX, np.uint64(0)
+        word |= UNIT << np.uint64(bit & LAST)
+    if len(index):
+        words[at] = word
+
+
+@kernel
+def read_bits(words: Array, width: int, step: int, limit: int, out: Array) -> Any:
+    """Add (bit - step * place) << width to (m,) int32 for each set bit; whether the list is right.
+
+    It is where m bits are set and the indices ascend below `limit`.
+    """
+    place, before = 0, np.int64(-1)
+    for at in range(len(words)):
+        bits = words[at]
+        while bits:
+            alone = bits & (~bits + UNIT)
+            bits ^= alone
+            if place == len(out):
+                return False
+            bit = 64 * at + PLACE[np.uint64(alone * BRUIJN) >> TOP]
+            index = np.int64(out[place]) + (np.int64(bit - step * place) << width)
+            if index <= before:
+                return False
+            out[place] = np.int32(index)
+            before = index
+            place += 1
+    return place == len(out) and before < limit
+
+
+# --- Twins of `bits.pack` and `bits.unpack`. ---
+
+ONES = np.uint64(0x0101010101010101)  # the lowest bit of each of 8 bytes
+GATHER = np.uint64(0x0102040810204080)  # times such bits: the first one 56 places up, and so on
+SPREAD = np.uint64(0x8040201008040201)  # bit k of byte k
+BELOW = np.uint64(0x7F7F7F7F7F7F7F7F)  # added to a byte it sets the highest bit, but for 0
+BYTE, SEVEN = np.uint64(56), np.uint64(7)
+
+
+@kernel
+def write_planes(index: Array, width: int, out: Array) -> None:
+    """The lowest `width` bits of (m,) indices: bytes of all, then single bits as bitmaps."""
+    count, whole = len(index), width // 8
+    for plane in range(whole):
+        for i in range(count):
+            out[plane * count + i] = np.uint8(index[i] >> (8 * plane))
+    at, size, shift = whole * count, (count + 7) // 8, 8 * whole
+    part = np.zeros(8, np.uint8)
+    eight = part.view(np.uint64)
+    for group in range(size if width % 8 else 0):
+        if 8 * group + 8 <= count:
+            for i in range(8):
+                part[i] = np.uint8(index[8 * group + i] >> shift)
+        else:
+            part[:] = 0
+            for i in range(count - 8 * group):
+                part[i] = np.uint8(index[8 * group + i] >> shift)
+        for bit in range(width % 8):
+            flags = np.uint64((eight[0] >> np.uint64(bit)) & ONES)
+            out[at + bit * size + group] = np.uint8(np.uint64(flags * GATHER) >> BYTE)
+
+
+@kernel
+def read_planes(packed: Array, width: int, out: Array) -> None:
+    """Fill (m,) int32 from what `write_planes` wrote."""
+    count, whole = len(out), width // 8
+    out[:] = 0
+    for plane in range(whole):
+        for i in range(count):
+            out[i] |= np.int32(packed[plane * count + i]) << np.int32(8 * plane)
+    at, size, shift = whole * count, (count + 7) // 8, np.int32(8 * whole)
+    part = np.zeros(8, np.uint8)
+    eight = part.view(np.uint64)
+    for group in range(size if width % 8 else 0):
+        word = np.uint64(0)
+        for bit in range(width % 8):
+            flags = np.uint64(packed[at + bit * size + group]) * ONES & SPREAD
+            word |= ((np.uint64(flags + BELOW) >> SEVEN) & ONES) << np.uint64(bit)
+        eight[0] = word
+        if 8 * group + 8 <= count:
+            for i in range(8):
+                out[8 * group + i] |= np.int32(part[i]) << shift
+        else:
+            for i in range(count - 8 * group):
+                out[8 * group + i] |= np.int32(part[i]) << shift
+
+
+@kernel
+def write_fields(index: Array, width: int, out: Array) -> None:
+    """The lowest 2 or 4 bits of (m,) indices, neighbours in one byte, the first one lowest."""
+    per, mask = 8 // width, np.int32((1 << width) - 1)
+    whole = len(index) // per
+    for byte in range(whole):
+        joined = np.int32(0)
+        for i in range(per):
+            joined |= (np.int32(index[byte * per + i]) & mask) << np.int32(width * i)
+        out[byte] = np.uint8(joined)
+    if whole < len(out):
+        joined = np.int32(0)
+        for i in range(len(index) - whole * per):
+            joined |= (np.int32(index[whole * per + i]) & mask) << np.int32(width * i)
+        out[whole] = np.uint8(joined)
+
+
+@kernel
+def read_fields(packed: Array, width: int, out: Array) -> None:
+    """Fill (m,) int32 from what `write_fields` wrote."""
+    more, mask = (2 if width == 2 else 1), np.int32((1 << width) - 1)
+    for i in range(len(out)):
+        place = np.int32((i & ((1 << more) - 1)) * width)
+        out[i] = (np.int32(packed[i >> more]) >> place) & mask
+
+
+# --- Twins of `merge.merged`: two lists, or any number of them through a range of zeros. ---
+
+
+@kernel
+def joined(
+    index: Array, values: Array, others: Array, terms: Array, found: Array, sums: Array
+) -> Any:
+    """Write the sum of two ascending lists, without zeros: how many entries it has.
+
+    Values are words, int32, and sums float32: masks instead of branches, which nobody can foresee.
+    """
+    i, k, count, zero = np.int64(0), np.int64(0), np.int64(0), np.float32(0)
+    while i < len(index) and k < len(others):
+        left, right = index[i], others[k]
+        first, second = np.int32(left <= right), np.int32(right <= left)
+        one, other = np.int32(values[i] & -first), np.int32(terms[k] & -second)
+        total = np.float32(one.view(np.float32) + other.view(np.float32))
+        found[count], sums[count] = min(left, right), total
+        count += np.int64(total != zero)
+        i += np.int64(first)
+        k += np.int64(second)
+    for place in range(i, len(index)):
+        total = np.int32(values[place]).view(np.float32)
+        found[count], sums[count] = index[place], total
+        count += np.int64(total != zero)
+    for place in range(k, len(others)):
+        total = np.int32(terms[place]).view(np.float32)
+        found[count], sums[count] = others[place], total
+        count += np.int64(total != zero)
+    return count
+
+
+@kernel
+def add_at(index: Array, values: Array, total: Array) -> None:
+    """Add (m,) values to (n,) float32."""
+    for i in range(len(index)):
+        total[index[i]] += values[i]
+
+
+@kernel
+def collected(total: Array, found: Array, sums: Array) -> int:
+    """Write places and values of the non-zeros of (n,) float32: how many there are."""
+    count, whole = 0, len(total) // WORD * WORD
+    for group in range(0, whole, WORD):
+        bits = np.uint64(0)
+        for i in range(WORD):
+            bits |= np.uint64(total[group + i] != 0) << np.uint64(i)
+        while bits:
+            alone = bits & (~bits + UNIT)
+            place = group + PLACE[np.uint64(alone * BRUIJN) >> TOP]
+            found[count], sums[count] = place, total[place]
+            count += 1
+            bits ^= alone
+    for place in range(whole, len(total)):
+        if total[place] != 0:
+            found[count], sums[count] = place, total[place]
+            count += 1
+    return count

@@ -8,6 +8,7 @@ extra where it is installed, to the same words.
 import numpy as np
 
 from commsched.kernels.compiled import compiled
+from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
 
 CHUNK = 1 << 16  # values at a time
@@ -27,7 +28,10 @@ def to_fp16(values: Array) -> Array:
     """
     module = module_of(values)
     out = module.empty(len(values), np.uint16)
-    fast = compiled(values)
+    gpu, fast = device(values), compiled(values)
+    if gpu is not None:
+        gpu.half.convert("to_fp16", values, out)
+        return out
     if fast is not None:
         fast.to_fp16(values, values.view(np.uint32), out)
         return out
@@ -78,7 +82,10 @@ def from_fp16(words: Array, out: Array | None = None) -> Array:
     """(n,) uint16 -> (n,) float32, in `out` if there is one."""
     if out is None:
         out = module_of(words).empty(len(words), np.float32)
-    fast = compiled(words)
+    gpu, fast = device(words), compiled(words)
+    if gpu is not None:
+        gpu.half.convert("from_fp16", words, out)
+        return out
     if fast is not None:
         fast.from_fp16(words, out.view(np.uint32))
         return out
@@ -90,7 +97,10 @@ def to_bf16(values: Array) -> Array:
     """Round (n,) float32 to bfloat16, to nearest even: (n,) uint16."""
     module = module_of(values)
     out = module.empty(len(values), np.uint16)
-    fast = compiled(values)
+    gpu, fast = device(values), compiled(values)
+    if gpu is not None:
+        gpu.half.convert("to_bf16", values, out)
+        return out
     if fast is not None:
         fast.to_bf16(values.view(np.uint32), out)
         return out
@@ -112,6 +122,10 @@ def from_bf16(words: Array, out: Array | None = None) -> Array:
     """(n,) uint16 -> (n,) float32, in `out` if there is one."""
     if out is None:
         out = module_of(words).empty(len(words), np.float32)
+    gpu = device(words)
+    if gpu is not None:
+        gpu.half.convert("from_bf16", words, out)
+        return out
     for at in range(0, len(words), CHUNK):
         wide = out[at : at + CHUNK].view(np.uint32)
         wide[:] = words[at : at + CHUNK]

@@ -1,12 +1,13 @@
 """Partition of indices by hash: who owns an element, and the memory of Zen's algorithm."""
 
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from commsched.errors import CommschedError
-
-Array = Any  # a NumPy or CuPy array
+from commsched.kernels.device import device
+from commsched.kernels.modules import Array, module_of
 
 SEED = 0x5A_45_4E_00  # of h0; h_i has SEED + i. The same on all ranks.
 CHUNK = 2**18  # indices that are hashed while they are in the cache
@@ -42,13 +43,16 @@ class Groups(NamedTuple):
 def grouped(index: Array, parts: int) -> Groups:
     """Group (n,) indices by h0 in O(n): counting sort of their parts, a byte or two each."""
     if parts == 1:
-        return Groups(np.arange(len(index)), [0, len(index)])
+        return Groups(module_of(index).arange(len(index)), [0, len(index)])
+    gpu = device(index)
+    if gpu is not None and parts <= gpu.hashing.PARTS:
+        return Groups(*gpu.hashing.grouped(index, parts, SEED))
     narrow = np.uint8 if parts <= 2**8 else np.uint16 if parts <= 2**16 else np.uint32
-    part = np.empty(len(index), narrow)
+    part = module_of(index).empty(len(index), narrow)
     for first in range(0, len(index), CHUNK):
         part[first : first + CHUNK] = below(index[first : first + CHUNK], parts, SEED)
-    ends = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=parts))])
-    return Groups(np.argsort(part, kind="stable"), ends.tolist())  # of short integers: by radix
+    ends = [0, *np.cumsum(np.bincount(part, minlength=parts)).tolist()]
+    return Groups(np.argsort(part, kind="stable"), ends)  # of short integers: by radix
 
 
 class Memory(NamedTuple):
@@ -59,7 +63,7 @@ class Memory(NamedTuple):
 
 
 def placed(index: Array, parts: int, tries: int = 3) -> Memory:
-    """Place (n,) distinct indices in their parts' memories by hash, as Zen does on a GPU.
+    """Place (n,) ascending indices in their parts' memories by hash, as Zen does on a GPU.
 
     r1 = 2 n slots over all parts. In try i every index that has no place yet writes itself into
     slot h_i of its part if that is empty, and reads back: of several writers one stays. After k
@@ -67,6 +71,11 @@ def placed(index: Array, parts: int, tries: int = 3) -> Memory:
     Source: Wang et al., "Zen", OSDI 2025, algorithm 1 (k = 3, r1 = 2 nnz).
     """
     slots = max(1, -(-2 * len(index) // parts))
+    gpu = device(index)
+    if gpu is not None:
+        parallel, rest = gpu.hashing.placed(index, parts, slots, tries, SEED)
+        order, ends = grouped(rest, parts)
+        return Memory(parallel, [rest[order[a:b]] for a, b in pairwise(ends)])
     memory = np.zeros(parts * slots, np.int64)
     part = below(index, parts, SEED)
     left = np.arange(len(index))

@@ -17,11 +17,3 @@ def module_of(array: Array) -> Any:
 def numbers(part: Array, dtype: npt.DTypeLike) -> Array:
     """Bytes of a packet as numbers: a view; a copy on a device, which reads aligned ones only."""
     return part.view(dtype) if isinstance(part, np.ndarray) else part.copy().view(dtype)
-
-
-def look_up(table: Array, codes: Array, out: Array) -> None:
-    """Write what a table of 256 numbers says of (n,) uint8 to (n,) `out`."""
-    if isinstance(out, np.ndarray):
-        table.take(codes, out=out, mode="clip")  # without a check of every code
-    else:
-        out[:] = module_of(out).asarray(table)[codes]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.kernels.compiled import compiled
+from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
 
 Words = npt.NDArray[np.uint64]
@@ -108,7 +109,10 @@ class Dither:
         assert half <= self._size
         done = np.uint32(self._done & 0xFFFFFFFF)
         self._done += half
-        fast = compiled(out)
+        gpu, fast = device(out), compiled(out)
+        if gpu is not None:
+            gpu.random.dither(done, *self._key, out)
+            return out
         if fast is not None:
             fast.dither(done, *self._key, out)
             return out

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.kernels.device import device
 from commsched.kernels.modules import Array
 
 
@@ -33,6 +34,9 @@ class RangeFloat(NamedTuple):
 
     def encode(self, values: Array) -> Array:
         """Round (n,) float32 to nearest: (n,) uint16 codes."""
+        gpu = device(values)
+        if gpu is not None:
+            return gpu.rangefloat.encode(values, *self)
         words = values.view(np.uint32)
         shift = np.uint32(23 - self.mantissa)
         size = words & np.uint32(0x7FFFFFFF)
@@ -45,6 +49,9 @@ class RangeFloat(NamedTuple):
 
     def decode(self, codes: Array) -> Array:
         """(n,) codes -> (n,) float32."""
+        gpu = device(codes)
+        if gpu is not None:
+            return gpu.rangefloat.decode(codes, *self)
         number = codes.astype(np.uint32) & np.uint32(self.top)
         sign = codes.astype(np.uint32) >> np.uint32(self.bits - 1)
         words = (number + np.uint32(self.base - 1)) << np.uint32(23 - self.mantissa)

@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.kernels.compiled import compiled
+from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
 from commsched.kernels.random import Dither
 
@@ -19,8 +21,10 @@ def magnitudes(values: Array) -> Array:
 
 def above(values: Array, threshold: float) -> Array:
     """Ascending indices of |x| >= threshold, of NaN and infinity too, and never of zero."""
-    module, fast = module_of(values), compiled(values)
+    module, fast, gpu = module_of(values), compiled(values), device(values)
     least = np.maximum(np.float32(threshold), TINY).view(np.int32)
+    if gpu is not None:
+        return gpu.select.flagged(values, int(least))[1]
     words, size = values.view(np.int32), min(CHUNK, len(values))
     word, hit = module.empty(size, np.int32), module.empty(size, np.bool_)
     place = np.empty(0 if fast is None else size, np.int64)
@@ -39,14 +43,34 @@ def above(values: Array, threshold: float) -> Array:
     return module.concatenate(found) if found else module.zeros(0, np.int64)
 
 
+def nonzeros(values: Array) -> Array:
+    """Ascending indices of what is not zero, NaN included: (m,) int64."""
+    return np.flatnonzero(values != 0) if device(values) is None else above(values, 0.0)
+
+
+def set_apart(values: Array) -> tuple[Array, Array]:
+    """A bitmap of what is not zero, (ceil(n / 8),) uint8, and its ascending indices, int64."""
+    gpu = device(values)
+    if gpu is None:
+        flags = values != 0
+        return pack_flags(flags), np.flatnonzero(flags)
+    words, index = gpu.select.flagged(values, int(TINY.view(np.int32)))
+    return words.view(np.uint8)[: packed_bytes(len(values))], index
+
+
 def threshold_of(values: Array, count: int) -> float:
     """The `count`-th largest magnitude; 0 where there are fewer values."""
     if not 0 < count <= len(values):
         return 0.0
-    words = magnitudes(values)
-    module = module_of(values)
-    at = len(words) - count
-    return float(module.partition(words, at)[at : at + 1].view(np.float32)[0])
+    return float(_ranked(magnitudes(values), count).view(np.float32)[0])
+
+
+def _ranked(words: Array, count: int) -> Array:
+    """The `count`-th largest of (n,) int32 magnitudes: (1,)."""
+    gpu, at = device(words), len(words) - count
+    if gpu is not None:
+        return gpu.select.ranked(words, count)
+    return module_of(words).partition(words, at)[at : at + 1]
 
 
 def largest(values: Array, count: int) -> Array:
@@ -63,8 +87,7 @@ def first_of(values: Array, index: Array, count: int) -> Array:
         return index[:count]
     module = module_of(values)
     words = magnitudes(values[index])
-    at = len(words) - count
-    least = module.partition(words, at)[at]
+    least = _ranked(words, count)
     keep = words > least
     ties = module.flatnonzero(words == least)
     keep[ties[: count - int(keep.sum())]] = True

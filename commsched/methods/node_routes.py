@@ -9,7 +9,8 @@ from commsched.collectives.circle import Circles, circles
 from commsched.methods.teams import rotated_all_to_all
 from commsched.schedule import Goal, Round, Schedule
 
-LAG = 2  # pieces on their way while one is summed and coded for the next partner
+LAG = 2  # pieces on their way while one is summed and coded for its node
+STEP = 4  # the same where it is for the next partner, whom others wait for in turn
 
 
 @lru_cache(maxsize=64)
@@ -76,7 +77,7 @@ def _straight(on: Circles, after: int, length: int, waits: int) -> Iterator[Roun
 def doubled(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
     """Sum blocks (lane, piece) inside nodes, by recursive doubling along lanes, and share them.
 
-    Every turn begins with a piece and carries on with those that began LAG and more turns ago. The
+    Every turn begins with a piece and carries on with those that began STEP and more turns ago. The
     nodes are a power of two.
     """
     ranks = np.array(members, np.int64)
@@ -104,7 +105,7 @@ def doubled(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
                 yield Round(src, dst, first, first + 1, False, ranks.size, done)
 
     def rounds() -> Iterator[Round]:
-        after = [0, *(1 + LAG * k for k in range(len(partners) + 1))]  # turns, of each step
+        after = [0, *(1 + STEP * k for k in range(len(partners) + 1))]  # turns, of each step
         done = 0
         for turn in range(count + after[-1]):
             for number, late in enumerate(after):

@@ -25,6 +25,9 @@ Floats = npt.NDArray[np.float64]
 WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
 PIECE = 2**15  # B of a packet from which on it is worth to be cut in two
 MOST = 16  # pieces: a message costs some 50 us of a core here
+# Times as many where nodes double, because others wait for each; of buckets less filled than FULL:
+# for fuller ones dense methods are there, and a price takes as long as there are pieces.
+DOUBLED, FULL = 4, 0.5
 
 
 class NodeUnion(Method):
@@ -48,7 +51,7 @@ class NodeUnion(Method):
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         union = Union(spec=spec, ranks=levels(group))
         if union.overlaps:
-            doubling = Doubling(spec=spec, ranks=union.ranks, cuts=union.piece_cuts)
+            doubling = Doubling(spec=spec, ranks=union.ranks, cuts=union.doubled_cuts)
             return (doubling.phase(),)
         return (union.merge(), union.between()) if union.lanes > 1 else (union.between(),)
 
@@ -101,8 +104,19 @@ class Union:
     @cached_property
     def piece_cuts(self) -> Ints:
         """Where each piece of a share begins: (lanes, count + 1)."""
+        return self.cut_into(self.count)
+
+    def cut_into(self, count: int) -> Ints:
+        """Where each of `count` pieces of a share begins, and the end: (lanes, count + 1)."""
         length = np.diff(self.cuts)[:, np.newaxis]
-        return self.cuts[:-1, np.newaxis] + np.arange(self.count + 1) * length // self.count
+        found: Ints = self.cuts[:-1, np.newaxis] + np.arange(count + 1) * length // count
+        return found
+
+    @property
+    def doubled_cuts(self) -> Ints:
+        """The same of the pieces that nodes double."""
+        filled = float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], 1)[0])
+        return self.cut_into(self.count * (DOUBLED if filled < FULL * self.spec.numel else 1))
 
     @property
     def raw(self) -> float:

@@ -15,6 +15,8 @@ from commsched.schedule import Goal, Schedule
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+BLOCKS = 1024  # of a bucket, whose bytes are told all at once
+
 FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="nothing to do")
 
 
@@ -91,7 +93,22 @@ class Payload:
             fixed: Floats = self._ends[stop] - self._ends[first]
             return fixed
         assert self.spec is not None
+        if isinstance(merged, int) and len(self.cuts) <= BLOCKS and (stop - first == 1).all():
+            return self._single(merged)[first]
         return self.codec.nbytes(self.spec, self.cuts[first], self.cuts[stop], merged)
+
+    def _single(self, merged: int) -> Floats:
+        """Bytes of every block that sums so many ranks; kept, since rounds ask block by block."""
+        if merged not in self._singles:
+            assert self.cuts is not None
+            assert self.spec is not None
+            start, stop = self.cuts[:-1], self.cuts[1:]
+            self._singles[merged] = self.codec.nbytes(self.spec, start, stop, merged)
+        return self._singles[merged]
+
+    @cached_property
+    def _singles(self) -> dict[int, Floats]:
+        return {}
 
     def raw(self, first: Ints, stop: Ints) -> Floats:
         """Bytes of float32 values that the codec reads or writes at a hop: (m,)."""

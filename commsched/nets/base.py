@@ -30,6 +30,7 @@ class Layer(ABC):
     def __init__(self, name: str, **tensors: Start) -> None:
         self.name = name
         self.tensors = {f"{name}.{key}": start for key, start in tensors.items()}
+        self.borrowed: frozenset[str] = frozenset()  # tensors of other layers that it reads
 
     @abstractmethod
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
@@ -50,6 +51,7 @@ class Chain(Layer):
         super().__init__(name)
         self._parts = parts
         self.tensors = {key: start for part in parts for key, start in part.tensors.items()}
+        self.borrowed = frozenset(name for part in parts for name in part.borrowed)
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
         kept = []
@@ -91,9 +93,10 @@ class Net:
         """All parameters, forward order."""
         return {name: start for layer in self.layers for name, start in layer.tensors.items()}
 
-    def start(self, seed: int) -> dict[str, Array]:
-        """The parameters before the first step, float32: the same wherever the seed is."""
-        return {name: _drawn(start, seed, name) for name, start in self.tensors.items()}
+    def start(self, seed: int, layers: slice = slice(None)) -> dict[str, Array]:
+        """Parameters of layers before the first step, float32: the same wherever the seed is."""
+        own = (layer.tensors for layer in self.layers[layers])
+        return {n: _drawn(start, seed, n) for tensors in own for n, start in tensors.items()}
 
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)
@@ -109,6 +112,11 @@ def _drawn(start: Start, seed: int, name: str) -> Array:
 def wide(values: Array) -> Array:
     """16-bit numbers as float32, for what would lose too much in 16 bits; others as they are."""
     return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def narrowed(values: Array) -> Array:
+    """Real inputs in 16 bits; whole numbers as they are."""
+    return values.astype(np.float16) if values.dtype == np.float32 else values
 
 
 def product(a: Array, b: Array) -> Array:

@@ -42,6 +42,7 @@ class Tied(Layer):
     def __init__(self, name: str, weight: str) -> None:
         super().__init__(name)
         self._weight = weight
+        self.borrowed = frozenset([weight])
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
         return product(inputs, parameters[self._weight].T), inputs

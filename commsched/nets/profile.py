@@ -12,7 +12,8 @@ from commsched.data import DATA, batch_of
 from commsched.data.order import check_batch
 from commsched.ir import Graph, Sparsity, Tensor
 from commsched.kernels.modules import Array
-from commsched.nets.base import Kept, Net
+from commsched.nets.base import Kept, Net, narrowed
+from commsched.nets.optimizers import LossScale
 from commsched.nets.walk import Walk
 
 BATCHES = 16  # that are walked through, one warm-up besides
@@ -27,6 +28,7 @@ class Seen:
     forward: list[list[float]] = field(default_factory=list)  # batch, layer: s
     backward: list[list[float]] = field(default_factory=list)
     activation: list[int] = field(default_factory=list)  # B of each layer
+    output: list[int] = field(default_factory=list)  # B of each layer
     rows: dict[str, list[Array]] = field(default_factory=dict)  # tensor -> rows that were hit
 
 
@@ -35,6 +37,7 @@ def profiled(
     batch: int,
     seed: int = 0,
     fold: int = 0,
+    half: bool = False,
     module: Any = np,
     settled: Callable[[], None] = lambda: None,
 ) -> Graph:
@@ -44,15 +47,20 @@ def profiled(
 
     Seconds are medians on this machine, in this process. A matrix of whose rows a batch hits
     less than half has a Zipf law with the density seen, and with the exponent whose union of 2, 4
-    and 8 batches is nearest to the one seen.
+    and 8 batches is nearest to the one seen. With `half` layers compute in 16 bits.
     """
     train = DATA[net.data](fold).train
     check_batch(batch, len(train), 1)
     parameters, seen = {n: module.asarray(v) for n, v in net.start(seed).items()}, Seen()
+    if half:
+        parameters = {name: values.astype(np.float16) for name, values in parameters.items()}
     for step in range(-1, BATCHES):
         some = train.of(batch_of(seed, max(step, 0), batch, len(train)))
-        walk = Walk(net, parameters, module.asarray(some.inputs))
-        _go(net, walk, module.asarray(some.targets), seen if step >= 0 else Seen(), settled)
+        walk = Walk(net, parameters, module.asarray(narrowed(some.inputs) if half else some.inputs))
+        weight = (LossScale().value if half else 1.0) / some.targets.size
+        targets, kept = module.asarray(some.targets), seen if step >= 0 else Seen()
+        with np.errstate(over="ignore", invalid="ignore"):  # in 16 bits
+            _go(net, walk, targets, weight, kept, settled)
     source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
     return Graph(name=net.name, layers=tuple(_layers(net, seen)), batch=batch, source=source)
 
@@ -75,24 +83,28 @@ def _layers(net: Net, seen: Seen) -> list[ir.Layer]:
                 forward=float(forward[i]),
                 backward=float(backward[i]),
                 activation=float(seen.activation[i]),
+                output=float(seen.output[i]),
             )
         )
         before = (layer.name,)
     return layers
 
 
-def _go(net: Net, walk: Walk, targets: Array, seen: Seen, settled: Callable[[], None]) -> None:
+def _go(
+    net: Net, walk: Walk, targets: Array, weight: float, seen: Seen, settled: Callable[[], None]
+) -> None:
     """Forward and backward once, with a look at the clock after each layer."""
     places = range(len(net.layers))
     settled()
-    times = [time.perf_counter()]
+    times, seen.output = [time.perf_counter()], []
     for i in places:
         walk.forward(i)
         settled()
         times.append(time.perf_counter())
+        seen.output.append(walk.values.nbytes)
     seen.forward.append(np.diff(times).tolist())
     seen.activation = [sum(kept_bytes(walk.kept(i), set())) for i in places]
-    walk.score(targets, 1 / targets.size)
+    walk.score(targets, weight)
     settled()
     took = {}
     for i in reversed(places):

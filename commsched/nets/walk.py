@@ -1,12 +1,12 @@
 """One batch on its way through a net, layer by layer: forward in order, backward in reverse."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from commsched.kernels.modules import Array, module_of
-from commsched.nets.base import Gradients, Kept, Net, Parameters, wide
+from commsched.nets.base import Gradients, Kept, Layer, Net, Parameters, wide
 
 
 class Score(NamedTuple):
@@ -19,6 +19,11 @@ class Score(NamedTuple):
     def told(self) -> "Score":
         """The same as Python's numbers: of a device they are waited for."""
         return Score(float(self.loss), int(self.correct), self.guesses)
+
+    def plus(self, other: "Score") -> "Score":
+        """Of both together."""
+        loss, correct, guesses = (a + b for a, b in zip(self, other, strict=True))
+        return Score(loss, int(correct), int(guesses))
 
 
 class Walk:
@@ -38,6 +43,12 @@ class Walk:
         """Go through a layer."""
         layer = self._net.layers[index]
         self.values, self._kept[index] = layer.forward(self._parameters, self.values)
+
+    def twin(self) -> "Walk":
+        """The same batch where it is, to go back through the same layers once more."""
+        other = Walk(self._net, self._parameters, self.values)
+        other._kept, other._partial = dict(self._kept), dict(self._partial)
+        return other
 
     def kept(self, index: int) -> Kept:
         """What a layer keeps until its backward."""
@@ -95,7 +106,17 @@ def gradients(
 
 def score(net: Net, parameters: Parameters, inputs: Array, targets: Array) -> Score:
     """How well a batch is guessed."""
-    for layer in net:
-        inputs, _ = layer.forward(parameters, inputs)
-    scores = wide(inputs).reshape(-1, inputs.shape[-1])
-    return cross_entropy(scores, targets.reshape(-1))[0].told()
+    return judged(through(net, parameters, inputs), targets)
+
+
+def through(layers: Iterable[Layer], parameters: Parameters, values: Array) -> Array:
+    """Go forward through layers and keep nothing."""
+    for layer in layers:
+        values, _ = layer.forward(parameters, values)
+    return values
+
+
+def judged(scores: Array, targets: Array) -> Score:
+    """How well scores (m, ..., classes) guess the right classes (m, ...)."""
+    flat = wide(scores).reshape(-1, scores.shape[-1])
+    return cross_entropy(flat, targets.reshape(-1))[0].told()

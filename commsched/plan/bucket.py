@@ -77,12 +77,25 @@ class BucketSpec:
         """Logarithm of the probability that elements [start, stop) are all zero: (m,)."""
         shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
         total = np.zeros(shape)
-        for i, (law, numel, first, _) in enumerate(self.pieces):
-            low, high = self.bounds[i], self.bounds[i + 1]
+        for law, numel, first, low, high in self._runs:
             lo = np.clip(start, low, high) - low + first
             hi = np.clip(stop, low, high) - low + first
             total += law.log_empty(numel, lo, hi, merged)
         return total
+
+    @cached_property
+    def _runs(self) -> list[tuple[Sparsity, int, int, int, int]]:
+        """Law, tensor's numel, start in it, bounds in the bucket; dense neighbours are one run."""
+        found: list[tuple[Sparsity, int, int, int, int]] = []
+        for (law, numel, first, _), low, high in zip(
+            self.pieces, self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True
+        ):
+            if law.law == "dense" and found and found[-1][0].law == "dense":
+                low = found.pop()[3]
+            if law.law == "dense":
+                numel, first = high - low, 0
+            found.append((law, numel, first, low, high))
+        return found
 
     def cuts(self, blocks: int) -> Ints:
         """Boundaries of `blocks` near-equal runs of elements: (blocks + 1,)."""

@@ -16,7 +16,8 @@ from commsched.plan.model import Launch, Param, Plan, Reason
 from commsched.units import significant
 
 FORMAT = "commsched-plan/1"
-USUAL = {"among": "all", "purpose": ""}  # left out of a launch: older plans keep their hash
+# Left out of a launch: older plans keep their hash.
+USUAL = {"among": "all", "purpose": "", "since": 0}
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -43,7 +44,8 @@ class LaunchFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     every: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
     lag: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     among: Literal["all", "node", "peers"] = "all"
-    purpose: Literal["", "blocking", "cycling", "spread", "average"] = ""
+    purpose: Literal["", "blocking", "cycling", "spread", "average", "refresh"] = ""
+    since: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     reason: ReasonFile | None = None
 
 
@@ -105,6 +107,7 @@ def _launch_data(launch: Launch) -> dict[str, Any]:
         lag=launch.lag,
         among=launch.among,  # type: ignore[arg-type]
         purpose=launch.purpose,  # type: ignore[arg-type]
+        since=launch.since,
         reason=None
         if reason is None
         else ReasonFile(
@@ -168,6 +171,7 @@ def _launch(file: LaunchFile) -> Launch:
         lag=file.lag,
         among=file.among,
         purpose=file.purpose,
+        since=file.since,
         reason=None
         if reason is None
         else Reason(

@@ -45,6 +45,8 @@ class Launch:
     purpose: str = ""  # which of a strategy's exchanges it is part of; "": of the gradients
     every: int = 1  # steps
     lag: int = 0  # steps until the result is merged
+    # First step; launches of a purpose that begin later stand for those before, all of them.
+    since: int = 0
     reason: Reason | None = None
 
     @property
@@ -121,7 +123,7 @@ class Plan:
             raise CommschedError(f"two launches are named {twice!r}")
         position = {layer.name: i for i, layer in enumerate(self.graph.layers)}
         home = {t.name: layer.name for layer in self.graph.layers for t in layer.tensors}
-        covered: dict[str, dict[str, list[tuple[int, int]]]] = {}
+        covered: dict[tuple[str, int], dict[str, list[tuple[int, int]]]] = {}
         for launch in self.launches:
             where = f"launch {launch.name!r}"
             if launch.after not in position:
@@ -132,7 +134,7 @@ class Plan:
                 )
             if launch.among != "all":
                 self._check_teams(launch, where)
-            runs = covered.setdefault(launch.purpose, {t: [] for t in home})
+            runs = covered.setdefault((launch.purpose, launch.since), {t: [] for t in home})
             for piece in launch.pieces:
                 if piece.tensor not in home:
                     raise CommschedError(f"{where}: no tensor named {piece.tensor!r} in the net")
@@ -143,9 +145,9 @@ class Plan:
                     )
                 runs[piece.tensor].append((piece.start, piece.stop))
         if not self.launches:
-            covered[""] = {t: [] for t in home}
-        for purpose in covered.values():
-            for name, found in purpose.items():
+            covered["", 0] = {t: [] for t in home}
+        for together in covered.values():
+            for name, found in together.items():
                 _check_cover(self.graph.tensors[name], found)
 
     def _check_teams(self, launch: Launch, where: str) -> None:

@@ -26,7 +26,8 @@ def _with(codec: str) -> Baseline:
                 f"planner 'all-{codec}' needs codec {codec!r}, which is not allowed; nearest:"
                 f" {near}"
             )
-        made = problem.filled(BUCKET, FIRST)
+        scale = problem.request.scale
+        made = problem.filled(scale * BUCKET, scale * FIRST)
         quick = Problem(problem.request, quick=True, kept=Kept.of(wanted))
         names = [quick.prices.methods[m].name for m in quick.cheapest(made)]
         choices = tuple(Choice(b, problem.named(n)) for b, n in zip(made, names, strict=True))

@@ -32,6 +32,7 @@ NEAR = 1.05  # times the shortest simulated iteration: baselines up to there are
 FAR = 1.3  # times our iteration by closed forms, which err by up to 15 %
 ROUNDS = 3  # of reordering
 FINE = 1e-6  # share that a change has to save where a baseline is ahead
+IDEAL = 1e-6  # share of the floor that a simulated iteration may be above it
 LONG = 256  # launches: longer plans are not improved by single changes
 WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after the other
 MANY = 64  # launches: of such plans only the first is simulated
@@ -74,6 +75,7 @@ class Search:
         clock = self.problem.clock
         total = request.graph.numel * clock.apply
         self.floor = sum(clock.backward) + sum(clock.forward) + total
+        self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
         self.first = self._first()
 
     def _first(self) -> Candidate:
@@ -116,7 +118,14 @@ class Search:
 
     def done(self) -> bool:
         """Whether the time is up, or no iteration can be shorter."""
-        return self.over() or self.least <= self.floor * (1 + SAME)
+        return self.over() or (self.least <= self.floor * (1 + SAME) and self._ideal())
+
+    def _ideal(self) -> bool:
+        """Whether the best candidate takes no longer than its rank's own work in truth, too."""
+        leader = self.leader
+        if self.simulated[0] is not leader:
+            self.simulated = leader, self._timed(leader)
+        return self.simulated[1] <= self.floor * (1 + IDEAL)
 
     def run(self) -> None:
         """Search until nothing helps."""

@@ -19,7 +19,8 @@ MOST = 1024  # parts of a net; larger nets get larger ones
 def bytescheduler(problem: Problem) -> Candidate:
     """Parts by priority; the MPI's own all-reduce; updates under the next forward pass."""
     parts: list[Choice] = []
-    size = max(PART, problem.request.graph.numel // MOST)
+    request = problem.request
+    size = max(1, round(request.scale * PART), request.graph.numel // MOST)
     for one in problem.tensors:
         (unit,) = one.units
         count = 1 if unit.forced or unit.sparse else -(-unit.numel // size)

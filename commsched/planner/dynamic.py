@@ -129,7 +129,11 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
         here = by_last[edges[last] : edges[last + 1]]
         before = clocks[segments.start[here]]  # (segments, labels, 4)
         found, where = [], []
-        for option, (_, costs) in enumerate(segments.options):
+        every = here
+        for option, (methods, costs) in enumerate(segments.options):
+            if option:  # where both are one, once is enough
+                here = every[methods[every] != segments.options[0][0][every]]
+                before = clocks[segments.start[here]]
             encode, exchange, decode = costs[:, here, None]
             e = np.maximum(before[..., 0], segments.ready[here, None]) + encode
             begin = np.maximum(before[..., 1], e)

@@ -6,6 +6,7 @@ which only the simulator knows; the planner asks it about the last few candidate
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +111,9 @@ class Evaluator:
         votes, *parts = rows.seconds
         several = [part.any() for part in votes]
         depth = np.maximum.reduce(rows.phases.take(index), axis=1).tolist()
+        chained = self.clock.share > 0 and max(depth, default=0) == 1
+        if chained:
+            coding.chain = _Chain.of(rows, index)
         # A phase that a method does not have begins at -inf and takes no time: no clock moves.
         waits = np.where(np.arange(len(votes))[:, None] < rows.phases, 0.0, -np.inf)
         for k in range(len(index)):
@@ -127,12 +131,13 @@ class Evaluator:
                 begin = np.maximum(encoder, now)
                 encoder = coding.add(begin, begin + encode, phase > 0)
                 start = np.maximum(exchange, encoder)
-                if self.clock.share and phase == 0:
+                if self.clock.share and phase == 0 and not chained:
                     coding.foresee(rows, index, k, encoder)
                 exchange = self._stretched(start, start + move, compute, coding)
                 begin = np.maximum(decoder, exchange)
                 decoder = coding.add(begin, begin + decode, True)
             ends[k] = decoder
+            coding.forget_before(float(exchange.min()))
             if not late:
                 compute = np.where(
                     index[k] < len(rows.ready) - 1,
@@ -148,7 +153,32 @@ class Evaluator:
             covered, alone = np.maximum(compute - start, 0.0), end - start
             slowed = start + alone / part if part else end
             end = np.where(alone <= part * covered, slowed, end + (1.0 - part) * covered)
-        return coding.stretched(start, end)
+        return coding.stretched(start, end) if self.clock.inside else end
+
+
+class _Chain(NamedTuple):
+    """The first encodings of all launches where none waits for an exchange."""
+
+    first: Floats  # (launches, c) s
+    last: Floats  # (launches, c) s
+    earliest: Floats  # (launches,) s of `first` over all candidates
+    latest: Floats  # (launches,) s of `last`
+
+    @classmethod
+    def of(cls, rows: Rows, index: Ints) -> "_Chain":
+        """One behind the other as they become ready."""
+        first, last = np.empty(index.shape), np.empty(index.shape)
+        encoder = np.zeros(index.shape[1])
+        for k in range(len(index)):
+            first[k] = np.maximum(encoder, rows.ready.take(index[k]))
+            encoder = last[k] = first[k] + rows.seconds[1, 0].take(index[k])
+        return cls(first, last, first.min(axis=1), last.max(axis=1))
+
+    def spans(self, start: float, end: float) -> list[tuple[Floats, Floats]]:
+        """Those of which some candidate's may lie between two moments."""
+        low = np.searchsorted(self.latest, start, side="right")
+        high = np.searchsorted(self.earliest, end)
+        return list(zip(self.first[low:high], self.last[low:high], strict=True))
 
 
 class _Coding:
@@ -156,12 +186,13 @@ class _Coding:
 
     def __init__(self, share: float) -> None:
         self.share = share
+        self.chain: _Chain | None = None
         self.spans: list[tuple[Floats, Floats]] = []
         self.coming: list[tuple[Floats, Floats]] = []
 
     def add(self, start: Floats, end: Floats, late: bool) -> Floats:
         """Note a span of coding; returns when it ends, if `late` beside what was noted before."""
-        if not self.share:
+        if not self.share or (self.chain is not None and not late):
             return end
         later = self.stretched(start, end) if late else end
         self.spans.append((start + (later - end), later))
@@ -177,8 +208,19 @@ class _Coding:
             encoder = begin + rows.seconds[1, 0, index[later]]
             self.coming.append((begin, encoder))
 
+    def forget_before(self, moment: float) -> None:
+        """Drop coding that no later exchange or coding meets."""
+        self.spans = [span for span in self.spans if span[1].max() > moment]
+
     def stretched(self, start: Floats, end: Floats) -> Floats:
         """When something ends that coding slows."""
-        if not self.share:
+        if not self.share or not start.size:
             return end
-        return beside(start, end, [*self.spans, *self.coming], self.share)
+        if self.chain is None:
+            return beside(start, end, [*self.spans, *self.coming], self.share)
+        found, until = end, -np.inf
+        while until < found.max():  # what it meets may make it meet more
+            until = float(found.max())
+            spans = self.chain.spans(float(start.min()), until)
+            found = beside(start, end, [*self.spans, *spans], self.share)
+        return found

@@ -6,15 +6,20 @@ from commsched.methods import find_method
 from commsched.plan import Launch, Plan
 from commsched.plan import file as plan_file
 from commsched.planner import wishes
-from commsched.planner.base import buckets, launches
+from commsched.planner.base import buckets, launches, make_plan
 from commsched.planner.ddp import BUCKET
 from commsched.planner.request import Request
+from commsched.planner.timing import iteration
+from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged
 
 
 def given(request: Request, method: str) -> Plan:
     """Exchange every bucket by `method`, but for tensors that the request forces another for."""
     wishes.check(request)
     everyone = request.machine.everyone
+    if isinstance(STRATEGIES[request.strategy], Staged):
+        return _staged(request, method)
 
     def choose(launch: Launch) -> Launch:
         return replace(launch, method=launch.method or find_method(method).name)
@@ -23,3 +28,15 @@ def given(request: Request, method: str) -> Plan:
     for launch in made.launches:  # a pair that is not legal says why
         find_method(launch.method).phases(made.spec(launch), everyone)
     return plan_file.frozen(replace(made, planner=f"given: {method}"))
+
+
+def _staged(request: Request, method: str) -> Plan:
+    """The same for the buckets of each stage."""
+    made = make_plan(request)
+    name, chosen = find_method(method).name, []
+    for launch in made.launches:
+        forced = launch.pieces[0].tensor in request.force
+        chosen.append(launch if forced else replace(launch, method=name, reason=None))
+        find_method(chosen[-1].method).phases(made.spec(launch), made.group(launch))
+    plan = replace(made, launches=tuple(chosen), planner=f"given: {method}")
+    return plan_file.frozen(replace(plan, iteration=iteration(plan)))

@@ -12,13 +12,14 @@ BUCKET, CYCLE = 64e6, 1e-3  # B, s
 @baseline("horovod-64mb")
 def horovod(problem: Problem) -> Candidate:
     """Fuse the tensors of one cycle; the MPI's own all-reduce; update when all have ended."""
+    limit = problem.request.scale * BUCKET
     made: list[Bucket] = []
     group: list[Unit] = []
     for one in problem.tensors:
         (unit,) = one.units
         same = group and int(unit.ready / CYCLE) == int(group[0].ready / CYCLE)
         size = 4.0 * sum(u.numel for u in (*group, unit))
-        if group and (not same or size > BUCKET or unit.forced or group[0].forced):
+        if group and (not same or size > limit or unit.forced or group[0].forced):
             made.append(bucket(group))
             group = []
         group.append(unit)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from commsched.cost.together import alongside
 from commsched.errors import CommschedError
 from commsched.ir import Graph
 from commsched.machine import Group
@@ -110,14 +111,15 @@ def _with_method(
     forced = request.force.get(launch.pieces[0].tensor, "")
     # Equal shapes have equal prices, unless a node has a link of its own.
     shape = group.nodes if plan.machine.overrides else group.members
-    key = spec, shape, forced
+    on = alongside(plan.machine, group)
+    key = spec, shape, on.nic, forced
     if key not in known:
         options = _options(request, strategy, spec, group, forced)
         for (other, *rest), found in known.items():
             assert isinstance(other, BucketSpec)
             if tuple(rest) == key[1:] and 1 / ALIKE < other.numel / spec.numel < ALIKE:
                 options = [find_method(name) for _, name in found[:NEAREST]]
-        known[key] = cheapest(options, spec, plan.machine, group)
+        known[key] = cheapest(options, spec, on, group)
     (best, name), *others = known[key]
     second = others[0] if others else (0.0, "")
     # The pipeline has drained: nothing hides the exchange.

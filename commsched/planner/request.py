@@ -27,6 +27,7 @@ class Request:
     lossless: bool = False  # refuse a forced method that loses something
     force: Mapping[str, str] = field(default_factory=dict)  # tensor -> method
     bucket: float | None = None  # B; None: the planner's choice
+    scale: float = 1.0  # of a net that was scaled: buckets of fixed sizes are, too
     memory: float | None = None  # B per rank; None: no limit
     mean: bool = True
     seed: int = 0

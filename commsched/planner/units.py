@@ -10,6 +10,7 @@ from commsched.ir import Graph, Tensor
 from commsched.methods.error import is_small
 from commsched.plan import BucketSpec, Piece
 from commsched.planner.request import Request
+from commsched.simulate.crowd import shares
 from commsched.strategies import STRATEGIES
 from commsched.strategies.launch import OPTIMIZERS
 
@@ -95,7 +96,8 @@ class Clock:
     backward: tuple[float, ...]  # s per layer
     apply: float  # s per element
     overlap: float  # share of a transfer that progresses under compute
-    share: float  # of coding that slows an exchange inside a node
+    share: float  # of the processor that coding takes from other coding of its rank
+    inside: bool  # coding takes as much from exchanges, which stay in a node
 
     @classmethod
     def of(cls, request: Request) -> "Clock":
@@ -104,15 +106,13 @@ class Clock:
         pairs = [graph.seconds(layer, machine.device) for layer in graph.layers]
         settings = {**STRATEGIES["sync"].defaults, **request.params}
         traffic = OPTIMIZERS.get(str(settings["optimizer"]), (0, 0))[1]
-        share = 0.0
-        if machine.cores and machine.nodes == 1:
-            share = min(1.0, max(0.0, 2.0 - machine.cores / machine.size))
         return cls(
             forward=tuple(pair[0] for pair in pairs),
             backward=tuple(pair[1] for pair in pairs),
             apply=traffic / machine.device.bandwidth,
             overlap=machine.overlap,
-            share=share,
+            share=float(shares(machine).max()),
+            inside=machine.nodes == 1,
         )
 
     @cached_property

@@ -2,20 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
-from commsched.codecs import CODECS
-from commsched.collectives.circle import circles, ring_all_gather, ring_reduce_scatter
-from commsched.cost.price import exchange
-from commsched.ir import Graph
+from commsched.ir import Graph, Layer, Tensor
 from commsched.ir import file as nets
-from commsched.machine import Machine
+from commsched.machine import Machine, resized
 from commsched.machine import file as machines
-from commsched.methods import Payload
-from commsched.plan import BucketSpec
+from commsched.plan import Plan
+from commsched.program import Kind
 from commsched.reproduce.base import (
     PAPERS,
     PUBLISHED_ONLY,
@@ -26,8 +21,9 @@ from commsched.reproduce.base import (
     predictions,
     root,
 )
-from commsched.reproduce.steps import computing
-from commsched.schedule import Goal, Schedule
+from commsched.reproduce.steps import Batch, memory, pipelined, simulated
+from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import grid
 
 SOURCE = (
     "Singh & Bhatele, 'Exploiting sparsity in pruned neural networks to optimize large model"
@@ -35,31 +31,32 @@ SOURCE = (
     " summit"
 )
 FORMULA, BARS = 0.01, 0.15  # bars
-KEPT = 0.1  # share of the parameters that pruning leaves
-
-# Bytes per parameter, mixed precision and Adam: float16 parameter and gradient, float32 gradient
-# and parameter, two float32 moments.
-DENSE = 2 + 2 + 4 + 4 + 8
-# SAMO keeps the float16 parameter dense; per kept parameter all else, an int32 index, and a
-# temporary float16 copy.
-WHOLE, COMPRESSED = 2, 2 + 4 + 4 + 8 + 4 + 2
+PRUNED = 0.9  # share of the parameters
+# Rings that follow rank numbers, over ranks that are dealt out to the nodes in turn.
+METHOD = "ring:ranks+fp16"
 
 
 class Model(NamedTuple):
-    """A net of the paper: its file, batch, and the inferred pipeline depths of both systems."""
+    """A net of the paper: its file, sizes, batch, and the inferred depths of both systems."""
 
     net: str
+    hidden: int
+    blocks: int
     batch: int  # sequences
     axonn: int  # G_inter
     samo: int
+
+    def depth(self, system: str) -> int:
+        """G_inter of a system."""
+        return self.samo if system == "SAMO" else self.axonn
 
 
 # Depths: 8 and 2 for 2.7B give the printed collective times; the others in proportion to the
 # parameters, as the nearest powers of two.
 MODELS = {
-    "GPT-3 XL": Model("gpt3-1.3b", 512, 4, 1),
-    "GPT-3 2.7B": Model("gpt3-2.7b", 512, 8, 2),
-    "GPT-3 6.7B": Model("gpt3-6.7b", 1024, 16, 4),
+    "GPT-3 XL": Model("gpt3-1.3b", 2048, 24, 512, 4, 1),
+    "GPT-3 2.7B": Model("gpt3-2.7b", 2560, 32, 512, 8, 2),
+    "GPT-3 6.7B": Model("gpt3-6.7b", 4096, 32, 1024, 16, 4),
 }
 SYSTEMS = ("AxoNN", "SAMO", "DeepSpeed-3D", "Sputnik")
 BATCHES = {  # GPUs -> s of the four systems
@@ -86,46 +83,47 @@ PARTS = {  # s of a batch of 2.7B on 128 GPUs: AxoNN, SAMO
 }
 PLACES = "ranks are dealt out to nodes in turn, rings follow rank numbers"
 DEPTHS = "G_inter 8 and 2 for 2.7B by its collective times, the others by size; microbatches of 1"
-STRATEGY = "waits for the strategy 'samo'"
-WAITS = "closed form: no packing, no exposed point-to-point; a simulated pipeline is to replace it"
+AGAIN = "activations are computed again block by block: kept, they would not fit into 16 GB"
+SEQUENCE = 2048  # tokens
+OURS = ("AxoNN", "SAMO")  # systems that are simulated
+SHOWN = "GPT-3 2.7B"
 
 
 def rows() -> Iterator[Row]:
     """All numbers of the paper that were available."""
-    summit = machines.load("summit")
     yield from _memory()
-    yield from _parts(summit)
+    yield from _parts()
     for name in BATCHES:
-        yield from _batches(name, summit)
-    yield from _savings(summit)
+        yield from _batches(name)
+    yield from _again()
+    yield from _savings()
     yield from _packing()
 
 
 def trends(found: Sequence[Row]) -> Iterable[Trend]:
     """SAMO is ahead everywhere, more GPUs are faster, and then it is further ahead."""
     for name in BATCHES:
-        axonn, samo = (predictions(found, _batch(name), x) for x in SYSTEMS[:2])
+        axonn, samo = (predictions(found, _batch(name), x) for x in OURS)
         gains = [100 * (1 - new / old) for old, new in zip(axonn, samo, strict=True)]
         ahead = ", ".join(f"{gain:.3g} %" for gain in gains)
         what = f"{name}: SAMO takes less time than AxoNN, the more so the more GPUs"
         met = gains[0] > 0 and sorted(gains) == gains
         yield Trend(what=what, shown=ahead, met=met)
-        for system, seconds in zip(SYSTEMS, (axonn, samo), strict=False):
+        for system, seconds in zip(OURS, (axonn, samo), strict=True):
             yield falling(f"{name}: {system} is faster on more GPUs", seconds, "s")
 
 
-def state(numel: float, kept: float | None = None) -> float:
-    """Bytes of parameters, gradients and optimiser; `kept` of them under SAMO, None: dense.
-
-        20 numel;  SAMO (2 + 24 kept) numel
-
-    Source: Singh & Bhatele, IPDPS 2023. Holds for float16 with Adam, over all pipeline stages.
-    """
-    return numel * (DENSE if kept is None else WHOLE + COMPRESSED * kept)
+def state(numel: int, pruned: float) -> float:
+    """Bytes of parameters, gradients and optimiser that the strategy counts on one rank."""
+    tensor = Tensor(name="parameters", shape=(numel,), dtype="float16")
+    graph = Graph(name="parameters", layers=(Layer(name="all", tensors=(tensor,)),))
+    alone = resized(machines.load("summit"), 1, 1)
+    return memory(pipelined(graph, alone, "samo", METHOD, stages=1, pruned=pruned)).total
 
 
 def _memory() -> Iterator[Row]:
     """Bytes of state, dense and with a share of the parameters kept."""
+    numel = 10**9
     for pruned, published in ((0.8, 66.0), (0.9, 78.0)):
         yield Row(
             group="state saved",
@@ -133,7 +131,7 @@ def _memory() -> Iterator[Row]:
             inputs="20 B per parameter, 2 + 24 (1 - p) B",
             unit="%",
             published=published,
-            predicted=100 * (1 - state(1.0, 1 - pruned) / state(1.0)),
+            predicted=100 * (1 - state(numel, pruned) / state(numel, 0.0)),
             bar=FORMULA,
         )
     yield Row(
@@ -142,106 +140,99 @@ def _memory() -> Iterator[Row]:
         inputs="the same",
         unit="",
         published=0.25,
-        predicted=1 - root(lambda kept: state(1.0, kept) - state(1.0), 0.01, 1.0),
+        predicted=root(lambda pruned: state(numel, 0.0) - state(numel, pruned), 0.01, 0.9),
         bar=FORMULA,
     )
-    numel = 2.7e9
-    whole = "measured; the state alone is predicted, without activations and buffers"
-    for what, published, kept, bar, note in (
-        ("state, dense", 54.0, None, FORMULA, "the paper's formula"),
-        ("state, SAMO", 11.9, KEPT, FORMULA, "the paper's formula"),
-        ("all memory, dense", 80.16, None, None, whole),
-        ("all memory, SAMO", 20.28, KEPT, None, whole),
-    ):
+    for system, published in (("dense", 54.0), ("SAMO", 11.9)):
         yield Row(
-            group="memory of 2.7B",
-            what=what,
-            inputs="2.7e9 parameters" + ("" if kept is None else ", 90 % pruned"),
+            group=f"memory of {SHOWN}",
+            what=f"state, {system}",
+            inputs="2.7e9 parameters" + (", 90 % pruned" if system == "SAMO" else ""),
             unit="GB",
             published=published,
-            predicted=state(numel, kept) / 1e9,
-            bar=bar,
-            note=note,
+            predicted=state(2_700_000_000, PRUNED if system == "SAMO" else 0.0) / 1e9,
+            bar=FORMULA,
+            note="the paper's formula",
         )
+    yield from _whole_memory()
 
 
-def collective_seconds(machine: Machine, gpus: int, depth: int, nbytes: float) -> float:
-    """Seconds in which all data-parallel groups of a pipeline sum `nbytes` of gradients in rings.
-
-    Stage s of pipeline k is rank k depth + s; the groups' rings go on at the same time. Ranks are
-    dealt out to nodes in turn, and rings follow rank numbers: all hops leave their node.
-    """
-    pipelines = gpus // depth
-    if pipelines == 1:
-        return 0.0
-    nodes = -(-gpus // machine.everyone.lanes)
-    on = replace(machine, node_of_rank=tuple(rank % nodes for rank in range(gpus)))
-    blocks = np.arange(gpus).reshape(depth, pipelines)
-    rings = circles(np.arange(gpus).reshape(pipelines, depth).T, blocks, blocks + 1)
-    schedule = Schedule(
-        name="rings side by side",
-        goal=Goal.ALL_REDUCE,
-        ranks=gpus,
-        blocks=gpus,
-        rounds=lambda: chain(ring_reduce_scatter(rings), ring_all_gather(rings, pipelines)),
-    )
-    spec = BucketSpec.uniform(round(nbytes / 4))
-    payload = Payload.reducing(schedule, CODECS["dense"], spec)
-    return float(exchange(schedule, payload, on, on.everyone, np.zeros(gpus)).end.max())
-
-
-class Batch(NamedTuple):
-    """Seconds of a batch, by part."""
-
-    compute: float
-    bubble: float
-    collective: float
-
-    @property
-    def seconds(self) -> float:
-        return sum(self)
-
-
-def batch(machine: Machine, graph: Graph, gpus: int, model: Model, kept: float | None) -> Batch:
-    """Seconds of a batch on a pipeline of microbatches of one sequence, then an all-reduce.
-
-        t = batch / gpus * c + (1 - 1 / depth) c + ring of 2 B per parameter
-
-    c [s] = forward and backward of the whole model for one microbatch.
-    Source: Singh & Bhatele, IPDPS 2023. Holds where messages between stages hide under compute.
-    """
-    depth = model.axonn if kept is None else model.samo
-    once = computing(graph, machine) / graph.batch
-    nbytes = 2.0 * graph.numel * (1.0 if kept is None else kept)
-    return Batch(
-        compute=model.batch / gpus * once,
-        bubble=(1 - 1 / depth) * once,
-        collective=collective_seconds(machine, gpus, depth, nbytes),
-    )
-
-
-def _kept(system: str) -> float | None:
-    return KEPT if system == "SAMO" else None
-
-
-def _parts(summit: Machine) -> Iterator[Row]:
-    """Where the time of a batch goes: 2.7B on 128 GPUs."""
-    model = MODELS["GPT-3 2.7B"]
-    graph = nets.load(model.net)
-    for number, system in enumerate(SYSTEMS[:2]):
-        found = batch(summit, graph, 128, model, _kept(system))
-        both = PARTS["compute"][number] + PARTS["point-to-point"][number]
-        printed = {part: seconds[number] for part, seconds in PARTS.items()}
-        shown = {
-            "bubble": (found.bubble, None, WAITS),
-            "collective": (found.collective, BARS, ""),
-        }
-        for part, published in printed.items():
-            predicted, bar, note = shown.get(part, (None, None, PUBLISHED_ONLY))
+def _whole_memory() -> Iterator[Row]:
+    """All that a pipeline of 2.7B needs, its activations kept or computed again."""
+    model = MODELS[SHOWN]
+    for system, published in zip(OURS, (80.16, 20.28), strict=True):
+        for again, how in ((True, "activations computed again"), (False, "activations kept")):
             yield Row(
-                group="parts of a batch of 2.7B, 128 GPUs",
+                group=f"memory of {SHOWN}",
+                what=f"all, {system}, {how}",
+                inputs=f"G_inter {model.depth(system)}",
+                unit="GB",
+                published=published,
+                predicted=_whole(system, again) / 1e9,
+                inferred=f"{DEPTHS}; {AGAIN}" if again else DEPTHS,
+                note="measured; the rank that needs most, times G_inter, without buffers of"
+                " libraries",
+            )
+
+
+def _whole(system: str, again: bool) -> float:
+    """Bytes of all stages of a pipeline of 2.7B."""
+    return MODELS[SHOWN].depth(system) * memory(_plan(SHOWN, system, 128, again)).total
+
+
+def _plan(name: str, system: str, gpus: int, again: bool = False) -> Plan:
+    """A system's batch on some GPUs as a plan: strategy `samo`, with nothing pruned for AxoNN."""
+    model = MODELS[name]
+    depth = model.depth(system)
+    return pipelined(
+        nets.load(model.net),
+        dealt(machines.load("summit"), gpus),
+        "samo",
+        METHOD,
+        stages=depth,
+        microbatches=model.batch * depth // gpus,
+        pruned=PRUNED if system == "SAMO" else 0.0,
+        recompute=model.blocks // depth if again else 0,
+        message_bytes=2.0 * SEQUENCE * model.hidden,
+    )
+
+
+def dealt(machine: Machine, gpus: int) -> Machine:
+    """As few nodes as hold so many ranks, which are dealt out to them in turn."""
+    nodes = -(-gpus // machine.everyone.lanes)
+    return replace(machine, node_of_rank=tuple(rank % nodes for rank in range(gpus)))
+
+
+@lru_cache(maxsize=64)
+def batch(name: str, system: str, gpus: int, again: bool = False) -> Batch:
+    """Simulate a batch; with `again` every backward repeats its forward."""
+    return simulated(_plan(name, system, gpus, again))
+
+
+def _parts() -> Iterator[Row]:
+    """Where the time of a batch goes: 2.7B on 128 GPUs."""
+    for number, system in enumerate(OURS):
+        found = batch(SHOWN, system, 128)
+        printed = {part: seconds[number] for part, seconds in PARTS.items()}
+        both = printed["compute"] + printed["point-to-point"]
+        for part, published, predicted, bar, note in (
+            ("compute", printed["compute"], None, None, PUBLISHED_ONLY),
+            ("point-to-point", printed["point-to-point"], None, None, PUBLISHED_ONLY),
+            ("bubble", printed["bubble"], found.bubble, None, "mean of the ranks"),
+            ("collective", printed["collective"], found.collective, BARS, ""),
+            ("other", printed["other"], None, None, PUBLISHED_ONLY),
+            (
+                "compute and point-to-point",
+                round(both, 3),
+                found.compute + found.messages,
+                None,
+                "sum of two numbers, of which the first is too short for a V100's peak",
+            ),
+        ):
+            yield Row(
+                group=f"parts of a batch of {SHOWN}, 128 GPUs",
                 what=f"{system}, {part}",
-                inputs=f"G_inter {model[2 + number]}",
+                inputs=f"G_inter {MODELS[SHOWN].depth(system)}",
                 unit="s",
                 published=published,
                 predicted=predicted,
@@ -249,53 +240,57 @@ def _parts(summit: Machine) -> Iterator[Row]:
                 inferred="" if predicted is None else f"{DEPTHS}; {PLACES}",
                 note=note,
             )
-        yield Row(
-            group="parts of a batch of 2.7B, 128 GPUs",
-            what=f"{system}, compute and point-to-point",
-            inputs="39 Tflop/s per V100",
-            unit="s",
-            published=round(both, 3),
-            predicted=found.compute,
-            inferred="efficiency of the machine file; no recomputation",
-            note="sum of two numbers; compute alone is predicted",
-        )
 
 
 def _batch(name: str) -> str:
     return f"batch of {name}"
 
 
-def _batches(name: str, summit: Machine) -> Iterator[Row]:
+def _batches(name: str) -> Iterator[Row]:
     model = MODELS[name]
-    graph = nets.load(model.net)
     for number, system in enumerate(SYSTEMS):
         for gpus, printed in BATCHES[name].items():
-            ours = number < 2
-            found = batch(summit, graph, gpus, model, _kept(system)) if ours else None
+            ours = system in OURS
             yield Row(
                 group=_batch(name),
                 what=f"{system}, {gpus} GPUs",
                 inputs=f"{model.batch} sequences"
-                + (f", G_inter {model[2 + number]}" if ours else ""),
+                + (f", G_inter {model.depth(system)}" if ours else ""),
                 unit="s",
                 published=printed[number],
-                predicted=found.seconds if found else None,
+                predicted=batch(name, system, gpus).seconds if ours else None,
                 inferred=f"{DEPTHS}; {PLACES}" if ours else "",
-                note=WAITS if ours else PUBLISHED_ONLY,
+                note="" if ours else PUBLISHED_ONLY,
             )
 
 
-def _savings(summit: Machine) -> Iterator[Row]:
+def _again() -> Iterator[Row]:
+    """The same where activations are computed again, as the memory asks for."""
+    for number, system in enumerate(OURS):
+        yield Row(
+            group=f"batch of {SHOWN}, activations computed again",
+            what=f"{system}, 128 GPUs",
+            inputs=f"G_inter {MODELS[SHOWN].depth(system)}",
+            unit="s",
+            published=BATCHES[SHOWN][128][number],
+            predicted=batch(SHOWN, system, 128, again=True).seconds,
+            inferred=f"{DEPTHS}; {PLACES}; {AGAIN}",
+            note="the efficiency of the machine file counts no repeated work",
+        )
+
+
+def _savings() -> Iterator[Row]:
     """What the abstract says: shares of time and memory that are saved on 2.7B."""
-    model = MODELS["GPT-3 2.7B"]
-    graph = nets.load(model.net)
-    old, new = (batch(summit, graph, 512, model, kept) for kept in (None, KEPT))
-    for what, published, predicted, note in (
-        ("batch time, 512 GPUs, to AxoNN", 34.0, 1 - new.seconds / old.seconds, WAITS),
-        ("batch time, 512 GPUs, to DeepSpeed-3D", 32.0, None, PUBLISHED_ONLY),
-        ("batch time, 512 GPUs, to Sputnik", 46.0, None, PUBLISHED_ONLY),
-        ("communication, 512 GPUs, to AxoNN", 40.0, None, STRATEGY),
-        ("memory", 74.0, 1 - state(1.0, KEPT) / state(1.0), "of the state alone"),
+    old, new = (batch(SHOWN, system, 512) for system in OURS)
+    moved = [found.messages + found.collective for found in (old, new)]
+    whole = [_whole(system, again=True) for system in OURS]
+    exposed = "messages that no compute hides, and collectives"
+    for what, published, predicted, inferred, note in (
+        ("batch time, 512 GPUs, to AxoNN", 34.0, 1 - new.seconds / old.seconds, DEPTHS, ""),
+        ("batch time, 512 GPUs, to DeepSpeed-3D", 32.0, None, "", PUBLISHED_ONLY),
+        ("batch time, 512 GPUs, to Sputnik", 46.0, None, "", PUBLISHED_ONLY),
+        ("communication, 512 GPUs, to AxoNN", 40.0, 1 - moved[1] / moved[0], DEPTHS, exposed),
+        ("memory", 74.0, 1 - whole[1] / whole[0], f"{DEPTHS}; {AGAIN}", ""),
     ):
         yield Row(
             group="saved on 2.7B, (old - new) / old",
@@ -304,22 +299,36 @@ def _savings(summit: Machine) -> Iterator[Row]:
             unit="%",
             published=published,
             predicted=None if predicted is None else 100 * predicted,
-            inferred=DEPTHS if note == WAITS else "",
+            inferred=inferred,
             note=note,
         )
 
 
 def _packing() -> Iterator[Row]:
     """What compressing each microbatch's gradients costs."""
-    for what, published in (("least", 8.0), ("most", 12.0)):
+    shares = [_packed(gpus) for gpus in BATCHES[SHOWN]]
+    for what, published, predicted in (("least", 8.0, min(shares)), ("most", 12.0, max(shares))):
         yield Row(
             group="packing, of a batch",
             what=what,
-            inputs="2.7B",
+            inputs=f"{SHOWN}, 64 to 512 GPUs",
             unit="%",
             published=published,
-            note=STRATEGY,
+            predicted=100 * predicted,
+            inferred=DEPTHS,
+            note="bytes at the memory's bandwidth; a real gather is slower",
         )
+
+
+def _packed(gpus: int) -> float:
+    """The share of a batch in which the largest stage packs: its compute beyond its layers'."""
+    plan = _plan(SHOWN, "SAMO", gpus)
+    m = int(plan.params["microbatches"])
+    roles = STRATEGIES["samo"].lower(plan, 0, {}).roles
+    spent = [sum(op.seconds for op in r.ops if op.kind is Kind.COMPUTE) for r in roles]
+    layers = [m * (stage.forward + stage.backward) for stage in grid(plan, plan.params)]
+    extra = max(all_ - own for all_, own in zip(spent, layers, strict=True))
+    return extra / batch(SHOWN, "SAMO", gpus).seconds
 
 
 PAPERS.add("samo")(Paper(SOURCE, rows, trends))

@@ -1,14 +1,22 @@
 """Simulated training steps whose exchanges all use given methods."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 from commsched.ir import Graph
 from commsched.machine import Machine
 from commsched.methods import find_method
 from commsched.methods.direct import Direct
 from commsched.plan import Launch, Piece, Plan
+from commsched.plan.model import Param
 from commsched.planner import Request, make_plan
 from commsched.planner.timing import iteration
+from commsched.program import Kind
+from commsched.simulate import simulate
+from commsched.strategies import STRATEGIES, Memory
+from commsched.strategies.pipeline import Staged, grid
+from commsched.timeline.measure import busy, exposed, idle
 
 UPDATED: Mapping[str, str] = {"overlap": "backward"}  # all parameters at the end of a step
 
@@ -43,3 +51,62 @@ def _lossy(methods: Mapping[str, str]) -> tuple[str, ...]:
 def computing(graph: Graph, machine: Machine) -> float:
     """Seconds of the forward and the backward pass alone."""
     return sum(sum(graph.seconds(layer, machine.device)) for layer in graph.layers)
+
+
+def pipelined(graph: Graph, machine: Machine, strategy: str, method: str, **params: Param) -> Plan:
+    """A pipeline whose stages sum their gradients as one bucket each, by a method."""
+    chosen = STRATEGIES[strategy]
+    assert isinstance(chosen, Staged)
+    nothing = Plan(graph=graph, machine=machine, launches=(), strategy=strategy, params=params)
+    net, settings = chosen.prepare(graph, machine, chosen.settings(nothing))
+    plan = replace(nothing, graph=net, params=settings)
+    launches = tuple(
+        Launch(
+            name=f"s{stage.number}",
+            pieces=tuple(
+                Piece(t.name, 0, t.numel) for layer in stage.layers for t in layer.tensors
+            ),
+            after=stage.layers[0].name,
+            method=method,
+            stream="between",
+            group=stage.ranks,
+        )
+        for stage in grid(plan, settings)
+    )
+    return replace(plan, launches=launches)
+
+
+def memory(plan: Plan) -> Memory:
+    """Bytes on the rank that needs most."""
+    return STRATEGIES[plan.strategy].memory(plan)
+
+
+class Batch(NamedTuple):
+    """Seconds of one step of a pipeline, and of what its ranks do in it: means over the ranks."""
+
+    seconds: float
+    compute: float
+    messages: float  # that no compute hides
+    bubble: float  # in which nothing happens, from the first stage's start on
+    waited: float  # for the other replicas of a stage
+    collective: float  # from the arrival of the last replica on
+
+
+def simulated(plan: Plan) -> Batch:
+    """Simulate the first step of a pipeline that flushes."""
+    prediction = simulate(plan, 1)
+    timeline = prediction.timeline()
+    spent = busy(timeline).mean(axis=(0, 1))
+    streams = dict(zip(timeline.streams, spent.tolist(), strict=True))
+    exchanges = [p for p in prediction.placed if p.op.kind is Kind.EXCHANGE]
+    spent_together = sum(len(p.ranks) * float(p.end.max() - p.start.max()) for p in exchanges)
+    collective = spent_together / plan.machine.size
+    exchanging = streams["inside"] + streams["between"]
+    return Batch(
+        seconds=prediction.end,
+        compute=streams["compute"],
+        messages=float(exposed(timeline).mean()) - exchanging,
+        bubble=float((prediction.starts[0] + idle(timeline)[:, 0]).mean()),
+        waited=exchanging - collective,
+        collective=collective,
+    )

@@ -1,6 +1,8 @@
 """The coding streams of a rank: gather a bucket and start its exchange, take its result."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -13,15 +15,16 @@ from commsched.machine import Group
 from commsched.methods import Choice, Held, Phase, error, find_method, hold, phase_of, phases_of
 from commsched.methods.direct import route
 from commsched.methods.error import Floats
-from commsched.methods.held import Gathered
+from commsched.methods.held import Gathered, Reduced
+from commsched.methods.kept import kept_of, restore
 from commsched.methods.lockstep import AGREE
 from commsched.plan import Launch, Plan
 from commsched.program import Kind, Op
-from commsched.run.device import on_host
+from commsched.run.device import beside, moved, on_host
 from commsched.run.given import Given
 from commsched.run.merges import Merges
 from commsched.run.worker import Worker, put_back
-from commsched.schedule import Schedule
+from commsched.schedule import Goal, Schedule
 from commsched.strategies import STRATEGIES
 
 Channel = tuple[str, str, tuple[int, ...]]  # stream, among whom, ranks
@@ -88,12 +91,24 @@ class Buckets:
             self._worker.parameters(step, launch, state["gradient"])
         else:
             self._worker.gradient(step, launch, state["gradient"])
+            self._take_over(launch, state["gradient"])
         if not finite(state["gradient"]):
             raise CommschedError(self._broken(step, launch))
         if launch in self.watched:
             method = find_method(self._plan.launches[launch].method)
             first = phases_of(self._plan, launch)[0]
             self._before[launch] = error.before(method, first, state, self.watched[launch])
+
+    def _take_over(self, launch: int, gradient: Array) -> None:
+        """Add what launches that a launch stands for have kept of their gradients."""
+        own = self._plan.launches[launch]
+        if not own.since:
+            return
+        for old, state in zip(self._plan.launches, self.states, strict=True):
+            before = old.payload == own.payload and old.since < own.since
+            kept = "lost" in state and error.keeps(find_method(old.method))
+            if before and kept and old.pieces == own.pieces:
+                gradient += beside(state.pop("lost"), gradient)
 
     def _broken(self, step: int, launch: int) -> str:
         """Which tensor's gradient is not finite: here a codec has not dropped or hidden it yet."""
@@ -112,7 +127,7 @@ class Buckets:
     def exchange(self, step: int, op: Op) -> Ready:
         """What to exchange for an Exchange or a Decide."""
         if op.launch < 0:
-            return self._votes(self._worker.loss(step), self._rank, self._plan.machine.everyone, op)
+            return self._votes(self._vote(step), self._rank, self._plan.machine.everyone, op)
         if op.kind is Kind.EXCHANGE:
             if op.root >= 0 and op.launch not in self._held:  # it only receives
                 self._held[op.launch] = hold(self._phase(op), self.states[op.launch])
@@ -126,6 +141,12 @@ class Buckets:
         group = self._plan.group(self._plan.launches[op.launch])
         return self._votes(choice.vote(state), int(state["rank"]), group, op)
 
+    def _vote(self, step: int) -> float:
+        """What this rank says where all ranks decide together."""
+        if STRATEGIES[self._plan.strategy].decides == "overflow":
+            return float(self._worker.overflow(step))
+        return self._worker.loss(step)
+
     def _votes(self, mine: float, member: int, group: Group, op: Op) -> Ready:
         """The exchange in which a group's members tell each other a number."""
         vote = np.array([mine], np.float64).view(np.uint8)
@@ -136,7 +157,7 @@ class Buckets:
     def decide(self, step: int, op: Op) -> float:
         """Take the votes that a Decide gathered, in rank order, and choose the phase.
 
-        What all ranks decide together is the mean of their losses.
+        What all ranks decide together is the mean of what they say.
         """
         votes = [float(v.view(np.float64)[0]) for v in self._held.pop(op.launch).result()]
         if op.launch < 0:
@@ -172,6 +193,46 @@ class Buckets:
         self._phase(op).give(state, self._held.pop(op.launch).result())
         self._merges.merge(step, op, state["result"])
 
+    def kept(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint must have of them, arrays in memory of the host.
+
+        Nothing may be under way, but sums may wait.
+        """
+        names = [launch.name for launch in self._plan.launches]
+        needed = STRATEGIES[self._plan.strategy].decides == "loss"  # others look at this step only
+        kept: dict[str, dict[str, Any]] = {
+            "buckets": {n: kept_of(s) for n, s in zip(names, self.states, strict=True)},
+            "unmerged": {names[i]: held.result() for i, held in self._unmerged().items()},
+            "merged": {names[i]: state for i, state in self._merges.states.items()},
+            "decisions": dict(self.decisions) if needed else {},
+        }
+        return {key: moved(part, on_host) for key, part in kept.items()}
+
+    def _unmerged(self) -> dict[int, Held]:
+        """Sums of parameters that are there and wait for their merge, by launch."""
+        return {i: held for i, held in self._held.items() if i >= 0 and _is_merged(self._plan, i)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Put back what `kept` gave; anything else is refused."""
+        launches = self._plan.launches
+        index = {launch.name: i for i, launch in enumerate(launches)}
+        parts = [kept.get(key) for key in ("buckets", "unmerged", "merged", "decisions")]
+        if not all(isinstance(part, dict) for part in parts) or list(parts[0] or {}) != list(index):
+            raise CommschedError("the checkpoint holds other buckets than this plan")
+        for state, own in zip(self.states, kept["buckets"].values(), strict=True):
+            restore(state, moved(own, partial(beside, like=state["gradient"])))
+        for name, total in kept["unmerged"].items():
+            state, phase = self.states[index[name]], phases_of(self._plan, index[name])[0]
+            assert isinstance(phase, Phase)
+            state["gradient"][:] = beside(total, state["gradient"])
+            self._held[index[name]] = Reduced(state["gradient"], phase.payload, state, None)
+        self._merges.states = {
+            i: moved(kept["merged"][name], partial(beside, like=self.states[i]["gradient"]))
+            for name, i in index.items()
+            if name in kept["merged"]
+        }
+        self.decisions.update(kept["decisions"])
+
     def follow(self, plan: Plan) -> dict[str, Array]:
         """Go on with another plan of the same tensors; nothing may be under way.
 
@@ -193,6 +254,13 @@ class Buckets:
             if "lost" in state and error.keeps(find_method(launch.method)):
                 put_back(plan, launch, state["lost"], found)
         return found
+
+
+def _is_merged(plan: Plan, launch: int) -> bool:
+    """Whether a launch sums parameters, to be merged with those of each rank."""
+    phase = phases_of(plan, launch)[0]
+    parameters = plan.launches[launch].payload == "parameter"
+    return parameters and not isinstance(phase, Choice) and phase.schedule.goal is Goal.ALL_REDUCE
 
 
 def communicators(

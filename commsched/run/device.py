@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from commsched.errors import CommschedError
+from commsched.kernels.device import gpus
 from commsched.kernels.modules import Array, module_of
 
 DEVICES = ("cpu", "cuda")
@@ -116,23 +117,6 @@ def check_device(name: str) -> None:
     """Refuse a name that is no device."""
     if name not in DEVICES:
         raise CommschedError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")
-
-
-def gpus() -> int:
-    """How many GPUs this process sees; an error that says what is missing where there is none."""
-    try:
-        import cupy
-    except ImportError as error:
-        raise CommschedError(
-            f"--device cuda needs CuPy ({error}): pip install 'commsched[cuda]'"
-        ) from None
-    try:
-        count = int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise CommschedError(f"--device cuda: CuPy finds no GPU to use here: {error}") from None
-    if not count:
-        raise CommschedError("--device cuda: CuPy finds no GPU to use here")
-    return count
 
 
 def on_host(array: Array) -> Array:

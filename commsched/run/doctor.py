@@ -217,7 +217,7 @@ def _aware(world: "MPI.Intracomm") -> Iterator[Finding]:
 
 
 def _gpus() -> int:
-    from commsched.run.device import gpus
+    from commsched.kernels.device import gpus
 
     try:
         return gpus()

@@ -69,7 +69,9 @@ class Engine:
             self.watched = {after.name for op in ops for after in op.after}
             self._last = [key for key in self._last if not self.board.is_done(*key)]
             self._last += [(program.step, op.name) for op in ops if op.stream != "compute"]
-            self.board.forget_before(program.step - program.reach)
+            # What was submitted long ago may still wait for a computation of its own step.
+            oldest = self._last[0][0] if self._last else program.step
+            self.board.forget_before(oldest - program.reach)
             communication = self.communication
             queues = {**self._coding, **communication.queues, **communication.messages.queues}
             for op in ops:

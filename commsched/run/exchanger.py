@@ -57,6 +57,9 @@ class Caller:
     def loss(self, step: int) -> float:
         raise AssertionError("an Exchanger sums gradients only")
 
+    def overflow(self, step: int) -> bool:
+        raise AssertionError("an Exchanger sums gradients only")
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Nothing to do: a tensor that falls back stays in its bucket."""
 
@@ -139,6 +142,12 @@ class Exchanger:
                 f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}"
             )
         for launch in checked.launches:
+            if launch.since or launch.payload != "gradient":
+                what = f"{launch.payload}s, from step {launch.since} on"
+                raise CommschedError(
+                    f"launch {launch.name!r} exchanges {what}; an Exchanger sums gradients by the"
+                    " same launches in every step"
+                )
             ranks = checked.group(launch).size
             if ranks != checked.machine.size:
                 raise CommschedError(

@@ -5,17 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.data import Data, batch_of, part_of
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
 from commsched.nets import Net, Walk
+from commsched.nets.base import narrowed
 from commsched.nets.optimizers import LossScale, find_optimizer
 from commsched.nets.walk import Score, score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
 from commsched.run.device import beside, on_host
+from commsched.run.messages import Mail
 
 AT_ONCE = 256  # samples that are scored together
 
@@ -35,37 +38,57 @@ class Settings:
 class Learner:
     """A net on one rank: performs compute operations, and is the worker of their engine.
 
-    Parameters and optimiser state are float32; with `half` layers compute with copies in 16 bits.
+    Parameters and optimiser state of its `layers` are float32; with `half` they compute with copies
+    in 16 bits.
     `report` takes a step's score and overflow here, `overflowed` says whether any rank's did.
     """
 
+    alike = True  # all ranks end with the same parameters
+    ahead = 1  # steps whose scores may be under way
+
     def __init__(
-        self, net: Net, data: Data, plan: Plan, settings: Settings, rank: int, module: Any = np
+        self,
+        net: Net,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        rank: int,
+        module: Any = np,
+        layers: slice = slice(None),
     ) -> None:
         check_tensors(net, plan)
         self.asarray: Callable[[Array], Array] = module.asarray  # where the net computes
         self.net, self.settings = net, settings
         self._data, self._plan, self._rank, self._module = data, plan, rank, module
         self._index = {layer.name: i for i, layer in enumerate(net)}
-        self.values = {n: self.asarray(v) for n, v in net.start(settings.seed).items()}
+        self.values: dict[str, Array] = {}
+        self.kept: dict[str, dict[str, Array]] = {}  # of each tensor, by the optimiser's words
         self._optimizer = find_optimizer(settings.optimizer)
-        self.kept = {
-            name: {word: module.zeros_like(values) for word in self._optimizer.words}
-            for name, values in self.values.items()
-        }
         self.scale = LossScale() if settings.half else LossScale(1.0)
+        self.mail: Mail | None = None  # of what ranks send to each other one by one
         self.skipped = 0  # steps that were left out
         self.closed = -1  # the last step whose overflow is known
         self.report: Callable[[int, Score, bool], None] = lambda step, score, overflow: None
         self.overflowed: Callable[[int], bool] = lambda step: False
+        summed = [launch for launch in plan.launches if launch.payload == "gradient"]
+        # Ranks whose gradients are summed; all together it is the mean over what they learn.
+        self._shares = plan.group(summed[0]).size if summed and not plan.mean else 1
         self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
         self._left_out = False  # the step `closed`
         self.used: dict[str, Array] = {}  # what layers compute with
-        self.refresh()
+        self.hold(net.start(settings.seed, layers))
         self._walk = Walk(net, self.used, module.zeros(0))
         self._targets: Array = None
         self._gradients: dict[str, Array] = {}
         self._results: dict[int, tuple[int, Array]] = {}  # launch -> step, sum or mean
+
+    def hold(self, start: Mapping[str, Array]) -> None:
+        """Learn these parameters, too."""
+        for name, values in start.items():
+            self.values[name] = own = self.asarray(values)
+            zeros = self._module.zeros_like
+            self.kept[name] = {word: zeros(own) for word in self._optimizer.words}
+        self.refresh()
 
     def refresh(self) -> None:
         """Compute with the parameters as they are now."""
@@ -102,8 +125,11 @@ class Learner:
     def loss(self, step: int) -> float:
         return self._score.loss / self._score.guesses
 
+    def overflow(self, step: int) -> bool:
+        raise AssertionError("a tally tells all ranks")
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        raise AssertionError("a training keeps its plan")
+        self._plan = plan  # results of the last step are of the same pieces
 
     # What the compute stream does
 
@@ -122,10 +148,8 @@ class Learner:
             self._begin(step)
         self._walk.forward(index)
         if index == len(self.net.layers) - 1:
-            ranks = self._plan.machine.size
-            shares = 1 if self._plan.mean else ranks  # all together it is the mean over the batch
             self._close(step - 1)
-            weight = self.scale.value / (self._targets.size * shares)
+            weight = self.scale.value / (self._targets.size * self._shares)
             self._score, self._overflow = self._walk.score(self._targets, weight), False
 
     def _begin(self, step: int) -> None:
@@ -137,22 +161,25 @@ class Learner:
         self._walk = Walk(self.net, self.used, self._given(some.inputs))
 
     def _given(self, inputs: Array) -> Array:
-        real = self.settings.half and inputs.dtype == np.float32
-        return self.asarray(inputs.astype(np.float16) if real else inputs)
+        return self.asarray(narrowed(inputs) if self.settings.half else inputs)
 
     def _backward(self, step: int, index: int) -> None:
         for name, gradient in self._walk.backward(index).items():
-            found = gradient
-            if self.settings.half:
-                found = gradient.astype(np.float32)
-                found /= np.float32(self.scale.value)
-                if not finite(found):  # all ranks leave this step out; nothing may be sent of it
-                    self._overflow = True
-                    found = self._module.zeros_like(found)
-            self._gradients[name] = found
+            self._gradients[name] = self._unscaled(gradient)
         if index == 0:
             self._score = self._score.told()  # no earlier: who reads it waits for the device
             self.report(step, self._score, self._overflow)
+
+    def _unscaled(self, gradient: Array) -> Array:
+        """A gradient as float32 and without the loss scale."""
+        if not self.settings.half:
+            return gradient
+        found = gradient.astype(np.float32)
+        found /= np.float32(self.scale.value)
+        if not finite(found):  # all ranks leave this step out; nothing may be sent of it
+            self._overflow = True
+            found = self._module.zeros_like(found)
+        return found
 
     def _close(self, step: int) -> None:
         """Know whether a step counts, on all ranks alike, and how the loss is scaled after it."""
@@ -183,8 +210,8 @@ class Learner:
         for launch in sorted(self._results):
             self.apply(launch)
 
-    def evaluate(self) -> Score:
-        """The score of this rank's part of what is held out."""
+    def evaluate(self, comm: MPI.Intracomm) -> Score:
+        """The score of this rank's part of what is held out; `comm` is for workers that need it."""
         held, size = self._data.held_out, self._plan.machine.size
         own = part_of(len(held), self._rank, size)
         total = Score(0.0, 0, 0)
@@ -193,11 +220,7 @@ class Learner:
             inputs, targets = self._given(some.inputs), self.asarray(some.targets)
             with np.errstate(over="ignore", invalid="ignore"):
                 found = score(self.net, self.used, inputs, targets)
-            total = Score(
-                total.loss + found.loss,
-                total.correct + found.correct,
-                total.guesses + found.guesses,
-            )
+            total = total.plus(found)
         return total
 
     # What a checkpoint holds
@@ -214,7 +237,7 @@ class Learner:
     def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
         """Put back what `state` gave before `step`; anything else is refused."""
         wanted = self._all()
-        if not isinstance(tensors, dict) or _shapes(tensors) != _shapes(wanted):
+        if not isinstance(tensors, dict) or shapes_of(tensors) != shapes_of(wanted):
             raise CommschedError("the checkpoint holds other tensors than this net")
         if scalars.keys() != {"scale", "good", "skipped"}:
             raise CommschedError("the checkpoint holds other numbers than this training")
@@ -230,7 +253,7 @@ class Learner:
         return {n: {"value": v, **self.kept[n]} for n, v in self.values.items()}
 
 
-def _shapes(tensors: Mapping[str, Any]) -> dict[str, dict[str, tuple[int, ...]]]:
+def shapes_of(tensors: Mapping[str, Any]) -> dict[str, dict[str, tuple[int, ...]]]:
     """Shapes of float32 arrays; of what is none an impossible one."""
     return {
         name: {

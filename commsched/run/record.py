@@ -6,7 +6,7 @@ from collections import Counter
 from commsched.timeline import Span
 from commsched.timeline.parts import PartWriter
 
-KEEP = 8  # steps whose bytes are counted
+KEEP = 256  # steps whose bytes are counted
 
 
 class Recorder:

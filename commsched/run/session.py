@@ -99,6 +99,12 @@ def _worker(plan: Plan, rank: int, options: Options, place: Place) -> Worker:
     if plan.strategy != "sync" and (options.replan is not None or options.verify):
         option = "--verify" if options.verify else "--replan"
         raise CommschedError(f"{option} is for strategy 'sync', not for {plan.strategy!r}")
+    steady = all(x.since == 0 and x.payload == "gradient" for x in plan.launches)
+    if plan.strategy == "sync" and not steady and (options.replan is not None or options.verify):
+        option = "--verify" if options.verify else "--replan"
+        raise CommschedError(
+            f"{option} is for plans that sum gradients by the same launches in every step"
+        )
     for launch in plan.launches if options.replan is not None else ():
         if not measurable(find_method(launch.method)):
             raise CommschedError(

@@ -2,10 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from commsched.plan import Plan
 from commsched.program import Op
+from commsched.run.board import Board
 from commsched.run.clock import now
 from commsched.run.engine import Engine
 from commsched.run.worker import Worker
@@ -76,20 +77,41 @@ def run_ready(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
     first; of those that have arrived, the most urgent.
     """
     board = engine.board
-    queues = [
+    queues = by_urgency(ops)
+    while any(queues):
+        time.sleep(max(0.0, clock - now()))  # what arrives until then counts
+        op, begin = _next(board, step, queues, clock)
+        clock = finished(engine, worker, step, op, begin)
+    return clock
+
+
+def in_turn(board: Board, step: int, ops: list[Op]) -> Iterator[Op]:
+    """The operations of a step, each when the one before is done; see `run_ready`."""
+    queues = by_urgency(ops)
+    if len(queues) == 1:
+        yield from ops
+        return
+    while any(queues):
+        yield _next(board, step, queues, now())[0]
+
+
+def by_urgency(ops: list[Op]) -> list[deque[Op]]:
+    """Operations that are equally urgent, in their order; the most urgent first."""
+    return [
         deque(op for op in ops if op.urgency == urgency)
         for urgency in sorted({op.urgency for op in ops})
     ]
-    while any(queues):
-        time.sleep(max(0.0, clock - now()))  # what arrives until then counts
-        heads = [queue[0] for queue in queues if queue]
-        board.wait_for_any("compute", step, heads)
-        begins = {
-            op.urgency: max(clock, board.when(step, op.after))
-            for op in heads
-            if not board.missing(step, op.after)
-        }
-        urgency = min(begins, key=lambda number: (begins[number], number))
-        (queue,) = (queue for queue in queues if queue and queue[0].urgency == urgency)
-        clock = finished(engine, worker, step, queue.popleft(), begins[urgency])
-    return clock
+
+
+def _next(board: Board, step: int, queues: list[deque[Op]], clock: float) -> tuple[Op, float]:
+    """Take what a stream that is free at `clock` does next, and when it begins."""
+    heads = [queue[0] for queue in queues if queue]
+    board.wait_for_any("compute", step, heads)
+    begins = {
+        op.urgency: max(clock, board.when(step, op.after))
+        for op in heads
+        if not board.missing(step, op.after)
+    }
+    urgency = min(begins, key=lambda number: (begins[number], number))
+    (queue,) = (queue for queue in queues if queue and queue[0].urgency == urgency)
+    return queue.popleft(), begins[urgency]

@@ -4,29 +4,31 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
-from commsched.methods.kept import kept_of, restore
 from commsched.plan import Plan
-from commsched.program import Op
+from commsched.program import Op, Program
 from commsched.run import agree
 from commsched.run.board import Status
+from commsched.run.changes import Changes
 from commsched.run.checkpoint import Manifest, Store
 from commsched.run.clock import now
-from commsched.run.device import beside, moved, on_host
+from commsched.run.communication import say
 from commsched.run.engine import Engine
-from commsched.run.learner import Learner
 from commsched.run.measured import Measurement
 from commsched.run.place import HERE, Place
 from commsched.run.record import Forgetful, Recorder
+from commsched.run.steps import in_turn
+from commsched.run.summary import fallen
 from commsched.run.tally import Tally
+from commsched.run.trainee import Trainee
 from commsched.run.watchdog import watchdog
+from commsched.run.worker import Carrying
 from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import OVERFLOW
 from commsched.timeline import Timeline
 from commsched.timeline.training import Held, Log, Row
 
@@ -51,7 +53,7 @@ class Training:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: Trainee,
         plan: Plan,
         comm: MPI.Intracomm,
         log: Log | None,
@@ -74,10 +76,22 @@ class Training:
                 self._measurement = Measurement(plan, comm, options.timeline, meta)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
-            self._engine = Engine(plan, comm, learner, recorder, options.timeout, place=place)
+            carrying = Carrying(learner)
+            self._engine = Engine(
+                plan, comm, carrying, recorder, options.timeout, learner.mail, place
+            )
             self._tally = Tally(comm, self._engine.board)
+            self._changes: Changes | None = None
+            if is_watched(plan, store):
+                self._changes = Changes(self._engine, comm, carrying, self._measurement)
         learner.report = self._tally.post
-        learner.overflowed = lambda step: self._tally.total(step)[1]
+        learner.overflowed = self._overflowed
+
+    def _overflowed(self, step: int) -> bool:
+        """Whether all ranks leave a step out: as the program has decided it, or by their scores."""
+        if STRATEGIES[self._plan.strategy].decides == "overflow":
+            return self._engine.buckets.decisions[f"{step}/{OVERFLOW}"] > 0
+        return self._tally.total(step)[1]
 
     def resume(self, manifest: Manifest) -> None:
         """Take up what a checkpoint holds."""
@@ -85,19 +99,14 @@ class Training:
         values, self._first = self._store.load(manifest), manifest.step
         agree.together(lambda: self._take(values, manifest.scalars), self._comm)
         # What came before the first step here is done: results were applied before they were kept.
-        program = STRATEGIES[self._plan.strategy].lower(self._plan, max(0, self._first - 1), {})
-        for op in program.role_of(self._comm.rank).ops:
-            self._engine.board.mark(self._first - 1, op.name, now())
+        for step in range(max(0, self._first - self._program(self._first).reach), self._first):
+            for op in self._program(step).role_of(self._comm.rank).ops:
+                self._engine.board.mark(step, op.name, now())
 
     def _take(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
         """Put back what `_keep` has put together."""
         self._learner.restore(values.get("learner"), scalars, self._first)
-        states = values.get("buckets")
-        names = [launch.name for launch in self._plan.launches]
-        if not isinstance(states, dict) or list(states) != names:
-            raise CommschedError("the checkpoint holds other buckets than this plan")
-        for state, name in zip(self._engine.buckets.states, names, strict=True):
-            restore(state, moved(states[name], partial(beside, like=state["gradient"])))
+        self._engine.buckets.restore(values)
 
     def run(self) -> Timeline | None:
         """Train; rank 0 returns the timeline, where one was asked for."""
@@ -110,7 +119,8 @@ class Training:
                 begun = now()
                 self._step(step)
                 self._open.append((step, now() - begun))
-                self._close(keep=1)
+                self._watch(step)
+                self._close(keep=self._learner.ahead)
                 self._between(step)
             self._settle()
         except BaseException as error:
@@ -119,15 +129,29 @@ class Training:
         engine.stop()
         with watchdog(self._comm, "train", options.timeout, first="bringing the spans together"):
             self._tally.free()
+            told: dict[str, Any] = {"first_step": self._first, "steps": options.steps}
+            if self._changes is not None:
+                self._changes.close()
+                told |= self._changes.report()
             if self._measurement is None:
                 return None
-            steps = {"first_step": self._first, "steps": options.steps}
-            return self._measurement.finish(engine, steps)
+            return self._measurement.finish(engine, told)
+
+    def _program(self, step: int) -> Program:
+        plan = self._engine.plan  # a tensor may have left its error budget
+        return STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
+
+    def _watch(self, step: int) -> None:
+        """Follow the plan without what left the error budget, after a step."""
+        if self._changes is None or not self._changes.after(step):
+            return
+        if self._comm.rank == 0:
+            falls = self._changes.report()["fallbacks"]
+            say("\n".join(fallen(fall) for fall in falls if fall["since"] == step + 1))
 
     def _step(self, step: int) -> None:
         engine = self._engine
-        strategy = STRATEGIES[self._plan.strategy]
-        for op in engine.submit(strategy.lower(self._plan, step, engine.buckets.decisions)):
+        for op in in_turn(engine.board, step, engine.submit(self._program(step))):
             self._perform(step, op)
         if step % FLUSH == FLUSH - 1:
             engine.recorder.flush()
@@ -195,7 +219,9 @@ class Training:
             self._log.write(line)
 
     def _evaluate(self, step: int) -> None:
-        own = self._learner.evaluate()
+        if self._learner.mail is not None:
+            self._says(step, "evaluate", "waits for the other stages")
+        own = self._learner.evaluate(self._comm)
         self._says(step, "evaluate", "waits for the scores of all ranks")
         parts = [agree.each(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
@@ -206,13 +232,14 @@ class Training:
     def _keep(self, done: int) -> None:
         """Write a checkpoint."""
         assert self._store is not None
-        names = [launch.name for launch in self._plan.launches]
-        states = self._engine.buckets.states
-        kept = (moved(kept_of(state), on_host) for state in states)
-        buckets = dict(zip(names, kept, strict=True))
         own, scalars = self._learner.state()
         self._says(done - 1, "checkpoint", "waits for all ranks")
-        self._store.save(done, {"learner": own, "buckets": buckets}, scalars)
+        self._store.save(done, {"learner": own, **self._engine.buckets.kept()}, scalars)
+
+
+def is_watched(plan: Plan, store: Store | None) -> bool:
+    """Whether a plan's error budget is watched: a checkpoint does not hold what a watch knows."""
+    return bool(plan.max_error) and plan.strategy == "sync" and store is None
 
 
 def finite_or_none(value: float) -> float | None:

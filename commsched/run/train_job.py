@@ -1,17 +1,15 @@
 """A training from its command line to its result: plan, net, data, log, checkpoints."""
 
-import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from mpi4py import MPI
 
-from commsched.data import DATA
+from commsched.data import DATA, Data
 from commsched.data.order import check_batch
 from commsched.errors import CommschedError
 from commsched.ir import Graph
@@ -19,24 +17,41 @@ from commsched.nets import NETS, Net
 from commsched.nets.optimizers import RATES, find_optimizer
 from commsched.nets.profile import profiled
 from commsched.plan import Plan
-from commsched.plan import file as plan_file
+from commsched.plan.model import Param
 from commsched.run import agree
+from commsched.run.alone import Alone
 from commsched.run.checkpoint import PLAN, Store
 from commsched.run.communication import say
-from commsched.run.device import Device, check_device, on_host
+from commsched.run.device import Device, check_device
 from commsched.run.learner import Learner, Settings
+from commsched.run.locally import Locally
+from commsched.run.masked import Masked
 from commsched.run.measured import check_writable
+from commsched.run.outcome import each_its_own, same_everywhere
+from commsched.run.piped import Piped
 from commsched.run.place import HERE, Place, choose
 from commsched.run.session import check_timeout, guarded
 from commsched.run.summary import summary
-from commsched.run.train import Options, Training
+from commsched.run.train import Options, Training, is_watched
+from commsched.run.train_plan import Make, Shared, agreed_plan, planned
+from commsched.run.trainee import Trainee
 from commsched.run.watchdog import end_together, watchdog
 from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged
 from commsched.timeline.training import Header, Log, Row
 
-# Strategy -> the worker that performs its programs.
-TRAINED = {"sync": Learner, "daso": Learner}
+# Strategy -> the worker that performs its programs, with arrays of a module.
+TRAINED: dict[str, Callable[[Net, Data, Plan, Settings, int, Any], Trainee]] = {
+    "sync": Learner,
+    "daso": Learner,
+    "shadow": Alone,
+    "gpipe": Piped,
+    "1f1b": Piped,
+    "samo": Masked,
+    "local": Locally,
+}
 PRECISIONS = ("fp32", "fp16")
+PRECISION = {"samo": "fp16", "local": "fp32"}  # of strategies that know only one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +62,13 @@ class Wanted:
     strategy: str
     plan: Path | None
     method: str | None  # of the plan that is made
+    params: Mapping[str, Param]  # of its strategy
     optimizer: str | None
     rate: float | None
     batch: int
     seed: int
     fold: int
-    precision: str
+    precision: str | None
     epochs: float | None  # instead of the options' steps
     log: Path | None
     figure: Path | None
@@ -60,7 +76,7 @@ class Wanted:
     resume: bool
     options: Options
     device: str  # "cpu" or "cuda"
-    make: Callable[[Graph, int], Plan]  # of a net and a number of ranks, where no plan is given
+    make: Make  # where no plan is given
 
 
 def train_job(wanted: Wanted, progress: bool) -> dict[str, Any] | None:
@@ -80,16 +96,18 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         place = choose(wanted.device, comm)
         dog.stage("reading the data")
         data = agree.together(lambda: DATA[net.data](wanted.fold), comm)
-        agree.together(lambda: check_batch(wanted.batch, len(data.train), comm.size), comm)
+        parts = 1 if isinstance(STRATEGIES[wanted.strategy], Staged) else comm.size
+        agree.together(lambda: check_batch(wanted.batch, len(data.train), parts), comm)
         dog.stage("planning")
-        plan = _plan(wanted, net, comm, place.device)
+        plan = _plan(wanted, net, len(data.train), comm, place.device)
         agree.check_plan(plan, comm)
         _check_place(plan, place)
-        settings = _settings(wanted, plan)
+        settings = settings_of(wanted, plan)
         options = _options(wanted, len(data.train))
-        _check_end(wanted, plan, options.steps)
+        _check_end(plan, options.steps)
         worker, module = TRAINED[plan.strategy], place.device.module
         learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank, module), comm)
+        same_everywhere(learner.values, comm, "at the start")
         made = _made(net, settings, wanted.method, wanted.device)
         store, manifest = None, None
         if wanted.checkpoint is not None:
@@ -97,8 +115,8 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
             manifest = store.begin(wanted.resume)
         first = 0 if manifest is None else manifest.step
         log = agree.together(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
-    if plan.max_error and comm.rank == 0:
-        say("a training does not watch the plan's error budget; 'commsched run' does")
+    if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
+        say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")
     if progress and comm.rank == 0 and sys.stderr.isatty():
         options = replace(options, progress=_bar(options.steps, first))
     training = Training(learner, plan, comm, log, store, options, place)
@@ -121,8 +139,9 @@ def _checked(wanted: Wanted) -> Net:
         STRATEGIES[wanted.strategy]
         known = ", ".join(TRAINED)
         raise CommschedError(f"strategy {wanted.strategy!r} cannot be trained; known: {known}")
-    if wanted.precision not in PRECISIONS:
-        known = ", ".join(PRECISIONS)
+    only = PRECISION.get(wanted.strategy)
+    if wanted.precision not in (None, *((only,) if only else PRECISIONS)):
+        known = only or ", ".join(PRECISIONS)
         raise CommschedError(f"--precision must be one of {known}, got {wanted.precision!r}")
     if wanted.optimizer is not None:
         find_optimizer(wanted.optimizer)
@@ -141,35 +160,24 @@ def _checked(wanted: Wanted) -> Net:
     return NETS[wanted.net]
 
 
-def _plan(wanted: Wanted, net: Net, comm: MPI.Intracomm, device: Device) -> Plan:
+def _plan(wanted: Wanted, net: Net, samples: int, comm: MPI.Intracomm, device: Device) -> Plan:
     """The plan that is given or kept in the checkpoint, or one made for the net as it is here."""
     path = wanted.plan
     if path is None and wanted.resume and wanted.checkpoint is not None:
         path = wanted.checkpoint / PLAN
-    if path is not None:
-        plan = agree.together(lambda: plan_file.read(path), comm)
-    else:
 
-        def make() -> bytes:
-            if comm.rank:
-                return b""
-            graph = profiled(
-                net,
-                wanted.batch // comm.size,
-                wanted.seed,
-                wanted.fold,
-                device.module,
-                lambda: device.mark().wait(),
-            )
-            return msgspec.json.encode(plan_file.to_data(wanted.make(graph, comm.size)))
+    def settle() -> None:
+        device.mark().wait()
 
-        text = agree.told(agree.together(make, comm), comm)
-        plan = plan_file.from_data(msgspec.json.decode(text), "the plan")
-    if plan.strategy != wanted.strategy:
-        raise agree.Agreed(
-            f"the plan is of strategy {plan.strategy!r}, --strategy says {wanted.strategy!r}"
-        )
-    return plan
+    def make() -> Plan:
+        def graph(batch: int) -> Graph:
+            half = _half(wanted)
+            return profiled(net, batch, wanted.seed, wanted.fold, half, device.module, settle)
+
+        shared = Shared(wanted.batch, samples, comm.size)
+        return planned(graph, wanted.strategy, wanted.params, shared, wanted.make)
+
+    return agreed_plan(path, wanted.strategy, make, comm)
 
 
 def _check_place(plan: Plan, place: Place) -> None:
@@ -181,16 +189,9 @@ def _check_place(plan: Plan, place: Place) -> None:
         )
 
 
-def _check_end(wanted: Wanted, plan: Plan, steps: int) -> None:
-    """Refuse what a strategy that averages parameters cannot do yet, or not at any step."""
-    if plan.strategy == "sync":
-        return
-    if wanted.checkpoint is not None:
-        raise agree.Agreed(
-            f"--checkpoint is for strategy 'sync', got {plan.strategy!r}: what is under way between"
-            " nodes cannot be kept; train without it"
-        )
-    batches = int(STRATEGIES[plan.strategy].settings(plan)["batches"])
+def _check_end(plan: Plan, steps: int) -> None:
+    """Refuse to end a training of DASO in the middle of an epoch."""
+    batches = int(STRATEGIES[plan.strategy].settings(plan).get("batches", 1))
     if steps % batches:
         nearest = max(batches, round(steps / batches) * batches)
         raise agree.Agreed(
@@ -199,16 +200,23 @@ def _check_end(wanted: Wanted, plan: Plan, steps: int) -> None:
         )
 
 
-def _settings(wanted: Wanted, plan: Plan) -> Settings:
-    optimizer = wanted.optimizer or str(STRATEGIES[plan.strategy].settings(plan)["optimizer"])
+def settings_of(wanted: Wanted, plan: Plan) -> Settings:
+    """What a training depends on: what was asked for, else what suits the plan."""
+    planned = STRATEGIES[plan.strategy].settings(plan)
+    optimizer = wanted.optimizer or str(planned.get("optimizer", "adam"))
     return Settings(
         optimizer=optimizer,
         rate=RATES[optimizer] if wanted.rate is None else wanted.rate,
         batch=wanted.batch,
         seed=wanted.seed,
         fold=wanted.fold,
-        half=wanted.precision == "fp16",
+        half=_half(wanted),
     )
+
+
+def _half(wanted: Wanted) -> bool:
+    """Whether layers compute in 16 bits."""
+    return (wanted.precision or PRECISION.get(wanted.strategy)) == "fp16"
 
 
 def _options(wanted: Wanted, samples: int) -> Options:
@@ -264,16 +272,13 @@ def _bar(steps: int, first: int) -> Callable[[Row], None]:
 
 
 def _result(
-    training: Training, learner: Learner, plan: Plan, options: Options, comm: MPI.Intracomm
+    training: Training, learner: Trainee, plan: Plan, options: Options, comm: MPI.Intracomm
 ) -> dict[str, Any] | None:
     """What came out, on rank 0; ranks whose parameters differ are refused on all of them."""
-    content = hashlib.sha256()
-    for name in sorted(learner.values):
-        content.update(on_host(learner.values[name]).tobytes())
-    digests = agree.gather_text(content.hexdigest(), comm)
-    if len(set(digests)) > 1:
-        odd = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
-        raise agree.Agreed(f"rank {odd} holds other parameters than rank 0 at the end")
+    end = same_everywhere if learner.alike else each_its_own
+    parameters = end(learner.values, comm)
+    own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0
+    sent = agree.each(own, comm)
     if comm.rank:
         return None
     rows, held = list(training.rows), training.held
@@ -289,7 +294,9 @@ def _result(
         "held_out_loss": held.loss if held else None,
         "held_out_accuracy": held.accuracy if held else None,
         "step_seconds": float(np.median([row.seconds for row in rows])) if rows else None,
-        "sent_bytes_per_step": float(np.mean([row.sent_bytes for row in rows])) if rows else None,
+        "sent_bytes_per_step": own if rows else None,
+        "bytes_per_rank_and_step": float(np.mean(sent)),
         "skipped_steps": learner.skipped,
-        "parameters": digests[0],
+        "alike": learner.alike,
+        "parameters": parameters,
     }

@@ -37,6 +37,9 @@ class Worker(Protocol):
     def loss(self, step: int) -> float:
         """The loss of this rank's latest batches."""
 
+    def overflow(self, step: int) -> bool:
+        """Whether a sum of this step may be beyond 16 bits; all its gradients are handed over."""
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """From now on launches are those of `plan`, which is for the same tensors.
 
@@ -122,6 +125,9 @@ class Emulated:
         """Falls ever more slowly, so that a controller has something to do."""
         return 1.0 / (1.0 + step)
 
+    def overflow(self, step: int) -> bool:
+        return False
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Cut the same gradients into other buckets; `Carrying` has what was kept."""
         whole: dict[str, Array] = {}
@@ -154,6 +160,9 @@ class Through:
 
     def loss(self, step: int) -> float:
         return self._worker.loss(step)
+
+    def overflow(self, step: int) -> bool:
+        return self._worker.overflow(step)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._worker.follow(plan, kept)

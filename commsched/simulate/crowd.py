@@ -25,11 +25,7 @@ class Crowd:
     """
 
     def __init__(self, machine: Machine, ranks: Ints) -> None:
-        node = np.array(machine.node_of_rank)
-        share = np.zeros(len(node))
-        if machine.cores:
-            share = np.clip(THREADS - machine.cores / np.bincount(node), 0.0, 1.0)[node]
-        self._share = share[ranks]
+        self._share = shares(machine)[ranks]
         self._idle = not self._share.any()
         self._coding: list[tuple[Floats, Floats]] = []
 
@@ -52,6 +48,15 @@ class Crowd:
             return end
         self._coding = [span for span in self._coding if (span[1] > start).any()]
         return beside(start, end, self._coding, self._share)
+
+
+def shares(machine: Machine) -> Floats:
+    """Of the processor that coding takes from the rest of each rank: (ranks,)."""
+    node = np.array(machine.node_of_rank)
+    if not machine.cores:
+        return np.zeros(len(node))
+    share: Floats = np.clip(THREADS - machine.cores / np.bincount(node), 0.0, 1.0)[node]
+    return share
 
 
 def beside(

@@ -18,7 +18,14 @@ from commsched.simulate.crowd import Crowd, under_compute
 from commsched.simulate.messages import Clocks, Messages, is_pipeline, moving
 from commsched.simulate.path import Placed
 from commsched.simulate.result import Prediction
-from commsched.simulate.teams import Exchanged, Teams, exchanged, merge_seconds, teams_of
+from commsched.simulate.teams import (
+    Exchanged,
+    Teams,
+    exchanged,
+    machine_of,
+    merge_seconds,
+    teams_of,
+)
 from commsched.strategies import STRATEGIES
 
 Floats = npt.NDArray[np.float64]
@@ -250,7 +257,7 @@ class _Simulation:
         start, rest: (teams, members) s, when each begins and for how long its port has had
         nothing to do.
         """
-        machine = self.plan.machine
+        machine = machine_of(self.plan, op.launch)
         rest = np.minimum(rest, machine.burst)
         key: tuple[object, ...] = ()
         if self.known is not None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.cost import price
+from commsched.cost.together import alongside
 from commsched.machine import Link, Machine
 from commsched.methods import Choice, phase_of
 from commsched.plan import Plan
@@ -58,6 +59,9 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
     """Price an exchange as it is, without coding, and without bytes and coding."""
     everyone = op.launch < 0
     group = plan.machine.everyone if everyone else plan.group(plan.launches[op.launch])
+    if not everyone and plan.launches[op.launch].group:
+        full_machine, uncoded, empty = (alongside(machine, group) for machine in machines)
+        machines = full_machine, uncoded, empty
     later = op.phase > 0
     start = np.zeros(group.size)
     if op.kind is Kind.DECIDE:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.cost import price
+from commsched.cost.together import alongside
 from commsched.machine import Group, Machine
 from commsched.methods import Phase
 from commsched.plan import Plan
@@ -44,6 +45,14 @@ def teams_of(plan: Plan, launch: int, number: int) -> Teams:
     if len(ranks) == 1 and ranks.size == plan.machine.size and (np.diff(ranks[0]) == 1).all():
         return Teams(ranks, plan.machine.everyone, plan.machine.everyone)
     return Teams(ranks, plan.team(ranks[0]), plan.team(ranks.ravel()))
+
+
+@lru_cache(maxsize=256)
+def machine_of(plan: Plan, launch: int) -> Machine:
+    """The machine as a launch finds it: the ranks outside its own group exchange meanwhile."""
+    if launch < 0 or not plan.launches[launch].group:
+        return plan.machine
+    return alongside(plan.machine, plan.group(plan.launches[launch]))
 
 
 def exchanged(

@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
 from commsched.program import Op, Program
 from commsched.strategies.numbers import Options, settled
@@ -35,7 +36,9 @@ class Strategy(ABC):
     name: str
     defaults: Mapping[str, Param]
     allowed: Mapping[str, Options]
-    decides = False  # whether all ranks agree on a number, the mean of their losses
+    changes = False  # whether launches may begin later than others
+    # What all ranks agree on: the mean of their losses, the share of them that overflow, nothing.
+    decides: Literal["loss", "overflow", ""] = ""
 
     @abstractmethod
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -60,4 +63,11 @@ class Strategy(ABC):
 
     def settings(self, plan: Plan) -> dict[str, Param]:
         """The plan's parameters over the defaults; unknown or impossible ones are refused."""
+        if not self.changes:
+            for launch in plan.launches:
+                if launch.since:
+                    raise CommschedError(
+                        f"launch {launch.name!r} begins at step {launch.since}; launches of"
+                        f" strategy {self.name!r} begin at step 0"
+                    )
         return settled(self.name, plan.params, self.defaults, self.allowed)

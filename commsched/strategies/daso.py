@@ -14,7 +14,7 @@ from commsched.schedule import Goal
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Floats, Memory, State, Strategy
 from commsched.strategies.epochs import DECIDE, Epoch, Exchange, Now, epoch_of
-from commsched.strategies.launch import OPTIMIZERS, apply_op, exchange_ops
+from commsched.strategies.launch import OPTIMIZERS, apply_op, broadcast_ops, exchange_ops
 from commsched.strategies.numbers import Options, Range
 from commsched.strategies.parts import passes
 
@@ -53,7 +53,7 @@ class Daso(Strategy):
     """
 
     name = "daso"
-    decides = True
+    decides = "loss"
     defaults: Mapping[str, Param] = {
         "gs": 4,
         "wait": 1,
@@ -249,40 +249,11 @@ def _merge(plan: Plan, part: Part, updated: str) -> list[Op]:
 
 def _spread(plan: Plan, index: int, part: Part, updated: str) -> list[Op]:
     """One launch of the broadcast inside the node."""
-    launch = plan.launches[index]
-    moved = f"{launch.name}/{Kind.EXCHANGE}"
-    sent: tuple[After, ...] = (After(updated),)
-    ops: list[Op] = []
+    there: After | None = None
     if part.mine:
-        encode = f"{launch.name}/{Kind.ENCODE}"
-        merged = After(f"{_last_of(plan, part.purpose, launch).name}/{Kind.MERGE}")
-        ops.append(
-            Op(kind=Kind.ENCODE, name=encode, stream="encode", after=(merged,), launch=index)
-        )
-        sent = (After(encode),)
-    ops.append(
-        Op(
-            kind=Kind.EXCHANGE,
-            name=moved,
-            stream=launch.stream,
-            after=sent,
-            launch=index,
-            root=part.root,
-        )
-    )
-    if not part.mine:
-        decode, after = f"{launch.name}/{Kind.DECODE}", (After(moved), After(updated))
-        ops.append(
-            Op(
-                kind=Kind.DECODE,
-                name=decode,
-                stream="decode",
-                after=after,
-                launch=index,
-                root=part.root,
-            )
-        )
-    return ops
+        last = _last_of(plan, part.purpose, plan.launches[index])
+        there = After(f"{last.name}/{Kind.MERGE}")
+    return broadcast_ops(plan, index, part.root, there, After(updated))
 
 
 def _last_of(plan: Plan, purpose: str, launch: Launch) -> Launch:

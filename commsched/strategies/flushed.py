@@ -20,6 +20,7 @@ class Work(NamedTuple):
     extra: Callable[[Stage], float] = lambda stage: stage.head  # s, with every backward
     ready: bool = False  # message-driven: backward first, then the next microbatch
     limit: int = 0  # microbatches in flight; 0: what the order allows
+    agrees: bool = False  # all ranks decide whether a step counts before they update
 
 
 def all_forward_first(stages: int, microbatches: int, number: int) -> list[Turn]:
@@ -91,18 +92,22 @@ def flushed(plan: Plan, stages: Sequence[Stage], orders: Order, m: int, work: Wo
     """One step: the pipeline, then every stage's exchanges among its replicas, then updates."""
     draft = Draft([stage.ranks for stage in stages])
     launches = check(plan, stages)
+    agree = work.agrees and any(launches)
     draft_stages(draft, stages, orders, m, work)
     for stage, mine in zip(stages, launches, strict=True):
         turn = orders(len(stages), m, stage.number)[-1]
         last = After(name_of(turn, stage.number))
-        finish(draft, plan, stage, mine, last, work.traffic)
+        finish(draft, plan, stage, mine, last, work.traffic, agree)
     return draft
 
 
 def memory(
-    stages: Sequence[Stage], optimizer: str, kept: Callable[[int], int], word: float = 4.0
+    stages: Sequence[Stage],
+    optimizer: str,
+    activations: Callable[[Stage], float],
+    word: float = 4.0,
 ) -> Memory:
-    """Bytes on the rank that needs most, where stage k keeps the activations of `kept(k)`."""
+    """Bytes on the rank that needs most, where a stage keeps `activations` B."""
     state = OPTIMIZERS[optimizer][0]
     return max(
         (
@@ -110,7 +115,7 @@ def memory(
                 parameters=word * stage.numel,
                 gradients=word * stage.numel,
                 optimizer=float(state * stage.numel),
-                activations=kept(stage.number) * stage.activation,
+                activations=activations(stage),
                 buckets=word * stage.numel if len(stage.ranks) > 1 else 0.0,
             )
             for stage in stages

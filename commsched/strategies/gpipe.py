@@ -6,7 +6,7 @@ from commsched.ir import Graph
 from commsched.machine import Machine
 from commsched.plan.model import Param, Plan
 from commsched.program import Draft, Program
-from commsched.strategies import STRATEGIES, pipeline
+from commsched.strategies import STRATEGIES, pipeline, recompute
 from commsched.strategies.base import Memory, Strategy
 from commsched.strategies.flushed import (
     Order,
@@ -18,6 +18,7 @@ from commsched.strategies.flushed import (
 )
 from commsched.strategies.launch import OPTIMIZERS
 from commsched.strategies.numbers import Options
+from commsched.strategies.pipeline import Stage
 
 
 class Flushed(Strategy):
@@ -27,13 +28,19 @@ class Flushed(Strategy):
 
     f, b [s] = forward and backward of one microbatch on one stage. With t_f = K f and t_b = K b
     the bubble is (t_f + t_b) (1 - 1 / K). A stage keeps the activations of m microbatches under
-    `gpipe`, of at most min(m, K) under `1f1b`.
+    `gpipe`, of at most min(m, K) under `1f1b`. With `recompute` segments in a stage only their
+    inputs are kept, and b is f longer, see `recompute.kept`.
     Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "Megatron-LM", SC 2021.
     """
 
-    defaults: Mapping[str, Param] = {**pipeline.DEFAULTS, "optimizer": "momentum"}
+    defaults: Mapping[str, Param] = {
+        **pipeline.DEFAULTS,
+        **recompute.DEFAULTS,
+        "optimizer": "momentum",
+    }
     allowed: Mapping[str, Options] = {
         **pipeline.ALLOWED,
+        **recompute.ALLOWED,
         "optimizer": tuple(OPTIMIZERS),
     }
     fewest, codec = True, ""
@@ -53,17 +60,22 @@ class Flushed(Strategy):
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        work = Work(OPTIMIZERS[str(settings["optimizer"])][1])
+        work = Work(
+            OPTIMIZERS[str(settings["optimizer"])][1],
+            lambda stage: recompute.repeated(stage, settings),
+        )
         return flushed(plan, stages, self._order, m, work)
 
     def memory(self, plan: Plan) -> Memory:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
 
-        def kept(number: int) -> int:
-            return m if self.name == "gpipe" else min(m, len(stages) - number)
+        def activations(stage: Stage) -> float:
+            many = m if self.name == "gpipe" else min(m, len(stages) - stage.number)
+            each, once = recompute.kept(plan.graph, stages, stage.number, settings)
+            return many * each + once
 
-        return memory(stages, str(settings["optimizer"]), kept)
+        return memory(stages, str(settings["optimizer"]), activations)
 
 
 STRATEGIES.add("gpipe")(Flushed("gpipe", all_forward_first))

@@ -45,3 +45,43 @@ def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
         seconds=numel * traffic / plan.machine.device.bandwidth,
         launch=index,
     )
+
+
+def broadcast_ops(
+    plan: Plan, index: int, root: int, there: After | None, before: After
+) -> list[Op]:
+    """The broadcast of parameters that member `root` of each team has.
+
+    there: after what this rank has them; None where it receives them, after `before`.
+    """
+    launch = plan.launches[index]
+    encode, moved, decode = (
+        f"{launch.name}/{k}" for k in (Kind.ENCODE, Kind.EXCHANGE, Kind.DECODE)
+    )
+    ops: list[Op] = []
+    sent = before
+    if there is not None:
+        ops.append(Op(kind=Kind.ENCODE, name=encode, stream="encode", after=(there,), launch=index))
+        sent = After(encode)
+    ops.append(
+        Op(
+            kind=Kind.EXCHANGE,
+            name=moved,
+            stream=launch.stream,
+            after=(sent,),
+            launch=index,
+            root=root,
+        )
+    )
+    if there is None:
+        ops.append(
+            Op(
+                kind=Kind.DECODE,
+                name=decode,
+                stream="decode",
+                after=(After(moved), before),
+                launch=index,
+                root=root,
+            )
+        )
+    return ops

@@ -15,6 +15,8 @@ from commsched.strategies.launch import OPTIMIZERS
 from commsched.strategies.numbers import Options, Range
 from commsched.strategies.pipeline import HEAD, Stage, Turn, compute, finish, hop, name_of
 
+WINDOW = "/window"  # ends the name of a backward from the next stage's loss
+
 
 class Local(Strategy):
     """Blocks with an auxiliary head and a loss of their own; gradients stay inside a block.
@@ -79,10 +81,10 @@ class Local(Strategy):
     ) -> tuple[Graph, dict[str, Param]]:
         share = float(settings["head"])
         plan = Plan(graph=graph, machine=machine, launches=(), params=settings)
-        chunks = _chunks(pipeline.grid(plan, settings), settings)
+        chunks = chunks_of(pipeline.grid(plan, settings), settings)
         if not share:
             return graph, dict(settings)
-        trunk = [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+        trunk = pipeline.trunk_of(graph)
         heads = [_head(trunk[-1], chunk[-1], share) for chunk in chunks[:-1]]
         return replace(graph, layers=(*trunk, *heads)), dict(settings)
 
@@ -98,7 +100,7 @@ class Local(Strategy):
         if settings["variant"] == "overlapping":
             lasts = [_overlapping(draft, stages, stage) for stage in stages]
         else:
-            for chunk in _chunks(stages, settings):
+            for chunk in chunks_of(stages, settings):
                 draft_stages(draft, chunk, one_forward_one_backward, m, work)
             lasts = [After(name_of(Turn(True, m - 1), stage.number)) for stage in stages]
         for stage, mine, last in zip(stages, launches, lasts, strict=True):
@@ -110,13 +112,15 @@ class Local(Strategy):
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         kept = {
             stage.number: min(m, len(chunk) - place)
-            for chunk in _chunks(stages, settings)
+            for chunk in chunks_of(stages, settings)
             for place, stage in enumerate(chunk)
         }
-        return memory(stages, str(settings["optimizer"]), kept.__getitem__)
+        return memory(
+            stages, str(settings["optimizer"]), lambda stage: kept[stage.number] * stage.activation
+        )
 
 
-def _chunks(stages: Sequence[Stage], settings: Mapping[str, Param]) -> list[Sequence[Stage]]:
+def chunks_of(stages: Sequence[Stage], settings: Mapping[str, Param]) -> list[Sequence[Stage]]:
     """The stages of each chunk."""
     chunked = settings["variant"] == "chunked"
     count, size = int(settings["chunks"]) if chunked else len(stages), len(stages)
@@ -151,7 +155,7 @@ def _overlapping(draft: Draft, stages: Sequence[Stage], stage: Stage) -> After:
         return done
     second = Op(
         kind=Kind.COMPUTE,
-        name=f"{name_of(backward, number)}/window",
+        name=f"{name_of(backward, number)}{WINDOW}",
         stream="compute",
         after=(After(f"recv/{hop(number + 1, number, 0)}"),),
         seconds=stage.backward,

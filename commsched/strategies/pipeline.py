@@ -17,6 +17,7 @@ from commsched.strategies.numbers import Options, Range
 
 MOST = 2**20
 HEAD = "head@s"  # begins the names of auxiliary heads' layers; the stage's number follows
+OVERFLOW = "overflow/decide"  # the operation that agrees whether a step is left out
 
 # What all pipelines have in common. stages 0: the planner's choice. A net's batch is one
 # microbatch. near: who has consecutive ranks, the stages of one pipeline or the replicas of one
@@ -50,6 +51,11 @@ class Stage:
     numel: int
     last: bool  # of the pipeline
 
+    @property
+    def trunk(self) -> tuple[Layer, ...]:
+        """The layers without the auxiliary head's."""
+        return tuple(layer for layer in self.layers if not layer.name.startswith(HEAD))
+
 
 @runtime_checkable
 class Staged(Protocol):
@@ -75,7 +81,7 @@ def stages_of(
     graph: Graph, machine: Machine, stages: int, near: str, message_bytes: float
 ) -> tuple[Stage, ...]:
     """Cut a net into stages of nearly equal seconds, and place their replicas."""
-    trunk = [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+    trunk = trunk_of(graph)
     if not 1 <= stages <= len(trunk):
         raise CommschedError(
             f"{stages} stages cannot be made of the {len(trunk)} layers of net {graph.name!r};"
@@ -94,7 +100,7 @@ def stages_of(
         part = slice(cuts[k], cuts[k + 1])
         heads = [layer for layer in graph.layers if layer.name == f"{HEAD}{k}"]
         layers = (*trunk[part], *heads)
-        crossing = _crossing(trunk, cuts[k + 1]) if k + 1 < stages else 0.0
+        crosses = crossing(trunk, cuts[k + 1]) if k + 1 < stages else 0.0
         found.append(
             Stage(
                 number=k,
@@ -103,7 +109,7 @@ def stages_of(
                 forward=sum(forward for forward, _ in times[part]),
                 backward=sum(backward for _, backward in times[part]),
                 head=sum(sum(graph.seconds(layer, machine.device)) for layer in heads),
-                output=round(message_bytes or crossing) if k + 1 < stages else 0,
+                output=round(message_bytes or crosses) if k + 1 < stages else 0,
                 activation=sum(layer.activation for layer in layers),
                 numel=sum(t.numel for layer in layers for t in layer.tensors),
                 last=k + 1 == stages,
@@ -139,10 +145,15 @@ def ranks_of(size: int, stages: int, near: str) -> list[tuple[int, ...]]:
     return [tuple(range(k, size, stages)) for k in range(stages)]
 
 
-def _crossing(trunk: Sequence[Layer], cut: int) -> float:
+def trunk_of(graph: Graph) -> list[Layer]:
+    """The layers without auxiliary heads."""
+    return [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+
+
+def crossing(trunk: Sequence[Layer], cut: int) -> float:
     """Bytes of the activations before a cut that layers behind it read."""
     read = {name for layer in trunk[cut:] for name in layer.after}
-    return sum(layer.activation for layer in trunk[:cut] if layer.name in read)
+    return sum(layer.output or layer.activation for layer in trunk[:cut] if layer.name in read)
 
 
 def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
@@ -193,6 +204,12 @@ def name_of(turn: Turn, stage: int) -> str:
     return f"{'backward' if turn.backward else 'forward'}/s{stage}/m{turn.microbatch}"
 
 
+def turn_of(name: str) -> Turn:
+    """The turn that `name_of` has named."""
+    direction, _, microbatch = name.split("/")
+    return Turn(direction == "backward", int(microbatch[1:]))
+
+
 def hop(source: int, to: int, microbatch: int) -> str:
     """What the two ends of a message have in their names."""
     return f"s{source}-s{to}/m{microbatch}"
@@ -221,13 +238,26 @@ def compute(
 
 
 def finish(
-    draft: Draft, plan: Plan, stage: Stage, launches: Sequence[int], last: After, traffic: float
+    draft: Draft,
+    plan: Plan,
+    stage: Stage,
+    launches: Sequence[int],
+    last: After,
+    traffic: float,
+    agree: bool = False,
 ) -> None:
-    """Sum a stage's gradients over its replicas after its `last` computation, and apply them."""
+    """Sum a stage's gradients over its replicas after its `last` computation, and apply them.
+
+    With `agree` all ranks first decide whether the step counts.
+    """
     exchanged = {}
     for index in launches:
         ops = exchange_ops(plan, index, last) if len(stage.ranks) > 1 else []
         draft.add(stage.number, *ops)
         exchanged[index] = After(ops[-1].name) if ops else last
+    if agree:
+        there = tuple(dict.fromkeys(exchanged.values())) or (last,)
+        draft.add(stage.number, Op(kind=Kind.DECIDE, name=OVERFLOW, stream="between", after=there))
+        exchanged = dict.fromkeys(launches, After(OVERFLOW))
     for index in launches:
         draft.add(stage.number, apply_op(plan, index, traffic, exchanged[index]))

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from commsched.ir import Graph, Tensor
 from commsched.ir.sparsity import DENSE
+from commsched.kernels.pruned import kept_of
 from commsched.machine import Machine
 from commsched.plan.model import Param, Plan
 from commsched.program import Draft, Program
-from commsched.strategies import STRATEGIES, pipeline
+from commsched.strategies import STRATEGIES, pipeline, recompute
 from commsched.strategies.base import Memory, Strategy
 from commsched.strategies.flushed import Work, as_they_come, flushed
 from commsched.strategies.numbers import Options, Range
@@ -30,31 +31,49 @@ class Samo(Strategy):
     A rank sends 2 (D - 1) / D * 2 f phi / K bytes among D replicas of K stages, and never an index:
     the mask is the same everywhere. Messages decide what is computed next; at most K microbatches
     are in flight. Every microbatch's gradient is packed at once: the index is read, values are
-    gathered by sectors of 16 halves, and added to what is packed already.
+    gathered by sectors of 16 halves, and added to what is packed already. With `recompute` every
+    backward repeats the forward, see `recompute.kept`. Before they update all ranks agree whether
+    any has a sum that 16 bits may not hold; then none updates, and the loss scale is halved. `mask`
+    says what is kept of each tensor: its largest values at the start, or after a dense warm-up of
+    at most `warmup` steps, or random ones; tensors of at most `whole` elements are not pruned.
     The plan's net has the tensors as they travel; `parameters` is phi of the whole net.
     Source: Singh & Bhatele, "Exploiting sparsity in pruned neural networks to optimize large model
     training", IPDPS 2023.
-    Holds for one mask for all tensors alike. There is no gain on one GPU, the bubble shrinks only
-    with 1 / K, and a real gather is slower than the memory's bandwidth, which is counted here.
+    Holds for tensors that are pruned alike: what `whole` spares is spread over the stages. There is
+    no gain on one GPU, the bubble shrinks only with 1 / K, and a real gather is slower than the
+    memory's bandwidth, which is counted here.
     """
 
     name = "samo"
-    fewest, codec = True, "fp16"
-    defaults: Mapping[str, Param] = {**pipeline.DEFAULTS, "pruned": 0.9, "parameters": 0}
+    fewest, codec, decides = True, "fp16", "overflow"
+    defaults: Mapping[str, Param] = {
+        **pipeline.DEFAULTS,
+        **recompute.DEFAULTS,
+        "pruned": 0.9,
+        "mask": "magnitude",
+        "warmup": 200,
+        "whole": 0,
+        "parameters": 0,
+    }
     allowed: Mapping[str, Options] = {
         **pipeline.ALLOWED,
+        **recompute.ALLOWED,
         "pruned": Range(0.0, 0.999),
+        "mask": ("magnitude", "random", "early-bird"),
+        "warmup": Range(1, 2**31),
+        "whole": Range(0, 2**53),
         "parameters": Range(0, 2**53),
     }
 
     def prepare(
         self, graph: Graph, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Graph, dict[str, Param]]:
-        share = 1.0 - float(settings["pruned"])
-        layers = (
-            replace(layer, tensors=tuple(packed(tensor, share) for tensor in layer.tensors))
-            for layer in graph.layers
-        )
+        share, whole = 1.0 - float(settings["pruned"]), int(settings["whole"])
+
+        def sent(tensor: Tensor) -> Tensor:
+            return packed(tensor, share if tensor.numel > whole else 1.0)
+
+        layers = (replace(layer, tensors=tuple(map(sent, layer.tensors))) for layer in graph.layers)
         numel = graph.numel if share < 1.0 else 0
         return replace(graph, layers=tuple(layers)), {**settings, "parameters": numel}
 
@@ -67,21 +86,23 @@ class Samo(Strategy):
         share = 1.0 - float(settings["pruned"])
         bandwidth = plan.machine.device.bandwidth
 
-        def packing(stage: Stage) -> float:
-            return packing_traffic(stage.numel, self._dense(plan, stage), share) / bandwidth
+        def extra(stage: Stage) -> float:
+            packing = packing_traffic(stage.numel, self._dense(plan, stage), share) / bandwidth
+            return packing + recompute.repeated(stage, settings)
 
         traffic = ADAM if share == 1.0 else ADAM + 4.0 + 2.0 / share  # index; zeros
-        work = Work(traffic, packing, ready=True, limit=len(stages))
+        work = Work(traffic, extra, ready=True, limit=len(stages), agrees=True)
         return flushed(plan, stages, as_they_come, m, work)
 
     def memory(self, plan: Plan) -> Memory:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        kept, share = min(m, len(stages)), 1.0 - float(settings["pruned"])
+        many, share = min(m, len(stages)), 1.0 - float(settings["pruned"])
         found = []
         for stage in stages:
             state = state_memory(stage.numel, self._dense(plan, stage), share)
-            found.append(state._replace(activations=kept * stage.activation))
+            each, once = recompute.kept(plan.graph, stages, stage.number, settings)
+            found.append(state._replace(activations=many * each + once))
         return max(found, key=lambda memory: memory.total)
 
     def _dense(self, plan: Plan, stage: Stage) -> float:
@@ -94,8 +115,7 @@ def packed(tensor: Tensor, share: float) -> Tensor:
     """A tensor's values under a mask that keeps a share of them, as halves."""
     if share == 1.0:
         return replace(tensor, dtype="float16", sparsity=DENSE)
-    numel = max(1, round(tensor.numel * share))
-    return replace(tensor, shape=(numel,), dtype="float16", sparsity=DENSE)
+    return replace(tensor, shape=(kept_of(tensor.numel, share),), dtype="float16", sparsity=DENSE)
 
 
 def state_memory(kept: float, dense: float, share: float) -> Memory:

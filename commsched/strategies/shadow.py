@@ -65,6 +65,7 @@ class Shadow(Strategy):
             str(settings["optimizer"]),
             starts=(step + 1) % every == 0,
             merges=_merges(step, every, lag),
+            copied=step > 0 and step % every == 0,
             before=_merges(step - 1, every, lag),
             lag=lag,
         )
@@ -73,7 +74,7 @@ class Shadow(Strategy):
 
     def names(self, plan: Plan) -> tuple[str, ...]:
         optimizer = str(self.settings(plan)["optimizer"])
-        ops = _ops(plan, optimizer, starts=True, merges=True, before=False, lag=0)
+        ops = _ops(plan, optimizer, starts=True, merges=True, copied=False, before=False, lag=0)
         return tuple(op.name for op in ops)
 
     def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
@@ -112,15 +113,20 @@ def _merges(step: int, every: int, lag: int) -> bool:
 
 @lru_cache(maxsize=32)
 def _ops(
-    plan: Plan, optimizer: str, *, starts: bool, merges: bool, before: bool, lag: int
+    plan: Plan, optimizer: str, *, starts: bool, merges: bool, copied: bool, before: bool, lag: int
 ) -> tuple[Op, ...]:
-    """The operations of a step. `before`: something was merged at the end of the last step."""
+    """The operations of a step.
+
+    `before`: something was merged at the end of the last step; `copied`: the last step began a sum,
+    and no parameter may change until it is copied.
+    """
     order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
     last = f"{plan.launches[order[-1]].name}/{Kind.MERGE}"
     ready = (After(last, 1),) if before else ()
     ops = passes(plan, ready)
     seconds = plan.graph.numel * OPTIMIZERS[optimizer][1] / plan.machine.device.bandwidth
-    ops.append(Op(kind=Kind.APPLY, name=UPDATE, stream="compute", seconds=seconds))
+    read = (After(f"{plan.launches[order[-1]].name}/{Kind.ENCODE}", 1),) if copied else ()
+    ops.append(Op(kind=Kind.APPLY, name=UPDATE, stream="compute", after=read, seconds=seconds))
     merging = [_merge(plan, i, lag) for i in order] if merges else []
     after = (After(UPDATE), After(last)) if merges and lag else (After(UPDATE),)
     copying = [op for i in order for op in _copy(plan, i, after)] if starts else []

@@ -2,15 +2,29 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from commsched.errors import CommschedError
-from commsched.plan.model import Param, Plan
+from commsched.plan.model import Launch, Param, Plan
 from commsched.program import After, Op, Program, Role
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Memory, Strategy
-from commsched.strategies.launch import OPTIMIZERS, apply_op, exchange_ops
+from commsched.strategies.launch import OPTIMIZERS, apply_op, broadcast_ops, exchange_ops
 from commsched.strategies.numbers import Options
 from commsched.strategies.parts import compute
+
+ROOT = 0  # the rank whose parameters are broadcast
+REFRESH = "refresh"  # purpose of the launches that do it
+
+
+class Now(NamedTuple):
+    """What sets a step apart from others."""
+
+    since: int  # first step of the launches in use
+    late: int  # the same of those whose results of the step before are applied here; -1: none
+    early: bool  # its own results are applied at its end
+    refreshed: bool  # parameters were broadcast at the end of the step before
+    refreshes: bool  # they are at its end
 
 
 class Sync(Strategy):
@@ -19,9 +33,16 @@ class Sync(Strategy):
     overlap "backward": all buckets are applied at the end of the step. "forward": a bucket is
     applied just before the first layer of the next step that reads it, so that late exchanges
     hide under the next forward pass (Peng et al., "ByteScheduler", SOSP 2019).
+
+    Launches that begin later stand for the earlier ones from that step on, so that codecs follow a
+    schedule; what those have kept of their gradients goes on. Launches of purpose "refresh" give
+    all ranks the parameters of rank 0 at the end of every so many steps; then all steps apply
+    their buckets at their end.
+    Source of both: Wang et al., "FFT-based gradient sparsification", HPDC 2020.
     """
 
     name = "sync"
+    changes = True
     defaults: Mapping[str, Param] = {"overlap": "forward", "optimizer": "momentum"}
     allowed: Mapping[str, Options] = {
         "overlap": ("backward", "forward"),
@@ -30,10 +51,23 @@ class Sync(Strategy):
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         settings = self.settings(plan)
-        late, optimizer = settings["overlap"] == "forward", str(settings["optimizer"])
-        ops = _ops(plan, late, optimizer, step > 0)
-        role = Role(ranks=plan.machine.everyone.ranks, ops=ops)
-        return Program(step=step, roles=(role,))
+        _check(plan)
+        now = _now(plan, settings["overlap"] == "forward", step)
+        optimizer = str(settings["optimizer"])
+        ranks = plan.machine.everyone.ranks
+        # Where one rank broadcasts it has a role of its own, in every step.
+        apart = (ranks[:1], ranks[1:]) if _refreshing(plan) and len(ranks) > 1 else (ranks,)
+        roles = (Role(ranks=some, ops=_ops(plan, optimizer, now, ROOT in some)) for some in apart)
+        return Program(step=step, roles=tuple(roles))
+
+    def names(self, plan: Plan) -> tuple[str, ...]:
+        every = plan.launches[_refreshing(plan)[0]].every if _refreshing(plan) else 1
+        steps = {begin + more for begin in _begins(plan) for more in (0, 1)} | {every - 1}
+        found: dict[str, None] = {}
+        for step in sorted(steps):
+            for role in self.lower(plan, step, {}).roles:
+                found |= dict.fromkeys(op.name for op in role.ops)
+        return tuple(found)
 
     def memory(self, plan: Plan) -> Memory:
         state = OPTIMIZERS[str(self.settings(plan)["optimizer"])][0]
@@ -43,41 +77,96 @@ class Sync(Strategy):
             gradients=4.0 * numel,
             optimizer=float(state * numel),
             activations=sum(layer.activation for layer in plan.graph.layers),
-            buckets=4.0 * numel,
+            buckets=4.0 * numel * (len(_begins(plan)) + bool(_refreshing(plan))),
         )
 
 
 @lru_cache(maxsize=16)
-def _ops(plan: Plan, late: bool, optimizer: str, later_step: bool) -> tuple[Op, ...]:
-    """The operations of the first step, or of any later one: the same objects every step."""
-    _check(plan)
+def _begins(plan: Plan) -> tuple[int, ...]:
+    """The steps from which on other launches are in use, ascending."""
+    return tuple(sorted({0, *(x.since for x in plan.launches if x.purpose != REFRESH)}))
+
+
+@lru_cache(maxsize=16)
+def _refreshing(plan: Plan) -> tuple[int, ...]:
+    """The launches that broadcast parameters."""
+    return tuple(i for i, launch in enumerate(plan.launches) if launch.purpose == REFRESH)
+
+
+def _summing(plan: Plan, since: int) -> list[int]:
+    """The launches of gradients that begin at a step."""
+    return [i for i, x in enumerate(plan.launches) if x.since == since and x.purpose != REFRESH]
+
+
+def _now(plan: Plan, late: bool, step: int) -> Now:
+    """What a step does; with `late` results are applied in the next one."""
+    refreshing = _refreshing(plan)
+    every = plan.launches[refreshing[0]].every if refreshing and plan.machine.size > 1 else 0
+    late = late and not every  # else a step that broadcasts would apply a bucket twice
+    refreshed, refreshes = (every > 0 and n > 0 and n % every == 0 for n in (step, step + 1))
+    begins = _begins(plan)
+    since, before = (max(b for b in begins if b <= max(n, 0)) for n in (step, step - 1))
+    return Now(
+        since=since,
+        late=before if late and step > 0 else -1,
+        early=not late,
+        refreshed=refreshed,
+        refreshes=refreshes,
+    )
+
+
+@lru_cache(maxsize=64)
+def _ops(plan: Plan, optimizer: str, now: Now, root: bool) -> tuple[Op, ...]:
+    """The operations of a step, the same objects in every step of its kind.
+
+    `root`: of the rank whose parameters are broadcast.
+    """
     ops: list[Op] = []
-    waiting = list(range(len(plan.launches)))  # buckets not yet applied in this pass
+    waiting = _summing(plan, now.late)  # buckets not yet applied in this pass
     home = {t.name: layer.name for layer in plan.graph.layers for t in layer.tensors}
     readers = [{home[piece.tensor] for piece in launch.pieces} for launch in plan.launches]
+    after: tuple[After, ...] = ()
+    if now.refreshed and not root:
+        after = (After(_refresh(plan, root, None)[-1].name, 1),)
     for layer in plan.graph.layers:
-        if late and later_step:
-            used = [i for i in waiting if layer.name in readers[i]]
-            waiting = [i for i in waiting if i not in used]
-            ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
-        ops.append(compute(plan, layer, "forward"))
+        used = [i for i in waiting if layer.name in readers[i]]
+        waiting = [i for i in waiting if i not in used]
+        ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
+        ops.append(compute(plan, layer, "forward", after))
+        after = ()
     for layer in reversed(plan.graph.layers):
         ops.append(compute(plan, layer, "backward"))
-    for i in sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority):
+    summed = _summing(plan, now.since)
+    for i in sorted(summed, key=lambda i: plan.launches[i].priority):
         ops += _exchange(plan, i)
-    if not late:
-        ops += [_apply(plan, i, optimizer, steps_back=0) for i in waiting]
+    if now.early:
+        ops += [_apply(plan, i, optimizer, steps_back=0) for i in summed]
+    if now.refreshes:
+        ops += _refresh(plan, root, ops[-1])
     return tuple(ops)
 
 
+def _refresh(plan: Plan, root: bool, last: Op | None) -> list[Op]:
+    """Broadcast all parameters after the last operation of the compute stream."""
+    updated = After(last.name if last else "")
+    ops: list[Op] = []
+    for i in _refreshing(plan):
+        ops += broadcast_ops(plan, i, ROOT, updated if root else None, updated)
+    return ops
+
+
+@lru_cache(maxsize=16)
 def _check(plan: Plan) -> None:
-    """Refuse launches that mean something else than a gradient's sum over all ranks."""
+    """Refuse launches that mean something else."""
     everyone = list(plan.machine.everyone.ranks)
     for launch in plan.launches:
         if launch.group and sorted(launch.group) != everyone:
             what = f"among {len(launch.group)} of {len(everyone)} ranks"
         elif launch.among != "all":
             what = f"among {launch.among!r}"
+        elif launch.purpose == REFRESH:
+            _check_refresh(plan, launch)
+            continue
         elif launch.purpose:
             what = f"for purpose {launch.purpose!r}"
         elif launch.payload != "gradient":
@@ -89,6 +178,37 @@ def _check(plan: Plan) -> None:
         raise CommschedError(
             f"launch {launch.name!r} exchanges {what}; strategy 'sync' exchanges gradients among"
             " all ranks in every step"
+        )
+    _check_later(plan)
+
+
+def _check_refresh(plan: Plan, launch: Launch) -> None:
+    """Refuse what is no broadcast of all parameters at once."""
+    first = plan.launches[_refreshing(plan)[0]]
+    found = (launch.payload, launch.method, launch.every, launch.lag, launch.since)
+    wanted = ("parameter", "broadcast", first.every, 0, 0)
+    if found != wanted:
+        words = "{}s by {!r} every {} steps, merged {} later, from step {} on"
+        raise CommschedError(
+            f"launch {launch.name!r} exchanges {words.format(*found)}; of purpose {REFRESH!r} is"
+            f" what exchanges {words.format(*wanted)}"
+        )
+
+
+def _check_later(plan: Plan) -> None:
+    """Refuse later launches of other buckets, and a budget that falls back to other launches."""
+    first, *later = ([plan.launches[i] for i in _summing(plan, b)] for b in _begins(plan))
+    buckets = {launch.pieces for launch in first}
+    for launch in (launch for some in later for launch in some):
+        if launch.pieces not in buckets:
+            raise CommschedError(
+                f"launch {launch.name!r} begins at step {launch.since} with other pieces than any"
+                " launch before; allowed: the same buckets by other methods"
+            )
+    if later and plan.max_error:
+        raise CommschedError(
+            "an error budget watches launches that stay; allowed: a plan without --max-error, or"
+            " without launches that begin later"
         )
 
 

@@ -95,9 +95,14 @@ def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale
     return Scale(numel=numel / graph.numel, seconds=seconds * COMPUTE / compute)
 
 
+def scaled(net: str, scale: Scale) -> Graph:
+    """A shipped net with so much of its elements and its compute."""
+    return graph_file.load(net).scaled(scale.numel, scale.seconds / scale.numel)
+
+
 def make_plan(cell: Cell, machine: Machine, scale: Scale) -> Plan:
     """The cell's plan: every bucket by the family's method."""
-    graph = graph_file.load(cell.net).scaled(scale.numel, scale.seconds / scale.numel)
+    graph = scaled(cell.net, scale)
     if _for_sparse(find_method(cell.method)):
         graph = _sparse(graph)
     request = Request(graph=graph, machine=machine)

@@ -70,9 +70,7 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
         with fabric(name, wanted.shape) as found:
             for cell in wanted.cells:
                 if cell.fabric == name:
-                    # Cores and memory are shared with who knows whom, and drift; links do not.
-                    of_net = f"{cell.net}." if name == SHARED else ""
-                    machine = _machine(found, place / f"{of_net}machine.json", wanted, say, calm)
+                    machine = calibrated(found, name, cell.net, place, wanted.seconds, say, calm)
                     row = _row(cell, machine, found, place, wanted, rows.get(cell), calm)
                     rows[cell] = row
                     table.write(path, rows.values())
@@ -80,14 +78,22 @@ def validate(wanted: Wanted, folder: Path, say: Say, done: Done) -> list[Row]:
     return [rows[cell] for cell in wanted.cells]
 
 
-def _machine(found: Fabric, path: Path, wanted: Wanted, say: Say, calm: Calm) -> Machine:
-    def calibrated() -> Machine:
-        say(f"calibrating {path.parent.name}, {path.stem} ({wanted.seconds:g} s)")
-        found.run("calibrate", "-o", str(path), "--seconds", str(wanted.seconds))
+def calibrated(
+    found: Fabric, name: str, net: str, place: Path, seconds: float, say: Say, calm: Calm
+) -> Machine:
+    """The machine that a fabric is for a net; measured for so many seconds where `place` has none.
+
+    Cores and memory are shared with who knows whom, and drift: they are measured for each net.
+    """
+    path = place / (f"{net}.machine.json" if name == SHARED else "machine.json")
+
+    def measured() -> Machine:
+        say(f"calibrating {name}, {path.stem} ({seconds:g} s)")
+        found.run("calibrate", "-o", str(path), "--seconds", str(seconds))
         return machine_file.read(path)
 
     if not path.exists():
-        machine_file.write(path, calm(calibrated)[0])
+        machine_file.write(path, calm(measured)[0])
     return machine_file.read(path)
 
 

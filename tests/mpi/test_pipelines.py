@@ -1,11 +1,14 @@
 """Pipelines on real ranks: names, bytes and messages of the simulation; who got what from whom."""
 
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.run import session
+from commsched.run.messages import Blank
 from commsched.run.session import Options
 from commsched.simulate import simulate
 from commsched.strategies import STRATEGIES
@@ -114,3 +117,30 @@ def test_streaming_on_ranks_is_sequential_training_bit_for_bit(folder, variant):
     session.run(made, WORLD, folder / "m.json", Options(steps=5, mail=stage, timeout=30.0))
     same = kept[0].block.bits() == sequential(made, 5)[WORLD.rank]
     together([] if same else ["other bits than in one process"])
+
+
+class Late(Blank):
+    """The first message leaves when computations are far ahead."""
+
+    FAR = 12  # steps
+
+    def __init__(self, made, rank):
+        super().__init__()
+        self.first, self.at = rank == 0, 0
+
+    def compute(self, step, op):
+        self.at = step
+
+    def outgoing(self, step, op):
+        while self.first and step == 0 and self.at < self.FAR:
+            time.sleep(1e-3)
+        return super().outgoing(step, op)
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
+def test_a_stage_whose_messages_lag_far_behind_sends_all_of_them(folder):
+    made = plan_of("greedy", WORLD.size)
+    steps = Late.FAR + 2
+    measured = session.run(made, WORLD, folder / "m.json", Options(steps=steps, mail=Late))
+    found = [s.step for s in measured or () if (s.rank, s.name) == (0, "send/s0-s1/m0")]
+    together([f"sent {found}"] if measured and found != list(range(steps)) else [])

@@ -1,0 +1,196 @@
+"""What the convergence table trains: every trained strategy, every lossy codec and method."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from commsched import ir
+from commsched.codecs import CODECS
+from commsched.ir import Graph
+from commsched.machine import file as machine_file
+from commsched.machine import resized
+from commsched.methods import METHODS
+from commsched.nets import NETS
+from commsched.nets.profile import profiled
+from commsched.plan import Plan
+from commsched.plan import file as plan_file
+from commsched.plan.model import Param
+from commsched.planner import Request, make_plan
+from commsched.planner.given import given
+from commsched.planner.scheduled import scheduled
+from commsched.strategies import STRATEGIES
+
+DENSE = "dense"  # the case that all others are held against
+BUCKET = 20e3  # B: two buckets of the digits' net, so that something can hide under backward
+BACKWARD = 2.0  # times forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Net:
+    """A net and how long it is trained."""
+
+    name: str
+    period: int  # steps from one score of what is held out to the next: an epoch of the digits
+    periods: int
+    folds: int  # of five, that are held out
+    rate: float  # of SGD and momentum
+    batch: int = 64
+
+    @property
+    def steps(self) -> int:
+        """In all."""
+        return self.period * self.periods
+
+
+TABLES = {
+    "digits": Net(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05),
+    "text": Net(name="words:16:500", period=40, periods=6, folds=1, rate=0.2),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Seconds of compute per second of dense exchange in a step, and who has it."""
+
+    value: float
+    source: str
+
+
+# Name -> ratio. No other paper's shares were available.
+RATIOS = {
+    "fft": Ratio(value=0.56 / 0.44, source="ResNet32 on 8 P100, Wang et al., HPDC 2020: 44 %"),
+    "daso": Ratio(value=95.3 / 8.0, source="inferred: ResNet-50, 95 ms on a V100, 8 ms a ring"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One line of the table: how it is trained."""
+
+    name: str
+    family: str
+    strategy: str = "sync"
+    method: str = ""  # of all gradients; "": as the planner says
+    optimizer: str = "momentum"
+    force: dict[str, str] = field(default_factory=dict)  # tensor -> method
+    params: dict[str, Param] = field(default_factory=dict)
+    later: float = 1.0  # share of the training after which `then` stands for the method
+    then: str = ""
+    refresh: int = 0  # steps from one broadcast of parameters to the next; 0: none
+    ratios: tuple[str, ...] = ("fft",)
+
+    @property
+    def words(self) -> str:
+        """How gradients travel; nothing where that is the strategy's own."""
+        text = self.method
+        text += "".join(f", {tensor} by {method}" for tensor, method in self.force.items())
+        text += f", after {self.later:.0%} of the steps {self.then}" if self.then else ""
+        return text + (f", parameters broadcast every {self.refresh}" if self.refresh else "")
+
+
+FAMILIES = {
+    "8 and 16 bits": ("fp16", "bf16", "fp8", "quant"),
+    "1 to 4 bits": ("qsgd", "terngrad", "sign", "onebit"),
+    "largest values": ("topk", "threshold", "dgc", "gtopk", "hitopk", "ok-topk"),
+    "random values": ("randomk",),
+    "spectrum": ("fft",),
+    "low rank": ("powersgd",),
+}
+# Listed codec or method -> how it is trained here: shares of 1 % and less are of far larger nets.
+# The warm-up of DGC is four epochs of the digits, as in its paper.
+INSTEAD = {
+    "dgc:0.001": "dgc:0.01:22",
+    "gtopk:0.01": "gtopk:0.03125",
+    "hitopk:0.01": "hitopk:0.03125",
+    "ok-topk:0.01": "ok-topk:0.03125",
+    "randomk:0.01": "randomk:0.03125",
+}
+# Beside those that are listed. 1/32 of the values with their indices is as many bytes as
+# fft:0.15, a quarter of a byte per value.
+MORE = ("topk:0.03125", "topk:0.03125:forget", "fft:0.15:forget", "sign:sum")
+OWN_MOMENTUM = ("dgc",)  # codecs that stand for the optimiser's momentum
+
+
+def cases(table: str) -> Iterator[Case]:
+    """All cases of a table, the dense one first; strategies as far as they can be trained."""
+    from commsched.run.train_job import TRAINED
+
+    yield Case(name=DENSE, family=DENSE, method="ring+dense", ratios=tuple(RATIOS))
+    lossy = [codec.name for codec in CODECS.values() if not codec.lossless]
+    lossy += [method.name for method in METHODS.values() if not method.lossless]
+    for name in [*(INSTEAD.get(name, name) for name in lossy), *MORE]:
+        yield _lossy(name)
+    # The paper's: no feedback, parameters broadcast every 10 steps; then with its schedule.
+    paper = _lossy("fft:0.15:forget")
+    yield replace(paper, name="fft-paper", refresh=10)
+    falling = replace(paper, method="all-gather+fft:0.1:forget", then="all-gather+fft:1:forget")
+    yield replace(falling, name="fft-schedule", later=0.7, refresh=10)
+    if table == "text":
+        forced = {"embedding.weight": "zen"}
+        yield Case(name="zen", family="sparse", method="ring+dense", force=forced)
+    for strategy in TRAINED:
+        if strategy != "sync":
+            ratios = (*RATIOS,) if strategy == "daso" else ("fft",)
+            yield Case(name=strategy, family=strategy, strategy=strategy, ratios=ratios)
+
+
+def _lossy(name: str) -> Case:
+    """A lossy codec, by the plainest exchange that sums it, or a lossy method."""
+    stem = name.partition(":")[0]
+    family = next((f for f, stems in FAMILIES.items() if stem in stems), stem)
+    method = name
+    if stem not in METHODS and name not in METHODS:
+        method = ("ring+" if CODECS[name].addable else "all-gather+") + name
+    optimizer = "sgd" if stem in OWN_MOMENTUM else "momentum"
+    return Case(name=name, family=family, method=method, optimizer=optimizer)
+
+
+def plan_of(case: Case, net: Net, hosts: int, lanes: int, scale: float = 1.0) -> Plan:
+    """The case's plan: what is trained. Nothing in it was measured, so that it stays the same.
+
+    With `scale` tensors and buckets have so many times the elements.
+    """
+    machine = resized(machine_file.load("localhost"), hosts, lanes)
+    request = Request(
+        graph=graph_of(net, hosts * lanes).scaled(scale),
+        machine=machine,
+        strategy=case.strategy,
+        params=_params(case, net),
+        force=case.force,
+        bucket=BUCKET * scale,
+    )
+    made = given(request, case.method) if case.method else make_plan(request, "ddp-25mb")
+    later = {round(case.later * net.steps): case.then} if case.then else {}
+    made = scheduled(made, later, case.refresh)
+    # The MPI's own sum adds in an order of its own, which is not the same everywhere.
+    ours = {launch.method: launch.method.replace("native", "ring") for launch in made.launches}
+    launches = tuple(replace(x, method=ours[x.method], reason=None) for x in made.launches)
+    plain = replace(made, launches=launches, iteration=0.0, bound=0.0, planner="convergence")
+    return plan_file.frozen(plain)
+
+
+def _params(case: Case, net: Net) -> dict[str, Param]:
+    """The strategy's parameters: the optimiser, and epochs of this training where it asks."""
+    defaults = STRATEGIES[case.strategy].defaults
+    found: dict[str, Param] = {}
+    if "optimizer" in defaults:
+        found["optimizer"] = case.optimizer
+    if {"batches", "epochs"} <= set(defaults):
+        found |= {"batches": net.period, "epochs": net.periods, "warmup": 2, "cooldown": 2}
+    return found | case.params
+
+
+def graph_of(net: Net, ranks: int) -> Graph:
+    """The net with the densities of real gradients, and seconds of compute by its tensors' sizes.
+
+    A forward second per element that a batch touches, backward twice that: see `timed`.
+    """
+    found = profiled(NETS[net.name], net.batch // ranks)
+
+    def work(layer: ir.Layer) -> float:
+        return 1.0 + sum(t.numel * t.sparsity.density for t in layer.tensors)
+
+    layers = tuple(
+        replace(layer, forward=work(layer), backward=BACKWARD * work(layer))
+        for layer in found.layers
+    )
+    return replace(found, layers=layers, source="densities of real batches; seconds by sizes")

@@ -1,0 +1,251 @@
+"""Our plans and the baselines' on real ranks: measured iterations, cell by cell."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from commsched import files
+from commsched.bench.planner import candidates
+from commsched.bench.row import Row
+from commsched.machine import Machine
+from commsched.plan import Plan
+from commsched.plan import file as plan_file
+from commsched.planner import Request, make_plan
+from commsched.planner.problem import Problem
+from commsched.planner.timing import iteration
+from commsched.timeline import measure
+from commsched.validate.calm import Calm
+from commsched.validate.cells import DENSE_SECONDS, NETS, fitting, scaled
+from commsched.validate.fabrics import SHARED, Fabric, Shape, fabric
+from commsched.validate.main import WARM, Say, calibrated
+
+FABRICS = ("100mbit", "400mbit", "1gbit", SHARED)
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "lossless": (),
+    "lossy": ("fp16", "qsgd", "topk", "fft"),  # codecs that everybody may use
+}
+OURS, LIBRARY = "best", "ddp-25mb"
+FAR = 1.3  # times the shortest predicted iteration: baselines beyond are not run
+NEAR, SHARE = 1.03, 0.9  # of the best baseline, in that share of the cells
+TABLE = "table.json"
+SHAPE = Shape(hosts=2, lanes=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which cells are measured, and how."""
+
+    folder: Path  # keeps machines, plans, timelines and finished cells
+    fabrics: Sequence[str] = FABRICS
+    nets: Sequence[str] = NETS
+    kinds: Sequence[str] = tuple(KINDS)
+    shape: Shape = SHAPE
+    scale: float = 1.0  # of bytes and seconds
+    steps: int = 11  # of a run, of which the first is dropped
+    seconds: float = 20.0  # of a calibration
+    turns: int = 2  # runs of each plan: all plans of a cell, then all again
+    far: float = FAR
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan that was run: who makes it, and its iterations."""
+
+    planners: tuple[str, ...]
+    plan: str  # its hash
+    predicted: float  # s
+    measured: tuple[tuple[float, ...], ...]  # s of each step of each run
+
+    @property
+    def seconds(self) -> float:
+        """The median step of the run in which it was the shortest: nothing but load adds to it."""
+        return min(float(np.median(steps)) for steps in self.measured)
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was measured of a net on a fabric."""
+
+    fabric: str
+    net: str
+    kind: str  # a key of KINDS
+    runs: tuple[Run, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What identifies it."""
+        return self.fabric, self.net, self.kind
+
+    def of(self, planner: str) -> Run:
+        """The run of a planner's plan."""
+        return next(run for run in self.runs if planner in run.planners)
+
+    @property
+    def best(self) -> Run:
+        """The run of the baseline that was the fastest."""
+        return min((run for run in self.runs if run.planners != (OURS,)), key=lambda r: r.seconds)
+
+    @property
+    def ratio(self) -> float:
+        """Our iteration over that of the best baseline."""
+        return self.of(OURS).seconds / self.best.seconds
+
+    @property
+    def speedup(self) -> float:
+        """How many of our iterations one of the library's all-reduce in DDP's buckets lasts."""
+        return self.of(LIBRARY).seconds / self.of(OURS).seconds
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: Literal["commsched-measured-plans/1"] = "commsched-measured-plans/1"
+    cells: tuple[Cell, ...]
+
+
+class Made(NamedTuple):
+    """A plan, who makes it, and its predicted iteration, s."""
+
+    plan: Plan
+    planners: tuple[str, ...]
+    predicted: float
+
+
+def read(path: Path) -> list[Cell]:
+    """Read the finished cells; CommschedError where the file is no such table."""
+    return list(files.read(path, _File).cells)
+
+
+def rows(wanted: Wanted, say: Say) -> Iterator[Row]:
+    """A row per cell, then what holds over all of them.
+
+    A cell whose plans are still the same is not run again: an interrupted table goes on.
+    """
+    found = []
+    for cell in cells(wanted, say):
+        found.append(cell)
+        yield _row(cell)
+    yield _within(found)
+    for net in dict.fromkeys(cell.net for cell in found):
+        yield _speedup(net, [cell for cell in found if cell.net == net])
+
+
+def cells(wanted: Wanted, say: Say) -> Iterator[Cell]:
+    """Measure all cells, fabric by fabric."""
+    path = wanted.folder / TABLE
+    files.make_folder(wanted.folder)
+    known = {cell.key: cell for cell in read(path)} if path.exists() else {}
+    calm, number = Calm(), 0
+    count = len(wanted.fabrics) * len(wanted.nets) * len(wanted.kinds)
+    for name in wanted.fabrics:
+        place = wanted.folder / name
+        files.make_folder(place)
+        with fabric(name, wanted.shape) as found:
+            for net in wanted.nets:
+                machine = calibrated(found, name, net, place, wanted.seconds, say, calm)
+                for kind in wanted.kinds:
+                    number += 1
+                    say(f"[{number}/{count}] {name} {net} {kind}: planning")
+                    made = plans(request(net, kind, machine, wanted.scale), wanted.far)
+                    old = known.get((name, net, kind))
+                    if old is None or not _same(old, made):
+                        stem = place / f"{net}-{kind}"
+                        runs = _runs(found, made, stem, wanted, say, calm)
+                        known[name, net, kind] = Cell(fabric=name, net=net, kind=kind, runs=runs)
+                        files.write(path, msgspec.to_builtins(_File(cells=tuple(known.values()))))
+                    yield known[name, net, kind]
+
+
+def request(net: str, kind: str, machine: Machine, scale: float) -> Request:
+    """A net whose ring all-reduce lasts as long as its compute; fixed bucket sizes shrink with it.
+
+    Without an error budget: what is lossy is told by name, the same names for all planners.
+    """
+    fits = fitting(net, machine, DENSE_SECONDS * scale)
+    return Request(graph=scaled(net, fits), machine=machine, lossy=KINDS[kind], scale=fits.numel)
+
+
+def plans(asked: Request, far: float = FAR) -> list[Made]:
+    """Our plan, the library's and those of baselines that may be the best; equal ones once."""
+    problem = Problem(asked)
+    made = [(OURS, plan_file.frozen(_bare(make_plan(asked))))]
+    for name, candidate in candidates(problem):
+        made.append((name, plan_file.frozen(_bare(problem.plan(candidate, name)))))
+    several: dict[str, tuple[Plan, list[str]]] = {}
+    for name, plan in made:
+        several.setdefault(plan.hash, (plan, []))[1].append(name)
+    found = [Made(plan, tuple(names), iteration(plan)) for plan, names in several.values()]
+    least = min(each.predicted for each in found)
+    wanted = {OURS, LIBRARY}
+    return [m for m in found if m.predicted <= far * least or wanted & set(m.planners)]
+
+
+def _bare(plan: Plan) -> Plan:
+    """A plan without reasons and without the name of its planner: the same for all who make it."""
+    launches = tuple(replace(launch, reason=None) for launch in plan.launches)
+    return replace(plan, launches=launches, planner="", iteration=0.0, bound=0.0)
+
+
+def _same(old: Cell, made: list[Made]) -> bool:
+    """Whether a finished cell is of these plans."""
+    return {run.plan for run in old.runs} == {each.plan.hash for each in made}
+
+
+def _runs(
+    found: Fabric, made: list[Made], stem: Path, wanted: Wanted, say: Say, calm: Calm
+) -> tuple[Run, ...]:
+    """Run all plans one after the other, and again."""
+    measured: list[list[tuple[float, ...]]] = [[] for _ in made]
+    for turn in range(wanted.turns):
+        for each, seconds in zip(made, measured, strict=True):
+            say(f"  run {turn + 1} of {wanted.turns}: {', '.join(each.planners)}")
+            path = stem.with_name(f"{stem.name}-{each.planners[0]}.plan.json")
+            output = stem.with_name(f"{stem.name}-{each.planners[0]}.measured.json")
+            plan_file.write(path, each.plan)
+            run = partial(found.execute, each.plan, path, output, wanted.steps)
+            timeline, _ = calm(run)
+            last = measure.iteration_seconds(timeline)[measure.settled(timeline, WARM)]
+            seconds.append(tuple(last.tolist()))
+    return tuple(
+        Run(
+            planners=each.planners,
+            plan=each.plan.hash,
+            predicted=each.predicted,
+            measured=tuple(seconds),
+        )
+        for each, seconds in zip(made, measured, strict=True)
+    )
+
+
+def _row(cell: Cell) -> Row:
+    """One cell in words."""
+    ours, best = cell.of(OURS), cell.best
+    others = len(cell.runs) - (ours.planners == (OURS,))
+    shown = (
+        f"{cell.ratio:.3f} of the best of {others} other plans ({', '.join(best.planners)}),"
+        f" {cell.speedup:.2f} times as fast as {LIBRARY}; predicted"
+        f" {ours.predicted / best.predicted:.3f} and"
+        f" {cell.of(LIBRARY).predicted / ours.predicted:.2f}"
+    )
+    return Row(f"{cell.fabric}, {cell.net}, {cell.kind}", ours.seconds, shown, f"<= {NEAR:g}")
+
+
+def _within(found: Sequence[Cell]) -> Row:
+    """In how many cells our plan is near the best."""
+    near = sum(cell.ratio <= NEAR for cell in found)
+    worst = max(found, key=lambda cell: cell.ratio)
+    shown = (
+        f"{near} of {len(found)} cells ({near / len(found):.0%}); at most {worst.ratio:.3f}"
+        f" ({', '.join(worst.key)})"
+    )
+    seconds = sum(cell.of(OURS).seconds for cell in found) / len(found)
+    return Row(f"at most {NEAR:g} of the best, mean iteration", seconds, shown, f">= {SHARE:.0%}")
+
+
+def _speedup(net: str, found: Sequence[Cell]) -> Row:
+    """How much faster a net's iterations are than the library's."""
+    mean = float(np.exp(np.mean([np.log(cell.speedup) for cell in found])))
+    seconds = sum(cell.of(OURS).seconds for cell in found) / len(found)
+    shown = f"{mean:.2f} times as fast as {LIBRARY}, geometric mean of {len(found)} cells"
+    return Row(f"{net}, mean iteration", seconds, shown, "-")

@@ -1,0 +1,71 @@
+"""`commsched bench codecs --device cuda`: the table of a GPU."""
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from commsched.cli.table import table
+from commsched.units import nbytes, seconds
+
+if TYPE_CHECKING:
+    from commsched.bench.gpu import GpuRow
+
+HEADER = ("codec", "fewest bytes", "time", "spread", "copy", "of copy", "asked", "extra memory")
+
+
+def codecs(args: argparse.Namespace) -> None:
+    """Measure codecs on the GPU and print the table."""
+    from tqdm import tqdm
+
+    from commsched.bench import gpu
+    from commsched.bench.codecs import REPEATS
+    from commsched.kernels.device import gpus
+
+    gpus()
+    from commsched.kernels.cuda.timing import versions
+
+    numel = gpu.NUMEL if args.numel is None else args.numel
+    repeats = REPEATS if args.repeats is None else args.repeats
+    # disable=None: on a terminal only
+    bar = tqdm(gpu.chosen(args.codec), unit="codec", desc="codecs", disable=None, leave=False)
+    found = [gpu.row(name, numel, repeats) for name in bar]
+    if args.json:
+        print(json.dumps({**versions(), "rows": [_json(row) for row in found]}, indent=1))
+        return
+    print(", ".join(f"{key} {value}" for key, value in versions().items()))
+    print(f"{nbytes(4 * numel)} of float32; of copy: fewest bytes per second over a copy's")
+    print(table(HEADER, [_cells(row, found) for row in found], set(range(1, len(HEADER)))))
+
+
+def _cells(row: "GpuRow", rows: list["GpuRow"]) -> tuple[str, ...]:
+    least, most = seconds(row.seconds.least), seconds(row.seconds.most)
+    return (
+        row.codec,
+        nbytes(row.fewest),
+        seconds(row.seconds.median),
+        f"{least}-{most}",
+        seconds(row.copy.median),
+        f"{row.of_copy:.1%}",
+        _asked(row, rows),
+        f"{row.extra / (4 * row.numel):.2f}x",
+    )
+
+
+def _asked(row: "GpuRow", rows: list["GpuRow"]) -> str:
+    """The bar; the partition's is a share of the selection's time, which is beside it."""
+    from commsched.bench.codecs import PARTITION
+    from commsched.bench.gpu import SELECTION
+
+    if row.asked is None:
+        return "-"
+    if row.codec != PARTITION:
+        return f">= {row.asked:.0%}"
+    times = [each.seconds.median for each in rows if each.codec == SELECTION]
+    share = f", is {row.seconds.median / times[0]:.1%}" if times else ""
+    return f"< {row.asked:.0%} of {SELECTION}{share}"
+
+
+def _json(row: "GpuRow") -> dict[str, object]:
+    """Seconds as measured, and what the table shows."""
+    plain = row._asdict() | {"seconds": row.seconds._asdict(), "copy": row.copy._asdict()}
+    return {**plain, "of_copy": row.of_copy}

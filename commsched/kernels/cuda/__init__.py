@@ -1,0 +1,27 @@
+"""Fused kernels for arrays of CuPy: what NumPy does in several passes, in as few as can be."""
+
+from commsched.kernels.cuda import (
+    bits,
+    eightbit,
+    half,
+    hashing,
+    merge,
+    pruned,
+    random,
+    rangefloat,
+    select,
+    steps,
+)
+
+__all__ = [
+    "bits",
+    "eightbit",
+    "half",
+    "hashing",
+    "merge",
+    "pruned",
+    "random",
+    "rangefloat",
+    "select",
+    "steps",
+]

@@ -1,0 +1,48 @@
+// float32 to 16-bit floats and back. Twins of `half`.
+
+#include "common.cuh"
+
+// Numbers beyond the range become the largest half; infinity and NaN stay.
+__device__ u32 fp16(float value)
+{
+    u32 size = __float_as_uint(value) & 0x7fffffff, code = half_of(value);
+    return (code & 0x7fff) == 0x7c00 && size < INFINITE ? code - 1 : code;
+}
+
+__device__ u32 bf16(float value)
+{
+    u32 word = __float_as_uint(value);
+    if ((word & 0x7fffffff) > INFINITE)
+        return 0x7fc0;
+    return (word + (word >> 16 & 1) + 0x7fff) >> 16;
+}
+
+__device__ float wide_bf16(u32 code) { return __uint_as_float(code << 16); }
+
+// Four values at a time where both arrays are aligned for it.
+template <u32 (*CODE)(float)> __device__ void narrow(const float *values, i64 n, u16 *out)
+{
+    i64 fours = (u64)values % 16 == 0 && (u64)out % 8 == 0 ? n / 4 : 0;
+    for (i64 i = here(); i < fours; i += stride()) {
+        float4 four = ((const float4 *)values)[i];
+        ((ushort4 *)out)[i] = make_ushort4(CODE(four.x), CODE(four.y), CODE(four.z), CODE(four.w));
+    }
+    for (i64 i = 4 * fours + here(); i < n; i += stride())
+        out[i] = CODE(values[i]);
+}
+
+template <float (*VALUE)(u32)> __device__ void widen(const u16 *codes, i64 n, float *out)
+{
+    i64 fours = (u64)codes % 8 == 0 && (u64)out % 16 == 0 ? n / 4 : 0;
+    for (i64 i = here(); i < fours; i += stride()) {
+        ushort4 four = ((const ushort4 *)codes)[i];
+        ((float4 *)out)[i] = make_float4(VALUE(four.x), VALUE(four.y), VALUE(four.z), VALUE(four.w));
+    }
+    for (i64 i = 4 * fours + here(); i < n; i += stride())
+        out[i] = VALUE(codes[i]);
+}
+
+KERNEL to_fp16(const float *values, i64 n, u16 *out) { narrow<fp16>(values, n, out); }
+KERNEL to_bf16(const float *values, i64 n, u16 *out) { narrow<bf16>(values, n, out); }
+KERNEL from_fp16(const u16 *codes, i64 n, float *out) { widen<float_of>(codes, n, out); }
+KERNEL from_bf16(const u16 *codes, i64 n, float *out) { widen<wide_bf16>(codes, n, out); }

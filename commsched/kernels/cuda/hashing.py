@@ -1,0 +1,37 @@
+"""Partition of indices by hash on a GPU. Twins of `hashing.grouped` and `hashing.placed`."""
+
+import numpy as np
+
+from commsched.kernels.cuda import select
+from commsched.kernels.cuda.launch import THREADS, launch
+from commsched.kernels.modules import Array, module_of
+
+PARTS = 256  # at most
+TILE = 8 * THREADS  # indices of a block
+LOW = np.uint64(0xFFFFFFFF)  # of a slot: the index, from 1 on; above it the tries that were left
+
+
+def grouped(index: Array, parts: int, seed: int) -> tuple[Array, list[int]]:
+    """Positions of (n,) int64 indices by part, and where each part ends. parts <= PARTS."""
+    module, tiles = module_of(index), -(-len(index) // TILE)
+    counts = module.empty(parts * tiles + 1, np.uint32)
+    order = module.empty(len(index), np.int64)
+    given = index, np.int64(len(index)), np.int32(parts), np.uint32(seed), counts
+    launch("hashing", "count_parts", tiles, *given)
+    select.scan(counts)
+    launch("hashing", "write_groups", tiles, *given, order)
+    return order, counts[::tiles].tolist() if tiles else [0] * (parts + 1)
+
+
+def placed(index: Array, parts: int, slots: int, tries: int, seed: int) -> tuple[Array, Array]:
+    """Place (n,) ascending int64 indices in (parts, slots) int64, from 1 on; 0 is empty.
+
+    The second array has, ascending, those that found no slot.
+    """
+    module, count = module_of(index), len(index)
+    memory = module.zeros(parts * slots, np.uint64)
+    rest = module.zeros(count + 1, np.uint32)
+    given = np.int64(count), np.int32(parts), np.uint32(slots), np.int32(tries), np.uint32(seed)
+    launch("hashing", "place", -(-count // THREADS), index, *given, memory, rest)
+    left = module.sort(rest[: int(rest[-1])]).astype(np.int64)
+    return (memory & LOW).astype(np.int64).reshape(parts, slots), left

@@ -1,0 +1,64 @@
+"""Compile the CUDA sources beside this file, each when first used, and launch their kernels."""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from commsched.kernels.modules import Array
+
+THREADS = 256  # of every block
+MOST = 1 << 16  # blocks of a grid whose threads stride over the elements
+COMMON = "common.cuh"
+# NumPy rounds a product before it adds to it.
+OPTIONS = ("-std=c++17", "-fmad=false")
+
+
+def launch(file: str, kernel: str, blocks: int, *given: Array | np.generic) -> None:
+    """Start a kernel of `file`.cu on the current stream: arrays and NumPy's numbers, in order.
+
+    An array must be contiguous. A number has the width of the kernel's parameter: a kernel reads it
+    as it is. Nothing is started for no blocks.
+    """
+    for each in given:
+        assert isinstance(each, np.generic) or each.flags.c_contiguous, f"{kernel}: {type(each)}"
+    if blocks:
+        function(file, kernel)((blocks,), (THREADS,), given)
+
+
+def strides(numel: int, each: int = 1) -> int:
+    """Blocks for `numel` elements, `each` of them a thread's at once."""
+    return min(-(-numel // (each * THREADS)), MOST)
+
+
+def array_module() -> Any:
+    """CuPy."""
+    import cupy
+
+    return cupy
+
+
+@cache
+def function(file: str, kernel: str) -> Any:
+    """A kernel of `file`.cu, for any GPU: CuPy compiles the file for each that uses it."""
+    return module(file).get_function(kernel)
+
+
+@cache
+def module(file: str) -> Any:
+    """The kernels of `file`.cu."""
+    return array_module().RawModule(code=source(file), options=OPTIONS)
+
+
+def source(file: str) -> str:
+    """CUDA C++ of `file`.cu with the common header in its place: CuPy's cache sees one text."""
+    here = files(__package__)
+    text, common = (here.joinpath(name).read_text() for name in (f"{file}.cu", COMMON))
+    return text.replace(f'#include "{COMMON}"', common)
+
+
+def sources() -> list[str]:
+    """The files there are, without their ending."""
+    names = (each.name for each in files(__package__).iterdir())
+    return sorted(name.removesuffix(".cu") for name in names if name.endswith(".cu"))

@@ -1,0 +1,71 @@
+"""The largest magnitudes of an array on a GPU. Twins of `select` and of `bits.set_bits`."""
+
+import numpy as np
+
+from commsched.kernels.cuda.launch import THREADS, launch
+from commsched.kernels.modules import Array, module_of
+
+TILE = 32 * THREADS  # elements of a block
+DIGITS = ((20, 11), (10, 10), (0, 10))  # of a magnitude's word: places below, and width, in bits
+VALUES = 2048  # of a digit, at most
+BLOCKS = 1024  # that count digits: each adds its counts to the common ones
+
+
+def flagged(values: Array, least: int) -> tuple[Array, Array]:
+    """Of (n,) float32 whether |x| reaches the word `least`: a bitmap, and ascending indices.
+
+    The bitmap is (ceil(n / 32),) uint32, the first element in the lowest bit.
+    """
+    module, numel = module_of(values), len(values)
+    words = module.empty(-(-numel // 32), np.uint32)
+    counts = module.empty(tiles(numel) + 1, np.uint32)
+    given = values, np.int64(numel), np.int32(least), words, counts
+    launch("select", "flag_above", tiles(numel), *given)
+    scan(counts)
+    return words, places(words.view(np.uint8), numel, counts)
+
+
+def set_bits(packed: Array, numel: int) -> Array:
+    """Ascending positions of the bits that are set among the first `numel`: (m,) int64."""
+    counts = bit_counts(packed, numel)
+    scan(counts)
+    return places(packed, numel, counts)
+
+
+def bit_counts(packed: Array, numel: int) -> Array:
+    """How many of the first `numel` bits are set in each tile: (tiles + 1,), the last unwritten."""
+    counts = module_of(packed).empty(tiles(numel) + 1, np.uint32)
+    launch("select", "count_set", tiles(numel), packed, np.int64(numel), counts)
+    return counts
+
+
+def scan(counts: Array) -> None:
+    """Make the starts of (n + 1,) uint32 counts, their sum in the last place, in place."""
+    launch("select", "scan", 1, counts, np.int64(len(counts) - 1))
+
+
+def tiles(numel: int) -> int:
+    """Blocks that look at `numel` elements."""
+    return -(-numel // TILE)
+
+
+def ranked(words: Array, count: int) -> Array:
+    """The `count`-th largest magnitude of (n,) int32 words: (1,) int32. 0 < count <= n."""
+    module = module_of(words)
+    chosen, counts = module.zeros(2, np.uint32), module.zeros(VALUES, np.uint32)
+    chosen[1] = count
+    blocks = min(-(-len(words) // THREADS), BLOCKS)
+    for shift, width in DIGITS:
+        digit = np.int32(shift), np.int32(width)
+        launch(
+            "select", "count_digits", blocks, words, np.int64(len(words)), chosen, *digit, counts
+        )
+        launch("select", "choose_digit", 1, chosen, digit[1], counts)
+    return chosen[:1].view(np.int32)
+
+
+def places(packed: Array, numel: int, starts: Array) -> Array:
+    """The positions of set bits, those of each tile from its start on: (m,) int64."""
+    found = module_of(packed).empty(int(starts[-1]), np.int64)
+    launch("select", "write_places", tiles(numel), packed, np.int64(numel), starts, found)
+    return found

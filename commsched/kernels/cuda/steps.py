@@ -1,0 +1,55 @@
+"""Block quantisers on a GPU, one pass each. Twins of the codecs `quant`, `qsgd` and `terngrad`.
+
+A run is cut as `codecs.blockwise` cuts it: pieces of whole blocks, up to 65536 values; the rest.
+"""
+
+import numpy as np
+
+from commsched.kernels.cuda.launch import launch, strides
+from commsched.kernels.modules import Array
+
+
+def quant(
+    values: Array, block: int, width: int, share: float, key: int | None, scales: Array, out: Array
+) -> None:
+    """Codes of `width` bits from each block's least to its largest value, `share` of it a step.
+
+    key: of the random numbers; None rounds to the nearest.
+    """
+    run = _run(values, block, width)
+    how = np.float64(share), np.int32(key is not None), *_words(key or 0)
+    launch("steps", "quant", len(scales), *run, *how, scales, out)
+
+
+def levels(
+    values: Array, block: int, width: int, count: int, above: float, key: int,
+    scales: Array, out: Array,
+) -> None:  # fmt: skip
+    """Codes of multiples, up to `count`, of a share of each block's largest magnitude.
+
+    above: what the scale is larger by.
+    """
+    how = np.int32(count), np.float64(above), *_words(key)
+    launch("steps", "levels", len(scales), *_run(values, block, width), *how, scales, out)
+
+
+def quant_values(codes: Array, scales: Array, block: int, width: int, out: Array) -> None:
+    """What the codes of `quant` mean: (n,) float32."""
+    run = np.int64(len(out)), np.int32(block), np.int32(width)
+    launch("steps", "quant_values", strides(len(out)), codes, scales, *run, out)
+
+
+def level_values(
+    codes: Array, scales: Array, block: int, width: int, count: int, out: Array
+) -> None:
+    """What the codes of `levels` mean: (n,) float32."""
+    run = np.int64(len(out)), np.int32(block), np.int32(width), np.int32(count)
+    launch("steps", "level_values", strides(len(out)), codes, scales, *run, out)
+
+
+def _run(values: Array, block: int, width: int) -> tuple[Array, np.int64, np.int32, np.int32]:
+    return values, np.int64(len(values)), np.int32(block), np.int32(width)
+
+
+def _words(key: int) -> tuple[np.uint32, np.uint32]:
+    return np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)

@@ -1,0 +1,40 @@
+"""Whether there is a GPU, and the fused kernels for the arrays that lie on one."""
+
+from types import ModuleType
+
+from commsched.errors import CommschedError
+from commsched.kernels.modules import Array
+
+
+def device(values: Array) -> ModuleType | None:
+    """The package of CUDA kernels for an array on a GPU, or None where the array's own works.
+
+    Both give the same bits; what a computed NaN carries may differ, but not in packets.
+    """
+    if not on_gpu(values):
+        return None
+    from commsched.kernels import cuda
+
+    return cuda
+
+
+def on_gpu(values: Array) -> bool:
+    """Whether an array is CuPy's."""
+    return type(values).__module__.partition(".")[0] == "cupy"
+
+
+def gpus() -> int:
+    """How many GPUs this process sees; an error that says what is missing where there is none."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise CommschedError(
+            f"--device cuda needs CuPy ({error}): pip install 'commsched[cuda]'"
+        ) from None
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise CommschedError(f"--device cuda: CuPy finds no GPU to use here: {error}") from None
+    if not count:
+        raise CommschedError("--device cuda: CuPy finds no GPU to use here")
+    return count

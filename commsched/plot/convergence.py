@@ -1,0 +1,135 @@
+"""Draw what cases of the convergence table learnt against what they sent: a panel per net."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.plot.timeline import SETTINGS, SUFFIXES
+from commsched.timeline.convergence import Case, Table, families
+from commsched.timeline.trials import Mean, mean
+
+# Source: palette of Okabe & Ito, "Color Universal Design", 2008; then darker ones of it.
+COLOURS = (
+    "#000000",
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#E69F00",
+    "#777777",
+    "#7A3B00",
+    "#5B2C6F",
+    "#00503A",
+    "#8A8A00",
+)
+MARKERS = "os^Dv<>Pp*Xh"
+LABEL = 6.5  # points
+LABEL_ROOM = 0.035  # of the height of a panel, between labels that lie beside each other
+NEAR = 0.22  # of the width, within which they do
+
+
+def draw(tables: Sequence[Table], path: Path) -> None:
+    """Draw at least one table to PNG or SVG; digits by accuracy, text by loss.
+
+    Bars are intervals of 95 %. The dashed line is what dense sums reach, the band its interval.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
+    known = list(dict.fromkeys(family for table in tables for family in families(table.cases)))
+    content = io.BytesIO()
+    with mpl.rc_context(SETTINGS):
+        figure = Figure(figsize=(1.6 + 6.2 * len(tables), 5.4))
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(1, len(tables), squeeze=False)[0]
+        for axes, table in zip(panels, tables, strict=True):
+            _panel(axes, table, known)
+        handles = [
+            Line2D([], [], ls="", marker=_look(i)[1], color=_look(i)[0], label=family)
+            for i, family in enumerate(known)
+        ]
+        figure.tight_layout(rect=(0, 0, 1 - 1.6 / (1.6 + 6.2 * len(tables)), 1))
+        figure.legend(handles=handles, loc="center right", frameon=False, fontsize=8)
+        metadata = {"Date": None} if suffix == ".svg" else {}
+        figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
+    files.write_bytes(path, content.getvalue())
+
+
+def _look(place: int) -> tuple[str, str]:
+    """Colour and marker of a family."""
+    return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+
+
+def _value(case: Case, by_loss: bool) -> Mean | None:
+    """What is drawn of a case; nothing where trainings ended without a number."""
+    if not by_loss:
+        return case.accuracy
+    return mean(case.losses) if len(case.losses) == len(case.trained.trials) else None
+
+
+def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
+    by_loss = table.net.startswith(("words", "gpt"))
+    drawn = [(case, _value(case, by_loss)) for case in table.cases]
+    for case, value in drawn:
+        if value is None:
+            continue
+        colour, marker = _look(known.index(case.family))
+        axes.errorbar(
+            case.sent_bytes / 1e3,
+            value.value,
+            yerr=value.half or 0.0,
+            color=colour,
+            marker=marker,
+            ms=6,
+            lw=1.0,
+            capsize=2,
+        )
+        if case.name == "dense":
+            axes.axhline(value.value, color="0.5", lw=0.8, ls="--", zorder=0)
+            half = value.half or 0.0
+            axes.axhspan(value.value - half, value.value + half, color="0.94", zorder=-1)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(x=0.14, y=0.08)
+    axes.set_xlabel("kB that a rank sends in a step")
+    axes.set_ylabel("held-out loss, nats" if by_loss else "held out, guessed right")
+    if not by_loss:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
+    axes.set_title(f"{table.net}, {table.ranks} ranks, {table.steps} steps", fontsize=9)
+    axes.grid(color="0.93", lw=0.6)
+    axes.set_axisbelow(True)
+    _label(axes, [(case, value) for case, value in drawn if value is not None])
+
+
+def _label(axes: Axes, drawn: Sequence[tuple[Case, Mean]]) -> None:
+    """Write each name beside its point, moved down or up where another one is there already."""
+    axes.autoscale_view()  # else the limits are not known yet
+    to_axes = axes.transData + axes.transAxes.inverted()
+    taken: list[tuple[float, float]] = []
+    for case, value in sorted(drawn, key=lambda row: -row[1].value):
+        x, y = to_axes.transform((case.sent_bytes / 1e3, value.value))
+        at = y
+        while any(abs(x - other) < NEAR and abs(at - there) < LABEL_ROOM for other, there in taken):
+            at -= LABEL_ROOM / 4
+        taken.append((x, at))
+        axes.annotate(
+            case.name,
+            (x, y),
+            xytext=(x + 0.015, at),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            fontsize=LABEL,
+            va="center",
+            arrowprops={"arrowstyle": "-", "lw": 0.4, "color": "0.6"} if y - at > 0.03 else None,
+        )

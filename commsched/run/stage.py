@@ -1,0 +1,203 @@
+"""A rank's stage of a real net: microbatches on their way through it, and their messages."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.codecs import Array
+from commsched.data import Data, Samples, batch_of, part_of
+from commsched.data.order import check_batch
+from commsched.errors import CommschedError
+from commsched.nets import Layer, Net, Walk
+from commsched.nets.base import Gradients, narrowed
+from commsched.nets.walk import Score, judged, through
+from commsched.plan import Plan
+from commsched.program import Op
+from commsched.run.device import on_host
+from commsched.run.learner import AT_ONCE, Settings
+from commsched.run.transfer import pieces
+from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Stage, grid, hop
+
+
+class StageNet:
+    """Consecutive layers of a net on one rank; `used` are the parameters that compute.
+
+    Every replica of the pipeline learns its part of the batch, in microbatches of equal size.
+    Messages are activations and their gradients, as the layers compute them.
+    """
+
+    def __init__(
+        self, net: Net, data: Data, plan: Plan, settings: Settings, rank: int, module: Any = np
+    ) -> None:
+        params = STRATEGIES[plan.strategy].settings(plan)
+        stages = grid(plan, params)
+        self.net, self.settings = net, settings
+        self.stage = next(stage for stage in stages if rank in stage.ranks)
+        self.microbatches = int(params["microbatches"])
+        self.used: dict[str, Array] = {}
+        self._data, self._asarray = data, module.asarray
+        number, self._replica = self.stage.number, self.stage.ranks.index(rank)
+        self._replicas = len(self.stage.ranks)
+        self._shares = 1 if plan.mean else self._replicas
+        first = sum(len(stage.trunk) for stage in stages[:number])
+        self.layers = slice(first, first + len(self.stage.trunk))
+        self._tells = number > 0  # the stage before about its gradient
+        own = net.layers[self.layers]
+        self._before, self._behind = (
+            stages[k].ranks[self._replica] if 0 <= k < len(stages) else -1
+            for k in (number - 1, number + 1)
+        )
+        self._kind = np.dtype(np.float16 if settings.half else np.float32)
+        check_batch(
+            settings.batch, len(data.train), self._replicas * self.microbatches, "microbatches"
+        )
+        _check_borrowed(net, own)
+        self._inputs, self._outputs = shapes_around(net, data, self.layers)
+        shape = (self._samples, *self._outputs)
+        if not self.stage.last and self.stage.output != prod(shape) * self._kind.itemsize:
+            raise CommschedError(_other_size(plan, self.stage, shape, self._kind))
+        self._walks: dict[int, Walk] = {}  # by microbatch
+        self._here: dict[tuple[int, str], Array] = {}  # step, message: what came
+        self._ready: dict[tuple[int, str], Array] = {}  # step, message: what goes
+
+    @property
+    def _samples(self) -> int:
+        """Of a microbatch."""
+        return self.settings.batch // (self._replicas * self.microbatches)
+
+    def forward(self, step: int, microbatch: int, scale: float) -> Score | None:
+        """Take a microbatch through the layers; the last stage gives its score.
+
+        The gradient that goes back is `scale` times that of the mean loss over the whole batch.
+        """
+        number, some = self.stage.number, self._part(step, microbatch)
+        if number == 0:
+            inputs = self._given(some.inputs)
+        else:
+            inputs = self._came(step, f"recv/{hop(number - 1, number, microbatch)}")
+        walk = self._walks[microbatch] = Walk(self.net, self.used, inputs)
+        for index in range(self.layers.start, self.layers.stop):
+            walk.forward(index)
+        if not self.stage.last:
+            self._goes(step, f"send/{hop(number, number + 1, microbatch)}", walk.values)
+            return None
+        return self._judge(walk, some.targets, scale)
+
+    def _judge(self, walk: Walk, targets: Array, scale: float) -> Score:
+        """The score of a microbatch behind a head, where it turns back."""
+        weight = scale / (targets.size * self.microbatches * self._shares)
+        return walk.score(self._asarray(targets), weight).told()
+
+    def backward(self, step: int, microbatch: int) -> Iterator[Gradients]:
+        """Take a microbatch back; each layer's gradients as soon as they are complete."""
+        number, walk = self.stage.number, self._walks.pop(microbatch)
+        yield from self._above(step, microbatch, walk)
+        yield from self._down(walk)
+        if self._tells:
+            self._goes(step, f"send/{hop(number, number - 1, microbatch)}", walk.above)
+
+    def _above(self, step: int, microbatch: int, walk: Walk) -> Iterator[Gradients]:
+        """Where the gradient comes from, and those of a head that is behind the stage."""
+        if not self.stage.last:
+            number = self.stage.number
+            walk.above = self._came(step, f"recv/{hop(number + 1, number, microbatch)}")
+        yield from ()
+
+    def _down(self, walk: Walk) -> Iterator[Gradients]:
+        """Go back through the layers."""
+        for index in reversed(range(self.layers.start, self.layers.stop)):
+            yield walk.backward(index)
+
+    def _part(self, step: int, microbatch: int) -> Samples:
+        """The samples of a microbatch."""
+        train, batch = self._data.train, self.settings.batch
+        chosen = batch_of(self.settings.seed, step, batch, len(train))
+        mine = chosen[part_of(batch, self._replica, self._replicas)]
+        return train.of(mine[part_of(len(mine), microbatch, self.microbatches)])
+
+    def _given(self, inputs: Array) -> Array:
+        return self._asarray(narrowed(inputs) if self.settings.half else inputs)
+
+    # Messages
+
+    def _goes(self, step: int, name: str, values: Array) -> None:
+        packet = np.ascontiguousarray(on_host(values), self._kind)
+        self._ready[step, name] = packet.reshape(-1).view(np.uint8)
+
+    def _came(self, step: int, name: str) -> Array:
+        """What a message has brought; activations and their gradients have the same shape."""
+        values = self._here.pop((step, name)).view(self._kind)
+        return self._asarray(values.reshape(self._samples, *self._shape(name)))
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        before = self.stage.number - 1
+        return self._inputs if name.startswith(f"recv/s{before}-") else self._outputs
+
+    def outgoing(self, step: int, op: Op) -> Array:
+        """The packet of a SEND."""
+        return self._ready.pop((step, op.name))
+
+    def incoming(self, step: int, op: Op, packet: Array) -> None:
+        """Take the packet of a RECV."""
+        self._here[step, op.name] = packet
+
+    # What is held out
+
+    def evaluate(self, comm: MPI.Intracomm) -> Score:
+        """The score of this replica's part, on its last stage; all ranks of a replica call it."""
+        held, total = self._data.held_out, Score(0.0, 0, 0)
+        own = part_of(len(held), self._replica, self._replicas)
+        for start in range(own.start, own.stop, AT_ONCE):
+            some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
+            if self._before < 0:
+                values = self._given(some.inputs)
+            else:
+                there = np.empty((len(some), *self._inputs), self._kind)
+                for piece in pieces(there.reshape(-1)):
+                    comm.Recv([piece, MPI.BYTE], self._before)
+                values = self._asarray(there)
+            with np.errstate(over="ignore", invalid="ignore"):
+                values = through(self.net.layers[self.layers], self.used, values)
+                if self._behind < 0:
+                    total = total.plus(judged(values, self._asarray(some.targets)))
+                    continue
+            for piece in pieces(np.ascontiguousarray(on_host(values), self._kind).reshape(-1)):
+                comm.Send([piece, MPI.BYTE], self._behind)
+        return total
+
+
+def _check_borrowed(net: Net, layers: Sequence[Layer]) -> None:
+    """Refuse a cut between layers that share a tensor."""
+    own = {name for layer in layers for name in layer.tensors}
+    for layer in layers:
+        for name in sorted(layer.borrowed - own):
+            raise CommschedError(
+                f"net {net.name!r}: layer {layer.name!r} reads tensor {name!r} of another stage;"
+                " nearest: stages=1, or a net that shares none"
+            )
+
+
+def shapes_around(net: Net, data: Data, layers: slice) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of one sample before and behind some layers."""
+    before = net.layers[: layers.start]
+    own = net.layers[layers]
+    starts = {n: start for layer in (*before, *own) for n, start in layer.tensors.items()}
+    # Zeros of any shape in no memory: only the shapes count.
+    zeros = {n: np.broadcast_to(np.float32(0), start.shape) for n, start in starts.items()}
+    inputs = through(before, zeros, data.train.of(np.arange(1)).inputs)
+    return inputs.shape[1:], through(own, zeros, inputs).shape[1:]
+
+
+def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtype[Any]") -> str:
+    """That a plan's messages have another size than the net's."""
+    size = f"{' x '.join(map(str, shape))} {kind.name}"
+    precision = " --precision fp16" if kind == np.float16 else ""
+    return (
+        f"the plan's messages from stage {stage.number} have {stage.output} B, but activations are"
+        f" {size} there, {prod(shape) * kind.itemsize} B; plan what 'commsched profile"
+        f" {plan.graph.name} --batch {shape[0]}{precision}' writes, with message_bytes=0"
+    )

@@ -1,0 +1,188 @@
+"""All ranks of a training in one process, without MPI: the bits, and the bytes, of a real run."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.codecs import Array
+from commsched.data import Data
+from commsched.data.order import check_batch
+from commsched.errors import CommschedError
+from commsched.methods import Phase, phases_of
+from commsched.methods.held import Held
+from commsched.methods.lockstep import exchange
+from commsched.nets import Net
+from commsched.nets.walk import Score
+from commsched.plan import Plan
+from commsched.program import Kind, Op
+from commsched.run.coding import Buckets
+from commsched.run.device import HOST
+from commsched.run.given import Given
+from commsched.run.learner import Learner, Settings
+from commsched.run.record import Forgetful
+from commsched.run.trainee import Trainee
+from commsched.strategies import STRATEGIES
+
+EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
+Key = tuple[int, int, str]  # rank, step, operation
+Queue = deque[Op]
+
+
+class Counted:
+    """What a rank holds during an exchange; counts the bytes that it hands over."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+        self.sent = 0
+
+    def take(self, first: int, stop: int) -> Array:
+        packet = self._held.take(first, stop)
+        self.sent += packet.nbytes
+        return packet
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        self._held.add(first, stop, packet)
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        self._held.put(first, stop, packet)
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        return self._held.landing(first, stop, add)
+
+    def result(self) -> Array:
+        return self._held.result()
+
+
+class Together:
+    """The learners of all ranks, step by step; their operations in any order that inputs allow.
+
+    An exchange is made when all of its ranks have come to it. Programs with messages between ranks
+    need a run.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        worker: Callable[[Net, Data, Plan, Settings, int, Any], Trainee] = Learner,
+    ) -> None:
+        self._plan, self._ranks = plan, range(plan.machine.size)
+        self._strategy = STRATEGIES[plan.strategy]
+        check_together(plan)
+        check_batch(settings.batch, len(data.train), len(self._ranks))
+        self.learners = [worker(net, data, plan, settings, rank, np) for rank in self._ranks]
+        self._buckets = [
+            Buckets(plan, r, self.learners[r], Given(HOST, Forgetful(r, None))) for r in self._ranks
+        ]
+        self._done: set[Key] = set()
+        self._overflow: dict[int, bool] = {}
+        self.sent = 0  # B handed over by all ranks so far
+        for learner in self.learners:
+            learner.report = self._report
+            learner.overflowed = self._overflow.__getitem__
+
+    def _report(self, step: int, score: Score, overflow: bool) -> None:
+        self._overflow[step] = self._overflow.get(step, False) or overflow
+
+    def step(self, step: int) -> None:
+        """Do all operations of a step on all ranks."""
+        program = self._strategy.lower(self._plan, step, self._buckets[0].decisions)
+        queues: list[dict[str, Queue]] = []
+        for rank in self._ranks:
+            queues.append({})
+            for op in program.role_of(rank).ops:
+                queues[rank].setdefault(op.stream, deque()).append(op)
+        self._done = {key for key in self._done if key[1] >= step - program.reach}
+        moved = True
+        while moved:
+            moved = any([self._advance(rank, step, queues) for rank in self._ranks])
+        stuck = [q[0].name for streams in queues for q in streams.values() if q]
+        assert not stuck, f"operations wait for each other: {stuck}"
+
+    def _advance(self, rank: int, step: int, queues: Sequence[Mapping[str, Queue]]) -> bool:
+        """Do what a rank can do now; whether that was anything."""
+        moved = False
+        for queue in queues[rank].values():
+            while queue and self._ready(rank, step, queue[0]):
+                op = queue[0]
+                if op.kind in EXCHANGES:
+                    members = self._members(rank, op)
+                    heads = [queues[m].get(op.stream) for m in members]
+                    if not all(
+                        h and h[0].name == op.name and self._ready(m, step, h[0])
+                        for m, h in zip(members, heads, strict=True)
+                    ):
+                        break
+                    ops = [h.popleft() for h in heads if h]
+                    self._exchange(step, members, ops)
+                else:
+                    queue.popleft()
+                    self._alone(rank, step, op)
+                    self._done.add((rank, step, op.name))
+                moved = True
+        return moved
+
+    def _ready(self, rank: int, step: int, op: Op) -> bool:
+        """Whether the inputs of an operation are there; before the first step all are."""
+        return all(b > step or (rank, step - b, name) in self._done for name, b in op.after)
+
+    def _members(self, rank: int, op: Op) -> list[int]:
+        """The ranks that exchange together with this one."""
+        if op.launch < 0:
+            return list(self._ranks)
+        group = self._plan.group_of(self._plan.launches[op.launch], rank)
+        assert group is not None, op.name
+        return list(group.ranks)
+
+    def _exchange(self, step: int, members: Sequence[int], ops: Sequence[Op]) -> None:
+        """Exchange among all members, whose operations differ in their inputs alone."""
+        pairs = list(zip(members, ops, strict=True))
+        ready = [self._buckets[rank].exchange(step, op) for rank, op in pairs]
+        held = [Counted(each.held) for each in ready]
+        exchange(ready[0].schedule, list(held))
+        self.sent += sum(each.sent for each in held)
+        for rank, op in pairs:
+            if op.kind is Kind.DECIDE:
+                self._buckets[rank].decide(step, op)
+            self._done.add((rank, step, op.name))
+
+    def _alone(self, rank: int, step: int, op: Op) -> None:
+        """Do an operation of one rank."""
+        buckets = self._buckets[rank]
+        coding: dict[Kind, Callable[[int, Op], None]] = {
+            Kind.ENCODE: buckets.encode,
+            Kind.DECODE: buckets.decode,
+            Kind.MERGE: buckets.merge,
+        }
+        coding.get(op.kind, self.learners[rank].perform)(step, op)
+
+    def evaluate(self) -> Score:
+        """The score of what is held out, each rank its part, once all results are applied."""
+        for learner in self.learners:
+            learner.settle()
+        parts = np.array([learner.evaluate(MPI.COMM_SELF) for learner in self.learners], np.float64)
+        loss, correct, guesses = (sum(column) for column in parts.T.tolist())
+        return Score(loss, int(correct), int(guesses))
+
+
+def check_together(plan: Plan) -> None:
+    """Refuse plans whose ranks send each other messages, or whose sums are the MPI's own."""
+    roles = STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
+    if any(op.kind in (Kind.SEND, Kind.RECV) for role in roles for op in role.ops):
+        raise CommschedError(
+            f"strategy {plan.strategy!r} sends messages between ranks, so its ranks cannot be in"
+            " one process; use mpiexec"
+        )
+
+    for index, launch in enumerate(plan.launches):
+        phases = phases_of(plan, index)
+        if any(isinstance(p, Phase) and p.schedule.rounds is None for p in phases):
+            raise CommschedError(
+                f"launch {launch.name!r} has method {launch.method!r}, whose sum is the MPI's own;"
+                " one process has none: use 'ring+dense', or mpiexec"
+            )

@@ -1,0 +1,233 @@
+"""What every kernel must compute: NumPy's bits. A module that runs these tests offers `both`.
+
+`both(function)` gives what `function(put)` returns with NumPy, and with the kernels; `put` puts an
+array where they work.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.codecs import CODECS
+from commsched.kernels import bits, cuda, eightbit, half, hashing, merge, pruned, rangefloat, select
+from commsched.kernels.device import device
+from commsched.kernels.random import Dither
+from tests.test_codecs_lossy import ODD
+
+SIZES = (0, 1, 7, 8, 33, 255, 257, 8191, 8193, 20_000)
+BROKEN = (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, 2.0**-14, 65519.0)
+floats = st.lists(
+    st.one_of(st.floats(width=32), st.floats(width=16), st.sampled_from(BROKEN)), max_size=90
+)
+few = pytest.mark.parametrize("numel", SIZES)
+
+
+def drawn(numel: int, odd: bool = True) -> np.ndarray:
+    """Normal numbers, and among them those that are none."""
+    rng = np.random.default_rng(numel)
+    values = rng.standard_normal(numel).astype(np.float32)
+    if odd and numel > 2:
+        values[rng.integers(0, numel, len(BROKEN))] = BROKEN
+    return values
+
+
+def same(pair):
+    """Arrays of equal bits, whatever a NaN carries."""
+    first, second = pair
+    if isinstance(first, (tuple, list)):
+        assert len(first) == len(second)
+        for each in zip(first, second, strict=True):
+            same(each)
+        return
+    first, second = np.atleast_1d(first), np.atleast_1d(second)
+    assert first.dtype == second.dtype
+    if first.dtype.kind == "f":
+        nan = first.dtype.type(np.nan)
+        first, second = (np.where(np.isnan(each), nan, each) for each in (first, second))
+    np.testing.assert_array_equal(first.view(np.uint8), second.view(np.uint8))
+
+
+@few
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_halves_are_the_same_words_however_they_lie(both, numel, shift):
+    values = drawn(numel + shift)
+    words = np.random.default_rng(numel).integers(0, 2**16, numel + shift).astype(np.uint16)
+    for narrow, widen in ((half.to_fp16, half.from_fp16), (half.to_bf16, half.from_bf16)):
+        same(both(lambda put, narrow=narrow: narrow(put(values)[shift:])))
+        same(both(lambda put, widen=widen: widen(put(words)[shift:])))
+
+
+@given(values=floats, exponent=st.integers(-3, 20))
+def test_rounding_is_the_same_for_any_number(both, values, exponent):
+    values = np.array(values, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        same(both(lambda put: half.to_fp16(put(values))))
+        same(both(lambda put: half.to_bf16(put(values))))
+        for form in (eightbit.E4M3, eightbit.E5M2):
+            same(both(lambda put, form=form: eightbit.narrow(put(values), form, 2.0**exponent)))
+        for form in (rangefloat.up_to(10, 5, 1.0), rangefloat.from_least(8, 3, 1e-6)):
+            same(both(lambda put, form=form: form.encode(put(values))))
+
+
+def test_every_code_is_widened_to_the_same_number(both):
+    codes = np.arange(2**16, dtype=np.uint16)
+    same(both(lambda put: half.from_fp16(put(codes))))
+    for form in (rangefloat.up_to(10, 5, 1.0), rangefloat.from_least(8, 3, 1e-6)):
+        some = codes[: 2**form.bits]
+        same(both(lambda put, form=form, some=some: form.decode(put(some))))
+    every, out = np.arange(256, dtype=np.uint8), np.ones(256, np.float32)
+    for name in ("fp8:e4m3", "fp8:e5m2:3"):
+        same(both(lambda put, name=name: decoded(name, put(every), put(out))))
+
+
+@few
+def test_flags_places_and_ranks_are_the_same(both, numel):
+    values = drawn(numel)
+    for threshold in (0.0, 0.7, 99.0, np.inf):
+        same(both(lambda put, t=threshold: select.above(put(values), t)))
+    sparse = np.where(abs(values) < 1, np.float32(0), values)
+    same(both(lambda put: select.set_apart(put(sparse))))
+    for count in {0, 1, numel // 100, numel, numel + 1}:
+        same(both(lambda put, c=count: np.float32(select.threshold_of(put(values), c))))
+
+
+@pytest.mark.parametrize("numel", [1, 255, 5000])
+def test_a_scan_makes_starts_of_counts(both, numel):
+    counts = np.random.default_rng(numel).integers(0, 9, numel + 1).astype(np.uint32)
+
+    def scanned(put):
+        given = put(counts)
+        if device(given) is None:
+            given[:] = np.cumsum(counts) - counts
+        else:
+            cuda.select.scan(given)
+        return given
+
+    same(both(scanned))
+
+
+@pytest.mark.parametrize("numel", [1, 300, 9000])
+def test_of_equal_magnitudes_the_first_are_taken(both, numel):
+    values = np.random.default_rng(1).choice([-2, -1, 0, 1, 2], numel).astype(np.float32)
+    for count in (1, numel // 3 + 1):
+        same(both(lambda put, c=count: select.largest(put(values), c)))
+
+
+@pytest.mark.parametrize("numel", [0, 1, 9, 64, 2049])
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 10, 16, 21, 32])
+def test_codes_are_packed_to_the_same_bytes(both, numel, width):
+    codes = np.random.default_rng(width).integers(0, 2**width, numel)
+    for kind in (np.int64, *([np.uint8, np.uint16] if 1 < width <= 8 else [])):
+        given = codes.astype(kind)
+        packed = both(lambda put, given=given: bits.pack(put(given), width))
+        same(packed)
+        same(both(lambda put, packed=packed: bits.unpack(put(packed[0]), numel, width)))
+
+
+@given(numel=st.integers(0, 600), shift=st.integers(0, 5), density=st.sampled_from([0, 0.02, 0.6]))
+def test_bits_are_found_and_counted_wherever_a_bitmap_begins(both, numel, shift, density):
+    flags = np.random.default_rng(numel).random(numel) < density
+    packed = np.concatenate([np.zeros(shift, np.uint8), np.packbits(flags, bitorder="little")])
+    same(both(lambda put: bits.set_bits(put(packed)[shift:], numel)))
+    same(both(lambda put: np.int64(bits.count_bits(put(packed)[shift:]))))
+
+
+@given(key=st.integers(0, 2**64 - 1), sizes=st.lists(st.integers(1, 700), min_size=1, max_size=3))
+def test_random_numbers_are_the_same(both, key, sizes):
+    def numbers(put):
+        dither = Dither(key, max(sizes), put(np.zeros(1)))
+        return [dither.next(put(np.empty(size, np.int32))) for size in sizes]
+
+    same(both(numbers))
+
+
+def decoded(name, packet, out):
+    CODECS[name].decode(packet, out)
+    return out
+
+
+def is_coded_alike(both, name, values):
+    state = {"seed": 3, "step": 1, "rank": 2, "name": "w"}
+    packets = both(lambda put: CODECS[name].encode(put(values), dict(state)))
+    same(packets)
+    out = np.ones(len(values), np.float32)
+    same(both(lambda put: decoded(name, put(packets[0]), put(out))))
+
+
+@pytest.mark.parametrize("name", ["quant:8", "quant:4", "quant:2:nearest", "qsgd:5", "terngrad"])
+@pytest.mark.parametrize("numel", [0, 1, 9, 511, 513, 2047, 2049, 70_001])
+def test_quantisers_write_the_same_packets(both, name, numel):
+    is_coded_alike(both, name, drawn(numel, odd=numel == 70_001))
+
+
+@pytest.mark.parametrize("name", ["quant:8", "quant:4:nearest", "qsgd:8", "terngrad"])
+@pytest.mark.parametrize("kind", [*ODD, "wide", "signed zeros"])
+def test_quantisers_agree_on_odd_gradients(both, name, kind):
+    rng = np.random.default_rng(5)
+    wide = np.tile(rng.uniform(-1, 1, 2048).astype(np.float32), 3)
+    wide[:2048] *= np.float32(3.4e38)  # beside blocks that are not wide
+    zeros = rng.choice(np.array([0.0, -0.0], np.float32), 40_000)
+    is_coded_alike(both, name, {**ODD, "wide": wide, "signed zeros": zeros}[kind])
+
+
+@pytest.mark.parametrize("name", ["bitmap", "coo", "elias", "topk:0.01:sampled", "topk:0.02"])
+def test_selections_write_the_same_packets(both, name):
+    values = drawn(70_001, odd=False)
+    if CODECS[name].lossless:
+        values[abs(values) < 2] = 0
+    is_coded_alike(both, name, values)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 8, 255, 256, 257])
+@pytest.mark.parametrize("numel", [0, 1, 2047, 2049, 9000])
+def test_groups_are_the_same(both, numel, parts):
+    index = np.arange(0, 7 * numel, 7)
+    same(both(lambda put: tuple(hashing.grouped(put(index), parts))))
+
+
+@given(numel=st.integers(0, 2000), parts=st.integers(1, 8), tries=st.integers(1, 5))
+def test_hierarchical_hashing_places_alike_in_any_order_of_threads(both, numel, parts, tries):
+    index = np.sort(np.random.default_rng(numel).choice(10**6, numel, replace=False))
+    same(both(lambda put: tuple(hashing.placed(put(index), parts, tries))))
+
+
+@given(
+    numel=st.integers(1, 9000), density=st.sampled_from([0, 0.01, 0.3, 1]),
+    ways=st.integers(2, 4), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_lists_are_summed_to_the_same_bits(both, numel, density, ways, seed):
+    rng = np.random.default_rng(seed)
+    dense = rng.choice(np.array([-1.1, 0.3, 1.1, 1e8, np.inf], np.float32), (ways, numel))
+    dense[rng.random((ways, numel)) > density] = 0
+
+    def summed(put):
+        return tuple(merge.merged([merge.listed(put(each)) for each in dense], numel))
+
+    with np.errstate(invalid="ignore"):
+        same(both(summed))
+
+
+@pytest.mark.parametrize("numel", [1, 257, 5000])
+def test_a_pruned_step_is_the_same(both, numel):
+    rng = np.random.default_rng(numel)
+    values = drawn(numel, odd=False)
+    grads = (rng.standard_normal((2, numel)) * 1.5e4).astype(np.float16)
+    grads[0, : numel // 9] = 6e4  # beyond the range where another is added
+    grads[1] = abs(grads[1])
+    index = pruned.largest(values, pruned.kept_of(numel, 0.4))
+
+    def stepped(put):
+        state = pruned.prune(put(values), put(index))
+        for gradient in grads:
+            pruned.pack(state, put(gradient))
+        total = state.packed.astype(np.float32)
+        total[~np.isfinite(total)] = 7
+        part = slice(len(total) // 3, None)
+        for steps in (1, 2):
+            gradient = total[part].copy()
+            pruned.update(state, part, gradient, 1024.0, steps, pruned.Rates(rate=0.1))
+        return state.packed, state.half, gradient, state.values, state.mean, state.square
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        same(both(stepped))

@@ -1,0 +1,176 @@
+"""The convergence table: trainings in one process are those of real ranks; means and intervals."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commsched.bench import convergence as bench
+from commsched.bench.cases import TABLES, cases, plan_of
+from commsched.bench.convergence import Wanted
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.plan import file as plan_file
+from commsched.plot.convergence import draw
+from commsched.timeline import convergence, trials
+from commsched.timeline.convergence import Case, Table
+from commsched.timeline.trials import Held, Trial, Trials, mean, student
+from tests.launch import Job
+
+LIMIT = 120.0  # s
+KNOWN = {case.name: case for case in cases("digits")}
+NET = TABLES["digits"]
+
+
+def swept(plan: Path, case: str, ranks: int, *words: str) -> Trials:
+    """Trainings of two seeds over two epochs, with so many ranks."""
+    path = plan.with_name(f"{ranks}.json")
+    line = ["train", "--net", NET.name, "--strategy", KNOWN[case].strategy, "--plan", str(plan)]
+    line += ["--steps", "44", "--evaluate", "22", "--folds", "1", "--seeds", "2", "--rate", "0.05"]
+    line += ["--sweep", str(path), *words]
+    with Job(ranks, [sys.executable, "-m", "commsched", *line]) as job:
+        done = job.wait(LIMIT)
+    assert done.status == 0, done.output
+    return trials.read(path)
+
+
+@pytest.mark.parametrize("case", ["fft-schedule", "daso", "qsgd:4"])
+def test_one_process_trains_to_the_bits_and_bytes_of_real_ranks(case, tmp_path):
+    plan = tmp_path / "plan.json"
+    plan_file.write(plan, plan_of(KNOWN[case], NET, 2, 2))
+    together = swept(plan, case, 1, "--together")
+    assert together == swept(plan, case, 4)
+    assert [trial.key for trial in together.trials] == [(0, 0), (0, 1)]
+    first, second = together.trials
+    assert first.held_out != second.held_out
+
+
+def test_a_sweep_goes_on_where_it_was_and_refuses_another_plan(tmp_path, capsys):
+    plan, kept = tmp_path / "plan.json", tmp_path / "kept.json"
+    plan_file.write(plan, plan_of(KNOWN["dense"], NET, 2, 2))
+    line = ["train", "--net", NET.name, "--plan", str(plan), "--together", "--folds", "1"]
+    line += ["--steps", "3", "--sweep", str(kept)]
+    assert main([*line, "--seeds", "1"]) == 0
+    once = trials.read(kept)
+    assert main([*line, "--seeds", "2"]) == 0
+    both = trials.read(kept)
+    assert both.trials[:1] == once.trials
+    assert "2 trainings; means, and intervals of 95 %" in capsys.readouterr().out
+    plan_file.write(plan, plan_of(KNOWN["bf16"], NET, 2, 2))
+    assert main([*line, "--seeds", "2"]) == 2
+    assert "holds other trainings; give another file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--sweep", "x.json"), "--sweep needs --plan"),
+        (("--together",), "--together needs --sweep"),
+        (("--sweep", "x", "--plan", "p", "--log", "l"), "--log is for one training"),
+        (("--sweep", "x", "--plan", "p", "--folds", "6"), "--folds must be from 1 to 5"),
+        (("--sweep", "x", "--plan", "p", "--epochs", "2"), "give --steps with --sweep"),
+    ],
+)
+def test_what_a_sweep_cannot_do_is_refused(words, message, capsys):
+    assert main(["train", "--net", "mlp", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_every_trained_strategy_and_every_lossy_codec_has_a_case():
+    from commsched.codecs import CODECS
+    from commsched.methods import METHODS
+    from commsched.run.train_job import TRAINED
+
+    assert {case.strategy for case in KNOWN.values()} == set(TRAINED)
+    lossy = [name for name, codec in CODECS.items() if not codec.lossless]
+    lossy += [name for name, method in METHODS.items() if not method.lossless]
+    stems = {name.partition(":")[0] for name in lossy}
+    assert stems <= {name.partition(":")[0] for name in KNOWN}
+
+
+def test_top_k_of_the_table_sends_as_much_as_the_spectrum():
+    """What the paper holds its method against: the same bytes."""
+    from commsched.simulate import simulate
+
+    sent = [
+        simulate(plan_of(KNOWN[name], NET, 2, 2), 2).timeline().nbytes.sum()
+        for name in ("fft:0.15", "topk:0.03125")
+    ]
+    assert sent[1] == pytest.approx(sent[0], rel=0.02)  # headers of 24 B a bucket
+
+
+def test_a_plan_of_the_table_is_always_the_same():
+    """So that its trainings are still those of the plan, on any machine."""
+    assert len({plan_of(KNOWN["fft:0.15"], NET, 2, 2).hash for _ in range(2)}) == 1
+
+
+def trained(name: str, *losses: float, right: float = 0.5) -> Case:
+    """A case whose loss falls alike with every seed."""
+    curve = tuple(Held(steps=10 * (i + 1), loss=x, accuracy=right) for i, x in enumerate(losses))
+    found = tuple(
+        Trial(fold=0, seed=seed, held_out=curve, sent_bytes=100.0 + seed) for seed in range(3)
+    )
+    made = Trials(plan="0" * 64, made={}, trials=found)
+    return Case(name=name, family=name, strategy="sync", method="", trained=made)
+
+
+def test_a_case_is_held_against_dense_training_by_training():
+    dense, faster = trained("dense", 3.0, 2.0, 1.0), trained("x", 2.0, 1.0, 0.5, right=0.75)
+    found = convergence.against(faster, dense)
+    assert found is not None
+    assert found.accuracy == (pytest.approx(0.25), pytest.approx(0.0))
+    assert found.steps == 20
+    assert convergence.against(trained("y", 3.0, 2.5, 2.0), dense).steps is None
+    other = trained("z", 1.0)
+    alone = Trials(
+        plan="",
+        made={},
+        trials=(Trial(fold=4, seed=9, held_out=other.trained.trials[0].held_out, sent_bytes=1.0),),
+    )
+    assert (
+        convergence.against(
+            Case(name="z", family="z", strategy="sync", method="", trained=alone), dense
+        )
+        is None
+    )
+
+
+def test_an_interval_holds_the_mean_of_19_samples_in_20():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        found = mean(rng.normal(3.0, 2.0, 5).tolist())
+        inside += abs(found.value - 3.0) <= found.half
+    assert 0.935 < inside / 2000 < 0.965  # three standard deviations of 2000 coins
+
+
+def test_quantiles_of_student_are_those_of_the_textbook():
+    # Abramowitz & Stegun, table 26.10
+    for freedom, quantile in ((4, 2.776), (9, 2.262), (24, 2.064), (120, 1.980)):
+        assert student(freedom) == pytest.approx(quantile, rel=3e-3)
+
+
+def test_a_table_comes_back_as_it_was_and_of_other_steps_is_refused(tmp_path):
+    wanted = Wanted(table="digits")
+    path = bench.path_of(wanted, tmp_path)
+    path.parent.mkdir()
+    table = Table(net=NET.name, ranks=4, steps=NET.steps, cases=(trained("dense", 1.0),))
+    convergence.write(path, table.with_case(trained("x", 2.0)))
+    assert [case.name for case in bench.kept(wanted, tmp_path).cases] == ["dense", "x"]
+    with pytest.raises(CommschedError, match="its ranks is 4, not 8; give another folder"):
+        bench.kept(Wanted(table="digits", hosts=4), tmp_path)
+    with pytest.raises(CommschedError, match="--case must be one of dense, "):
+        bench.chosen(Wanted(table="digits", names=("none",)))
+
+
+def test_the_figure_names_every_case_and_family(tmp_path):
+    cases = (trained("dense", 1.0), trained("fft:0.15", 2.0, right=0.25))
+    table = Table(net=NET.name, ranks=4, steps=NET.steps, cases=cases)
+    draw([table], tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text()
+    assert (
+        text.count(">dense<") == text.count(">fft:0.15<") == 2
+    )  # beside its point, and its family
+    with pytest.raises(CommschedError, match=r"use .png or .svg|cannot draw"):
+        draw([table], tmp_path / "x.pdf")

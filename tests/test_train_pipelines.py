@@ -1,0 +1,107 @@
+"""Pipelines that train on real ranks: the same bits for any number of stages, and SAMO's bytes."""
+
+import json
+
+import pytest
+
+from commsched import timeline
+from commsched.cli.main import main
+from commsched.plan import file as plan_file
+from commsched.run.outcome import digest_of, digests_of
+from tests.launch import Ended
+from tests.test_pipelines_learn import BATCH, STEPS, masked_dense
+from tests.test_train import losses, started, train
+
+FIXED = ("--batch", str(BATCH), "--steps", str(STEPS), "--optimizer", "adam", "--rate", "0.01")
+
+
+def piped(ranks: int, net: str, strategy: str, stages: int, *words: str) -> dict:
+    given = ("--net", net, "--strategy", strategy, "--param", f"stages={stages}")
+    method = "ring+fp16" if strategy == "samo" else "ring+dense"
+    count = () if "--plan" in words else ("--param", "microbatches=2", "--method", method)
+    return train(ranks, *given, *count, *FIXED, *words)
+
+
+@pytest.mark.parametrize(
+    ("net", "strategy"), [("cnn:2", "gpipe"), ("mlp:8:3", "1f1b"), ("gpt:8:1:2", "samo")]
+)
+def test_losses_and_parameters_are_the_same_with_one_two_and_four_stages(net, strategy, tmp_path):
+    found, logs = [], []
+    for stages in (1, 2, 4):
+        log = tmp_path / f"{stages}.jsonl"
+        found.append(piped(stages, net, strategy, stages, "--log", str(log)))
+        logs.append(losses(log))
+    assert len(logs[0]) == STEPS
+    assert logs[0] == logs[1] == logs[2]
+    for key in ("parameters", "held_out_accuracy"):
+        assert found[0][key] == found[1][key] == found[2][key], key
+
+
+def test_replicas_of_two_stages_learn_what_replicas_of_one_do(tmp_path):
+    one, two = piped(2, "mlp:8:3", "1f1b", 1), piped(4, "mlp:8:3", "1f1b", 2)
+    assert one["parameters"] == two["parameters"]
+    assert one["loss"] == two["loss"]
+
+
+def test_samo_on_real_ranks_is_masked_dense_adam_and_sends_f_phi_halves(tmp_path):
+    """Two stages of two replicas; a rank sends 2 (D - 1) / D * 2 f phi bytes of sums a step."""
+    net, graph, measured = "mlp:8:3", tmp_path / "net.json", tmp_path / "measured.json"
+    words = ["profile", net, "--batch", str(BATCH // 4), "--precision", "fp16", "-o", str(graph)]
+    assert main(words) == 0
+    sent = {}
+    for pruned in (0.0, 0.75):
+        path = tmp_path / f"{pruned}.json"
+        words = ["plan", str(graph), "--machine", "localhost", "--nodes", "1", "--lanes", "4"]
+        words += ["--strategy", "samo", "--param", "stages=2", "--param", "microbatches=2"]
+        assert main([*words, "--param", f"pruned={pruned}", "-o", str(path)]) == 0
+        given = ("--plan", str(path), "-o", str(measured))
+        words = ["--net", net, "--strategy", "samo", *FIXED]
+        found = train(4, *words, *given)
+        plan = plan_file.read(path)
+        assert found["parameters"] == digest_of(digests_of(masked_dense(net, plan, 2, 2)[0]))
+        spans = [s for s in timeline.read(measured) if s.name.endswith("/exchange")]
+        for launch in plan.launches:
+            mine = [s for s in spans if s.name == f"{launch.name}/exchange"]
+            kept = plan.spec(launch).numel
+            each = {s.nbytes for s in mine}
+            assert {s.rank for s in mine} == set(launch.group)
+            assert sum(each) == len(each) * 2 * kept
+        sent[pruned] = sum(s.nbytes for s in spans)
+        kept = plan.graph.numel
+        assert sent[pruned] == STEPS * 2 * 2 * kept
+    assert sent[0.75] / sent[0.0] == pytest.approx(0.25, rel=0.02)  # whole elements
+    decided = timeline.read(measured).meta["decisions"]
+    assert decided == {f"{step}/overflow/decide": 0.0 for step in range(STEPS)}
+    predicted = tmp_path / "predicted.json"
+    again = ["simulate", str(path), "-o", str(predicted), "--steps", str(STEPS)]
+    assert main([*again, "--replay", str(measured)]) == 0
+    rows = [
+        {(s.rank, s.step, s.stream, s.name): s.nbytes for s in timeline.read(p)}
+        for p in (predicted, measured)
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_without_a_number_of_stages_as_few_are_made_as_the_memory_needs(tmp_path):
+    log = tmp_path / "log.jsonl"
+    words = ("--net", "mlp:8:3", "--strategy", "1f1b", "--param", "microbatches=2", *FIXED)
+    found = train(2, *words, "--log", str(log))
+    assert found["strategy"] == "1f1b"
+    assert len(losses(log)) == STEPS
+    assert json.loads(log.read_text().splitlines()[0])["strategy"] == "1f1b"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--strategy", "1f1b", "--batch", "20"), "by 16 microbatches, so it must be a multiple"),
+        (("--strategy", "gpipe", "--param", "stages=3"), "3 stages do not divide 2 ranks"),
+        (("--strategy", "samo", "--precision", "fp32"), "--precision must be one of fp16"),
+    ],
+)
+def test_what_no_pipeline_can_train_is_refused_in_one_sentence(words, message):
+    done: Ended = started(2, "--net", "mlp:8:3", *words)
+    assert done.status == 2
+    said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
+    assert len(said) == 1, done.output
+    assert message in said[0]
