@@ -6,44 +6,8 @@ import numpy as np
 import pytest
 
 from commsched.kernels.cuda import launch
-from tests.cuda_exam import (
-    test_a_pruned_step_is_the_same,
-    test_a_scan_makes_starts_of_counts,
-    test_bits_are_found_and_counted_wherever_a_bitmap_begins,
-    test_codes_are_packed_to_the_same_bytes,
-    test_every_code_is_widened_to_the_same_number,
-    test_flags_places_and_ranks_are_the_same,
-    test_groups_are_the_same,
-    test_halves_are_the_same_words_however_they_lie,
-    test_hierarchical_hashing_places_alike_in_any_order_of_threads,
-    test_lists_are_summed_to_the_same_bits,
-    test_of_equal_magnitudes_the_first_are_taken,
-    test_quantisers_agree_on_odd_gradients,
-    test_quantisers_write_the_same_packets,
-    test_random_numbers_are_the_same,
-    test_rounding_is_the_same_for_any_number,
-    test_selections_write_the_same_packets,
-)
+from tests.cuda_exam import *  # noqa: F403, the same tests
 from tests.cuda_on_cpu import cpu
-
-__all__ = [
-    "test_a_pruned_step_is_the_same",
-    "test_a_scan_makes_starts_of_counts",
-    "test_bits_are_found_and_counted_wherever_a_bitmap_begins",
-    "test_codes_are_packed_to_the_same_bytes",
-    "test_every_code_is_widened_to_the_same_number",
-    "test_flags_places_and_ranks_are_the_same",
-    "test_groups_are_the_same",
-    "test_halves_are_the_same_words_however_they_lie",
-    "test_hierarchical_hashing_places_alike_in_any_order_of_threads",
-    "test_lists_are_summed_to_the_same_bits",
-    "test_of_equal_magnitudes_the_first_are_taken",
-    "test_quantisers_agree_on_odd_gradients",
-    "test_quantisers_write_the_same_packets",
-    "test_random_numbers_are_the_same",
-    "test_rounding_is_the_same_for_any_number",
-    "test_selections_write_the_same_packets",
-]
 
 pytestmark = cpu.MARKS
 

@@ -55,6 +55,20 @@ def test_spectra_are_summed_and_transformed_back_once():
     np.testing.assert_allclose(total, one_by_one, atol=1e-5)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.8])
+def test_what_a_spectrum_leaves_out_is_the_energy_of_its_dropped_bins(share):
+    """Parseval's theorem; bins beside the first and the last stand for two."""
+    numel = 2000  # a length that is fast: no zeros are added
+    values = normal(numel)
+    energy = np.abs(np.fft.rfft(values.astype(np.float64))) ** 2 / numel
+    energy[1:-1] *= 2
+    assert energy.sum() == pytest.approx(np.square(values, dtype=np.float64).sum())
+    dropped = np.sort(energy)[: len(energy) - int(np.ceil(share * len(energy)))].sum()
+    left = np.square(round_trip(f"fft:{share}", values) - values, dtype=np.float64).sum()
+    rounding = (2.0**-6) ** 2 * (energy.sum() - dropped)  # at most: 5 bits of mantissa, to nearest
+    assert dropped * (1 - 1e-3) <= left <= dropped + rounding + 1e-3 * dropped
+
+
 def test_a_fast_length_is_the_next_product_of_two_three_and_five():
     products = {2**a * 3**b * 5**c for a in range(12) for b in range(8) for c in range(6)}
     for numel in [0, 1, 7, 11, 97, 1009, 2047, 2048, 2049]:
