@@ -25,12 +25,13 @@ def test_neighbours_of_a_stopped_stage_name_it_and_the_bytes(endless):
     lines = [line for line in ended.output.splitlines() if line.startswith("commsched: rank ")]
     assert any(line.endswith("no progress for 1.5 s (--timeout)") for line in lines), ended.output
     first = [line for line in lines if line.startswith("commsched: rank 0, receive from 1: step ")]
-    last = [line for line in lines if line.startswith("commsched: rank 2, receive from 1: step ")]
+    # The last stage waits for an input, or for what samo's stages agree on.
+    last = [x for x in lines if x.startswith("commsched: rank 2, ") and "from rank 1" in x]
     assert len(first) == len(last) == 1, ended.output
     # Messages of this net have as many bytes as activations.
     assert ": recv/s1-s0/m" in first[0]
     assert "waits for 4 kB from rank 1" in first[0]
-    assert ": recv/s1-s2/m" in last[0]
+    assert ": recv/s1-s2/m" in last[0] or ": overflow/decide " in last[0]
     assert not [line for line in lines if line.startswith("commsched: rank 1")]
     assert "Traceback" not in ended.output
     assert_spans_are_kept(endless)

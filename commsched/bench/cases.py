@@ -18,6 +18,7 @@ from commsched.planner import Request, make_plan
 from commsched.planner.given import given
 from commsched.planner.scheduled import scheduled
 from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged
 
 DENSE = "dense"  # the case that all others are held against
 BUCKET = 20e3  # B: two buckets of the digits' net, so that something can hide under backward
@@ -128,7 +129,8 @@ def cases(table: str) -> Iterator[Case]:
         forced = {"embedding.weight": "zen"}
         yield Case(name="zen", family="sparse", method="ring+dense", force=forced)
     for strategy in TRAINED:
-        if strategy != "sync":
+        # A microbatch of a pipeline is no rank's batch: its gradients are not those of the others.
+        if strategy != "sync" and not isinstance(STRATEGIES[strategy], Staged):
             ratios = (*RATIOS,) if strategy == "daso" else ("fft",)
             yield Case(name=strategy, family=strategy, strategy=strategy, ratios=ratios)
 

@@ -10,8 +10,6 @@ from commsched.bench.cases import TABLES, Case, cases, plan_of
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.run import job
-from commsched.simulate.messages import is_pipeline
-from commsched.strategies import STRATEGIES
 from commsched.timeline import convergence, trials
 from commsched.timeline.convergence import Table
 
@@ -111,10 +109,8 @@ def _trained(
     words += ["--steps", str(net.steps), "--evaluate", str(net.period), "--batch", str(net.batch)]
     words += ["--optimizer", case.optimizer, "--rate", repr(net.rate), "--sweep", str(sweep)]
     words += ["--folds", str(min(net.folds, wanted.folds)), "--seeds", str(wanted.seeds)]
-    if is_pipeline(STRATEGIES[plan.strategy].lower(plan, 0, {}).roles):
-        job.commsched(wanted.ranks, words, LIMIT, quiet=True)
-    else:  # to the same bits, in a fraction of the time
-        job.commsched(1, [*words, "--together"], LIMIT, quiet=True)
+    # All ranks in one process: to the same bits, in a fraction of the time.
+    job.commsched(1, [*words, "--together"], LIMIT, quiet=True)
     found = trials.read(sweep)
     assert found.plan == plan.hash, "the job has checked it"
     for each in (path, sweep):

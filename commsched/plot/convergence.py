@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -36,12 +37,14 @@ MARKERS = "os^Dv<>Pp*Xh"
 LABEL = 6.5  # points
 LABEL_ROOM = 0.035  # of the height of a panel, between labels that lie beside each other
 NEAR = 0.22  # of the width, within which they do
+FAR = 0.04  # below dense sums an accuracy is drawn no lower, and written beside its point
 
 
 def draw(tables: Sequence[Table], path: Path) -> None:
     """Draw at least one table to PNG or SVG; digits by accuracy, text by loss.
 
-    Bars are intervals of 95 %. The dashed line is what dense sums reach, the band its interval.
+    Bars are intervals of 95 %; an empty marker is lower than it is drawn. The dashed line is what
+    dense sums reach, the band its interval.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -79,15 +82,18 @@ def _value(case: Case, by_loss: bool) -> Mean | None:
 
 def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
     by_loss = table.net.startswith(("words", "gpt"))
-    drawn = [(case, _value(case, by_loss)) for case in table.cases]
+    values = {case.name: _value(case, by_loss) for case in table.cases}
+    dense = values.get("dense")
+    lowest = dense.value - FAR if dense is not None and not by_loss else -np.inf
+    drawn = [(case, value) for case in table.cases if (value := values[case.name]) is not None]
     for case, value in drawn:
-        if value is None:
-            continue
+        near = value.value >= lowest
         colour, marker = _look(known.index(case.family))
         axes.errorbar(
             case.sent_bytes / 1e3,
-            value.value,
-            yerr=value.half or 0.0,
+            max(value.value, lowest),
+            yerr=(value.half or 0.0) if near else None,
+            mfc=colour if near else "white",
             color=colour,
             marker=marker,
             ms=6,
@@ -101,7 +107,7 @@ def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(x=0.14, y=0.08)
+    axes.margins(x=0.14, y=0.12)
     axes.set_xlabel("kB that a rank sends in a step")
     axes.set_ylabel("held-out loss, nats" if by_loss else "held out, guessed right")
     if not by_loss:
@@ -109,22 +115,22 @@ def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
     axes.set_title(f"{table.net}, {table.ranks} ranks, {table.steps} steps", fontsize=9)
     axes.grid(color="0.93", lw=0.6)
     axes.set_axisbelow(True)
-    _label(axes, [(case, value) for case, value in drawn if value is not None])
+    _label(axes, drawn, lowest)
 
 
-def _label(axes: Axes, drawn: Sequence[tuple[Case, Mean]]) -> None:
+def _label(axes: Axes, drawn: Sequence[tuple[Case, Mean]], lowest: float) -> None:
     """Write each name beside its point, moved down or up where another one is there already."""
     axes.autoscale_view()  # else the limits are not known yet
     to_axes = axes.transData + axes.transAxes.inverted()
     taken: list[tuple[float, float]] = []
     for case, value in sorted(drawn, key=lambda row: -row[1].value):
-        x, y = to_axes.transform((case.sent_bytes / 1e3, value.value))
+        x, y = to_axes.transform((case.sent_bytes / 1e3, max(value.value, lowest)))
         at = y
         while any(abs(x - other) < NEAR and abs(at - there) < LABEL_ROOM for other, there in taken):
             at -= LABEL_ROOM / 4
         taken.append((x, at))
         axes.annotate(
-            case.name,
+            case.name if value.value >= lowest else f"{case.name}: {value.value:.0%}",
             (x, y),
             xytext=(x + 0.015, at),
             xycoords="axes fraction",
