@@ -40,9 +40,9 @@ def breaks(place, step):
         raise CommschedError("no such tensor") if "-" in where else KeyError("no such tensor")
 
 class Broken(Emulated):
-    def __init__(self, plan, rank):
+    def __init__(self, plan, rank, module):
         breaks("drawing", 2)
-        super().__init__(plan, rank)
+        super().__init__(plan, rank, module)
 
     def gradient(self, step, launch, out):
         breaks("gradient", step)
