@@ -46,21 +46,20 @@ class Blockwise(Codec):
 
     def encode_there(
         self, kernels: ModuleType, values: Array, key: int | None, scales: Array, codes: Array
-    ) -> None:
-        """Of a stepped codec: write scales and packed codes by one kernel of `cuda.steps`."""
-        raise NotImplementedError
+    ) -> bool:
+        """Write scales and packed codes by one kernel of `cuda.steps`; False where none does it."""
+        return False
 
-    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> None:
-        """Of a stepped codec: overwrite `out` with what the packed codes mean."""
-        raise NotImplementedError
+    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> bool:
+        """Overwrite `out` with what the packed codes mean, likewise."""
+        return False
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         packet = self._empty(values, len(values))
         scales, codes = self._split(packet, len(values))
         key = run_key(state, start) if self.dithers else None
         gpu = device(values)
-        if gpu is not None and self.stepped:
-            self.encode_there(gpu.steps, values, key, scales, codes)
+        if gpu is not None and self.encode_there(gpu.steps, values, key, scales, codes):
             return packet
         steps = Steps(key, min(CHUNK, len(values)), values) if self.stepped else None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -75,8 +74,7 @@ class Blockwise(Codec):
     def decode(self, packet: Array, out: Array) -> None:
         scales, packed = self._split(packet, len(out))
         gpu = device(out)
-        if gpu is not None and self.stepped:
-            self.decode_there(gpu.steps, packed, scales, out)
+        if gpu is not None and self.decode_there(gpu.steps, packed, scales, out):
             return
         for row, first, stop, width in self._pieces(len(out)):
             shape = (-1, width)
@@ -152,9 +150,11 @@ class Levels(Blockwise):
 
     def encode_there(
         self, kernels: ModuleType, values: Array, key: int | None, scales: Array, codes: Array
-    ) -> None:
+    ) -> bool:
         form = self.block, self.bits, self.levels, ABOVE
         kernels.levels(values, *form, key, scales, codes)
+        return True
 
-    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> None:
+    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> bool:
         kernels.level_values(codes, scales, self.block, self.bits, self.levels, out)
+        return True

@@ -63,11 +63,13 @@ class Quant(Blockwise):
 
     def encode_there(
         self, kernels: ModuleType, values: Array, key: int | None, scales: Array, codes: Array
-    ) -> None:
+    ) -> bool:
         kernels.quant(values, self.block, self.bits, self._share, key, scales, codes)
+        return True
 
-    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> None:
+    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> bool:
         kernels.quant_values(codes, scales, self.block, self.bits, out)
+        return True
 
 
 @CODECS.family(Quant.standard)

@@ -5,7 +5,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.data import Data
@@ -21,7 +20,7 @@ from commsched.program import Kind, Op
 from commsched.run.device import on_host
 from commsched.run.learner import Settings, shapes_of
 from commsched.run.messages import Mail
-from commsched.run.stage import StageNet
+from commsched.run.stage import OnStage, StageNet
 from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import turn_of
 
@@ -29,7 +28,7 @@ MOST = 65504.0  # the largest half
 WORDS = ("values", "mean", "square")  # what a checkpoint has of each tensor, (n,) float32
 
 
-class Masked:
+class Masked(OnStage):
     """A stage of a pruned net on one rank: what is kept learns, the rest of it is zero.
 
     A layer's gradient is packed as soon as it is there, and the rest dropped. Microbatches are
@@ -166,20 +165,6 @@ class Masked:
 
     def settle(self) -> None:
         """Results are applied in their own step."""
-
-    def evaluate(self, comm: MPI.Intracomm) -> Score:
-        return self._stage.evaluate(comm)
-
-    # What the engine's messages ask for
-
-    def compute(self, step: int, op: Op) -> None:
-        self.perform(step, op)
-
-    def outgoing(self, step: int, op: Op) -> Array:
-        return self._stage.outgoing(step, op)
-
-    def incoming(self, step: int, op: Op, packet: Array) -> None:
-        self._stage.incoming(step, op, packet)
 
     # What a checkpoint holds
 

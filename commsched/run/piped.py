@@ -4,9 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
-from commsched.codecs import Array
 from commsched.data import Data
 from commsched.nets import Net
 from commsched.nets.base import Gradients
@@ -14,11 +12,11 @@ from commsched.nets.walk import Score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
 from commsched.run.learner import Learner, Settings
-from commsched.run.stage import StageNet
+from commsched.run.stage import OnStage, StageNet
 from commsched.strategies.pipeline import turn_of
 
 
-class Piped(Learner):
+class Piped(OnStage, Learner):
     """A stage of a net on one rank: microbatches as the program says, then the update.
 
     Gradients of microbatches are added in float32, in the order of their backwards.
@@ -67,17 +65,3 @@ class Piped(Learner):
             out = np.empty(self._plan.spec(self._plan.launches[launch]).numel, np.float32)
             self.gradient(step, launch, out)
             self.result(step, launch, out)
-
-    def evaluate(self, comm: MPI.Intracomm) -> Score:
-        return self._stage.evaluate(comm)
-
-    # What the engine's messages ask for
-
-    def compute(self, step: int, op: Op) -> None:
-        self.perform(step, op)
-
-    def outgoing(self, step: int, op: Op) -> Array:
-        return self._stage.outgoing(step, op)
-
-    def incoming(self, step: int, op: Op, packet: Array) -> None:
-        self._stage.incoming(step, op, packet)

@@ -1,5 +1,6 @@
 """A rank's stage of a real net: microbatches on their way through it, and their messages."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
@@ -201,3 +202,25 @@ def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtyp
         f" {size} there, {prod(shape) * kind.itemsize} B; plan what 'commsched profile"
         f" {plan.graph.name} --batch {shape[0]}{precision}' writes, with message_bytes=0"
     )
+
+
+class OnStage(ABC):
+    """A worker that learns one stage of a net: its scores and messages are the stage's."""
+
+    _stage: StageNet
+
+    @abstractmethod
+    def perform(self, step: int, op: Op) -> None:
+        """Do one operation of the compute stream; its inputs are there."""
+
+    def evaluate(self, comm: MPI.Intracomm) -> Score:
+        return self._stage.evaluate(comm)
+
+    def compute(self, step: int, op: Op) -> None:
+        self.perform(step, op)
+
+    def outgoing(self, step: int, op: Op) -> Array:
+        return self._stage.outgoing(step, op)
+
+    def incoming(self, step: int, op: Op, packet: Array) -> None:
+        self._stage.incoming(step, op, packet)

@@ -1,6 +1,7 @@
 """Packets of a device on their way through MPI: by its pointers, or in chunks by host memory."""
 
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -119,7 +120,7 @@ class Ordered:
     def __init__(self, way: Way, comm: MPI.Intracomm, tag: int) -> None:
         self.way, self.comm, self.tag = way, comm, tag
         self._live: list[Leaving | Coming | Found] = []
-        self._last: dict[tuple[bool, int], Leaving | Coming] = {}  # to or from, rank
+        self._last: dict[tuple[bool, int], Cut] = {}  # to or from, rank
 
     def send(self, packet: Array, peer: int) -> Moving:
         module = self.way.device.module
@@ -152,23 +153,35 @@ class Ordered:
         return moved
 
 
-class Leaving:
-    """A packet that is sent: piece by piece made readable for MPI, then handed to it."""
+class Cut:
+    """A packet of known size that goes piece by piece, after the one before with the same peer."""
 
-    def __init__(
-        self, lane: Ordered, packet: Array, peer: int, before: "Leaving | Coming | None"
-    ) -> None:
+    def __init__(self, lane: Ordered, packet: Array, peer: int, before: "Cut | None") -> None:
         self.packet = packet
         self._lane, self._peer, self._before = lane, peer, before
         self._ahead = deque(pieces(packet, lane.way.cut))
-        self._made: deque[tuple[Event, Room]] = deque()
-        self._sent: deque[tuple[MPI.Request, Room]] = deque()
-        self.advance()
+        self._made: deque[tuple[Event, Room, Array]] = deque()
 
     @property
     def posted(self) -> bool:
-        """Whether MPI has all of it."""
+        """Whether MPI has all of it, or knows where all of it goes."""
         return not self._ahead and not self._made
+
+    def _ready(self) -> Iterator[tuple[Room, Array]]:
+        """The pieces, with their rooms, that MPI may be given now."""
+        if self._before is not None and self._before.posted:
+            self._before = None
+        while self._before is None and self._made and self._made[0][0].done():
+            yield self._made.popleft()[1:]
+
+
+class Leaving(Cut):
+    """A packet that is sent: piece by piece made readable for MPI, then handed to it."""
+
+    def __init__(self, lane: Ordered, packet: Array, peer: int, before: Cut | None) -> None:
+        super().__init__(lane, packet, peer, before)
+        self._sent: deque[tuple[MPI.Request, Room]] = deque()
+        self.advance()
 
     @property
     def over(self) -> bool:
@@ -181,12 +194,10 @@ class Leaving:
             way.give(self._sent.popleft()[1])
             moved = True
         while self._ahead and len(self._made) + len(self._sent) < way.slots:
-            self._made.append(way.out(self._ahead.popleft()))
+            piece = self._ahead.popleft()
+            self._made.append((*way.out(piece), piece))
             moved = True
-        if self._before is not None and self._before.posted:
-            self._before = None
-        while self._before is None and self._made and self._made[0][0].done():
-            room = self._made.popleft()[1]
+        for room, _ in self._ready():
             request = comm.Isend([room.memory, MPI.BYTE], self._peer, self._lane.tag)
             self._sent.append((request, room))
             moved = True
@@ -197,24 +208,14 @@ class Leaving:
         return self.over
 
 
-class Coming:
+class Coming(Cut):
     """A packet of known size that is received, piece by piece, and brought to its place."""
 
-    def __init__(
-        self, lane: Ordered, packet: Array, peer: int, before: "Leaving | Coming | None"
-    ) -> None:
-        self.packet = packet
-        self._lane, self._peer, self._before = lane, peer, before
-        self._ahead = deque(pieces(packet, lane.way.cut))
-        self._made: deque[tuple[Event, Room, Array]] = deque()
+    def __init__(self, lane: Ordered, packet: Array, peer: int, before: Cut | None) -> None:
+        super().__init__(lane, packet, peer, before)
         self._asked: deque[tuple[MPI.Request, Room, Array]] = deque()
         self._copied: deque[tuple[Event, Room]] = deque()
         self.advance()
-
-    @property
-    def posted(self) -> bool:
-        """Whether MPI knows where all of it goes."""
-        return not self._ahead and not self._made
 
     @property
     def over(self) -> bool:
@@ -240,10 +241,7 @@ class Coming:
             self._made.append((*way.room(piece), piece))
             under_way += 1
             moved = True
-        if self._before is not None and self._before.posted:
-            self._before = None
-        while self._before is None and self._made and self._made[0][0].done():
-            _, room, piece = self._made.popleft()
+        for room, piece in self._ready():
             request = comm.Irecv([room.memory, MPI.BYTE], self._peer, self._lane.tag)
             self._asked.append((request, room, piece))
             moved = True
