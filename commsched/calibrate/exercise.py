@@ -78,6 +78,7 @@ class Times(NamedTuple):
     exchange: Floats  # from the last rank's start to the last rank's end
     encode: Floats  # mean over ranks
     decode: Floats  # the same
+    handover: float = 0.0  # s from an exchange's end to the start of its decode on a rank, a mean
 
     @property
     def whole(self) -> list[float]:
@@ -253,7 +254,10 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
             mine[:, kinds[span.name], span.step] = span.start + offset, span.end + offset
     everyone = np.empty((comm.size, *mine.shape))
     comm.Allgather(mine, everyone)
-    return _times(cell, np.moveaxis(everyone, 0, -1)[:, :, WARM:])
+    table = np.moveaxis(everyone, 0, -1)[:, :, WARM:]
+    decoded, exchanged = table[0, 2 * len(cell) :], table[1, : len(cell)]
+    waited = (decoded - exchanged)[decoded > 0.0]
+    return _times(cell, table)._replace(handover=float(waited.mean()))
 
 
 def _times(cell: npt.NDArray[np.int64], table: Floats) -> Times:

@@ -54,6 +54,7 @@ def calibrate(
     times = exercise.measure(comm, plan, seconds * EXERCISE, timeout, place)
     progress("fitting", 1.0)
     if comm.rank == 0:
+        plan = replace(plan, machine=replace(machine, handover=times.handover))
         machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
     together(comm)
     return _agreed(replace(machine, jitter=jitter), comm)

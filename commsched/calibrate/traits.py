@@ -1,4 +1,4 @@
-"""What is not a link or a codec: jitter of compute, overlap by how progress is made, incast."""
+"""What is not a link or a codec: jitter and sharing of cores, overlap by who polls, incast."""
 
 import threading
 import time
@@ -21,6 +21,7 @@ from commsched.schedule import Goal, Round, Schedule
 TELLING = 0.25  # an overlap that lacks less is whole: the exercise, under compute, tells the rest
 WORK = 2e-3  # s of processor work whose jitter is measured
 TIMES = 20
+SHARED = 20e-3  # s of processor work, longer than schedulers let one thread have a core
 UNDER = 60e-3  # s of an exchange that is to be hidden
 INCAST = 131072  # B that each node sends to one
 
@@ -38,6 +39,7 @@ def added(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) ->
     return replace(
         machine,
         jitter=sigma,
+        alone=alone(comm),
         overlap=1.0 if whole else shares["thread"],
         measured=found,
     )
@@ -62,6 +64,28 @@ def jitter(comm: MPI.Intracomm) -> float:
             found = float(high - low) / 2
         together(comm)
     return float(np.median(agree.each(found, comm)))
+
+
+def alone(comm: MPI.Intracomm) -> float:
+    """Seconds of processor work of one rank while the others sleep, of those of all at once."""
+    values = np.ones(2**14, np.float32)
+    loops = round(_loops(values) * SHARED / WORK)
+
+    def seconds() -> float:
+        start = now()
+        _work(values, loops)
+        return now() - start
+
+    single = [0.0]
+    for rank in range(comm.size):
+        single = [seconds() for _ in range(3)] if rank == comm.rank else single
+        together(comm)
+    crowded = []
+    for _ in range(3):
+        together(comm)
+        crowded.append(seconds())
+    share = float(np.median(single) / np.median(crowded))
+    return min(1.0, float(np.median(agree.each(share, comm))))
 
 
 def _loops(values: np.ndarray) -> int:

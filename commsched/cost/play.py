@@ -70,7 +70,7 @@ class _Play:
         assert schedule.rounds is not None, "the MPI's own collectives have a closed form only"
         self.rounds = schedule.rounds
         self.places = Places(machine, group)
-        self.works = Works(payload, machine.device)
+        self.works = Works(payload, machine)
         self.order: Ints | None = None  # the rank that each clock is of; None: ranks ascend
         self.start = start
         self.kept = start  # `merged` after the rounds that a `waits` names

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.cost.pattern import Floats, Pattern
-from commsched.machine import Device
+from commsched.machine import Machine
 from commsched.methods import Payload
 from commsched.schedule import Round, Rows
 from commsched.schedule.rounds import Ints
@@ -38,11 +38,15 @@ class _Table(NamedTuple):
 
 
 class Works:
-    """Works of rounds, derived once per table of runs where rounds have one."""
+    """Works of rounds, derived once per table of runs where rounds have one.
 
-    def __init__(self, payload: Payload, device: Device) -> None:
+    Rates of codecs are those of all ranks at work; of p ranks, m take max(m / p, `alone`) of that.
+    """
+
+    def __init__(self, payload: Payload, machine: Machine) -> None:
         self._payload = payload
-        self._rate = payload.rate(device)
+        self._rate = payload.rate(machine.device)
+        self._alone, self._ranks = machine.alone, machine.size
         # Sums of sparse packets grow from round to round: a table would serve one round.
         self._grows = payload.cuts is not None and not payload.codec.fixed
         self._key: tuple[object, ...] = ()
@@ -53,7 +57,7 @@ class Works:
         """Senders and receivers in the order of the moves."""
         wire = self._payload.wire(rnd.first, rnd.stop, rnd.merged)
         busy = pattern.busy(wire)
-        code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire)
+        code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire, len(rnd.src))
         most = 0.0 if merge is None else float(merge.max())
         alone = pattern.alone(wire) if pattern.crowded else None
         return Work(wire, busy, busy, alone, code, merge, float(busy.min()), most)
@@ -110,7 +114,7 @@ class Works:
 
     def _fill(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table:
         wire = self._payload.wire(rows.first, rows.stop, rnd.merged)
-        code, merge = self._coding(rows.first, rows.stop, rnd.add, wire)
+        code, merge = self._coding(rows.first, rows.stop, rnd.add, wire, len(rnd.src))
         known = pattern.speed is not None
         busy = pattern.busy(wire) if known else None
         alone = pattern.alone(wire) if known and pattern.crowded else None
@@ -119,12 +123,13 @@ class Works:
         return _Table(rows, wire, busy, alone, code, merge, least, most)
 
     def _coding(
-        self, first: Ints, stop: Ints, add: bool, wire: Floats
+        self, first: Ints, stop: Ints, add: bool, wire: Floats, coders: int
     ) -> tuple[Floats | None, Floats | None]:
-        """Seconds to encode and to merge each message."""
+        """Seconds to encode and to merge each message, `coders` of them at a time."""
         rate = self._rate
+        share = max(coders / self._ranks, self._alone)
         raw = self._payload.raw(first, stop) if rate.encode or rate.decode else wire
-        code = rate.fixed + raw * rate.encode if rate.encode else None
+        code = share * (rate.fixed + raw * rate.encode) if rate.encode else None
         if add:
-            return code, rate.fixed + wire * rate.add if rate.add or rate.fixed else None
-        return code, rate.fixed + raw * rate.decode if rate.decode else None
+            return code, share * (rate.fixed + wire * rate.add) if rate.add or rate.fixed else None
+        return code, share * (rate.fixed + raw * rate.decode) if rate.decode else None

@@ -56,6 +56,15 @@ def jitter(
     return np.exp(sigma * normal(seed, step, ranks, "jitter") - sigma**2 / 2)
 
 
+def exponential(
+    mean: float, seed: int, step: int, ranks: npt.NDArray[np.int64], name: str
+) -> npt.NDArray[np.float64]:
+    """One exponentially distributed number per rank: (ranks,)."""
+    u = (keys(seed, step, ranks, name) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    found: npt.NDArray[np.float64] = -mean * np.log1p(-u)
+    return found
+
+
 def generator(seed: int, step: int, rank: int, name: str) -> np.random.Generator:
     """A generator for bulk draws of one (seed, step, rank, name)."""
     key = int(keys(seed, step, np.array([rank]), name)[0])

@@ -119,6 +119,8 @@ class MachineFile(
     jitter: float = 0.0
     startup_us: float = 0.0
     restart_us: float | None = None
+    handover_us: float = 0.0
+    alone: float = 1.0
     burst_us: float = 0.0
     cores: int = 0
     overlap: float = 1.0
@@ -161,6 +163,8 @@ def from_data(data: Any, where: str) -> Machine:
             restart=significant(
                 (file.startup_us if file.restart_us is None else file.restart_us) * 1e-6
             ),
+            handover=significant(file.handover_us * 1e-6),
+            alone=significant(file.alone),
             burst=significant(file.burst_us * 1e-6),
             cores=file.cores,
             overlap=significant(file.overlap),
@@ -197,6 +201,8 @@ def to_data(machine: Machine) -> dict[str, Any]:
         restart_us=significant(machine.restart * 1e6)
         if machine.restart != machine.startup
         else None,
+        handover_us=significant(machine.handover * 1e6),
+        alone=significant(machine.alone),
         burst_us=significant(machine.burst * 1e6),
         cores=machine.cores,
         overlap=significant(machine.overlap),

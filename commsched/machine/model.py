@@ -148,6 +148,8 @@ class Machine:
     jitter: float = 0.0  # sigma of the log-normal factor on compute, per rank and step
     startup: float = 0.0  # s before an exchange's first message: wake-up, skew of the ranks
     restart: float = 0.0  # the same before a later exchange of a launch: everybody is awake
+    handover: float = 0.0  # s, mean until another thread of the rank takes up what is ready
+    alone: float = 1.0  # seconds of coding where no other rank codes, of those where all do
     burst: float = 0.0  # s of bytes that a port to other nodes lets through at once after a rest
     cores: int = 0  # of a node, where its ranks are more than its cores serve; 0: no matter
     overlap: float = 1.0  # share of a transfer that progresses while its rank computes
@@ -174,10 +176,13 @@ class Machine:
         _check("jitter", self.jitter)
         _check("startup", self.startup)
         _check("restart", self.restart)
+        _check("handover", self.handover)
         _check("burst", self.burst)
         _check("cores", self.cores)
         if not 0.0 <= self.overlap <= 1.0:
             raise CommschedError(f"overlap must be in [0, 1], got {self.overlap}")
+        if not 0.0 < self.alone <= 1.0:
+            raise CommschedError(f"alone must be in (0, 1], got {self.alone}")
         _check_points("native", self.native)
 
     @property

@@ -1,7 +1,7 @@
 """The iteration time of many candidates at once: the simulator's clocks, one rank for all.
 
-It is the timeline of `simulate` where all ranks end an exchange together, and where jitter is
-off: then both agree to rounding. Elsewhere ranks that end early begin their next exchange early,
+It is the timeline of `simulate` where all ranks end an exchange together, and where jitter and
+hand-overs between threads, of which it takes the mean, are off: then both agree to rounding. Elsewhere ranks that end early begin their next exchange early,
 which only the simulator knows; the planner asks it about the last few candidates.
 """
 
@@ -42,7 +42,7 @@ class Evaluator:
         buckets: list[Bucket] = [c.bucket for c in choices]
         rows = self.prices.rows(buckets, [c.method for c in choices], self.clock.apply)
         return Rows(
-            np.append(rows.ready, 0.0),
+            np.append(rows.ready + self.clock.handover, 0.0),
             np.append(rows.after, len(self.clock.forward)),
             np.append(rows.apply, 0.0),
             np.concatenate([rows.seconds, np.zeros((*rows.seconds.shape[:2], 1))], axis=2),
@@ -120,28 +120,30 @@ class Evaluator:
             now = rows.ready.take(index[k])
             for phase in range(depth[k]):
                 encode, move, decode = (part[phase].take(index[k]) for part in parts)
+                there = waits[phase].take(index[k])
+                heard, all_heard = there + self.clock.handover, there + self.clock.slowest
                 if phase:
-                    now = decoder + waits[phase].take(index[k])
+                    now = decoder + heard
                 if several[phase]:
                     vote = votes[phase].take(index[k])
-                    start = np.maximum(exchange, now)
+                    start = np.maximum(exchange, now + self.clock.slowest)
                     voted = self._stretched(start, start + vote, compute, coding)
                     exchange = np.where(vote > 0, voted, exchange)
                     now = np.where(vote > 0, voted, now)
                 begin = np.maximum(encoder, now)
                 encoder = coding.add(begin, begin + encode, phase > 0)
-                start = np.maximum(exchange, encoder)
+                start = np.maximum(exchange, encoder + all_heard)
                 if self.clock.share and phase == 0 and not chained:
                     coding.foresee(rows, index, k, encoder)
                 exchange = self._stretched(start, start + move, compute, coding)
-                begin = np.maximum(decoder, exchange)
+                begin = np.maximum(decoder, exchange + heard)
                 decoder = coding.add(begin, begin + decode, True)
-            ends[k] = decoder
+            ends[k] = decoder + self.clock.slowest
             coding.forget_before(float(exchange.min()))
             if not late:
                 compute = np.where(
                     index[k] < len(rows.ready) - 1,
-                    np.maximum(compute, decoder) + rows.apply.take(index[k]),
+                    np.maximum(compute, ends[k]) + rows.apply.take(index[k]),
                     compute,
                 )
         return ends

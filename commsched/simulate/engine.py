@@ -65,6 +65,7 @@ class _Simulation:
         self.crowds: list[Crowd] = []
         self.factor: list[Floats] = []
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
+        self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
         self.messages: Messages | None = None  # of pipelines
 
     def step(self, step: int) -> None:
@@ -111,6 +112,7 @@ class _Simulation:
         for op in role.ops:
             if (index, step, op.name) in self.ends:
                 continue  # it is placed already
+            self.stream[index, op.name] = op.stream
             self._lane(index, op.stream).queue.append((step, op))
             if op.kind in EXCHANGES:
                 self.sharers.setdefault((step, op.name), []).append(index)
@@ -167,10 +169,10 @@ class _Simulation:
             keys = [(each.role, step - back, name) for name, back in head.after if step >= back]
             if any(key not in self.ends for key in keys):
                 return False
-            start = each.free
-            for key in keys:
-                start = np.maximum(start, self.ends[key])
-            starts.append(start)
+            ready = np.max([self.ends[key] for key in keys], axis=0, initial=0.0)
+            if any(self.stream.get((each.role, key[2])) != each.stream for key in keys):
+                ready = self._taken_up(head, step, each, ready)
+            starts.append(np.maximum(each.free, ready))
         if op.kind in EXCHANGES:
             found = self._exchange(op, step, lanes, starts)
         else:
@@ -185,6 +187,17 @@ class _Simulation:
             self.placed.append(Placed(head, step, ranks, start, end, sent, last))
         self.sharers.pop((step, op.name), None)
         return True
+
+    def _taken_up(self, op: Op, step: int, lane: _Lane, ready: Floats) -> Floats:
+        """When a thread has heard that another one has made its operation ready: (ranks,) s.
+
+        A thread that has still something to do looks as soon as that is done.
+        """
+        mean, ranks = self.plan.machine.handover, self.ranks[lane.role]
+        if mean == 0.0:
+            return ready
+        later = random.exponential(mean, self.plan.seed, step, ranks, f"handover of {op.name}")
+        return np.where(ready > lane.free, ready + later, ready)
 
     def _end(self, op: Op, step: int, lane: _Lane, start: Floats) -> Floats:
         """When an operation of the ranks by themselves ends: (ranks,) s."""
