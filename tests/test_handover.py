@@ -1,0 +1,84 @@
+"""Threads that hear late of what another one made ready, and ranks that code while others rest."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.errors import CommschedError
+from commsched.machine import CodecRate
+from commsched.machine import file as machine_file
+from commsched.simulate import simulate
+from tests.plans import graph, machine, plan
+from tests.test_cost import DEVICE, filled
+from tests.test_ports import ends
+
+HANDOVER = 2e-4  # s
+
+
+def late(seed: int = 1, mean: float = HANDOVER, methods: tuple[str, ...] = ("ring+dense",)):
+    """Small buckets, far apart, on eight ranks; exchanges take microseconds."""
+    on = replace(machine(2, 4), handover=mean)
+    return replace(plan(graph([1000] * 6), on, methods), seed=seed)
+
+
+def test_an_idle_thread_hears_of_an_exchange_after_an_exponential_time_of_the_given_mean():
+    found = simulate(late(), 60)
+    ended = {(p.step, p.op.name): p.end for p in found.placed}
+    waits = np.concatenate(
+        [
+            p.start - ended[p.step, p.op.after[0].name]
+            for p in found.placed
+            if p.op.name == "b0/decode"  # the first: its stream has nothing else to do
+        ]
+    )
+    assert (waits >= 0).all()
+    count = len(waits)
+    assert count == 60 * 8
+    # Of an exponential law mean and deviation are equal; five standard errors.
+    assert abs(waits.mean() / HANDOVER - 1) < 5 / np.sqrt(count)
+    assert abs(waits.std() / HANDOVER - 1) < 5 * np.sqrt(2 / count)
+
+
+@given(seed=st.integers(0, 100), mean=st.sampled_from([1e-6, 1e-4, 1e-2]))
+def test_hand_overs_only_delay_and_the_seed_repeats_them(seed, mean):
+    made, calm = simulate(late(seed, mean), 3).timeline(), simulate(late(seed, 0.0), 3).timeline()
+    again = simulate(late(seed, mean), 3).timeline()
+    np.testing.assert_array_equal(made.end, again.end)
+    assert made.end.max() > calm.end.max()
+    assert made.waited.max() > calm.waited.max() == 0.0
+
+
+def test_every_operation_of_a_bucket_adds_a_hand_over():
+    on = replace(machine(1, 4), handover=HANDOVER)
+    calm = simulate(plan(graph([1000]), machine(1, 4), ["ring+dense"]), 1)
+    made = simulate(plan(graph([1000]), on, ["ring+dense"]), 1)
+    begun = {p.op.name: p.start.max() for p in made.placed}
+    quiet = {p.op.name: p.start.max() for p in calm.placed}
+    later = [begun[name] - quiet[name] for name in ("b0/encode", "b0/exchange", "b0/decode")]
+    assert 0 < later[0] < later[1] < later[2]
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_few_that_code_are_as_much_faster_as_the_machine_says_and_all_are_not(share):
+    slow = CodecRate(encode=0.0, add=1e-9, decode=0.0)
+    device = replace(DEVICE, codecs={"dense": slow})
+    crowded = filled(1, 4, device=device)
+    seldom = replace(crowded, alone=share)
+    np.testing.assert_array_equal(ends("ring", seldom, 4000, 0.0), ends("ring", crowded, 4000, 0.0))
+    none = replace(crowded, device=replace(DEVICE, codecs={"dense": replace(slow, add=0.0)}))
+    silent = ends("tree", none, 4000, 0.0).max()
+    adding = ends("tree", crowded, 4000, 0.0).max() - silent
+    # Two of the four add in the first round, one in the second.
+    expected = (max(share, 2 / 4) + max(share, 1 / 4)) / 2
+    found = (ends("tree", seldom, 4000, 0.0).max() - silent) / adding
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_both_are_kept_in_machine_files_and_a_share_of_nothing_is_refused():
+    on = replace(machine(1, 4), handover=HANDOVER, alone=0.5)
+    assert machine_file.from_data(machine_file.to_data(on), "m") == on
+    with pytest.raises(CommschedError, match=r"alone must be in \(0, 1\], got 0"):
+        replace(on, alone=0.0)
