@@ -48,6 +48,7 @@ LEAST = 3  # that count, at the least
 # s of compute after an exchange began, until the next one may begin: per second of it, and at the
 # least. Coding of the next one beside it would be measured with it, where ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
+TINY, LONG = 1e-6, 2e-4  # s: clocks tell no less; coding whose jitter is looked at
 APART = 100.0  # s between cells, simulated
 PART = 3  # one of so many cells is held out of the fit
 
@@ -79,6 +80,7 @@ class Times(NamedTuple):
     encode: Floats  # mean over ranks
     decode: Floats  # the same
     handover: float = 0.0  # s from an exchange's end to the start of its decode on a rank, a mean
+    jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
 
     @property
     def whole(self) -> list[float]:
@@ -257,7 +259,11 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
     table = np.moveaxis(everyone, 0, -1)[:, :, WARM:]
     decoded, exchanged = table[0, 2 * len(cell) :], table[1, : len(cell)]
     waited = (decoded - exchanged)[decoded > 0.0]
-    return _times(cell, table)._replace(handover=float(waited.mean()))
+    coded = (table[1] - table[0])[len(cell) :].reshape(2 * len(cell), -1)
+    middle = np.median(coded, axis=1, keepdims=True)
+    far = np.log(np.maximum(coded, TINY) / np.maximum(middle, TINY))[middle[:, 0] > LONG]
+    low, high = np.quantile(far, (0.16, 0.84)) if far.size else (0.0, 0.0)  # a normal law's sigma
+    return _times(cell, table)._replace(handover=float(waited.mean()), jitter=float(high - low) / 2)
 
 
 def _times(cell: npt.NDArray[np.int64], table: Floats) -> Times:

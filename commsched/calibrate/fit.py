@@ -17,7 +17,7 @@ Factors = Mapping[str, float]
 NOISE = 0.05  # expected error of the logarithm of a measured time
 WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
 # s; times count the less, the shorter they are than this.
-SHORT = {"exchange": 10e-3, "encode": 2e-3, "decode": 2e-3}
+SHORT = {"exchange": 3e-3, "encode": 2e-3, "decode": 2e-3}
 ROUNDS = 8
 STEP = 0.02  # of a logarithm, for the slopes
 NEAR = 0.1  # change of the logarithms after which the slopes are still good
@@ -25,15 +25,15 @@ DONE = 0.003  # change of the logarithms that ends the search
 OUTLIER = 3.0  # errors of so many NOISE count less and less
 
 # What is adjusted, each by a factor of its own, and the expected error of its logarithm: the tight
-# loops find the links well, but little of what threads and ranks do to each other.
+# loops find the bytes' times well, but little of what threads and ranks do to each other.
 FACTORS = {
     "startup": 3.0,
     "restart": 3.0,
     "burst": 0.2,
-    "latency inside": 0.3,
-    "latency between": 0.3,
-    "overhead": 0.3,
-    "bytes inside": 0.3,
+    "latency inside": 1.5,
+    "latency between": 1.5,
+    "overhead": 1.0,
+    "bytes inside": 1.0,
     "bytes between": 0.1,
     "shared port": 0.1,
     "addition": 0.5,

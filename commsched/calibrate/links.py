@@ -15,6 +15,7 @@ REPEATS = 4  # of a measurement, at the least
 PAIR = 131072  # B, the message that tells a slow node
 SLOW = 1.15  # a node is slow when its pairs take this many times the median
 SHARED = 1.2  # lanes share a port when together they take this many times what one takes alone
+LEAST_HOP = 0.25  # share of a ring's small messages that is no start-up, whatever the noise says
 OVERHEAD = 0.25  # share of a small message's time that each end spends: the rest is latency
 LUMP = 2e-3  # s of bytes that are more than a burst
 TELLING = 1e-4  # s, a shorter burst may be noise
@@ -99,7 +100,9 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
         times.append(exchanges.ring(n, share))
     sizes = SIZES[: len(times)]
     short = exchanges.seconds("doubling", Silent(), SIZES[0] // 4, share)
-    hop = max(times[0] - short, 0.0) / (hops - few) if hops > few else times[0] / hops
+    hop = times[0] / hops
+    if hops > few:
+        hop = max((times[0] - short) / (hops - few), LEAST_HOP * hop)
     startup = max(times[0] - hops * hop, 0.0)
     # A longer message takes no less time: what the noise says otherwise is levelled.
     wire = np.maximum.accumulate([(t - startup) / hops - hop for t in times])

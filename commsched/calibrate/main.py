@@ -54,10 +54,10 @@ def calibrate(
     times = exercise.measure(comm, plan, seconds * EXERCISE, timeout, place)
     progress("fitting", 1.0)
     if comm.rank == 0:
-        plan = replace(plan, machine=replace(machine, handover=times.handover))
         machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
     together(comm)
-    return _agreed(replace(machine, jitter=jitter), comm)
+    machine = replace(machine, jitter=jitter, handover=times.handover, coding_jitter=times.jitter)
+    return _agreed(machine, comm)
 
 
 def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:

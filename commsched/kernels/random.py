@@ -48,12 +48,12 @@ def normal(
 
 
 def jitter(
-    sigma: float, seed: int, step: int, ranks: npt.NDArray[np.int64]
+    sigma: float, seed: int, step: int, ranks: npt.NDArray[np.int64], name: str = "jitter"
 ) -> npt.NDArray[np.float64]:
-    """Factor on each rank's compute time in one step: log-normal with mean 1: (ranks,)."""
+    """Factor on each rank's time for some work in one step: log-normal with mean 1: (ranks,)."""
     if sigma == 0.0:
         return np.ones(len(ranks))
-    return np.exp(sigma * normal(seed, step, ranks, "jitter") - sigma**2 / 2)
+    return np.exp(sigma * normal(seed, step, ranks, name) - sigma**2 / 2)
 
 
 def exponential(

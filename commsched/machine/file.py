@@ -117,6 +117,7 @@ class MachineFile(
     overrides: tuple[OverrideFile, ...] = ()
     device: DeviceFile
     jitter: float = 0.0
+    coding_jitter: float = 0.0
     startup_us: float = 0.0
     restart_us: float | None = None
     handover_us: float = 0.0
@@ -159,6 +160,7 @@ def from_data(data: Any, where: str) -> Machine:
             device=_device(file.device),
             overrides=_overrides(file.overrides),
             jitter=significant(file.jitter),
+            coding_jitter=significant(file.coding_jitter),
             startup=significant(file.startup_us * 1e-6),
             restart=significant(
                 (file.startup_us if file.restart_us is None else file.restart_us) * 1e-6
@@ -197,6 +199,7 @@ def to_data(machine: Machine) -> dict[str, Any]:
         ),
         device=_device_file(machine.device),
         jitter=significant(machine.jitter),
+        coding_jitter=significant(machine.coding_jitter),
         startup_us=significant(machine.startup * 1e6),
         restart_us=significant(machine.restart * 1e6)
         if machine.restart != machine.startup

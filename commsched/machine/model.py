@@ -146,6 +146,7 @@ class Machine:
     device: Device
     overrides: Mapping[int, Link] = field(default_factory=dict)  # node -> its link to other nodes
     jitter: float = 0.0  # sigma of the log-normal factor on compute, per rank and step
+    coding_jitter: float = 0.0  # the same on coding, per rank and operation
     startup: float = 0.0  # s before an exchange's first message: wake-up, skew of the ranks
     restart: float = 0.0  # the same before a later exchange of a launch: everybody is awake
     handover: float = 0.0  # s, mean until another thread of the rank takes up what is ready
@@ -174,6 +175,7 @@ class Machine:
                 f"override of node {unknown[0]}: nodes are numbered 0 to {self.nodes - 1}"
             )
         _check("jitter", self.jitter)
+        _check("coding_jitter", self.coding_jitter)
         _check("startup", self.startup)
         _check("restart", self.restart)
         _check("handover", self.handover)

@@ -1,8 +1,9 @@
 """The iteration time of many candidates at once: the simulator's clocks, one rank for all.
 
-It is the timeline of `simulate` where all ranks end an exchange together, and where jitter and
-hand-overs between threads, of which it takes the mean, are off: then both agree to rounding. Elsewhere ranks that end early begin their next exchange early,
-which only the simulator knows; the planner asks it about the last few candidates.
+It is the timeline of `simulate` where all ranks end an exchange together and jitter is off: then
+both agree to rounding. Of hand-overs between threads it takes the mean. Elsewhere ranks that end
+early begin their next exchange early, which only the simulator knows; the planner asks it about
+the last few candidates.
 """
 
 from collections.abc import Sequence

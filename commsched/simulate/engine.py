@@ -203,22 +203,24 @@ class _Simulation:
         """When an operation of the ranks by themselves ends: (ranks,) s."""
         if op.kind in (Kind.COMPUTE, Kind.APPLY):
             return start + op.seconds * self.factor[lane.role]
+        sigma, ranks = self.plan.machine.coding_jitter, self.ranks[lane.role]
+        factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
+        return self.crowds[lane.role].coded(start, start + factor * self._coding(op, step))
+
+    def _coding(self, op: Op, step: int) -> float:
+        """Seconds of coding, without jitter."""
         launch, device = self.plan.launches[op.launch], self.plan.machine.device
         numel = self.plan.spec(launch).numel
         if op.kind is Kind.MERGE:
-            return self.crowds[lane.role].coded(
-                start, start + merge_seconds(numel, self.plan.machine)
-            )
+            return merge_seconds(numel, self.plan.machine)
         phase = self._phase(op, step)
         if op.kind is Kind.ENCODE:
             gather = gather_seconds(numel)(device) if op.phase == 0 else 0.0
-            end = start + (phase.take_seconds(device) + gather)
-            return self.crowds[lane.role].coded(start, end)
+            return phase.take_seconds(device) + gather
         last = op.root >= 0 or op.phase == len(phases_of(self.plan, op.launch)) - 1
         copied = last and (self.plan.mean or launch.payload == "parameter")
         scale = copy_seconds(4.0 * numel)(device) if copied else 0.0
-        end = start + (phase.give_seconds(device) + scale)
-        return self.crowds[lane.role].coded(start, end)
+        return phase.give_seconds(device) + scale
 
     def _phase(self, op: Op, step: int) -> Phase:
         """The phase of an operation; a choice takes the recorded decision, else the expected."""
