@@ -49,6 +49,7 @@ LEAST = 3  # that count, at the least
 # least. Coding of the next one beside it would be measured with it, where ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
 TINY, LONG = 1e-6, 2e-4  # s: clocks tell no less; coding whose jitter is looked at
+LATE = 0.9  # quantile of hand-overs that tells their mean: a few of the rest last far too long
 APART = 100.0  # s between cells, simulated
 PART = 3  # one of so many cells is held out of the fit
 
@@ -79,7 +80,8 @@ class Times(NamedTuple):
     exchange: Floats  # from the last rank's start to the last rank's end
     encode: Floats  # mean over ranks
     decode: Floats  # the same
-    handover: float = 0.0  # s from an exchange's end to the start of its decode on a rank, a mean
+    # s from an exchange's end to the start of its decode on a rank: the mean of an exponential law
+    handover: float = 0.0
     jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
 
     @property
@@ -258,12 +260,14 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
     comm.Allgather(mine, everyone)
     table = np.moveaxis(everyone, 0, -1)[:, :, WARM:]
     decoded, exchanged = table[0, 2 * len(cell) :], table[1, : len(cell)]
-    waited = (decoded - exchanged)[decoded > 0.0]
+    late = np.quantile((decoded - exchanged)[decoded > 0.0], LATE)
     coded = (table[1] - table[0])[len(cell) :].reshape(2 * len(cell), -1)
     middle = np.median(coded, axis=1, keepdims=True)
     far = np.log(np.maximum(coded, TINY) / np.maximum(middle, TINY))[middle[:, 0] > LONG]
     low, high = np.quantile(far, (0.16, 0.84)) if far.size else (0.0, 0.0)  # a normal law's sigma
-    return _times(cell, table)._replace(handover=float(waited.mean()), jitter=float(high - low) / 2)
+    return _times(cell, table)._replace(
+        handover=float(late / -np.log1p(-LATE)), jitter=float(high - low) / 2
+    )
 
 
 def _times(cell: npt.NDArray[np.int64], table: Floats) -> Times:
