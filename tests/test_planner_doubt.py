@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsched.cli.reasons import notes
 from commsched.errors import CommschedError
 from commsched.machine import HeldOut, Machine
+from commsched.plan import Reason
 from commsched.planner import Request, make_plan
 from commsched.planner.doubt import Doubt
 from commsched.planner.problem import BASELINES, Problem
 from commsched.planner.timing import iteration
 from commsched.planner.units import Candidate
-from tests.plans import graph, machine
+from tests.plans import graph, machine, plan
 
 SIZES = [40_000, 3_000, 500, 120_000, 9_000, 60_000]
 
@@ -87,3 +89,11 @@ def test_a_plan_that_errors_hurt_less_is_not_behind_a_baseline_either(lossy):
         assert ours.iteration <= theirs * (1 + 1e-7), name
     surer = make_plan(replace(request, machine=replace(on, held_out=())))
     assert surer.iteration <= ours.iteration * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("margin", "told"), [(-1e-3, True), (0.0, False)])
+def test_the_table_says_what_a_margin_below_zero_means(margin, told):
+    made = plan(graph([10]), machine(), ["ring+dense"])
+    why = Reason(seconds=1e-3, runner_up="ring+coo", runner_up_seconds=2e-3, margin=margin)
+    made = replace(made, launches=(replace(made.launches[0], reason=why),))
+    assert any("margin below 0" in line for line in notes(made)) == told

@@ -82,7 +82,7 @@ def _times(
     """Seconds of encode, add and decode of one run, and the bytes that each counts: (3,) each."""
     rng = np.random.default_rng(comm.rank)
     values = rng.standard_normal(numel).astype(np.float32)
-    if not codec.fixed and not _shortens(codec, numel):
+    if not codec.fixed and not shortens(codec, numel):
         values[rng.random(numel) > DENSITY] = 0.0
     arena.fill(values)
     values = beside(values, arena.values)
@@ -107,7 +107,7 @@ def _times(
     return np.array(seconds), np.array([values.nbytes, packet.nbytes, values.nbytes], np.float64)
 
 
-def _shortens(codec: Codec, numel: int) -> bool:
+def shortens(codec: Codec, numel: int) -> bool:
     """Whether a run without zeros gets shorter: if not, the codec is for sparse ones."""
     whole = codec.nbytes(BucketSpec.uniform(numel), np.zeros(1, np.int64), np.array([numel]), 1)
     return float(whole[0]) < 4.0 * numel
