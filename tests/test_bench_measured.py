@@ -86,7 +86,8 @@ def test_finished_cells_are_not_run_again(tmp_path):
     *_, within, of_fabric, of_net = rows(wanted, said.append)
     assert [line for line in said if "run" in line or "calibrating" in line] == []
     assert within.result.startswith(f"{int(first.ratio <= 1.03)} of 1 cells")
-    assert of_fabric.what.startswith(SHARED) and of_net.what.startswith("lstm")
+    assert of_fabric.what.startswith(SHARED)
+    assert of_net.what.startswith("lstm")
     for speedup in (of_fabric, of_net):
         assert speedup.result.startswith(f"{first.speedup:.2f} times as fast as ddp-25mb")
 
