@@ -83,10 +83,13 @@ def test_finished_cells_are_not_run_again(tmp_path):
     )  # of three steps one is dropped
     assert read(tmp_path / "table.json") == [first]
     said: list[str] = []
-    *_, within, speedup = rows(wanted, said.append)
+    *_, within, of_fabric, of_net = rows(wanted, said.append)
     assert [line for line in said if "run" in line or "calibrating" in line] == []
     assert within.result.startswith(f"{int(first.ratio <= 1.03)} of 1 cells")
-    assert speedup.result.startswith(f"{first.speedup:.2f} times as fast as ddp-25mb")
+    assert of_fabric.what.startswith(SHARED)
+    assert of_net.what.startswith("lstm")
+    for speedup in (of_fabric, of_net):
+        assert speedup.result.startswith(f"{first.speedup:.2f} times as fast as ddp-25mb")
 
 
 def test_what_cannot_be_measured_is_refused_in_one_sentence(capsys, tmp_path):

@@ -1,5 +1,6 @@
 """The fast evaluation of a candidate against the simulated timeline of the same plan."""
 
+from collections.abc import Set
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from commsched.simulate.engine import Known
 from tests.plans import FAST, machine
 
 METHODS = {"ring+dense", "direct+dense", "halving-doubling+fp16", "native+dense", "all-gather+coo"}
+PHASED = METHODS | {"zen", "dsar"}
 SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=8)
 SECONDS = st.sampled_from([0.0, 1e-5, 3e-4, 2e-3])
 
@@ -57,10 +59,10 @@ def cut(problem: Problem, draw: st.DataObject) -> Candidate:
     return Candidate(choices, draw.draw(st.booleans()))
 
 
-def problem_of(net: Graph, on: Machine) -> Problem:
+def problem_of(net: Graph, on: Machine, names: Set[str] = METHODS) -> Problem:
     """All named methods, whichever may be the fastest."""
     request = Request(graph=net, machine=on, lossy=("fp16",))
-    kept = [m for m in request.methods(on.everyone) if m.name in METHODS]
+    kept = [m for m in request.methods(on.everyone) if m.name in names]
     return Problem(request, kept=Kept.of(kept))
 
 
@@ -108,10 +110,19 @@ def test_coding_slows_other_coding_on_several_nodes_too(net, lanes, cores, draw)
     assert problem.evaluator.one(candidate) == pytest.approx(want, rel=3e-3, abs=2e-8)
 
 
-@given(net=nets(), draw=st.data(), late=st.booleans())
-@settings(max_examples=20)
-def test_a_batch_is_its_candidates_one_by_one(net, draw, late):
-    problem = problem_of(net, replace(machine(1, 4), inside=replace(FAST, latency=1e-5)))
+@given(
+    net=nets(),
+    cores=st.sampled_from([0, 2, 3]),
+    nodes=st.sampled_from([1, 2]),
+    draw=st.data(),
+    late=st.booleans(),
+)
+@settings(max_examples=40)
+def test_a_batch_is_its_candidates_one_by_one(net, cores, nodes, draw, late):
+    on = replace(machine(nodes, 4), inside=replace(FAST, latency=1e-5), cores=cores)
+    slow = CodecRate(encode=3e-9, add=1e-9, decode=3e-9, fixed=1e-4, source="test")
+    on = replace(on, device=replace(on.device, codecs={"coo": slow, "fp16": slow}))
+    problem = problem_of(net, on, PHASED)
     several = [replace(cut(problem, draw), late=late) for _ in range(4)]
     pool = [choice for candidate in several for choice in candidate.choices]
     rows = problem.evaluator.rows(pool)

@@ -46,9 +46,9 @@ class Wanted:
     kinds: Sequence[str] = tuple(KINDS)
     shape: Shape = SHAPE
     scale: float = 1.0  # of bytes and seconds
-    steps: int = 11  # of a run, of which the first is dropped
+    steps: int = 8  # of a run, of which the first is dropped
     seconds: float = 20.0  # of a calibration
-    turns: int = 2  # runs of each plan: all plans of a cell, then all again
+    turns: int = 3  # runs of each plan: all plans of a cell, then all again
     far: float = FAR
 
 
@@ -118,7 +118,7 @@ def read(path: Path) -> list[Cell]:
 
 
 def rows(wanted: Wanted, say: Say) -> Iterator[Row]:
-    """A row per cell, then what holds over all of them.
+    """A row per cell, then what holds over all of them, over each fabric and over each net.
 
     A cell whose plans are still the same is not run again: an interrupted table goes on.
     """
@@ -127,8 +127,9 @@ def rows(wanted: Wanted, say: Say) -> Iterator[Row]:
         found.append(cell)
         yield _row(cell)
     yield _within(found)
-    for net in dict.fromkeys(cell.net for cell in found):
-        yield _speedup(net, [cell for cell in found if cell.net == net])
+    for place in (0, 1):
+        for name in dict.fromkeys(cell.key[place] for cell in found):
+            yield _speedup(name, [cell for cell in found if cell.key[place] == name])
 
 
 def cells(wanted: Wanted, say: Say) -> Iterator[Cell]:
@@ -243,9 +244,9 @@ def _within(found: Sequence[Cell]) -> Row:
     return Row(f"at most {NEAR:g} of the best, mean iteration", seconds, shown, f">= {SHARE:.0%}")
 
 
-def _speedup(net: str, found: Sequence[Cell]) -> Row:
-    """How much faster a net's iterations are than the library's."""
+def _speedup(name: str, found: Sequence[Cell]) -> Row:
+    """How much faster the iterations on a fabric, or of a net, are than the library's."""
     mean = float(np.exp(np.mean([np.log(cell.speedup) for cell in found])))
     seconds = sum(cell.of(OURS).seconds for cell in found) / len(found)
     shown = f"{mean:.2f} times as fast as {LIBRARY}, geometric mean of {len(found)} cells"
-    return Row(f"{net}, mean iteration", seconds, shown, "-")
+    return Row(f"{name}, mean iteration", seconds, shown, "-")

@@ -74,6 +74,11 @@ def notes(plan: Plan) -> list[str]:
     ]
     if not plan.machine.held_out:
         found.append("no intervals: the machine file has no held-out errors of a calibration")
+    if any(launch.reason and launch.reason.margin < 0 for launch in plan.launches):
+        found.append(
+            "a margin below 0: the runner-up is predicted to be faster, but less surely: its"
+            " exchanges are of those that the calibration predicted worse"
+        )
     return [*found, *filter(None, [advice(plan)])]
 
 

@@ -2,16 +2,20 @@
 
 A first plan comes at once, from closed forms. Then come all baselines, dynamic programming over
 boundaries in two orders, and improvement; small instances are solved exactly. The best few are
-simulated, and the fastest of them is the plan: it is never slower than a baseline.
+simulated, and the fastest of them is the plan: it is never slower than a baseline. Where the
+machine has held-out errors, it is of those that are about as fast the one that they hurt least.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from commsched.errors import CommschedError
 from commsched.plan import Plan
 from commsched.planner.base import PLANNERS
+from commsched.planner.doubt import Doubt
 from commsched.planner.dynamic import boundaries
 from commsched.planner.exact import MOST, UNITS, bounds, exact, size
 from commsched.planner.explain import explained
@@ -76,6 +80,8 @@ class Search:
         total = request.graph.numel * clock.apply
         self.floor = sum(clock.backward) + sum(clock.forward) + total
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
+        held_out = request.machine.held_out
+        self.doubt = Doubt(held_out) if held_out else None
         self.first = self._first()
 
     def _first(self) -> Candidate:
@@ -124,7 +130,7 @@ class Search:
         """Whether the best candidate takes no longer than its rank's own work in truth, too."""
         leader = self.leader
         if self.simulated[0] is not leader:
-            self.simulated = leader, self._timed(leader)
+            self.simulated = leader, self._timed(leader) + self._extra(leader)
         return self.simulated[1] <= self.floor * (1 + IDEAL)
 
     def run(self) -> None:
@@ -142,6 +148,7 @@ class Search:
             self.offer(candidate, "equal buckets")
         self._search()
         self._baselines()
+        self._careful()
 
     def _baselines(self) -> None:
         """Ask the other planners, and improve on a better one."""
@@ -162,6 +169,15 @@ class Search:
         if self.least < before * (1 - SAME):
             self._improve(ours, gain=FINE)
             self._improve(tidied(self.problem, self.leader))
+
+    def _careful(self) -> None:
+        """Improve on what is best where exchanges last as long as is expected of them."""
+        if self.doubt is None or self.over():
+            return
+        careful = self.problem.lasting(self.doubt.mean)
+        found = [c for _, c in self.found if len(c.choices) <= LONG]
+        first = min(found, key=careful.evaluator.one, default=self.leader)
+        self.offer(tidied(careful, improved(careful, first, self.over)), "careful")
 
     def _hopeless(self) -> bool:
         """Whether many whole tensors, one by one, are far behind by any methods."""
@@ -248,20 +264,46 @@ class Search:
         """Seconds of the simulated iteration."""
         return iteration(self.problem.plan(candidate, "best"), self.known)
 
+    def _extra(self, candidate: Candidate) -> float:
+        """Seconds that are expected on top of the predicted ones."""
+        return 0.0 if self.doubt is None else self.doubt.extra(self.problem, candidate)
+
+    def _finalists(self) -> list[Candidate]:
+        """The leader, and of the candidates with few launches the best, errors counted."""
+        few = [entry for entry in self.found if len(entry[1].choices) <= MANY]
+        ordered = [candidate for _, candidate in few]
+        if self.doubt is not None:
+            near = [entry for entry in few if entry[0] <= NEAR * self.least]
+            longer = [seconds + self._extra(candidate) for seconds, candidate in near]
+            ordered = [near[k][1] for k in np.argsort(longer, kind="stable").tolist()]
+        found = [self.leader]
+        for candidate in ordered:
+            if len(found) < FINAL and candidate not in found:
+                found.append(candidate)
+        return found
+
     def plan(self) -> Plan:
-        """The plan of the best candidate, by simulation where there are several."""
+        """The plan of the best candidate, by simulation where there are several.
+
+        Where errors are held out: the best with them of those that without are behind no baseline.
+        """
         if self.stopped or self.over() or self.request.bucket is not None or self.done():
             return explained(self.problem, self.leader, "best")
-        finalists = [self.leader]
-        for _, candidate in self.found:
-            few = len(candidate.choices) <= MANY
-            if few and len(finalists) < FINAL and candidate not in finalists:
-                finalists.append(candidate)
-        timed = [(self._timed(c), c) for c in finalists]
-        shortest = min(seconds for seconds, _ in timed)
+        timed = [(self._timed(candidate), candidate) for candidate in self._finalists()]
+        reach = min(seconds for seconds, _ in timed) * self._play
         for seconds, candidate in self.rivals:
-            if seconds <= self._near(candidate) * shortest and candidate not in finalists:
-                finalists.append(candidate)
+            known = any(candidate == other for _, other in timed)
+            if seconds <= self._near(candidate) * reach and not known:
                 timed.append((self._timed(candidate), candidate))
-        seconds, chosen = min(timed, key=lambda entry: entry[0])
+        rivals = [candidate for _, candidate in self.rivals]
+        shortest = min(seconds for seconds, _ in timed)
+        baseline = min([s for s, c in timed if c in rivals], default=np.inf)
+        limit = min(shortest * self._play, max(baseline, shortest)) * (1 + SAME)
+        allowed = [entry for entry in timed if entry[0] <= limit]
+        seconds, chosen = min(allowed, key=lambda entry: entry[0] + self._extra(entry[1]))
         return replace(explained(self.problem, chosen, "best"), iteration=seconds)
+
+    @property
+    def _play(self) -> float:
+        """Times the shortest simulated iteration up to which another plan may be preferred."""
+        return 1.0 if self.doubt is None else NEAR

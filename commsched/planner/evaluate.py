@@ -6,7 +6,7 @@ early begin their next exchange early, which only the simulator knows; the plann
 the last few candidates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,15 +18,17 @@ from commsched.simulate.crowd import beside
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Lasting = Callable[[Rows], Rows]
 BATCH = 4096  # candidates whose clocks fit the cache
 
 
 class Evaluator:
     """Places the launches of candidates on the clocks of one step that repeats."""
 
-    def __init__(self, clock: Clock, prices: Prices) -> None:
+    def __init__(self, clock: Clock, prices: Prices, lasting: Lasting | None = None) -> None:
         self.clock = clock
         self.prices = prices
+        self._lasting = lasting  # how long launches last instead of their prices
         self.count = 0  # candidates evaluated
         self._remaining = np.array(clock.remaining)
         self._backward = sum(clock.backward)
@@ -42,13 +44,14 @@ class Evaluator:
         """Price launches, and one more that is nothing."""
         buckets: list[Bucket] = [c.bucket for c in choices]
         rows = self.prices.rows(buckets, [c.method for c in choices], self.clock.apply)
-        return Rows(
+        rows = Rows(
             np.append(rows.ready + self.clock.handover, 0.0),
             np.append(rows.after, len(self.clock.forward)),
             np.append(rows.apply, 0.0),
             np.concatenate([rows.seconds, np.zeros((*rows.seconds.shape[:2], 1))], axis=2),
             np.append(rows.phases, 0),
         )
+        return rows if self._lasting is None else self._lasting(rows)
 
     def iterations(self, rows: Rows, index: Ints, late: bool) -> Floats:
         """(c,) s of candidates whose k-th launch is row index[k, c]; the last row is nothing."""
@@ -202,14 +205,19 @@ class _Coding:
         return later
 
     def foresee(self, rows: Rows, index: Ints, k: int, encoder: Floats) -> None:
-        """Note the first encodings of the launches that follow: none of them waits for `k`."""
+        """Note the first encodings of the launches that follow: none of them waits for `k`.
+
+        In each candidate up to the first launch of several phases: what follows waits for it.
+        """
         self.coming = []
+        alone = np.ones(index.shape[1], np.bool_)
         for later in range(k + 1, len(index)):
-            if rows.phases[index[later - 1]].max() > 1:
+            alone &= rows.phases.take(index[later - 1]) <= 1
+            if not alone.any():
                 return
-            begin = np.maximum(encoder, rows.ready[index[later]])
-            encoder = begin + rows.seconds[1, 0, index[later]]
-            self.coming.append((begin, encoder))
+            begin = np.maximum(encoder, rows.ready.take(index[later]))
+            encoder = begin + rows.seconds[1, 0].take(index[later])
+            self.coming.append((begin, np.where(alone, encoder, begin)))
 
     def forget_before(self, moment: float) -> None:
         """Drop coding that no later exchange or coding meets."""

@@ -42,11 +42,8 @@ def improved(
         at = int(found.argmin())
         if found[at] >= seconds * (1 - gain):
             break
-        changed = applied(problem, best, changes, found, seconds * (1 - gain))
-        value = problem.evaluator.one(changed)
-        if value >= seconds * (1 - gain):
-            break  # beside other candidates it looked better than it is
-        best, seconds = changed, value
+        best = applied(problem, best, changes, found, seconds * (1 - gain))
+        seconds = problem.evaluator.one(best)
     return best
 
 

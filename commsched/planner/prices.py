@@ -82,13 +82,13 @@ class Prices:
         return self._known[key]
 
     def unpacked(self, spec: BucketSpec, method: int) -> float:
-        """Seconds of one bucket by itself; packing is not in it."""
-        return float(self.exact(spec, method).sum()) - sum(self._packing(spec))
+        """Seconds of one bucket by itself; packing is not in it, rounding leaves none below 0."""
+        return max(float(self.exact(spec, method).sum()) - sum(self._packing(spec)), 0.0)
 
     def unpacked_of_size(self, numel: int, method: int) -> float:
         """The same by the method's curve, for a bucket without zeros."""
         whole = float(self.by_size(method, np.array([numel], np.float64)).sum())
-        return whole - sum(self._packing(BucketSpec.uniform(numel)))
+        return max(whole - sum(self._packing(BucketSpec.uniform(numel))), 0.0)
 
     def closed(self, method: Method, spec: BucketSpec) -> Floats:
         """(4,) s of one bucket by closed forms."""

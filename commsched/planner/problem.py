@@ -1,6 +1,7 @@
 """A request made ready for search: its units, prices and clocks, and plans from candidates."""
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
@@ -11,7 +12,7 @@ from commsched.errors import CommschedError
 from commsched.methods import find_method
 from commsched.plan import Plan
 from commsched.planner.base import PLANNERS, launches
-from commsched.planner.evaluate import Evaluator
+from commsched.planner.evaluate import Evaluator, Lasting
 from commsched.planner.guard import Guard
 from commsched.planner.prices import Prices
 from commsched.planner.prune import Kept
@@ -66,6 +67,12 @@ class Problem:
         lossless = [m for m in methods if m.lossless]
         every = [self.prices.choose(some, sizes, pairs) for some in (inside, lossless)]
         return every[0].joined(every[1])
+
+    def lasting(self, how_long: Lasting) -> "Problem":
+        """The same problem where launches last otherwise than priced; candidates serve both."""
+        other = copy(self)
+        other.evaluator = Evaluator(self.clock, self.prices, how_long)
+        return other
 
     @cached_property
     def units(self) -> list[Unit]:

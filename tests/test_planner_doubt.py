@@ -1,0 +1,99 @@
+"""Errors that a calibration held out: what they add to a candidate, and which plan they prefer."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commsched.cli.reasons import notes
+from commsched.errors import CommschedError
+from commsched.machine import HeldOut, Machine
+from commsched.plan import Reason
+from commsched.planner import Request, make_plan
+from commsched.planner.doubt import Doubt
+from commsched.planner.problem import BASELINES, Problem
+from commsched.planner.timing import iteration
+from commsched.planner.units import Candidate
+from tests.plans import graph, machine, plan
+
+SIZES = [40_000, 3_000, 500, 120_000, 9_000, 60_000]
+
+
+def cells(*seconds: tuple[float, float]) -> tuple[HeldOut, ...]:
+    """Held-out exchanges: s as predicted and as measured."""
+    return tuple(
+        HeldOut(name=f"cell {k}", predicted=p, measured=m) for k, (p, m) in enumerate(seconds)
+    )
+
+
+def problem_on(on: Machine) -> Problem:
+    return Problem(Request(graph=graph(SIZES, seconds=1e-4), machine=on))
+
+
+def candidate_of(problem: Problem, limit: float) -> Candidate:
+    made = problem.filled(limit)
+    return problem.uniform(made, late=True)
+
+
+@given(limit=st.sampled_from([1e3, 1e5, 1e6]), factor=st.sampled_from([0.5, 1.0, 1.7]))
+@settings(max_examples=10)
+def test_where_all_errors_are_equal_every_launch_lasts_as_much_longer(limit, factor):
+    problem = problem_on(machine(2, 2))
+    candidate = candidate_of(problem, limit)
+    doubt = Doubt(cells(*((t, factor * t) for t in (1e-4, 1e-3, 1e-2))))
+    times = np.array([factor, 1.0, factor, 1.0])[:, None, None]  # coding lasts as predicted
+    longer = problem.lasting(lambda rows: rows._replace(seconds=times * rows.seconds))
+    want = longer.evaluator.one(candidate)
+    assert problem.lasting(doubt.mean).evaluator.one(candidate) == pytest.approx(want, rel=1e-12)
+    got = problem.evaluator.one(candidate) + doubt.extra(problem, candidate)
+    assert got == pytest.approx(want, rel=1e-12)
+
+
+def test_an_exchange_errs_like_those_that_last_about_as_long():
+    problem = problem_on(machine(2, 2))
+    short, long = (problem.evaluator.rows(candidate_of(problem, n).choices) for n in (1.0, 1e9))
+    first, last = (rows.seconds[2].sum(axis=0).max() for rows in (short, long))
+    assert first < last
+    times = first * np.array([0.6, 0.8, 1.0, 1.1]), last * np.array([0.9, 1.0, 1.2, 1.4])
+    doubt = Doubt(cells(*((t, 3 * t) for t in times[0]), *((t, t) for t in times[1])))
+    np.testing.assert_allclose(doubt.mean(long).seconds, long.seconds)
+    at = short.seconds[2].sum(axis=0).argmin()
+    np.testing.assert_allclose(doubt.mean(short).seconds[2, :, at], 3 * short.seconds[2, :, at])
+
+
+def test_what_just_hides_its_exchanges_suffers_more_than_what_has_time_to_spare():
+    """Errors that are right in the mean cost nothing where there is time, but never give any."""
+    problem = problem_on(machine(2, 2))
+    candidate = candidate_of(problem, 1e6)
+    doubt = Doubt(cells(*((1e-3, s) for s in (0.5e-3, 1.5e-3, 0.5e-3, 1.5e-3))))
+    hidden = problem.lasting(lambda rows: rows._replace(seconds=1e-3 * rows.seconds))
+    assert doubt.extra(hidden, candidate) == pytest.approx(0.0, abs=1e-12)
+    assert doubt.extra(problem, candidate) >= -1e-12
+
+
+@pytest.mark.parametrize("lossy", [(), ("topk", "qsgd")])
+def test_a_plan_that_errors_hurt_less_is_not_behind_a_baseline_either(lossy):
+    held_out = cells((1e-4, 4e-4), (3e-4, 6e-4), (1e-3, 1.1e-3), (1e-2, 1e-2))
+    on = replace(machine(2, 2), held_out=held_out)
+    request = Request(graph=graph([n * 20 for n in SIZES], 1e-3), machine=on, lossy=lossy)
+    ours, problem = make_plan(request), Problem(request)
+    assert ours.iteration == pytest.approx(iteration(ours), rel=1e-6)
+    for name in BASELINES:
+        try:
+            candidate = problem.within(BASELINES[name](problem))
+        except CommschedError:
+            continue  # it needs a codec that is not allowed
+        theirs = iteration(problem.plan(candidate, name))
+        assert ours.iteration <= theirs * (1 + 1e-7), name
+    surer = make_plan(replace(request, machine=replace(on, held_out=())))
+    assert surer.iteration <= ours.iteration * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("margin", "told"), [(-1e-3, True), (0.0, False)])
+def test_the_table_says_what_a_margin_below_zero_means(margin, told):
+    made = plan(graph([10]), machine(), ["ring+dense"])
+    why = Reason(seconds=1e-3, runner_up="ring+coo", runner_up_seconds=2e-3, margin=margin)
+    made = replace(made, launches=(replace(made.launches[0], reason=why),))
+    assert any("margin below 0" in line for line in notes(made)) == told
