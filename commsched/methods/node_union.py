@@ -3,17 +3,26 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import CODECS, Array, State, coo, elias
-from commsched.codecs.packet import HEADER
+from commsched.codecs import CODECS, Array, State
 from commsched.kernels.merge import Listed, merged
 from commsched.machine import Device, Group
 from commsched.methods.base import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.methods.node_doubling import Doubling
-from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, taken
+from commsched.methods.node_lists import (
+    coded,
+    coded_bytes,
+    compact,
+    compact_bytes,
+    ends,
+    leave,
+    opened,
+    taken,
+)
 from commsched.methods.node_routes import gathered, inside
 from commsched.methods.payload import Payload
 from commsched.methods.table import METHODS
@@ -93,12 +102,17 @@ class Union:
     @cached_property
     def cuts(self) -> Ints:
         """Where each lane's share begins: (lanes + 1,)."""
-        return self.spec.cuts(self.lanes)
+        return self.spec.even_cuts(self.lanes, self.lanes)
+
+    @cached_property
+    def shares(self) -> list[tuple[int, int]]:
+        """The same as pairs."""
+        return list(pairwise(self.cuts.tolist()))
 
     @cached_property
     def count(self) -> int:
         """Pieces of each share between nodes."""
-        whole = elias.Elias().nbytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
+        whole = coded_bytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
         return int(np.clip(float(whole[0]) // PIECE, 1, MOST))
 
     @cached_property
@@ -108,9 +122,10 @@ class Union:
 
     def cut_into(self, count: int) -> Ints:
         """Where each of `count` pieces of a share begins, and the end: (lanes, count + 1)."""
-        length = np.diff(self.cuts)[:, np.newaxis]
-        found: Ints = self.cuts[:-1, np.newaxis] + np.arange(count + 1) * length // count
-        return found
+        first, last = self.cuts[:-1, np.newaxis], self.cuts[1:, np.newaxis]
+        place = np.arange(self.lanes)[:, np.newaxis] * count + np.arange(count + 1)
+        inside = self.spec.even_cuts(self.lanes * count, self.lanes)[place]
+        return np.where(np.arange(count + 1) < count, np.clip(inside, first, last), last)
 
     @property
     def doubled_cuts(self) -> Ints:
@@ -137,9 +152,7 @@ class Union:
         if self.nodes < 4 or self.nodes & (self.nodes - 1):
             return False
         steps = self.lanes << np.arange(self.nodes.bit_length() - 1)
-        each = CODECS["elias"].nbytes(
-            self.spec, self.cuts[:-1], self.cuts[1:], steps[:, np.newaxis]
-        )
+        each = coded_bytes(self.spec, self.cuts[:-1], self.cuts[1:], steps[:, np.newaxis])
         return float(each.sum()) < (1 - WORTH) * (self.nodes - 1) * float(each[0].sum())
 
     def length(self, block: int) -> int:
@@ -192,13 +205,17 @@ class Union:
             whole = taken(state)
             bounds = ends(whole.index, self.cuts)
             return [
-                coo.pack(whole.index[a:b], whole.values[a:b], start)
-                for a, b, start in zip(bounds, bounds[1:], self.cuts.tolist(), strict=False)
+                compact(Listed(whole.index[a:b], whole.values[a:b]), stop - start, start)
+                for (a, b), (start, stop) in zip(pairwise(bounds), self.shares, strict=True)
             ]
 
         def give(state: State, packets: list[Array]) -> None:
             numel = self.size_of(state)
-            state["lists"] = [Listed(*coo.Coo.open(p, numel)) for p in packets]
+            state["lists"] = [opened(packet, numel) for packet in packets]
+
+        def sizes() -> Floats:
+            each = compact_bytes(self.spec, self.cuts[:-1], self.cuts[1:], 1)
+            return np.tile(each, nodes * lanes)
 
         def take_seconds(device: Device) -> float:
             rate = CODECS["coo"].rate(device)
@@ -212,9 +229,7 @@ class Union:
         return Phase(
             name="merge",
             schedule=inside(self.ranks),
-            payload=Payload(
-                codec=CODECS["coo"], sizes=lambda: np.tile(HEADER + 8.0 * filled, nodes * lanes)
-            ),
+            payload=Payload(codec=CODECS["coo"], sizes=sizes),
             take=take,
             give=give,
             take_seconds=take_seconds,
@@ -242,8 +257,7 @@ class Union:
             block = first // nodes
             if stop - first == nodes:
                 return compact(self.total(state, block % count), self.length(block))
-            own = self.own(state, block % count)
-            return elias.pack_list(own.index, own.values, self.length(block))
+            return coded(self.own(state, block % count), self.length(block))
 
         def read(state: State, first: int, stop: int, packet: Array) -> None:
             block, node = divmod(first, nodes)
@@ -278,7 +292,7 @@ class Union:
         first, stop = self.piece_cuts[:, :-1].ravel(), self.piece_cuts[:, 1:].ravel()
         return Unions(
             codec=CODECS["elias"],
-            sizes=lambda: CODECS["elias"].nbytes(self.spec, first, stop, self.lanes),
+            sizes=lambda: coded_bytes(self.spec, first, stop, self.lanes),
             sums=lambda: compact_bytes(self.spec, first, stop, self.nodes * self.lanes),
             repeat=self.nodes,
         )
