@@ -130,7 +130,7 @@ class Sparsity:
     def runs(self, numel: int, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """Expected runs of neighbours that are not zero among elements [start, stop): (m,).
 
-        After summing `merged` ranks. Rows of `zipf` are whole and as likely as the row before.
+        After summing `merged` ranks; rows of `zipf` are whole.
         """
         start, stop, merged = np.broadcast_arrays(start, stop, merged)
         if self.law != "zipf":
@@ -143,7 +143,9 @@ class Sparsity:
         for k in np.unique(merged):
             here = merged == k
             hits = np.diff(_zipf_rows(self, float(k))) / np.diff(edges)
-            begun = np.concatenate([[0.0], np.cumsum(hits * (1 - hits) * np.diff(edges))])
+            before = np.append(hits[:1], hits[:-1])  # of the row before the first of a cell
+            each = hits * (np.diff(edges) * (1 - hits) + hits - before)
+            begun = np.concatenate([[0.0], np.cumsum(each)])
             at = hits[np.searchsorted(edges, first[here], side="right") - 1]
             inside = np.interp(last[here] + 1, edges, begun)
             found[here] = at + inside - np.interp(first[here] + 1, edges, begun)

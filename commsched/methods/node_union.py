@@ -34,8 +34,8 @@ Floats = npt.NDArray[np.float64]
 WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
 PIECE = 2**15  # B of a packet from which on it is worth to be cut in two
 MOST = 16  # pieces: a message costs some 50 us of a core here
-# Times as many where nodes double, because others wait for each; of buckets less filled than FULL:
-# for fuller ones dense methods are there, and a price takes as long as there are pieces.
+# Times as many at most where nodes double, because others wait for each; of buckets less filled
+# than FULL: for fuller ones dense methods are there, and a price takes as long as there are pieces.
 DOUBLED, FULL = 4, 0.5
 
 
@@ -112,8 +112,12 @@ class Union:
     @cached_property
     def count(self) -> int:
         """Pieces of each share between nodes."""
+        return self.worth(MOST)
+
+    def worth(self, most: int) -> int:
+        """Pieces of PIECE bytes in a share of a node's sum, `most` at most."""
         whole = coded_bytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
-        return int(np.clip(float(whole[0]) // PIECE, 1, MOST))
+        return int(np.clip(float(whole[0]) // PIECE, 1, most))
 
     @cached_property
     def piece_cuts(self) -> Ints:
@@ -131,7 +135,9 @@ class Union:
     def doubled_cuts(self) -> Ints:
         """The same of the pieces that nodes double."""
         filled = float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], 1)[0])
-        return self.cut_into(self.count * (DOUBLED if filled < FULL * self.spec.numel else 1))
+        return self.cut_into(
+            self.worth(MOST * DOUBLED if filled < FULL * self.spec.numel else MOST)
+        )
 
     @property
     def raw(self) -> float:
