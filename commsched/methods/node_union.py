@@ -40,12 +40,14 @@ DOUBLED, FULL = 4, 0.5
 
 
 class NodeUnion(Method):
-    """Lists inside the node to owners of shares, Elias-Fano coded unions between nodes, and back.
+    """Lists inside the node to owners of shares, coded unions between nodes, and back.
 
     Lane k of a node sums share k of its node's gradients and sends it to lane k of every other
     node, in pieces that are summed and coded while others are on the wire; the sums of all nodes
-    are then shared inside the node. Each node receives the union of each other node once:
-    (N - 1) (4 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n elements, N nodes of K ranks. Where
+    are then shared inside the node. Shares and pieces have as many non-zeros as each other, as far
+    as the law says. Each node receives the union of each other node once: Elias-Fano lists of
+    (N - 1) (4 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n elements, N nodes of K ranks; where
+    non-zeros lie in runs, as rows of embeddings do, (N - 1) 4 d_K n and little for the runs. Where
     unions overlap so much that recursive doubling saves WORTH of these bytes, and N is a power of
     two, pieces are summed on the way: d_K + d_2K + ... instead of (N - 1) d_K. Good where the
     node's port is what is short. One node: split all-gather. Nodes with different numbers of ranks
