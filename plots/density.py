@@ -18,14 +18,14 @@ RATES = 15e6, 30e6  # B/s of a port of 200 Mbit/s
 COLOURS = {
     "node-union": "#d62728",
     "all-gather-direct+coo": "#1f77b4",
-    "doubling+coo": "#2ca02c",
+    "centralised": "#2ca02c",
     "omnireduce": "#9467bd",
     "zen": "#ff7f0e",
 }
 NAMES = {
     "node-union": "node-union (ours)",
     "all-gather-direct+coo": "AGsparse",
-    "doubling+coo": "SparCML, recursive doubling",
+    "centralised": "SparCML, recursive doubling",
     "omnireduce": "OmniReduce",
     "zen": "Zen",
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from commsched.cost.price import price
+from commsched.ir import Sparsity
 from commsched.machine import Group
 from commsched.methods import METHODS, node_routes, node_union
 from commsched.methods.lockstep import fresh_states, run_method
@@ -143,3 +144,28 @@ def test_each_node_receives_the_union_of_each_other_node_once():
         (1 - (1 - density) ** (nodes * lanes)) * numel / lanes * 8,
     ]
     assert whole == pytest.approx(sum(phases), rel=0.01)
+
+
+@pytest.mark.parametrize("density", [0.01, 0.1])
+def test_rows_of_a_table_cost_their_values_and_hardly_more(density):
+    numel, members = 2**18, group(4, 2)
+    law = Sparsity(law="zipf", density=density, rows=2**10)
+    spread = BucketSpec(((law, numel, 0, numel),))
+    on = replace(wire_only(1), node_of_rank=members.nodes)
+    found = []
+    for draw in range(6):
+        grads = np.zeros((members.size, numel), np.float32)
+        for rank, values in enumerate(grads):
+            values[law.support(numel, np.random.default_rng([draw, rank]))] = rank + 1
+        states = fresh_states([g.copy() for g in grads])
+        found.append(sent(UNION, spread, members, states).mean())
+        for state in states:
+            np.testing.assert_array_equal(state["result"], grads.sum(axis=0))
+    zero, stop = np.zeros(1, np.int64), np.array([numel])
+    sums = [float(spread.nonzeros(zero, stop, k)[0]) for k in (1, 2, 4, 8)]
+    values = 4 * (0.5 * sums[0] + 0.5 * (sums[1] + sums[2]) + 0.5 * sums[3])  # of two lanes, each
+    slack = 5 * np.std(found) / len(found) ** 0.5 / values
+    assert len(UNION.phases(spread, members)) == 1
+    assert np.mean(found) == pytest.approx(1.01 * values, rel=0.01 + slack)
+    priced = price(UNION, spread, on, on.everyone).sent
+    assert np.mean(found) == pytest.approx(priced, rel=0.002 + slack)

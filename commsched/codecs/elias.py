@@ -47,21 +47,26 @@ class Elias(Indexed):
         """At the expected count; the bytes of the true count are less curved than its spread."""
         numel = np.asarray(np.asarray(stop) - start, np.float64)
         expected = spec.nonzeros(start, stop, merged)
-        count = np.maximum(expected, 1.0)  # below one: one index, as often as there is one
-        width = np.floor(np.log2(np.maximum(numel, 1.0) / count))
-        # 3.5 bits are what rounding up to bytes adds on average.
-        planes = width // 8 * count + width % 8 * (count + 3.5) / 8
-        high = (count + (numel - 1) / 2**width + 3.5) / 8
-        index = np.minimum(planes + high, np.ceil(numel / 8)) * np.minimum(expected, 1.0)
+        index = index_bytes(numel, expected)
         found: Floats = HEADER + np.minimum(index + 4.0 * expected, 4.0 * numel)
         return found
+
+
+def index_bytes(numel: Floats, expected: Floats) -> Floats:
+    """Expected bytes of so many indices below `numel`, as Elias-Fano or a bitmap: (m,)."""
+    count = np.maximum(expected, 1.0)  # below one: one index, as often as there is one
+    width = np.floor(np.log2(np.maximum(numel, 1.0) / count))
+    # 3.5 bits are what rounding up to bytes adds on average.
+    planes = width // 8 * count + width % 8 * (count + 3.5) / 8
+    high = (count + (numel - 1) / 2**width + 3.5) / 8
+    found: Floats = np.minimum(planes + high, np.ceil(numel / 8)) * np.minimum(expected, 1.0)
+    return found
 
 
 def pack_list(index: Array, values: Array, numel: int) -> Array:
     """The packet of ascending indices below `numel` and their values, (m,) each."""
     count = len(index)
     way, size = _way(numel, count)
-    module = module_of(values)
     if way == "dense":
         packet = fresh(TAG, count, 4 * numel, values)
         body = packet[HEADER:].view(np.float32)
@@ -71,9 +76,16 @@ def pack_list(index: Array, values: Array, numel: int) -> Array:
         return packet
     packet = fresh(TAG, count, size + 4 * count, values)
     start = HEADER + 4 * count  # values come first, where they are aligned
-    packed = packet[start:]
     packet[HEADER:start].view(np.float32)[:] = values
-    fast = compiled_list(values, numel)
+    write_index(index, numel, packet[start:])
+    return packet
+
+
+def write_index(index: Array, numel: int, packed: Array) -> None:
+    """Write (m,) ascending indices below `numel` as `index_form` says."""
+    count, module = len(index), module_of(packed)
+    way, _ = index_form(numel, count)
+    fast = compiled_list(packed, numel)
     if fast is not None:
         _write(fast, index.astype(np.int32, copy=False), numel, way, packed)
     elif way == "bitmap":
@@ -87,7 +99,6 @@ def pack_list(index: Array, values: Array, numel: int) -> Array:
         flags = module.zeros(_high_bits(numel, count, width), np.bool_)
         flags[(index >> width) + module.arange(count)] = True
         packed[low:] = pack_flags(flags)
-    return packet
 
 
 def _write(fast: Any, index: Array, numel: int, way: str, packed: Array) -> None:
@@ -121,15 +132,21 @@ def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
     require(len(packet) == HEADER + size + 4 * count, packet, what)
     start = HEADER + 4 * count
     values = numbers(packet[HEADER:start], np.float32)
-    fast = compiled_list(values, numel)
+    return read_index(packet, start, numel, count, what), values
+
+
+def read_index(packet: Array, start: int, numel: int, count: int, what: str) -> Array:
+    """The `count` indices that were written from byte `start` on to the end: (count,)."""
+    way, _ = index_form(numel, count)
+    fast = compiled_list(packet, numel)
     if fast is not None:
         listed = np.empty(count, np.int32)
         require(_read(fast, packet[start:], numel, way, listed), packet, what)
-        return listed, values
+        return listed
     if way == "bitmap":
-        return flagged(packet, start, numel, count, what), values
+        return flagged(packet, start, numel, count, what)
     if count == 0:
-        return module_of(packet).zeros(0, np.int64), values
+        return module_of(packet).zeros(0, np.int64)
     width = _width(numel, count)
     low = packed_bytes(count, width)
     bits = _high_bits(numel, count, width)
@@ -138,16 +155,21 @@ def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
     index <<= width
     index |= unpack(packet[start : start + low], count, width)
     require(bool(index[-1] < numel and (index[1:] > index[:-1]).all()), packet, what)
-    return index, values
+    return index
 
 
 def _way(numel: int, count: int) -> tuple[str, int]:
     """How the indices of `count` of `numel` elements are written, and in how many bytes."""
+    way, size = index_form(numel, count)
+    return ("dense", 0) if size + 4 * count >= 4 * numel > 0 else (way, size)
+
+
+def index_form(numel: int, count: int) -> tuple[str, int]:
+    """The same where the values of all are not cheaper."""
     width = _width(numel, count)
     size = packed_bytes(count, width) + packed_bytes(_high_bits(numel, count, width))
     way = "elias" if size <= packed_bytes(numel) else "bitmap"
-    size = min(size, packed_bytes(numel)) if count else 0
-    return ("dense", 0) if size + 4 * count >= 4 * numel > 0 else (way, size)
+    return way, min(size, packed_bytes(numel)) if count else 0
 
 
 def _width(numel: int, count: int) -> int:

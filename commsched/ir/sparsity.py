@@ -127,6 +127,30 @@ class Sparsity:
         with np.errstate(invalid="ignore"):
             return np.where(stop > start, draws * merged * misses, 0.0)
 
+    def runs(self, numel: int, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Expected runs of neighbours that are not zero among elements [start, stop): (m,).
+
+        After summing `merged` ranks; rows of `zipf` are whole.
+        """
+        start, stop, merged = np.broadcast_arrays(start, stop, merged)
+        if self.law != "zipf":
+            share = self.after(merged)
+            return np.where(stop > start, share * ((stop - start) * (1 - share) + share), 0.0)
+        edges, _ = _zipf_cells(self.rows, self.exponent)
+        first = start * self.rows // numel
+        last = np.maximum((stop - 1) * self.rows // numel, first)
+        found = np.empty(start.shape)
+        for k in np.unique(merged):
+            here = merged == k
+            hits = np.diff(_zipf_rows(self, float(k))) / np.diff(edges)
+            before = np.append(hits[:1], hits[:-1])  # of the row before the first of a cell
+            each = hits * (np.diff(edges) * (1 - hits) + hits - before)
+            begun = np.concatenate([[0.0], np.cumsum(each)])
+            at = hits[np.searchsorted(edges, first[here], side="right") - 1]
+            inside = np.interp(last[here] + 1, edges, begun)
+            found[here] = at + inside - np.interp(first[here] + 1, edges, begun)
+        return np.where(stop > start, found, 0.0)
+
     def entropy(self, numel: int, merged: int) -> float:
         """Bits that say at least which elements are not zero after summing `merged` ranks.
 

@@ -9,7 +9,16 @@ import numpy.typing as npt
 from commsched.codecs import Array, State, elias
 from commsched.kernels.merge import Listed, merged
 from commsched.methods.base import Phase, Pieces, copy_seconds
-from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, taken
+from commsched.methods.node_lists import (
+    coded,
+    coded_bytes,
+    compact,
+    compact_bytes,
+    ends,
+    leave,
+    opened,
+    taken,
+)
 from commsched.methods.node_routes import doubled
 from commsched.methods.payload import Payload
 from commsched.plan.bucket import BucketSpec
@@ -19,18 +28,18 @@ Floats = npt.NDArray[np.float64]
 
 
 class Levels(elias.Elias):
-    """Lists as they are written inside nodes, Elias-Fano lists between them."""
+    """Lists as they are written inside nodes, those of the fewest bytes between them."""
 
     def __init__(self, inside: tuple[int, ...]) -> None:
         self._inside = inside  # how many ranks what is sent inside nodes sums
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        coded = super().nbytes(spec, start, stop, merged)
+        far = coded_bytes(spec, start, stop, merged)
         sums = np.asarray(merged)
         near = np.logical_or.reduce([sums == count for count in (0, *self._inside)])
         if not near.any():
-            return coded
-        return np.where(near, compact_bytes(spec, start, stop, merged, coded), coded)
+            return far
+        return np.where(near, compact_bytes(spec, start, stop, merged), far)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +90,7 @@ class Doubling:
             foreign = block // count != self.lane[state["rank"]]
             if foreign or (state["added"][block] == last and lanes > 1):
                 return compact(own, numel[block])
-            return elias.pack_list(own.index, own.values, numel[block])
+            return coded(own, numel[block])
 
         def read(state: State, block: int, stop: int, packet: Array) -> None:
             came = opened(packet, numel[block])

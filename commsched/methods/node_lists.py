@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import CODECS, Array, State, coo, elias
+from commsched.codecs import CODECS, Array, State, coo, elias, runs
 from commsched.codecs.packet import HEADER, tag_of
 from commsched.kernels.merge import Listed, listed
 from commsched.plan.bucket import BucketSpec
@@ -49,28 +49,65 @@ def leave(state: State, lists: list[Listed], starts: list[int]) -> None:
 
 
 def opened(packet: Array, numel: int) -> Listed:
-    """The list in a packet of either form."""
-    if tag_of(packet) == coo.TAG:
+    """The list in a packet of any form."""
+    tag = tag_of(packet)
+    if tag == coo.TAG:
         return Listed(*coo.Coo.open(packet, numel))
+    if tag == runs.TAG:
+        return Listed(*runs.open_runs(packet, numel))
     index, values = elias.open_list(packet, numel)
     return listed(values) if isinstance(index, slice) else Listed(index, values)
 
 
-def compact(found: Listed, numel: int) -> Array:
-    """The packet of a list of a run of `numel` elements, for memory: quickly written and read."""
-    if 2 * len(found.index) < numel:
-        return coo.pack(found.index, found.values)
-    return elias.pack_list(found.index, found.values, numel)
+def coded(found: Listed, numel: int) -> Array:
+    """The packet of a list of a run of `numel` elements, for the wire: of the fewest bytes."""
+    packet = _in_runs(found, numel)
+    return elias.pack_list(found.index, found.values, numel) if packet is None else packet
 
 
-def compact_bytes(
-    spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints, coded: Floats | None = None
-) -> Floats:
-    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,).
+def coded_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,)."""
+    lists = CODECS["elias"].nbytes(spec, first, stop, merged)
+    whole = _runs_bytes(spec, first, stop, merged)
+    return np.where(np.isnan(whole), lists, whole)
 
-    `coded` are those of the Elias-Fano lists, where they are known.
-    """
-    if coded is None:
-        coded = CODECS["elias"].nbytes(spec, first, stop, merged)
+
+def compact(found: Listed, numel: int, start: int = 0) -> Array:
+    """The packet of a list that counts from `start`, for memory: quickly written and read."""
+    packet = _in_runs(found, numel, start)
+    if packet is not None:
+        return packet
+    index, values = found
+    if 2 * len(index) < numel:
+        return coo.pack(index, values, start)
+    return elias.pack_list(index - start if start else index, values, numel)
+
+
+def compact_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,)."""
     filled = spec.nonzeros(first, stop, merged)
-    return np.where(2 * filled < stop - first, HEADER + 8.0 * filled, coded)
+    whole = _runs_bytes(spec, first, stop, merged)
+    plain = np.where(2 * filled < stop - first, HEADER + 8.0 * filled, np.nan)
+    if np.isnan(plain).any():
+        plain = np.where(np.isnan(plain), CODECS["elias"].nbytes(spec, first, stop, merged), plain)
+    return np.where(np.isnan(whole), plain, whole)
+
+
+def _in_runs(found: Listed, numel: int, start: int = 0) -> Array | None:
+    """A list as runs of neighbours, where they are long and values of all are not cheaper."""
+    bounds = runs.bounds_of(found.index)
+    if bounds is None:
+        return None
+    bounds -= start
+    if runs.size_of(bounds, numel) + 4 * len(found.values) >= 4 * numel:
+        return None
+    return runs.pack(bounds, found.values, numel)
+
+
+def _runs_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+    """Expected bytes of lists as runs, NaN where they are not written so: (m,)."""
+    numel = np.asarray(np.asarray(stop) - first, np.float64)
+    filled, count = spec.nonzeros(first, stop, merged), spec.runs(first, stop, merged)
+    found = runs.nbytes(numel, count, filled)
+    worth = (runs.LEAST * count <= filled) & (found < HEADER + 4.0 * numel)
+    return np.where(worth, found, np.nan)

@@ -10,7 +10,7 @@ from commsched.methods.teams import rotated_all_to_all
 from commsched.schedule import Goal, Round, Schedule
 
 LAG = 2  # pieces on their way while one is summed and coded for its node
-STEP = 4  # the same where it is for the next partner, whom others wait for in turn
+STEP = 2  # the same where it is for the next partner
 
 
 @lru_cache(maxsize=64)

@@ -3,17 +3,26 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import CODECS, Array, State, coo, elias
-from commsched.codecs.packet import HEADER
+from commsched.codecs import CODECS, Array, State
 from commsched.kernels.merge import Listed, merged
 from commsched.machine import Device, Group
 from commsched.methods.base import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.methods.node_doubling import Doubling
-from commsched.methods.node_lists import compact, compact_bytes, ends, leave, opened, taken
+from commsched.methods.node_lists import (
+    coded,
+    coded_bytes,
+    compact,
+    compact_bytes,
+    ends,
+    leave,
+    opened,
+    taken,
+)
 from commsched.methods.node_routes import gathered, inside
 from commsched.methods.payload import Payload
 from commsched.methods.table import METHODS
@@ -25,18 +34,20 @@ Floats = npt.NDArray[np.float64]
 WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
 PIECE = 2**15  # B of a packet from which on it is worth to be cut in two
 MOST = 16  # pieces: a message costs some 50 us of a core here
-# Times as many where nodes double, because others wait for each; of buckets less filled than FULL:
-# for fuller ones dense methods are there, and a price takes as long as there are pieces.
+# Times as many at most where nodes double, because others wait for each; of buckets less filled
+# than FULL: for fuller ones dense methods are there, and a price takes as long as there are pieces.
 DOUBLED, FULL = 4, 0.5
 
 
 class NodeUnion(Method):
-    """Lists inside the node to owners of shares, Elias-Fano coded unions between nodes, and back.
+    """Lists inside the node to owners of shares, coded unions between nodes, and back.
 
     Lane k of a node sums share k of its node's gradients and sends it to lane k of every other
     node, in pieces that are summed and coded while others are on the wire; the sums of all nodes
-    are then shared inside the node. Each node receives the union of each other node once:
-    (N - 1) (4 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n elements, N nodes of K ranks. Where
+    are then shared inside the node. Shares and pieces have as many non-zeros as each other, as far
+    as the law says. Each node receives the union of each other node once: Elias-Fano lists of
+    (N - 1) (4 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n elements, N nodes of K ranks; where
+    non-zeros lie in runs, as rows of embeddings do, (N - 1) 4 d_K n and little for the runs. Where
     unions overlap so much that recursive doubling saves WORTH of these bytes, and N is a power of
     two, pieces are summed on the way: d_K + d_2K + ... instead of (N - 1) d_K. Good where the
     node's port is what is short. One node: split all-gather. Nodes with different numbers of ranks
@@ -93,13 +104,22 @@ class Union:
     @cached_property
     def cuts(self) -> Ints:
         """Where each lane's share begins: (lanes + 1,)."""
-        return self.spec.cuts(self.lanes)
+        return self.spec.even_cuts(self.lanes, self.lanes)
+
+    @cached_property
+    def shares(self) -> list[tuple[int, int]]:
+        """The same as pairs."""
+        return list(pairwise(self.cuts.tolist()))
 
     @cached_property
     def count(self) -> int:
         """Pieces of each share between nodes."""
-        whole = elias.Elias().nbytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
-        return int(np.clip(float(whole[0]) // PIECE, 1, MOST))
+        return self.worth(MOST)
+
+    def worth(self, most: int) -> int:
+        """Pieces of PIECE bytes in a share of a node's sum, `most` at most."""
+        whole = coded_bytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
+        return int(np.clip(float(whole[0]) // PIECE, 1, most))
 
     @cached_property
     def piece_cuts(self) -> Ints:
@@ -108,15 +128,18 @@ class Union:
 
     def cut_into(self, count: int) -> Ints:
         """Where each of `count` pieces of a share begins, and the end: (lanes, count + 1)."""
-        length = np.diff(self.cuts)[:, np.newaxis]
-        found: Ints = self.cuts[:-1, np.newaxis] + np.arange(count + 1) * length // count
-        return found
+        first, last = self.cuts[:-1, np.newaxis], self.cuts[1:, np.newaxis]
+        place = np.arange(self.lanes)[:, np.newaxis] * count + np.arange(count + 1)
+        inside = self.spec.even_cuts(self.lanes * count, self.lanes)[place]
+        return np.where(np.arange(count + 1) < count, np.clip(inside, first, last), last)
 
     @property
     def doubled_cuts(self) -> Ints:
         """The same of the pieces that nodes double."""
         filled = float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], 1)[0])
-        return self.cut_into(self.count * (DOUBLED if filled < FULL * self.spec.numel else 1))
+        return self.cut_into(
+            self.worth(MOST * DOUBLED if filled < FULL * self.spec.numel else MOST)
+        )
 
     @property
     def raw(self) -> float:
@@ -137,9 +160,7 @@ class Union:
         if self.nodes < 4 or self.nodes & (self.nodes - 1):
             return False
         steps = self.lanes << np.arange(self.nodes.bit_length() - 1)
-        each = CODECS["elias"].nbytes(
-            self.spec, self.cuts[:-1], self.cuts[1:], steps[:, np.newaxis]
-        )
+        each = coded_bytes(self.spec, self.cuts[:-1], self.cuts[1:], steps[:, np.newaxis])
         return float(each.sum()) < (1 - WORTH) * (self.nodes - 1) * float(each[0].sum())
 
     def length(self, block: int) -> int:
@@ -192,13 +213,17 @@ class Union:
             whole = taken(state)
             bounds = ends(whole.index, self.cuts)
             return [
-                coo.pack(whole.index[a:b], whole.values[a:b], start)
-                for a, b, start in zip(bounds, bounds[1:], self.cuts.tolist(), strict=False)
+                compact(Listed(whole.index[a:b], whole.values[a:b]), stop - start, start)
+                for (a, b), (start, stop) in zip(pairwise(bounds), self.shares, strict=True)
             ]
 
         def give(state: State, packets: list[Array]) -> None:
             numel = self.size_of(state)
-            state["lists"] = [Listed(*coo.Coo.open(p, numel)) for p in packets]
+            state["lists"] = [opened(packet, numel) for packet in packets]
+
+        def sizes() -> Floats:
+            each = compact_bytes(self.spec, self.cuts[:-1], self.cuts[1:], 1)
+            return np.tile(each, nodes * lanes)
 
         def take_seconds(device: Device) -> float:
             rate = CODECS["coo"].rate(device)
@@ -212,9 +237,7 @@ class Union:
         return Phase(
             name="merge",
             schedule=inside(self.ranks),
-            payload=Payload(
-                codec=CODECS["coo"], sizes=lambda: np.tile(HEADER + 8.0 * filled, nodes * lanes)
-            ),
+            payload=Payload(codec=CODECS["coo"], sizes=sizes),
             take=take,
             give=give,
             take_seconds=take_seconds,
@@ -242,8 +265,7 @@ class Union:
             block = first // nodes
             if stop - first == nodes:
                 return compact(self.total(state, block % count), self.length(block))
-            own = self.own(state, block % count)
-            return elias.pack_list(own.index, own.values, self.length(block))
+            return coded(self.own(state, block % count), self.length(block))
 
         def read(state: State, first: int, stop: int, packet: Array) -> None:
             block, node = divmod(first, nodes)
@@ -278,7 +300,7 @@ class Union:
         first, stop = self.piece_cuts[:, :-1].ravel(), self.piece_cuts[:, 1:].ravel()
         return Unions(
             codec=CODECS["elias"],
-            sizes=lambda: CODECS["elias"].nbytes(self.spec, first, stop, self.lanes),
+            sizes=lambda: coded_bytes(self.spec, first, stop, self.lanes),
             sums=lambda: compact_bytes(self.spec, first, stop, self.nodes * self.lanes),
             repeat=self.nodes,
         )

@@ -14,6 +14,8 @@ from commsched.ir import Sparsity, Tensor
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+GRID = np.geomspace(1e-6, 1.0, 96)  # shares of a table of rows in order of frequency
+
 
 class Piece(NamedTuple):
     """Elements [start, stop) of one tensor, flattened in C order."""
@@ -83,6 +85,19 @@ class BucketSpec:
             total += law.log_empty(numel, lo, hi, merged)
         return total
 
+    def runs(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
+        """Expected runs of neighbours that are not zero among elements [start, stop): (m,).
+
+        At most one too many for every border of tensors.
+        """
+        shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
+        total = np.zeros(shape)
+        for law, numel, first, low, high in self._runs:
+            lo = np.clip(start, low, high) - low + first
+            hi = np.clip(stop, low, high) - low + first
+            total += law.runs(numel, lo, hi, merged)
+        return total
+
     @cached_property
     def _runs(self) -> list[tuple[Sparsity, int, int, int, int]]:
         """Law, tensor's numel, start in it, bounds in the bucket; dense neighbours are one run."""
@@ -100,3 +115,28 @@ class BucketSpec:
     def cuts(self, blocks: int) -> Ints:
         """Boundaries of `blocks` near-equal runs of elements: (blocks + 1,)."""
         return np.arange(blocks + 1) * self.numel // blocks
+
+    def even_cuts(self, blocks: int, merged: int) -> Ints:
+        """Boundaries of `blocks` runs, each with about as many non-zeros of `merged` ranks' sum.
+
+        Runs as long as each other where all elements are alike: (blocks + 1,).
+        """
+        laws = {law for law, *_ in self.pieces}
+        if len(laws) < 2 and not any(law.law == "zipf" for law in laws):
+            return self.cuts(blocks)
+        zero = np.zeros_like(self._places)
+        filled = self.nonzeros(zero, self._places, merged)
+        place = np.interp(np.arange(blocks + 1) * filled[-1] / blocks, filled, self._places)
+        found: Ints = np.rint(place).astype(np.int64)
+        return found
+
+    @cached_property
+    def _places(self) -> Ints:
+        """Elements between which non-zeros are about evenly spread, both ends with them."""
+        places = [self.bounds]
+        for (law, numel, first, _), low, high in zip(
+            self.pieces, self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True
+        ):
+            if law.law == "zipf":
+                places.append(np.clip(low + GRID * numel - first, low, high).astype(np.int64))
+        return np.unique(np.concatenate(places))

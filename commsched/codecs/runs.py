@@ -1,0 +1,70 @@
+"""Lists of whole runs of neighbours, such as rows of a table: where they begin and end."""
+
+import numpy as np
+
+from commsched.codecs.base import Array, Floats
+from commsched.codecs.elias import index_bytes, index_form, read_index, write_index
+from commsched.codecs.packet import HEADER, count_of, fresh, require
+from commsched.kernels.modules import numbers
+
+TAG = 0x53_4E_55_52  # "RUNS"
+LEAST = 8  # elements of a run on average, from which on they are worth to be looked for
+SAMPLE = 256  # gaps of a list that are looked at before all of them are
+
+
+def bounds_of(index: Array) -> Array | None:
+    """Where each run of (m,) ascending indices begins, and where it ends, alternately: (2 r,).
+
+    None where there are more than one per LEAST indices, as far as a sample tells.
+    """
+    count = len(index)
+    step = max(1, (count - 1) // SAMPLE)
+    near, far = index[: count - 1 : step], index[1::step]
+    if count < LEAST or 2 * int(np.count_nonzero(far - near != 1)) > len(near):
+        return None
+    last = np.flatnonzero(index[1:] - index[:-1] != 1)
+    if LEAST * (len(last) + 1) > count:
+        return None
+    bounds = np.empty(2 * len(last) + 2, np.int64)
+    bounds[0], bounds[-1] = index[0], index[-1] + 1
+    bounds[1:-1:2] = index.take(last) + 1
+    bounds[2::2] = index.take(last + 1)
+    return bounds
+
+
+def size_of(bounds: Array, numel: int) -> int:
+    """Bytes that say where the runs of a list below `numel` are."""
+    return index_form(numel + 1, len(bounds))[1]
+
+
+def pack(bounds: Array, values: Array, numel: int) -> Array:
+    """The packet of runs below `numel`, (2 r,), and of the values of all of them, (m,)."""
+    start = HEADER + 4 * len(values)
+    packet = fresh(TAG, len(bounds) // 2, 4 * len(values) + size_of(bounds, numel), values)
+    packet[HEADER:start].view(np.float32)[:] = values
+    write_index(bounds, numel + 1, packet[start:])
+    return packet
+
+
+def open_runs(packet: Array, numel: int) -> tuple[Array, Array]:
+    """Split a packet into indices and values, (m,) each."""
+    what = f"a list of runs of {numel} elements"
+    count = 2 * count_of(packet, TAG, numel, what)
+    require(count <= numel + 1, packet, what)
+    _, size = index_form(numel + 1, count)
+    start = len(packet) - size
+    require(start >= HEADER and start % 4 == 0, packet, what)
+    bounds = read_index(packet, start, numel + 1, count, what)
+    lengths = bounds[1::2] - bounds[::2]
+    require(int(lengths.sum()) == (start - HEADER) // 4, packet, what)
+    before = np.cumsum(lengths) - lengths
+    kind = np.int32 if numel < 2**31 else np.int64
+    index = np.repeat((bounds[::2] - before).astype(kind), lengths)
+    index += np.arange(len(index), dtype=kind)
+    return index, numbers(packet[HEADER:start], np.float32)
+
+
+def nbytes(numel: Floats, runs: Floats, filled: Floats) -> Floats:
+    """Expected bytes of `runs` with `filled` elements in all, below `numel`: (m,)."""
+    found: Floats = HEADER + index_bytes(numel + 1, 2 * runs) + 4.0 * filled
+    return found
