@@ -1,12 +1,11 @@
 """Step times of the convergence table: the same compute in every case, and what launches took."""
 
-import numpy as np
 import pytest
 
 from commsched.bench import convergence as bench
 from commsched.bench.cases import RATIOS, TABLES
 from commsched.bench.convergence import Wanted
-from commsched.bench.step_times import Where, moving, timed
+from commsched.bench.step_times import Where, elapsed, moving, timed
 from commsched.program import Kind
 from commsched.simulate import simulate
 from commsched.timeline import Timeline, convergence, measure
@@ -79,7 +78,19 @@ def test_a_launch_takes_its_coding_and_exchanges_without_waiting():
     assert moving(made, "b1") == (1.0 + 2.0 + 2.0) / 2
     assert moving(made, "b10") == 4.0
     assert moving(made, "b2") == 0.0
-    assert not np.isnan(measure.iteration_seconds(made)).any()
+    assert elapsed(made) == 9.0 / 2  # all steps are at once
+
+
+def test_a_step_lasts_as_long_as_time_passes_where_ranks_are_slow_in_turn():
+    long = ((0, 1.0, 3.0), (1, 1.0, 2.0), (0, 3.0, 4.0), (1, 2.0, 4.0))
+    first = [Span(rank, "compute", "forward", 0, 0.0, 1.0, 0.0, 0) for rank in (0, 1)]
+    later = [
+        Span(rank, "compute", "forward", 1 + i // 2, start, end, 0.0, 0)
+        for i, (rank, start, end) in enumerate(long)
+    ]
+    made = Timeline.of(first + later, kind="measured", plan_hash="", ranks=2)
+    assert elapsed(made) == 1.5
+    assert measure.iteration_seconds(made)[1:].mean() == 2.0
 
 
 def times(measured: float, moved: float, state: float = 100.0) -> Times:

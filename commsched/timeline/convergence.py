@@ -34,9 +34,9 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     testbed: Word  # hosts, lanes and rate
     plan: Word  # hash
     steps: Count
-    predicted: Positive
+    predicted: Positive  # the time that passes, over the steps
     measured: Positive
-    low: Positive  # p10 and p90 of the measured steps
+    low: Positive  # p10 and p90 of the measured steps, each the longest over the ranks
     high: Positive
     sent_bytes: Positive  # per rank and step, as measured
     state_bytes: Positive  # of the rank that has most: parameters, gradients, optimiser, buckets
