@@ -9,7 +9,7 @@ from commsched.plot.convergence import draw
 from commsched.timeline import convergence
 
 HERE = Path(__file__).resolve().parent
-TABLES = ("digits", "text")
+TABLES = ("digits", "deep", "text")
 
 
 def main() -> None:

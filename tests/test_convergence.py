@@ -20,13 +20,15 @@ from tests.launch import Job
 
 LIMIT = 120.0  # s
 KNOWN = {case.name: case for case in cases("digits")}
+DEEP = {case.name: case for case in cases("deep")}
 NET = TABLES["digits"]
 
 
-def swept(plan: Path, case: str, ranks: int, *words: str) -> Trials:
+def swept(plan: Path, table: str, case: str, ranks: int, *words: str) -> Trials:
     """Trainings of two seeds over two epochs, with so many ranks."""
     path = plan.with_name(f"{ranks}.json")
-    line = ["train", "--net", NET.name, "--strategy", KNOWN[case].strategy, "--plan", str(plan)]
+    net, strategy = TABLES[table].name, plan_file.read(plan).strategy
+    line = ["train", "--net", net, "--strategy", strategy, "--plan", str(plan)]
     line += ["--steps", "44", "--evaluate", "22", "--folds", "1", "--seeds", "2", "--rate", "0.05"]
     line += ["--sweep", str(path), *words]
     with Job(ranks, [sys.executable, "-m", "commsched", *line]) as job:
@@ -35,12 +37,21 @@ def swept(plan: Path, case: str, ranks: int, *words: str) -> Trials:
     return trials.read(path)
 
 
-@pytest.mark.parametrize("case", ["fft-schedule", "daso", "qsgd:4"])
-def test_one_process_trains_to_the_bits_and_bytes_of_real_ranks(case, tmp_path):
+@pytest.mark.parametrize(
+    ("table", "case"),
+    [
+        ("digits", "fft-schedule"),
+        ("digits", "daso"),
+        ("digits", "qsgd:4"),
+        ("deep", "local-chunked"),
+        ("deep", "samo"),
+    ],
+)
+def test_one_process_trains_to_the_bits_and_bytes_of_real_ranks(table, case, tmp_path):
     plan = tmp_path / "plan.json"
-    plan_file.write(plan, plan_of(KNOWN[case], NET, 2, 2))
-    together = swept(plan, case, 1, "--together")
-    assert together == swept(plan, case, 4)
+    plan_file.write(plan, plan_of((KNOWN | DEEP)[case], TABLES[table], 2, 2))
+    together = swept(plan, table, case, 1, "--together")
+    assert together == swept(plan, table, case, 4)
     assert [trial.key for trial in together.trials] == [(0, 0), (0, 1)]
     first, second = together.trials
     assert first.held_out != second.held_out
@@ -90,6 +101,16 @@ def test_every_trained_strategy_without_stages_and_every_lossy_codec_has_a_case(
     lossy += [name for name, method in METHODS.items() if not method.lossless]
     stems = {name.partition(":")[0] for name in lossy}
     assert stems <= {name.partition(":")[0] for name in KNOWN}
+
+
+@pytest.mark.parametrize("table", ["deep", "text"])
+def test_every_strategy_with_stages_has_a_case_where_the_net_can_be_cut(table):
+    from commsched.run.train_job import TRAINED
+    from commsched.strategies import STRATEGIES
+    from commsched.strategies.pipeline import Staged
+
+    staged = {name for name in TRAINED if isinstance(STRATEGIES[name], Staged)}
+    assert staged <= {case.strategy for case in cases(table)}
 
 
 def test_top_k_of_the_table_sends_as_much_as_the_spectrum():

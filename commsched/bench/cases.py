@@ -21,6 +21,7 @@ from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import Staged
 
 DENSE = "dense"  # the case that all others are held against
+UNPRUNED = "samo-dense"  # SAMO's pipeline with nothing pruned, which is AxoNN
 BUCKET = 20e3  # B: two buckets of the digits' net, so that something can hide under backward
 BACKWARD = 2.0  # times forward
 
@@ -34,7 +35,11 @@ class Net:
     periods: int
     folds: int  # of five, that are held out
     rate: float  # of SGD and momentum
+    adam: float = 0.005  # rate of Adam
     batch: int = 64
+    stages: int = 0  # of pipelines; 0: none is trained
+    scale: float = 10.0  # elements of what is timed: exchanges of the net would be all latency
+    timed: int = 41  # steps of a case without epochs; the first one is dropped
 
     @property
     def steps(self) -> int:
@@ -44,22 +49,41 @@ class Net:
 
 TABLES = {
     "digits": Net(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05),
-    "text": Net(name="words:16:500", period=40, periods=6, folds=1, rate=0.2),
+    # As many layers as four stages need.
+    "deep": Net(name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4),
+    # A rank reads 24 words in a step: about 1 % of the rows of its embedding.
+    "text": Net(
+        name="words:8:2000",
+        period=60,
+        periods=6,
+        folds=1,
+        rate=0.2,
+        adam=0.01,
+        batch=32,
+        stages=2,
+        timed=21,
+    ),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Seconds of compute per second of dense exchange in a step, and who has it."""
+    """Seconds of compute per second of a case's exchanges in a step, and who has it."""
 
     value: float
     source: str
+    of: str = DENSE
 
 
 # Name -> ratio. No other paper's shares were available.
 RATIOS = {
     "fft": Ratio(value=0.56 / 0.44, source="ResNet32 on 8 P100, Wang et al., HPDC 2020: 44 %"),
     "daso": Ratio(value=95.3 / 8.0, source="inferred: ResNet-50, 95 ms on a V100, 8 ms a ring"),
+    "samo": Ratio(
+        value=0.62 / 0.55,
+        source="GPT-3 2.7B on 128 V100 by AxoNN, Singh & Bhatele, IPDPS 2023: .62 s and .55 s",
+        of=UNPRUNED,
+    ),
 }
 
 
@@ -112,10 +136,22 @@ OWN_MOMENTUM = ("dgc",)  # codecs that stand for the optimiser's momentum
 
 
 def cases(table: str) -> Iterator[Case]:
-    """All cases of a table, the dense one first; strategies as far as they can be trained."""
+    """All cases of a table, the dense one first.
+
+    Pipelines need more layers than the digits' net has, and the deeper one is for them alone.
+    """
+    ratios = ("fft", "daso") if table == "digits" else ("fft",)
+    yield Case(name=DENSE, family=DENSE, method="ring+dense", ratios=ratios)
+    if table != "deep":
+        yield from _flat(table, ratios)
+    if stages := TABLES[table].stages:
+        yield from _pipelines(stages)
+
+
+def _flat(table: str, ratios: tuple[str, ...]) -> Iterator[Case]:
+    """Codecs, methods, and strategies without stages."""
     from commsched.run.train_job import TRAINED
 
-    yield Case(name=DENSE, family=DENSE, method="ring+dense", ratios=tuple(RATIOS))
     lossy = [codec.name for codec in CODECS.values() if not codec.lossless]
     lossy += [method.name for method in METHODS.values() if not method.lossless]
     for name in [*(INSTEAD.get(name, name) for name in lossy), *MORE]:
@@ -129,10 +165,48 @@ def cases(table: str) -> Iterator[Case]:
         forced = {"embedding.weight": "zen"}
         yield Case(name="zen", family="sparse", method="ring+dense", force=forced)
     for strategy in TRAINED:
-        # A microbatch of a pipeline is no rank's batch: its gradients are not those of the others.
         if strategy != "sync" and not isinstance(STRATEGIES[strategy], Staged):
-            ratios = (*RATIOS,) if strategy == "daso" else ("fft",)
-            yield Case(name=strategy, family=strategy, strategy=strategy, ratios=ratios)
+            own = ratios if strategy == "daso" else ("fft",)
+            yield Case(name=strategy, family=strategy, strategy=strategy, ratios=own)
+    # The paper's are 4 + 4 epochs of 90.
+    short: dict[str, Param] = {"warmup": 1, "cooldown": 1}
+    yield Case(name="daso-short", family="daso", strategy="daso", params=short, ratios=ratios)
+
+
+def _pipelines(stages: int) -> Iterator[Case]:
+    """Strategies with stages; SAMO's with replicas to sum over, so that it has exchanges."""
+    deep: dict[str, Param] = {"stages": stages, "microbatches": 2 * stages}
+    for name in ("gpipe", "1f1b"):
+        yield Case(
+            name=name, family="pipeline", strategy=name, method="ring+dense", params=dict(deep)
+        )
+    variants: dict[str, dict[str, Param]] = {
+        "greedy": deep,
+        "overlapping": {"stages": stages, "microbatches": 1},
+        "chunked": {**deep, "chunks": 2},
+    }
+    for variant, params in variants.items():
+        # Two chunks of two stages are greedy ones.
+        if variant != "chunked" or stages > 2:
+            yield Case(
+                name=f"local-{variant}",
+                family="local",
+                strategy="local",
+                method="ring+dense",
+                params={**params, "variant": variant},
+            )
+    yield Case(name="adam", family=DENSE, method="ring+dense", optimizer="adam")
+    half: dict[str, Param] = {"stages": 2, "microbatches": 4}
+    for name, pruned in ((UNPRUNED, 0.0), ("samo", 0.9)):
+        yield Case(
+            name=name,
+            family="samo",
+            strategy="samo",
+            method="ring+fp16",
+            optimizer="adam",
+            params={**half, "pruned": pruned},
+            ratios=("samo",),
+        )
 
 
 def _lossy(name: str) -> Case:
@@ -153,7 +227,7 @@ def plan_of(case: Case, net: Net, hosts: int, lanes: int, scale: float = 1.0) ->
     """
     machine = resized(machine_file.load("localhost"), hosts, lanes)
     request = Request(
-        graph=graph_of(net, hosts * lanes).scaled(scale),
+        graph=graph_of(case, net, hosts * lanes).scaled(scale),
         machine=machine,
         strategy=case.strategy,
         params=_params(case, net),
@@ -181,12 +255,25 @@ def _params(case: Case, net: Net) -> dict[str, Param]:
     return found | case.params
 
 
-def graph_of(net: Net, ranks: int) -> Graph:
+def rate_of(case: Case, net: Net) -> float:
+    """The learning rate that suits a case's optimiser."""
+    return net.adam if case.optimizer == "adam" else net.rate
+
+
+def parts_of(case: Case, ranks: int) -> int:
+    """Into how many pieces a batch is cut: one for each rank, or microbatches."""
+    if not isinstance(STRATEGIES[case.strategy], Staged):
+        return ranks
+    return ranks // int(case.params["stages"]) * int(case.params["microbatches"])
+
+
+def graph_of(case: Case, net: Net, ranks: int) -> Graph:
     """The net with the densities of real gradients, and seconds of compute by its tensors' sizes.
 
     A forward second per element that a batch touches, backward twice that: see `timed`.
     """
-    found = profiled(NETS[net.name], net.batch // ranks)
+    half = case.strategy == "samo"  # its messages are halves
+    found = profiled(NETS[net.name], net.batch // parts_of(case, ranks), half=half)
 
     def work(layer: ir.Layer) -> float:
         return 1.0 + sum(t.numel * t.sparsity.density for t in layer.tensors)

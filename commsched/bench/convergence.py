@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commsched import files
-from commsched.bench.cases import TABLES, Case, cases, plan_of
+from commsched.bench.cases import TABLES, Case, cases, plan_of, rate_of
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.run import job
@@ -107,8 +107,9 @@ def _trained(
     plan_file.write(path, plan)
     words = ["train", "--net", net.name, "--strategy", case.strategy, "--plan", str(path)]
     words += ["--steps", str(net.steps), "--evaluate", str(net.period), "--batch", str(net.batch)]
-    words += ["--optimizer", case.optimizer, "--rate", repr(net.rate), "--sweep", str(sweep)]
-    words += ["--folds", str(min(net.folds, wanted.folds)), "--seeds", str(wanted.seeds)]
+    words += ["--optimizer", case.optimizer, "--rate", repr(rate_of(case, net))]
+    folds = min(net.folds, wanted.folds)
+    words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(wanted.seeds)]
     # All ranks in one process: to the same bits, in a fraction of the time.
     job.commsched(1, [*words, "--together"], LIMIT, quiet=True)
     found = trials.read(sweep)

@@ -26,11 +26,12 @@ MACHINE = "machine.json"
 def options(p: argparse.ArgumentParser) -> None:
     """Declare what only this benchmark has."""
     only = p.add_argument_group("of bench convergence")
-    only.add_argument("--table", action="append", help="digits or text, again for more; both")
+    only.add_argument("--table", action="append", help="digits, deep or text; default: all")
     only.add_argument("--case", action="append", help="again for more; default: all")
     only.add_argument("--folder", type=Path, default=FOLDER, metavar="DIR", help="keeps the tables")
     only.add_argument("--time-limit", type=float, metavar="S", help="begin nothing after so long")
     only.add_argument("--timed", action="store_true", help="time what is trained, on a testbed")
+    only.add_argument("--show", action="store_true", help="print what is there, and nothing else")
     only.add_argument("--hosts", type=int, default=2, metavar="N", help="of it; default: 2")
     only.add_argument("--rate", default="200mbit", help="of its ports; default: 200mbit")
     only.add_argument("--jitter", type=float, default=0.1, help="of compute there; default: 0.1")
@@ -50,11 +51,12 @@ def convergence(args: argparse.Namespace) -> None:
     jobs = [_wanted(args, name) for name in names]
     if args.timed:
         _time(args, jobs)
-    else:
+    elif not args.show:
         for wanted in jobs:
             train(wanted, args.folder, _say)
     found = {wanted.table: kept(wanted, args.folder) for wanted in jobs}
-    draw(list(found.values()), args.folder / "convergence.png")
+    if not args.show:
+        draw(list(found.values()), args.folder / "convergence.png")
     if args.json:
         print(json.dumps({name: _data(each) for name, each in found.items()}, indent=1))
         return
@@ -108,11 +110,24 @@ def _say(sentence: str) -> None:
 
 
 HEADER = ("case", "runs", "loss", "right", "against dense", "wire bytes", "steps to its loss")
-TIMES = ("case", "compute", "predicted ms", "measured ms", "p10-p90", "of dense", "s to its loss")
+TIMES = (
+    "case",
+    "compute",
+    "predicted ms",
+    "measured ms",
+    "p10-p90",
+    "of dense",
+    "s to its loss",
+    "exchanges ms",
+    "state",
+)
+TARGETS = ("target", "asked", "measured", "holds")
 
 
 def _lines(found: "Table") -> Iterator[str]:
-    """A table for people: what was learnt, then how long it takes."""
+    """A table for people: what was learnt, how long it takes, what the papers promise."""
+    from commsched.timeline.targets import targets
+
     yield f"{found.net}, {found.ranks} ranks, {found.steps} steps; means +- intervals of 95 %"
     yield table(HEADER, [_learnt(case, found) for case in found.cases], range(1, len(HEADER)))
     rows = [(case, times) for case in found.cases for times in case.times]
@@ -123,7 +138,10 @@ def _lines(found: "Table") -> Iterator[str]:
             f" {one.jitter:.0%}; compute per second of dense exchanges in front"
         )
         rows.sort(key=lambda row: row[1].ratio)
-        yield table(TIMES, [_timed(case, times, found) for case, times in rows], range(1, 7))
+        yield table(TIMES, [_timed(case, times, found) for case, times in rows], range(1, 9))
+    if promised := list(targets(found)):
+        words = [(*x[:3], "yes" if x.holds else "no") for x in promised]
+        yield table(TARGETS, words)
 
 
 def _learnt(case: "Case", found: "Table") -> tuple[str, ...]:
@@ -166,6 +184,8 @@ def _timed(case: "Case", times: "Times", found: "Table") -> tuple[str, ...]:
         f"{times.low * 1e3:.1f}-{times.high * 1e3:.1f}",
         f"{times.measured / same[0].measured:.2f}" if same else "-",
         "-" if steps is None else f"{steps * times.measured:.2f}",
+        f"{times.moved()[1] * 1e3:.1f}",
+        nbytes(times.state_bytes),
     )
 
 
@@ -174,10 +194,11 @@ def _data(found: "Table") -> dict[str, Any]:
     import msgspec
 
     from commsched.timeline.convergence import against
+    from commsched.timeline.targets import targets
     from commsched.timeline.trials import mean
 
     dense = found.case("dense")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for case in found.cases:
         held = None if dense is None else against(case, dense)
         rows.append(
@@ -193,4 +214,6 @@ def _data(found: "Table") -> dict[str, Any]:
                 "times": [msgspec.to_builtins(times) for times in case.times],
             }
         )
-    return {"net": found.net, "ranks": found.ranks, "steps": found.steps, "cases": rows}
+    promised = [target._asdict() for target in targets(found)]
+    head = {"net": found.net, "ranks": found.ranks, "steps": found.steps}
+    return {**head, "cases": rows, "targets": promised}

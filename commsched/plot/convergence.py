@@ -32,11 +32,13 @@ COLOURS = (
     "#5B2C6F",
     "#00503A",
     "#8A8A00",
+    "#B00058",
 )
-MARKERS = "os^Dv<>Pp*Xh"
+MARKERS = "os^Dv<>Pp*Xhd"
 LABEL = 6.5  # points
 LABEL_ROOM = 0.035  # of the height of a panel, between labels that lie beside each other
 NEAR = 0.22  # of the width, within which they do
+ACROSS, LEGEND = 2, 1.6  # panels in a row; inches beside them
 FAR = 0.04  # below dense sums an accuracy is drawn no lower, and written beside its point
 
 
@@ -52,16 +54,20 @@ def draw(tables: Sequence[Table], path: Path) -> None:
     known = list(dict.fromkeys(family for table in tables for family in families(table.cases)))
     content = io.BytesIO()
     with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(1.6 + 6.2 * len(tables), 5.4))
+        columns, rows = min(len(tables), ACROSS), -(-len(tables) // ACROSS)
+        width = LEGEND + 6.2 * columns
+        figure = Figure(figsize=(width, 5.4 * rows))
         FigureCanvasAgg(figure)
-        panels = figure.subplots(1, len(tables), squeeze=False)[0]
-        for axes, table in zip(panels, tables, strict=True):
+        panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
+        for axes, table in zip(panels, tables, strict=False):
             _panel(axes, table, known)
+        for axes in panels[len(tables) :]:
+            axes.set_axis_off()
         handles = [
             Line2D([], [], ls="", marker=_look(i)[1], color=_look(i)[0], label=family)
             for i, family in enumerate(known)
         ]
-        figure.tight_layout(rect=(0, 0, 1 - 1.6 / (1.6 + 6.2 * len(tables)), 1))
+        figure.tight_layout(rect=(0, 0, 1 - LEGEND / width, 1))
         figure.legend(handles=handles, loc="center right", frameon=False, fontsize=8)
         metadata = {"Date": None} if suffix == ".svg" else {}
         figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
@@ -81,7 +87,7 @@ def _value(case: Case, by_loss: bool) -> Mean | None:
 
 
 def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
-    by_loss = table.net.startswith(("words", "gpt"))
+    by_loss = table.by_loss
     values = {case.name: _value(case, by_loss) for case in table.cases}
     dense = values.get("dense")
     lowest = dense.value - FAR if dense is not None and not by_loss else -np.inf

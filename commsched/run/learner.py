@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.data import Data, batch_of, part_of
@@ -19,6 +18,7 @@ from commsched.plan import Plan
 from commsched.program import Kind, Op
 from commsched.run.device import beside, on_host
 from commsched.run.messages import Mail
+from commsched.run.neighbours import Neighbours
 
 AT_ONCE = 256  # samples that are scored together
 
@@ -210,8 +210,8 @@ class Learner:
         for launch in sorted(self._results):
             self.apply(launch)
 
-    def evaluate(self, comm: MPI.Intracomm) -> Score:
-        """The score of this rank's part of what is held out; `comm` is for workers that need it."""
+    def evaluate(self, others: Neighbours) -> Score:
+        """The score of this rank's part of what is held out; `others` is for stages."""
         held, size = self._data.held_out, self._plan.machine.size
         own = part_of(len(held), self._rank, size)
         total = Score(0.0, 0, 0)

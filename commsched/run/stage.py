@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.data import Data, Samples, batch_of, part_of
@@ -19,7 +18,7 @@ from commsched.plan import Plan
 from commsched.program import Op
 from commsched.run.device import on_host
 from commsched.run.learner import AT_ONCE, Settings
-from commsched.run.transfer import pieces
+from commsched.run.neighbours import Neighbours
 from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import Stage, grid, hop
 
@@ -148,7 +147,7 @@ class StageNet:
 
     # What is held out
 
-    def evaluate(self, comm: MPI.Intracomm) -> Score:
+    def evaluate(self, others: Neighbours) -> Score:
         """The score of this replica's part, on its last stage; all ranks of a replica call it."""
         held, total = self._data.held_out, Score(0.0, 0, 0)
         own = part_of(len(held), self._replica, self._replicas)
@@ -158,16 +157,14 @@ class StageNet:
                 values = self._given(some.inputs)
             else:
                 there = np.empty((len(some), *self._inputs), self._kind)
-                for piece in pieces(there.reshape(-1)):
-                    comm.Recv([piece, MPI.BYTE], self._before)
+                others.take(there, self._before)
                 values = self._asarray(there)
             with np.errstate(over="ignore", invalid="ignore"):
                 values = through(self.net.layers[self.layers], self.used, values)
                 if self._behind < 0:
                     total = total.plus(judged(values, self._asarray(some.targets)))
                     continue
-            for piece in pieces(np.ascontiguousarray(on_host(values), self._kind).reshape(-1)):
-                comm.Send([piece, MPI.BYTE], self._behind)
+            others.give(np.ascontiguousarray(on_host(values), self._kind), self._behind)
         return total
 
 
@@ -213,8 +210,8 @@ class OnStage(ABC):
     def perform(self, step: int, op: Op) -> None:
         """Do one operation of the compute stream; its inputs are there."""
 
-    def evaluate(self, comm: MPI.Intracomm) -> Score:
-        return self._stage.evaluate(comm)
+    def evaluate(self, others: Neighbours) -> Score:
+        return self._stage.evaluate(others)
 
     def compute(self, step: int, op: Op) -> None:
         self.perform(step, op)

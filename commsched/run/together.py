@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.data import Data
@@ -17,18 +16,21 @@ from commsched.methods.lockstep import exchange
 from commsched.nets import Net
 from commsched.nets.walk import Score
 from commsched.plan import Plan
-from commsched.program import Kind, Op
+from commsched.program import Kind, Op, Program
 from commsched.run.coding import Buckets
 from commsched.run.device import HOST
 from commsched.run.given import Given
 from commsched.run.learner import Learner, Settings
+from commsched.run.neighbours import Inside
 from commsched.run.record import Forgetful
 from commsched.run.trainee import Trainee
 from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged
 
 EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
 Key = tuple[int, int, str]  # rank, step, operation
 Queue = deque[Op]
+Queues = Mapping[tuple[str, int], Queue]  # of a rank, by stream and urgency
 
 
 class Counted:
@@ -59,8 +61,7 @@ class Counted:
 class Together:
     """The learners of all ranks, step by step; their operations in any order that inputs allow.
 
-    An exchange is made when all of its ranks have come to it. Programs with messages between ranks
-    need a run.
+    An exchange is made when all of its ranks have come to it; a message arrives when it is sent.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Together:
         self._plan, self._ranks = plan, range(plan.machine.size)
         self._strategy = STRATEGIES[plan.strategy]
         check_together(plan)
-        check_batch(settings.batch, len(data.train), len(self._ranks))
+        parts = 1 if isinstance(self._strategy, Staged) else len(self._ranks)
+        check_batch(settings.batch, len(data.train), parts)
         self.learners = [worker(net, data, plan, settings, rank, np) for rank in self._ranks]
         self._buckets = [
             Buckets(plan, r, self.learners[r], Given(HOST, Forgetful(r, None))) for r in self._ranks
@@ -92,27 +94,28 @@ class Together:
     def step(self, step: int) -> None:
         """Do all operations of a step on all ranks."""
         program = self._strategy.lower(self._plan, step, self._buckets[0].decisions)
-        queues: list[dict[str, Queue]] = []
+        queues: list[dict[tuple[str, int], Queue]] = []
         for rank in self._ranks:
             queues.append({})
             for op in program.role_of(rank).ops:
-                queues[rank].setdefault(op.stream, deque()).append(op)
+                if op.kind is not Kind.RECV:
+                    queues[rank].setdefault((op.stream, op.urgency), deque()).append(op)
         self._done = {key for key in self._done if key[1] >= step - program.reach}
         moved = True
         while moved:
-            moved = any([self._advance(rank, step, queues) for rank in self._ranks])
+            moved = any([self._advance(rank, program, queues) for rank in self._ranks])
         stuck = [q[0].name for streams in queues for q in streams.values() if q]
         assert not stuck, f"operations wait for each other: {stuck}"
 
-    def _advance(self, rank: int, step: int, queues: Sequence[Mapping[str, Queue]]) -> bool:
+    def _advance(self, rank: int, program: Program, queues: Sequence[Queues]) -> bool:
         """Do what a rank can do now; whether that was anything."""
-        moved = False
-        for queue in queues[rank].values():
+        moved, step = False, program.step
+        for key, queue in queues[rank].items():
             while queue and self._ready(rank, step, queue[0]):
                 op = queue[0]
                 if op.kind in EXCHANGES:
                     members = self._members(rank, op)
-                    heads = [queues[m].get(op.stream) for m in members]
+                    heads = [queues[m].get(key) for m in members]
                     if not all(
                         h and h[0].name == op.name and self._ready(m, step, h[0])
                         for m, h in zip(members, heads, strict=True)
@@ -122,7 +125,10 @@ class Together:
                     self._exchange(step, members, ops)
                 else:
                     queue.popleft()
-                    self._alone(rank, step, op)
+                    if op.kind is Kind.SEND:
+                        self._send(rank, program, op)
+                    else:
+                        self._alone(rank, step, op)
                     self._done.add((rank, step, op.name))
                 moved = True
         return moved
@@ -151,6 +157,19 @@ class Together:
                 self._buckets[rank].decide(step, op)
             self._done.add((rank, step, op.name))
 
+    def _send(self, rank: int, program: Program, op: Op) -> None:
+        """Hand a message to the rank that it is for."""
+        there = program.roles[op.peer]
+        to = there.ranks[program.role_of(rank).ranks.index(rank)]
+        arrival = next(other for other in there.ops if other.name == op.match)
+        mail, box = self.learners[rank].mail, self.learners[to].mail
+        assert mail is not None
+        assert box is not None
+        packet = mail.outgoing(program.step, op).copy()
+        self.sent += packet.nbytes
+        box.incoming(program.step, arrival, packet)
+        self._done.add((to, program.step, arrival.name))
+
     def _alone(self, rank: int, step: int, op: Op) -> None:
         """Do an operation of one rank."""
         buckets = self._buckets[rank]
@@ -165,20 +184,16 @@ class Together:
         """The score of what is held out, each rank its part, once all results are applied."""
         for learner in self.learners:
             learner.settle()
-        parts = np.array([learner.evaluate(MPI.COMM_SELF) for learner in self.learners], np.float64)
+        # Stages come in the order of their ranks.
+        ends = Inside.all(len(self._ranks))
+        scores = [each.evaluate(end) for each, end in zip(self.learners, ends, strict=True)]
+        parts = np.array(scores, np.float64)
         loss, correct, guesses = (sum(column) for column in parts.T.tolist())
         return Score(loss, int(correct), int(guesses))
 
 
 def check_together(plan: Plan) -> None:
-    """Refuse plans whose ranks send each other messages, or whose sums are the MPI's own."""
-    roles = STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
-    if any(op.kind in (Kind.SEND, Kind.RECV) for role in roles for op in role.ops):
-        raise CommschedError(
-            f"strategy {plan.strategy!r} sends messages between ranks, so its ranks cannot be in"
-            " one process; use mpiexec"
-        )
-
+    """Refuse plans whose sums are the MPI's own."""
     for index, launch in enumerate(plan.launches):
         phases = phases_of(plan, index)
         if any(isinstance(p, Phase) and p.schedule.rounds is None for p in phases):

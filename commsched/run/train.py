@@ -19,6 +19,7 @@ from commsched.run.clock import now
 from commsched.run.communication import say
 from commsched.run.engine import Engine
 from commsched.run.measured import Measurement
+from commsched.run.neighbours import Outside
 from commsched.run.place import HERE, Place
 from commsched.run.record import Forgetful, Recorder
 from commsched.run.steps import in_turn
@@ -221,7 +222,7 @@ class Training:
     def _evaluate(self, step: int) -> None:
         if self._learner.mail is not None:
             self._says(step, "evaluate", "waits for the other stages")
-        own = self._learner.evaluate(self._comm)
+        own = self._learner.evaluate(Outside(self._comm))
         self._says(step, "evaluate", "waits for the scores of all ranks")
         parts = [agree.each(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)

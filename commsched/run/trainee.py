@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from mpi4py import MPI
-
 from commsched.codecs import Array
 from commsched.nets import Net
 from commsched.nets.walk import Score
 from commsched.program import Op
 from commsched.run.messages import Mail
+from commsched.run.neighbours import Neighbours
 from commsched.run.worker import Worker
 
 
@@ -34,7 +33,7 @@ class Trainee(Worker, Protocol):
     def settle(self) -> None:
         """Apply all results that are there: nothing is under way."""
 
-    def evaluate(self, comm: MPI.Intracomm) -> Score:
+    def evaluate(self, others: Neighbours) -> Score:
         """The score of this rank's part of what is held out; all ranks call it."""
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:

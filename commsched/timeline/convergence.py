@@ -13,22 +13,39 @@ from commsched.timeline.trials import Mean, Trial, Trials, mean
 Word = Annotated[str, msgspec.Meta(min_length=1)]
 
 
+class Moved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds of a launch per step and rank: coding and exchange, without waiting for others."""
+
+    launch: Word
+    tensors: tuple[Word, ...]
+    density: Positive  # of one rank's gradient, as planned
+    predicted: Positive
+    measured: Positive
+
+
 class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of a step with emulated compute, on a testbed; means over all steps but the first."""
 
-    ratio: Word  # the name of what compute is to dense exchanges
-    value: Positive  # s of compute per s of dense exchanges
+    ratio: Word  # the name of what compute is to exchanges
+    value: Positive  # s of compute per s of exchanges
     scale: Positive  # elements per element of the net that was trained
-    compute: Positive  # s a step
+    compute: Positive  # s a step and rank
     jitter: Positive  # sigma of the log-normal factor on compute, per rank and step
     testbed: Word  # hosts, lanes and rate
     plan: Word  # hash
     steps: Count
-    predicted: Positive
+    predicted: Positive  # the time that passes, over the steps
     measured: Positive
-    low: Positive  # p10 and p90 of the measured steps
+    low: Positive  # p10 and p90 of the measured steps, each the longest over the ranks
     high: Positive
     sent_bytes: Positive  # per rank and step, as measured
+    state_bytes: Positive  # of the rank that has most: parameters, gradients, optimiser, buckets
+    launches: tuple[Moved, ...]
+
+    def moved(self, tensor: str = "") -> tuple[float, float]:
+        """Predicted and measured s of all launches, or of the one with a tensor."""
+        some = [x for x in self.launches if not tensor or tensor in x.tensors]
+        return sum(x.predicted for x in some), sum(x.measured for x in some)
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +84,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     steps: Count
     cases: tuple[Case, ...] = ()
 
+    @property
+    def by_loss(self) -> bool:
+        """Whether the loss says more than the share of right guesses: of text."""
+        return self.net.startswith(("words", "gpt"))
+
     def with_case(self, case: Case) -> "Table":
         """With a case in its old place, or at the end."""
         names = [old.name for old in self.cases]
@@ -76,6 +98,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def case(self, name: str) -> Case | None:
         """The case of that name."""
         return next((case for case in self.cases if case.name == name), None)
+
+    def times(self, name: str, ratio: str) -> Times | None:
+        """When a case was timed with that ratio."""
+        case = self.case(name)
+        return None if case is None else next((x for x in case.times if x.ratio == ratio), None)
 
 
 def read(path: Path) -> Table:
@@ -111,6 +138,13 @@ def against(case: Case, dense: Case) -> Against | None:
         if bar is not None and (loss := _mean_loss(own, i)) is not None and loss <= bar
     )
     return Against(mean(differences), next(reached, None))
+
+
+def differences(case: Case, other: Case) -> list[float]:
+    """Of the losses at the end, training by training; of those that ended with a number."""
+    there = {trial.key: trial.end.loss for trial in other.trained.trials}
+    pairs = ((own.end.loss, there.get(own.key)) for own in case.trained.trials)
+    return [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
 
 
 def _mean_loss(trials: Sequence[Trial], place: int) -> float | None:
