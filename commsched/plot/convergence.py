@@ -39,13 +39,14 @@ LABEL = 6.5  # points
 LABEL_ROOM = 0.035  # of the height of a panel, between labels that lie beside each other
 NEAR = 0.22  # of the width, within which they do
 ACROSS, LEGEND = 2, 1.6  # panels in a row; inches beside them
-FAR = 0.04  # below dense sums an accuracy is drawn no lower, and written beside its point
+# So far below dense sums an accuracy is drawn, or above a loss, nats; then it is written beside.
+FAR, WORSE = 0.04, 0.45
 
 
 def draw(tables: Sequence[Table], path: Path) -> None:
     """Draw at least one table to PNG or SVG; digits by accuracy, text by loss.
 
-    Bars are intervals of 95 %; an empty marker is lower than it is drawn. The dashed line is what
+    Bars are intervals of 95 %; an empty marker is worse than it is drawn. The dashed line is what
     dense sums reach, the band its interval.
     """
     suffix = path.suffix.lower()
@@ -89,15 +90,15 @@ def _value(case: Case, by_loss: bool) -> Mean | None:
 def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
     by_loss = table.by_loss
     values = {case.name: _value(case, by_loss) for case in table.cases}
-    dense = values.get("dense")
-    lowest = dense.value - FAR if dense is not None and not by_loss else -np.inf
+    worst = _worst(values.get("dense"), by_loss)
     drawn = [(case, value) for case in table.cases if (value := values[case.name]) is not None]
     for case, value in drawn:
-        near = value.value >= lowest
+        shown = np.clip(value.value, *worst)
+        near = shown == value.value
         colour, marker = _look(known.index(case.family))
         axes.errorbar(
             case.sent_bytes / 1e3,
-            max(value.value, lowest),
+            shown,
             yerr=(value.half or 0.0) if near else None,
             mfc=colour if near else "white",
             color=colour,
@@ -121,27 +122,44 @@ def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
     axes.set_title(f"{table.net}, {table.ranks} ranks, {table.steps} steps", fontsize=9)
     axes.grid(color="0.93", lw=0.6)
     axes.set_axisbelow(True)
-    _label(axes, drawn, lowest)
+    _label(axes, drawn, worst, ".3g" if by_loss else ".0%")
 
 
-def _label(axes: Axes, drawn: Sequence[tuple[Case, Mean]], lowest: float) -> None:
-    """Write each name beside its point, moved down or up where another one is there already."""
+def _worst(dense: Mean | None, by_loss: bool) -> tuple[float, float]:
+    """Between what bounds points are drawn where they are."""
+    if dense is None:
+        return -np.inf, np.inf
+    return (-np.inf, dense.value + WORSE) if by_loss else (dense.value - FAR, np.inf)
+
+
+def _label(
+    axes: Axes, drawn: Sequence[tuple[Case, Mean]], worst: tuple[float, float], form: str
+) -> None:
+    """Write each name beside its point, or as near to it as there is room within the panel."""
     axes.autoscale_view()  # else the limits are not known yet
     to_axes = axes.transData + axes.transAxes.inverted()
     taken: list[tuple[float, float]] = []
     for case, value in sorted(drawn, key=lambda row: -row[1].value):
-        x, y = to_axes.transform((case.sent_bytes / 1e3, max(value.value, lowest)))
-        at = y
-        while any(abs(x - other) < NEAR and abs(at - there) < LABEL_ROOM for other, there in taken):
-            at -= LABEL_ROOM / 4
+        shown = np.clip(value.value, *worst)
+        x, y = to_axes.transform((case.sent_bytes / 1e3, shown))
+        near = [there for other, there in taken if abs(x - other) < NEAR]
+        tries = (y + sign * step * LABEL_ROOM / 4 for step in range(200) for sign in (-1, 1))
+        free = (
+            at
+            for at in tries
+            if 0.01 < at < 0.99 and all(abs(at - there) >= LABEL_ROOM for there in near)
+        )
+        at = next(free, y)
         taken.append((x, at))
         axes.annotate(
-            case.name if value.value >= lowest else f"{case.name}: {value.value:.0%}",
+            case.name if shown == value.value else f"{case.name}: {value.value:{form}}",
             (x, y),
             xytext=(x + 0.015, at),
             xycoords="axes fraction",
             textcoords="axes fraction",
             fontsize=LABEL,
             va="center",
-            arrowprops={"arrowstyle": "-", "lw": 0.4, "color": "0.6"} if y - at > 0.03 else None,
+            arrowprops={"arrowstyle": "-", "lw": 0.4, "color": "0.6"}
+            if abs(y - at) > 0.03
+            else None,
         )
