@@ -19,7 +19,7 @@ from commsched.plot.timeline import SETTINGS, SUFFIXES
 
 BAND = 0.10
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = "os^Dv<>Pp*Xhd8H1"
+MARKERS: tuple[str, ...] = (*"os^Dv<>Pp*Xhd8H", "$Y$")
 
 
 class Row(Protocol):
@@ -61,8 +61,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 for i, f in enumerate(families)
             ),
         ]
-        figure.legend(handles=handles, loc="lower center", ncols=12, frameon=False, fontsize=8)
-        figure.subplots_adjust(left=0.07, right=0.985, top=0.93, bottom=0.19, wspace=0.2)
+        figure.legend(handles=handles, loc="lower center", ncols=8, frameon=False, fontsize=8)
+        figure.subplots_adjust(left=0.07, right=0.985, top=0.93, bottom=0.23, wspace=0.2)
         metadata = {"Date": None} if suffix == ".svg" else {}
         figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
     files.write_bytes(path, content.getvalue())
@@ -80,14 +80,16 @@ def _panel(
     axes: Axes, rows: Sequence[Row], fabrics: list[str], families: list[str], what: str
 ) -> None:
     whole = what == "iterations"
-    ends = []
-    for row in rows:
-        pairs = [(row.predicted, row.measured)] if whole else row.collectives
-        p, m = 1e3 * np.array(pairs).T
-        ends += [*p, *m]
+    found = [
+        1e3 * np.array([(row.predicted, row.measured)] if whole else row.collectives).T
+        for row in rows
+    ]
+    ends = np.concatenate([pairs.ravel() for pairs in found])
+    low, high = 0.8 * ends[ends > 0].min(), 1.25 * ends.max()
+    for row, (p, m) in zip(rows, found, strict=True):
         axes.plot(
             m,
-            p,
+            np.maximum(p, low),  # what is predicted to take no time lies on the edge
             ls="",
             marker=_marker(families.index(row.family)),
             color=_colour(fabrics.index(row.fabric)),
@@ -96,7 +98,6 @@ def _panel(
             mec="white",
             mew=0.5,
         )
-    low, high = 0.8 * min(ends), 1.25 * max(ends)
     line = np.array([low, high])
     axes.plot(line, line, color="0.3", lw=0.8, zorder=0)
     axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="0.88", lw=0, zorder=-1)
