@@ -106,6 +106,25 @@ def test_sums_that_crowd_in_one_region_are_dealt_out_before_they_go_to_all():
             assert decided == max(pulled[step]) <= 2 * 200 / 4
 
 
+@pytest.mark.parametrize("together", [0.0, 1.0])
+def test_the_threshold_of_the_sums_follows_what_ranks_keep_for_later(together):
+    """Of ranks that agree in nothing, or in much: it grows, and would pass an old threshold."""
+    numel, count, sent = 20_000, 200, []
+    base = np.random.default_rng(1).standard_normal(numel)
+    states = fresh_states([np.zeros(numel, np.float32) for _ in range(8)])
+    for step in range(30):
+        for rank, state in enumerate(states):
+            own = np.random.default_rng([step, rank]).standard_normal(numel)
+            state["gradient"][:] = together * base + own
+            state["step"] = step
+        run_method(METHODS["ok-topk:0.01"], spec(numel), group(1, 8), states)
+        assert_equal_bits(states)
+        sent.append(np.count_nonzero(states[0]["result"]))
+    assert sent[0] == count
+    assert max(sent[10:]) <= 3 * count
+    assert np.mean(sent[10:]) <= 2 * count
+
+
 def test_bytes_are_what_the_papers_say():
     numel, share = 2**20, 0.01
     spread, k = BucketSpec.uniform(numel), np.ceil(0.01 * 2**20)
