@@ -19,6 +19,7 @@ from commsched.timeline.trials import Held, Trial, Trials, mean, student
 from tests.launch import Job
 
 LIMIT = 120.0  # s
+ROOT = Path(__file__).parent.parent
 KNOWN = {case.name: case for case in cases("digits")}
 DEEP = {case.name: case for case in cases("deep")}
 NET = TABLES["digits"]
@@ -127,6 +128,13 @@ def test_top_k_of_the_table_sends_as_much_as_the_spectrum():
 def test_a_plan_of_the_table_is_always_the_same():
     """So that its trainings are still those of the plan, on any machine."""
     assert len({plan_of(KNOWN["fft:0.15"], NET, 2, 2).hash for _ in range(2)}) == 1
+
+
+@pytest.mark.parametrize("table", ["digits", "deep", "text"])
+def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table):
+    recorded = convergence.read(ROOT / "traces" / "convergence" / table / "table.json")
+    plans = {case.name: case.trained.plan for case in recorded.cases}
+    assert {c.name: plan_of(c, TABLES[table], 2, 2).hash for c in cases(table)} == plans
 
 
 def trained(name: str, *losses: float, right: float = 0.5) -> Case:

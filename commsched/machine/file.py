@@ -117,11 +117,11 @@ class MachineFile(
     overrides: tuple[OverrideFile, ...] = ()
     device: DeviceFile
     jitter: float = 0.0
-    coding_jitter: float = 0.0
+    coding_jitter: float | None = None  # None here and below: plans from before keep their hash
     startup_us: float = 0.0
     restart_us: float | None = None
-    handover_us: float = 0.0
-    alone: float = 1.0
+    handover_us: float | None = None
+    alone: float | None = None
     burst_us: float = 0.0
     cores: int = 0
     overlap: float = 1.0
@@ -160,13 +160,13 @@ def from_data(data: Any, where: str) -> Machine:
             device=_device(file.device),
             overrides=_overrides(file.overrides),
             jitter=significant(file.jitter),
-            coding_jitter=significant(file.coding_jitter),
+            coding_jitter=significant(file.coding_jitter or 0.0),
             startup=significant(file.startup_us * 1e-6),
             restart=significant(
                 (file.startup_us if file.restart_us is None else file.restart_us) * 1e-6
             ),
-            handover=significant(file.handover_us * 1e-6),
-            alone=significant(file.alone),
+            handover=significant((file.handover_us or 0.0) * 1e-6),
+            alone=1.0 if file.alone is None else significant(file.alone),
             burst=significant(file.burst_us * 1e-6),
             cores=file.cores,
             overlap=significant(file.overlap),
@@ -199,13 +199,13 @@ def to_data(machine: Machine) -> dict[str, Any]:
         ),
         device=_device_file(machine.device),
         jitter=significant(machine.jitter),
-        coding_jitter=significant(machine.coding_jitter),
+        coding_jitter=significant(machine.coding_jitter) or None,
         startup_us=significant(machine.startup * 1e6),
         restart_us=significant(machine.restart * 1e6)
         if machine.restart != machine.startup
         else None,
-        handover_us=significant(machine.handover * 1e6),
-        alone=significant(machine.alone),
+        handover_us=significant(machine.handover * 1e6) or None,
+        alone=significant(machine.alone) if machine.alone != 1.0 else None,
         burst_us=significant(machine.burst * 1e6),
         cores=machine.cores,
         overlap=significant(machine.overlap),
