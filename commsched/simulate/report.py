@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from commsched.simulate.result import Prediction
-from commsched.timeline.measure import exposed, has_messages, hidden, idle
+from commsched.timeline.measure import exposed, hidden, idle
 from commsched.timeline.spread import Interval, interval
 from commsched.units import nbytes, seconds
 
@@ -38,9 +38,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         # Means: strategies that exchange every so many steps do nothing in most of them.
         "exposed_seconds": float(exposed(timeline)[:, settled].mean()),
         "hidden_seconds": float(hidden(timeline)[:, settled].mean()),
-        "bubble_seconds": float(np.median(idle(timeline)[:, settled]))
-        if has_messages(timeline)
-        else None,
+        "bubble_seconds": float(np.median(idle(timeline)[:, settled])),
         "strategy": plan.strategy,
         "bytes_per_rank_and_step": sum(float(p.sent.sum()) for p in prediction.placed)
         / (steps * plan.machine.size),
@@ -69,7 +67,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         f" optimizer {nbytes(memory['optimizer'])}, activations"
         f" {nbytes(memory['activations'])}, buckets {nbytes(memory['buckets'])})",
     ]
-    if found["bubble_seconds"] is not None:
+    if found["bubble_seconds"] > 0.0:
         share = found["bubble_seconds"] / found["iteration_seconds"]
         text.insert(2, f"bubble per step: {seconds(found['bubble_seconds'])} ({share:.1%})")
     if found["held_out_errors"]:

@@ -1,0 +1,46 @@
+"""Every strategy on thousands of ranks, whose compute differs from rank to rank and step."""
+
+import numpy as np
+import pytest
+
+from commsched.plan import Plan
+from commsched.simulate import simulate
+from commsched.simulate.report import report
+from commsched.strategies import STRATEGIES
+from tests.pipes import net
+from tests.plans import graph, machine, strategy_plan
+
+NODES, LANES, JITTER = 256, 8, 0.3
+SIZES = [3000, 40000, 200, 25000]
+AVERAGING = {
+    "sync": {},
+    "daso": {"warmup": 0, "cooldown": 0, "batches": 1000, "gs": 4, "wait": 1},
+    "shadow": {"every": 1, "lag": 1},
+}
+STAGES = {"stages": 8, "microbatches": 4}
+OTHERS = {"samo": {"pruned": 0.9}, "local": {"variant": "overlapping", "microbatches": 1}}
+
+
+def made(name: str) -> Plan:
+    """The strategy's plan on all ranks."""
+    on = machine(NODES, LANES, JITTER)
+    if name in AVERAGING:
+        return strategy_plan(graph(SIZES), on, name, **AVERAGING[name])
+    return strategy_plan(net(8), on, name, **{**STAGES, **OTHERS.get(name, {})})
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_ranks_and_steps_differ_by_the_jitter_and_all_is_reported(name):
+    found = simulate(made(name), 3)
+    forward: dict[str, dict[int, np.ndarray]] = {}
+    for placed in found.placed:
+        if placed.op.name.startswith("forward"):
+            forward.setdefault(placed.op.name, {})[placed.step] = placed.end - placed.start
+    steps = next(iter(forward.values()))
+    assert abs(np.log(steps[0]).std() / JITTER - 1) < 5 / np.sqrt(2 * len(steps[0]))
+    assert (steps[0] != steps[1]).all()
+    told = report(found)
+    assert told["memory_bytes"]["total"] > 0
+    assert told["exposed_seconds"] + told["hidden_seconds"] > 0
+    assert told["bubble_seconds"] >= 0
+    assert told["ranks"] == NODES * LANES
