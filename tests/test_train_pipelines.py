@@ -43,6 +43,18 @@ def test_replicas_of_two_stages_learn_what_replicas_of_one_do(tmp_path):
     assert one["loss"] == two["loss"]
 
 
+def test_losses_of_other_numbers_of_replicas_differ_by_rounding_alone(tmp_path):
+    """Of one batch: four replicas of one stage, two of two, one of four."""
+    found = []
+    for stages in (1, 2, 4):
+        log = tmp_path / f"{stages}.jsonl"
+        piped(4, "mlp:8:3", "1f1b", stages, "--log", str(log))
+        found.append(losses(log))
+    assert len(found[0]) == STEPS
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert found[0] == pytest.approx(found[2], rel=1e-5)
+
+
 def test_samo_on_real_ranks_is_masked_dense_adam_and_sends_f_phi_halves(tmp_path):
     """Two stages of two replicas; a rank sends 2 (D - 1) / D * 2 f phi bytes of sums a step."""
     net, graph, measured = "mlp:8:3", tmp_path / "net.json", tmp_path / "measured.json"
