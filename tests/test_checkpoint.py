@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from commsched.errors import CommschedError
 from commsched.run.packing import packed, unpacked
 from tests.launch import Job
-from tests.test_train import LIMIT, TRAIN, WORDS, daso_plan, started, train
+from tests.test_train import LIMIT, TRAIN, WORDS, daso_plan, losses, started, train
 
 RANKS = 2
 GPT = ("--net", "gpt:16:1:2", "--batch", "16", "--optimizer", "adam")
@@ -26,6 +26,12 @@ METHODS = {
     "powersgd": ("--method", "powersgd:2"),
     "two stages": (*PIPELINE, "1f1b", "--method", "ring+dense", "--param", "stages=2"),
     "samo": (*PIPELINE, "samo", "--method", "ring+fp16", "--net", "mlp:32:1"),
+    "two stages of samo": (
+        *(*PIPELINE, "samo", "--method", "ring+fp16", "--param", "stages=2"),
+        *("--net", "mlp:32:1"),
+    ),
+    "random codec": ("--method", "all-gather+qsgd:4"),
+    "elastic averaging": ("--strategy", "shadow", "--param", "rule=easgd"),
     "16 bits": ("--method", "ring+dense", "--precision", "fp16", "--net", "mlp:32:1"),
     "shadow": (
         *("--strategy", "shadow", "--param", "rule=bmuf"),
@@ -69,7 +75,9 @@ def goes_on(
         assert job.left() == {}
     steps = -(-(kept_step(folder) + 8) // multiple) * multiple
     found = train(ranks, *keep, "--resume", "--steps", str(steps))
-    whole = train(ranks, *words, "--steps", str(steps))
+    other = tmp_path / "whole.jsonl"
+    whole = train(ranks, *words, "--steps", str(steps), "--log", str(other))
+    assert losses(log) == losses(other)  # the same samples in the same order
     assert found["parameters"] == whole["parameters"]
     assert found["loss"] == whole["loss"]
     lines = [json.loads(line) for line in log.read_text().splitlines()]

@@ -130,7 +130,8 @@ def test_a_plan_of_the_table_is_always_the_same():
     assert len({plan_of(KNOWN["fft:0.15"], NET, 2, 2).hash for _ in range(2)}) == 1
 
 
-@pytest.mark.parametrize("table", ["digits", "deep", "text"])
+# The text's densities are those of the manual of one version of Python.
+@pytest.mark.parametrize("table", ["digits", "deep"])
 def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table):
     recorded = convergence.read(ROOT / "traces" / "convergence" / table / "table.json")
     plans = {case.name: case.trained.plan for case in recorded.cases}

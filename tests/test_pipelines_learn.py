@@ -178,7 +178,8 @@ def masked_dense(net: str, plan: Plan, replicas: int, count: int):
             continue
         steps += 1
         for n, own in values.items():
-            total = in_rank_order([part[n] for part in parts])
+            with np.errstate(over="ignore", invalid="ignore"):  # of what the mask drops
+                total = in_rank_order([part[n] for part in parts])
             gradient = np.where(masks[n], total, np.float16(0)).astype(np.float32)
             gradient /= np.float32(replicas)
             adam(gradient, own, mean[n], square[n], steps, divisor, Rates(rate=0.01))

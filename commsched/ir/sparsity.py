@@ -137,7 +137,7 @@ class Sparsity:
             share = self.after(merged)
             return np.where(stop > start, share * ((stop - start) * (1 - share) + share), 0.0)
         edges, _ = _zipf_cells(self.rows, self.exponent)
-        first = start * self.rows // numel
+        first = np.minimum(start * self.rows // numel, self.rows - 1)  # of nothing: any
         last = np.maximum((stop - 1) * self.rows // numel, first)
         found = np.empty(start.shape)
         for k in np.unique(merged):
