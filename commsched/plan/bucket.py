@@ -1,6 +1,6 @@
 """What travels together: consecutive runs of tensors' elements, and how sparse they are."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -79,9 +79,7 @@ class BucketSpec:
         """Logarithm of the probability that elements [start, stop) are all zero: (m,)."""
         shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
         total = np.zeros(shape)
-        for law, numel, first, low, high in self._runs:
-            lo = np.clip(start, low, high) - low + first
-            hi = np.clip(stop, low, high) - low + first
+        for law, numel, lo, hi in self._within(start, stop):
             total += law.log_empty(numel, lo, hi, merged)
         return total
 
@@ -92,14 +90,18 @@ class BucketSpec:
         """
         shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
         total = np.zeros(shape)
-        for law, numel, first, low, high in self._runs:
-            lo = np.clip(start, low, high) - low + first
-            hi = np.clip(stop, low, high) - low + first
+        for law, numel, lo, hi in self._within(start, stop):
             total += law.runs(numel, lo, hi, merged)
         return total
 
+    def _within(self, start: Ints, stop: Ints) -> Iterator[tuple[Sparsity, int, Ints, Ints]]:
+        """Law and numel of each tensor, and its elements among [start, stop): (m,) each."""
+        for law, numel, first, low, high in self._parts:
+            lo, hi = (np.clip(end, low, high) - low + first for end in (start, stop))
+            yield law, numel, lo, hi
+
     @cached_property
-    def _runs(self) -> list[tuple[Sparsity, int, int, int, int]]:
+    def _parts(self) -> list[tuple[Sparsity, int, int, int, int]]:
         """Law, tensor's numel, start in it, bounds in the bucket; dense neighbours are one run."""
         found: list[tuple[Sparsity, int, int, int, int]] = []
         for (law, numel, first, _), low, high in zip(
