@@ -28,6 +28,7 @@ class Dgc(Selection):
 
     standard = "dgc:0.001"
     stateful = True
+    memory = 8.0
     feedback = False  # the velocity is what others keep as feedback
     encode_traffic = 14.0  # update momentum and velocity, then as a sampled top-k
 

@@ -26,6 +26,7 @@ from commsched.planner.prices import LINEAR
 from commsched.planner.problem import BASELINES, LIBRARY, Problem
 from commsched.planner.prune import Kept
 from commsched.planner.request import Request
+from commsched.planner.squeeze import squeezed
 from commsched.planner.timing import iteration
 from commsched.planner.units import Candidate, Choice, Unit, bucket
 from commsched.simulate.engine import Known
@@ -283,12 +284,22 @@ class Search:
         return found
 
     def plan(self) -> Plan:
-        """The plan of the best candidate, by simulation where there are several.
+        """The plan of the chosen candidate, within the limit of memory where methods allow it."""
+        chosen, seconds = self._chosen()
+        if self.request.memory is not None:
+            smaller = squeezed(self.problem, chosen)
+            if smaller is not chosen:
+                chosen, seconds = smaller, self._timed(smaller)
+        plan = explained(self.problem, chosen, "best")
+        return plan if seconds is None else replace(plan, iteration=seconds)
+
+    def _chosen(self) -> tuple[Candidate, float | None]:
+        """The best candidate, by simulation where there are several; its simulated s.
 
         Where errors are held out: the best with them of those that without are behind no baseline.
         """
         if self.stopped or self.over() or self.request.bucket is not None or self.done():
-            return explained(self.problem, self.leader, "best")
+            return self.leader, None
         timed = [(self._timed(candidate), candidate) for candidate in self._finalists()]
         reach = min(seconds for seconds, _ in timed) * self._play
         for seconds, candidate in self.rivals:
@@ -301,7 +312,7 @@ class Search:
         limit = min(shortest * self._play, max(baseline, shortest)) * (1 + SAME)
         allowed = [entry for entry in timed if entry[0] <= limit]
         seconds, chosen = min(allowed, key=lambda entry: entry[0] + self._extra(entry[1]))
-        return replace(explained(self.problem, chosen, "best"), iteration=seconds)
+        return chosen, seconds
 
     @property
     def _play(self) -> float:

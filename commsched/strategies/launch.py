@@ -1,12 +1,27 @@
 """The operations of one launch: its exchange, phase after phase, and the update that follows."""
 
+from collections.abc import Iterable
+
 from commsched.methods import Choice, phases_of
+from commsched.methods.room import room
 from commsched.plan.model import Plan
 from commsched.program import After, Kind, Op
 
 # Bytes of optimiser state per parameter, and memory traffic of one update in B per parameter:
 # read gradient, read and write the parameter and each state word.
 OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
+
+
+def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
+    """Bytes that some launches take on a rank beside their buckets, by use.
+
+    All may be encoded before the first one is sent; one exchange at a time receives.
+    """
+    launches = [plan.launches[index] for index in indices]
+    found = [room(each.method, plan.spec(each), plan.group(each)) for each in launches]
+    waiting = sum(one.waiting for one in found)
+    received = max((one.received for one in found), default=0.0)
+    return {"residuals": sum(one.kept for one in found), "packets": waiting + received}
 
 
 def exchange_ops(plan: Plan, index: int, before: After) -> list[Op]:

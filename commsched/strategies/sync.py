@@ -9,7 +9,13 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.program import After, Op, Program, Role
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Memory, Strategy
-from commsched.strategies.launch import OPTIMIZERS, apply_op, broadcast_ops, exchange_ops
+from commsched.strategies.launch import (
+    OPTIMIZERS,
+    apply_op,
+    beside_buckets,
+    broadcast_ops,
+    exchange_ops,
+)
 from commsched.strategies.numbers import Options
 from commsched.strategies.parts import compute
 
@@ -78,6 +84,7 @@ class Sync(Strategy):
             optimizer=float(state * numel),
             activations=sum(layer.activation for layer in plan.graph.layers),
             buckets=4.0 * numel * (len(_begins(plan)) + bool(_refreshing(plan))),
+            **beside_buckets(plan, (i for b in _begins(plan) for i in _summing(plan, b))),
         )
 
 
