@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.simulate import simulate
-from commsched.simulate.crowd import Crowd, under_compute
+from commsched.simulate.crowd import MOST, Crowd, under_compute
 from tests.plans import graph, machine, plan
 
 RANKS = np.arange(4)
@@ -18,7 +18,7 @@ def crowd(cores: int) -> Crowd:
     return Crowd(replace(machine(1, 4), cores=cores), RANKS)
 
 
-@pytest.mark.parametrize(("cores", "share"), [(0, 0.0), (8, 0.0), (6, 0.5), (4, 1.0), (2, 1.0)])
+@pytest.mark.parametrize(("cores", "share"), [(0, 0.0), (8, 0.0), (6, 0.5), (4, MOST), (2, MOST)])
 def test_the_share_of_coding_that_comes_on_top_follows_from_the_cores(cores, share):
     found = crowd(cores)
     found.coded(np.full(4, 1.0), np.full(4, 2.0))
@@ -41,7 +41,7 @@ def test_only_coding_during_the_exchange_counts():
 )
 def test_processor_time_is_conserved(own, gaps, cores):
     """Until its end an exchange had all the processor's time, but for what coding took of it."""
-    found, share, at = crowd(cores), {2: 1.0, 6: 0.5, 8: 0.0}[cores], 0.0
+    found, share, at = crowd(cores), {2: MOST, 6: 0.5, 8: 0.0}[cores], 0.0
     spans = []
     for gap, length in gaps:
         spans.append((at + gap, at + gap + length))

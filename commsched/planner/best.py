@@ -149,6 +149,7 @@ class Search:
             self.offer(candidate, "equal buckets")
         self._search()
         self._baselines()
+        self._plain()
         self._careful()
 
     def _baselines(self) -> None:
@@ -170,6 +171,17 @@ class Search:
         if self.least < before * (1 - SAME):
             self._improve(ours, gain=FINE)
             self._improve(tidied(self.problem, self.leader))
+
+    def _plain(self) -> None:
+        """Improve on boundaries for the library's own exchange: more methods may lead away."""
+        library = self.problem.named(LIBRARY)
+        if self.over() or library < 0 or not (self.doubt or self.request.lossy):
+            return
+        kept = Kept.of([self.problem.prices.methods[library]])
+        plain = Problem(self.request, kept=kept)
+        for late in (plain.late, plain.early):
+            found = boundaries(plain, plain.units, late)
+            self._improve(self.problem.moved(found, plain))
 
     def _careful(self) -> None:
         """Improve on what is best where exchanges last as long as is expected of them."""

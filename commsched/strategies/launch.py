@@ -24,13 +24,16 @@ def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
     return {"residuals": sum(one.kept for one in found), "packets": waiting + received}
 
 
-def exchange_ops(plan: Plan, index: int, before: After) -> list[Op]:
-    """Encode, exchange and decode of every phase of a launch's method, after `before`."""
+def exchange_ops(plan: Plan, index: int, before: After, encode: str = "encode") -> list[Op]:
+    """Encode, exchange and decode of every phase of a launch's method, after `before`.
+
+    encode: the stream that encodes, which may be the launch's own.
+    """
     launch = plan.launches[index]
     ops: list[Op] = []
     for number, phase in enumerate(phases_of(plan, index)):
         stem = f"{launch.name}/{phase.name}" if phase.name else launch.name
-        parts = [(Kind.ENCODE, "encode"), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
+        parts = [(Kind.ENCODE, encode), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
         if isinstance(phase, Choice):
             parts.insert(0, (Kind.DECIDE, launch.stream))
         for kind, stream in parts:

@@ -40,6 +40,10 @@ class Sync(Strategy):
     applied just before the first layer of the next step that reads it, so that late exchanges
     hide under the next forward pass (Peng et al., "ByteScheduler", SOSP 2019).
 
+    encode "apart": a thread of its own gathers and encodes buckets, also beside exchanges.
+    "communication": the communication thread does it in front of each exchange, so that nothing is
+    handed over; what comes next waits for the exchange.
+
     Launches that begin later stand for the earlier ones from that step on, so that codecs follow a
     schedule; what those have kept of their gradients goes on. Launches of purpose "refresh" give
     all ranks the parameters of rank 0 at the end of every so many steps; then all steps apply
@@ -49,10 +53,15 @@ class Sync(Strategy):
 
     name = "sync"
     changes = True
-    defaults: Mapping[str, Param] = {"overlap": "forward", "optimizer": "momentum"}
+    defaults: Mapping[str, Param] = {
+        "overlap": "forward",
+        "optimizer": "momentum",
+        "encode": "apart",
+    }
     allowed: Mapping[str, Options] = {
         "overlap": ("backward", "forward"),
         "optimizer": tuple(OPTIMIZERS),
+        "encode": ("apart", "communication"),
     }
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -225,7 +234,9 @@ def _apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
 
 
 def _exchange(plan: Plan, index: int) -> list[Op]:
-    return exchange_ops(plan, index, After(f"backward/{plan.launches[index].after}"))
+    launch = plan.launches[index]
+    encode = launch.stream if plan.params.get("encode") == "communication" else "encode"
+    return exchange_ops(plan, index, After(f"backward/{launch.after}"), encode)
 
 
 STRATEGIES.add("sync")(Sync())
