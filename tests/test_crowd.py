@@ -31,7 +31,8 @@ def test_only_coding_during_the_exchange_counts():
     found.coded(np.full(4, 0.0), np.full(4, 1.0))
     found.coded(np.array([1.5, 2.5, 4.0, 1.0]), np.array([2.5, 3.5, 5.0, 5.0]))
     got = found.stretched(np.full(4, 2.0), np.full(4, 3.0))
-    np.testing.assert_allclose(got, [3.5, 4.0, 3.0, 6.0])
+    left = 1 - 3 * (1 - MOST)  # of the second that the last one lasts, after three beside coding
+    np.testing.assert_allclose(got, [3 + MOST * 0.5, 3 + MOST, 3.0, 5 + left])
 
 
 @given(
@@ -53,11 +54,19 @@ def test_processor_time_is_conserved(own, gaps, cores):
     assert end - start - share * coded == pytest.approx(own, rel=1e-9)
 
 
-def test_coding_of_both_directions_takes_as_long_as_one_after_the_other():
+def test_coding_of_both_directions_takes_nearly_as_long_as_one_after_the_other():
     found = crowd(2)
     first = found.coded(np.full(4, 0.0), np.full(4, 3.0))
     second = found.coded(np.full(4, 1.0), np.full(4, 3.0))
-    np.testing.assert_allclose([first, second], [[3.0] * 4, [5.0] * 4])
+    np.testing.assert_allclose([first, second], [[3.0] * 4, [5.0 - 2 * (1 - MOST)] * 4])
+
+
+def test_a_short_exchange_does_not_wait_for_all_the_coding_beside_it():
+    found = crowd(2)
+    for at in range(10):
+        found.coded(np.full(4, float(at)), np.full(4, at + 1.0))
+    got = found.stretched(np.full(4, 0.0), np.full(4, 0.1))
+    np.testing.assert_allclose(got, 0.1 / (1 - MOST))
 
 
 def test_no_rank_ends_earlier_on_fewer_cores():

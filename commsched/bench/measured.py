@@ -48,7 +48,7 @@ class Wanted:
     scale: float = 1.0  # of bytes and seconds
     steps: int = 8  # of a run, of which the first is dropped
     seconds: float = 20.0  # of a calibration
-    turns: int = 5  # runs of each plan: all plans of a cell, then all again
+    turns: int = 3  # runs of each plan: all plans of a cell, then all again
     far: float = FAR
 
 

@@ -17,6 +17,7 @@ from commsched.plan import Plan
 from commsched.planner.base import PLANNERS
 from commsched.planner.doubt import Doubt
 from commsched.planner.dynamic import boundaries
+from commsched.planner.encoding import encoded
 from commsched.planner.exact import MOST, UNITS, bounds, exact, size
 from commsched.planner.explain import explained
 from commsched.planner.greedy import greedy
@@ -303,7 +304,9 @@ class Search:
             if smaller is not chosen:
                 chosen, seconds = smaller, self._timed(smaller)
         plan = explained(self.problem, chosen, "best")
-        return plan if seconds is None else replace(plan, iteration=seconds)
+        if seconds is None:
+            return plan
+        return encoded(replace(plan, iteration=seconds), self.request)
 
     def _chosen(self) -> tuple[Candidate, float | None]:
         """The best candidate, by simulation where there are several; its simulated s.
