@@ -16,10 +16,11 @@ GAIN = 0.01  # share of the iteration that the other place has to save, at the l
 def encoded(plan: Plan, request: Request) -> Plan:
     """The plan with its buckets encoded where its simulated iteration is shorter.
 
-    On a calibrated machine it has to save more than what the calibration's median held-out error
-    makes of all that takes longer than the rank's own compute.
+    Only where threads hear late of each other another place than a thread of their own may save
+    something. On a calibrated machine that has to be more than what the calibration's median
+    held-out error makes of all that takes longer than the rank's own compute.
     """
-    if "encode" in request.params or not plan.launches:
+    if "encode" in request.params or not plan.launches or not plan.machine.handover:
         return plan
     other = _at(plan, PLACES[1])
     seconds, errors = iteration(other), [abs(cell.error) for cell in plan.machine.held_out]

@@ -32,21 +32,22 @@ def fitting(request: Request, planner: Planner) -> Plan:
     if fits(request, first):
         return first
     *sets, least = _sets(request)
-    best = planner(replace(request, without=least, bucket=_sizes(request)[-1]))
-    if not fits(request, best):
-        raise refusal(request, best)
+    smallest = planner(replace(request, without=least, bucket=_sizes(request)[-1]))
+    if not fits(request, smallest):
+        raise refusal(request, smallest)
+    found: list[Plan] = []
     for without in (*sets, least):
         for size in _sizes(request):
-            if best.iteration <= first.iteration * NEAR:
-                return best
             left = request.time_limit
             if left is not None:
                 left = max(left - (time.monotonic() - began), 0.0)
             plan = planner(replace(request, without=without, bucket=size, time_limit=left))
             if fits(request, plan):
-                best = min(best, plan, key=lambda plan: plan.iteration)
+                found.append(plan)
                 break
-    return best
+        if found and found[-1].iteration <= first.iteration * NEAR:
+            break
+    return min([*found, smallest], key=lambda plan: plan.iteration)
 
 
 def fits(request: Request, plan: Plan) -> bool:
