@@ -78,7 +78,7 @@ def pack_list(index: Array, values: Array, numel: int, narrow: bool = False) -> 
         whole = module_of(values).zeros(numel, np.float32)
         whole[index] = values
         values = whole
-    body = pack_values(values) if narrow else values.view(np.uint8)
+    body = pack_values(values, numel) if narrow else values.view(np.uint8)
     if body is None:
         return pack_list(index, values if way != "dense" else values.take(index), numel)
     packet = fresh(TAG | NARROW * narrow, count, len(body) + size, values)
@@ -136,16 +136,17 @@ def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
     count = count_of(packet, TAG | NARROW * narrow, numel, what)
     way, size = _way(numel, count, narrow)
     start = len(packet) - size
-    values = values_of(packet, start, numel if way == "dense" else count, narrow, what)
+    kept = numel if way == "dense" else count
+    values = values_of(packet, start, kept, numel if narrow else 0, what)
     if way == "dense":
         return slice(None), values
     return read_index(packet, start, numel, count, what), values
 
 
-def values_of(packet: Array, stop: int, count: int, narrow: bool, what: str) -> Array:
-    """The `count` values before byte `stop`."""
+def values_of(packet: Array, stop: int, count: int, narrow: int, what: str) -> Array:
+    """The `count` values before byte `stop`; narrow ones of a list of `narrow` elements."""
     if narrow:
-        values = open_values(packet[HEADER : max(HEADER, stop)], count)
+        values = open_values(packet[HEADER : max(HEADER, stop)], count, narrow)
         require(values is not None, packet, what)
         return values
     require(stop == HEADER + 4 * count, packet, what)

@@ -46,7 +46,7 @@ def size_of(bounds: Array, numel: int) -> int:
 
 def pack(bounds: Array, values: Array, numel: int, narrow: bool = False) -> Array:
     """The packet of runs below `numel`, (2 r,), and of the values of all of them, (m,)."""
-    body = pack_values(values) if narrow else values.view(np.uint8)
+    body = pack_values(values, numel) if narrow else values.view(np.uint8)
     if body is None:
         return pack(bounds, values, numel)
     start = HEADER + len(body)
@@ -68,7 +68,7 @@ def open_runs(packet: Array, numel: int) -> tuple[Array, Array]:
     require(start >= HEADER, packet, what)
     bounds = read_index(packet, start, numel + 1, count, what)
     lengths = bounds[1::2] - bounds[::2]
-    values = values_of(packet, start, int(lengths.sum()), narrow, what)
+    values = values_of(packet, start, int(lengths.sum()), numel if narrow else 0, what)
     before = np.cumsum(lengths) - lengths
     kind = np.int32 if numel < 2**31 else np.int64
     index = np.repeat((bounds[::2] - before).astype(kind), lengths)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commsched.kernels.compiled import compiled
+from commsched.kernels.compiled import compiled_list
 from commsched.kernels.modules import Array, module_of, numbers
 
 EACH = 3.5  # bytes of a value, but for escapes
@@ -16,13 +16,13 @@ def narrow_bytes(count: int) -> int:
     return 3 * count + (count + 1) // 2 + 1
 
 
-def pack_values(values: Array) -> Array | None:
-    """(m,) float32 -> uint8, fewer than 4 m; None where that cannot be.
+def pack_values(values: Array, numel: int) -> Array | None:
+    """(m,) float32, of a list of `numel` elements, -> uint8, fewer than 4 m; None where not.
 
     The low 16 bits of all, a byte each of sign and 7 bits more, two codes of exponents in a byte,
     the largest exponent, and the exponents that escape.
     """
-    fast = compiled(values)
+    fast = compiled_list(values, numel)
     words = values.view(np.uint32)
     count = len(words)
     if fast is not None:
@@ -55,8 +55,8 @@ def pack_values(values: Array) -> Array | None:
     return packed
 
 
-def open_values(packed: Array, count: int) -> Array | None:
-    """The (count,) float32 that were packed; None where no values are packed so."""
+def open_values(packed: Array, count: int, numel: int) -> Array | None:
+    """The (count,) float32 of a list that were packed; None where no values are packed so."""
     size = narrow_bytes(count)
     if not size <= len(packed) < 4 * count:
         return None
@@ -64,7 +64,7 @@ def open_values(packed: Array, count: int) -> Array | None:
     low = numbers(low, np.uint16)
     top = int(packed[size - 1])
     values = module_of(packed).empty(count, np.float32)
-    fast = compiled(values)
+    fast = compiled_list(values, numel)
     if fast is not None:
         right = fast.read_values(low, middle, codes, top, escapes, values.view(np.uint32))
         return values if right else None
