@@ -11,9 +11,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 THREADS = 2  # of a rank that are busy while it codes during an exchange
 # The most that coding takes from the rest: who only now and then looks for messages gets a core at
-# once when it wakes. Of 0.5 to 1 this errs least in the mean of 109 cells of 4 ranks on 2 cores, and
-# most clearly where exchanges are short; in the median of 23 calibrations they kept 0.27 of their
-# rate beside busy cores.
+# once when it wakes. Of 0.5 to 1 this errs least in the mean of 109 cells of 4 ranks on 2 cores,
+# most clearly where exchanges are short; in 23 calibrations they kept 0.27 of their rate beside
+# busy cores in the median.
 MOST = 0.8
 NOTHING = 1e-12  # s
 
