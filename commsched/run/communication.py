@@ -65,7 +65,7 @@ class Communication(threading.Thread):
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
-        self.messages = Messages(plan, comm, board, recorder, mail)
+        self.messages = Messages(plan, comm, board, recorder, mail, buckets.given, place)
         self._active: dict[str, Active] = {}
         self._alarmed = False
         self._looked = now()

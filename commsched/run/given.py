@@ -44,6 +44,11 @@ class Given:
             if end is not None:
                 end.wait()
 
+    def over(self, step: int, after: Iterable[After]) -> bool:
+        """Whether the device has done what an operation of `step` comes after."""
+        ends = [self._ends.get((step - back, name)) for name, back in after]
+        return all(end is None or end.done() for end in ends)
+
     def settle(self, *, wait: bool) -> None:
         """Record what is over, in order; with `wait` everything."""
         while self._open:
