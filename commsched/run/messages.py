@@ -106,8 +106,8 @@ class Messages:
     @property
     def busy(self) -> bool:
         """Whether something may come, is under way, or can leave once the device is ready."""
-        here = self.queues["receive"] or self._leaving or any(self._expected.values())
-        return bool(here or self._able())
+        coming = self.queues["receive"] or self._coming or any(self._expected.values())
+        return bool(coming or self._leaving or self._able())
 
     @property
     def idle(self) -> bool:

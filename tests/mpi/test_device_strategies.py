@@ -12,10 +12,15 @@ from commsched.nets.profile import profiled
 from commsched.plan import file as plan_file
 from commsched.planner import Request, make_plan
 from commsched.planner.given import given as planned
+from commsched.program import Kind
+from commsched.run.board import Board
 from commsched.run.checkpoint import Store
 from commsched.run.device import on_host
+from commsched.run.given import Given
 from commsched.run.learner import Settings
+from commsched.run.messages import Blank, Messages
 from commsched.run.place import HERE
+from commsched.run.record import Forgetful
 from commsched.run.train import Options as Long
 from commsched.run.train import Training
 from commsched.run.train_job import TRAINED
@@ -23,6 +28,7 @@ from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import Staged
 from tests import strict
 from tests.mpi.test_place import SHAPE, pointed, staged
+from tests.pipes import staged as pipeline
 from tests.plans import machine
 from tests.ranks import together
 
@@ -34,7 +40,7 @@ CASES = {
     "daso": DASO,
     "shadow": {"every": 2, "lag": 1, "rule": "bmuf"},
     "gpipe": {"stages": STAGES, "microbatches": 2},
-    "1f1b": {"stages": max(1, STAGES // 2), "microbatches": 3},
+    "1f1b": {"stages": max(1, STAGES // 2), "microbatches": 2},
     "samo": {"stages": STAGES, "microbatches": 2},
     "local": {"stages": STAGES, "microbatches": 2},
     "local, overlapping": {"stages": STAGES, "variant": "overlapping"},
@@ -104,8 +110,9 @@ def differences(here, there):
     return found + ([f"losses {there[2]}, not {here[2]}"] if here[2] != there[2] else [])
 
 
-@pytest.mark.parametrize("make", [staged, pointed])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "make"), [*((case, staged) for case in CASES), ("gpipe", pointed), ("daso", pointed)]
+)
 def test_every_strategy_learns_on_a_device_what_it_learns_in_memory(
     case, make, folder, monkeypatch
 ):
@@ -114,4 +121,37 @@ def test_every_strategy_learns_on_a_device_what_it_learns_in_memory(
     problems = differences(here, there)
     if make is staged and not all(isinstance(v, strict.ndarray) for v in there[0].values.values()):
         problems.append("parameters are not on the device")
+    together(problems)
+
+
+@pytest.mark.parametrize("case", ["daso", "shadow", "samo", "1f1b"])
+def test_on_a_device_it_goes_on_from_a_checkpoint_to_the_same_bits(case, folder):
+    plan, half = plan_of(case), STEPS // 2
+    here = trained(plan, folder, HERE)
+    trained(plan, folder, staged(), half, folder / "kept")
+    there = trained(plan, folder, staged(), STEPS, folder / "kept", resume=True)
+    together(differences((None, here[1], here[2][half:]), there))
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
+def test_who_waits_for_the_rest_of_a_message_does_not_sleep():
+    """The last one of a step, of which a chunk is here."""
+    where, recorder = staged(), Forgetful(WORLD.rank, None)
+    plan = pipeline("gpipe", WORLD.size, on=machine(1, WORLD.size), microbatches=1)
+    messages = Messages(
+        plan, WORLD, Board(), recorder, Blank(), Given(where.device, recorder), where
+    )
+    ops = STRATEGIES["gpipe"].lower(plan, 0, {}).role_of(WORLD.rank).ops
+    problems, chunk = [], np.zeros(where.path.cut, np.uint8)
+    if WORLD.rank == 0:
+        (op,) = (op for op in ops if op.kind is Kind.SEND)
+        assert op.nbytes > len(chunk)
+        messages.comm.Send(chunk, 1, op.tag)
+    elif WORLD.rank == 1:
+        messages.queues["receive"] += [(0, op) for op in ops if op.match.startswith("send/s0")]
+        while not messages._coming:
+            messages.progress()
+        problems += ["it would sleep"] if not messages.busy else []
+        messages._coming.clear()
+    messages.comm.Free()
     together(problems)

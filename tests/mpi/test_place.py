@@ -8,7 +8,6 @@ from mpi4py import MPI
 
 from commsched.codecs import CODECS
 from commsched.data import DATA
-from commsched.errors import CommschedError
 from commsched.methods import legal_methods
 from commsched.nets import NETS
 from commsched.nets.profile import profiled
@@ -104,12 +103,17 @@ def test_what_a_device_sums_is_verified(folder):
     execute(made, folder, staged(), verify=True)
 
 
-def test_pipelines_stay_on_the_host(folder):
-    if WORLD.size != 4:
-        pytest.skip("the plan is for 4 ranks")
-    made = pipeline("gpipe", 2, 2, microbatches=3)
-    with pytest.raises(CommschedError, match=r"gpipe.*activations.*only --device cpu"):
-        session.run(made, WORLD, folder / "m.json", Options(place=staged()))
+@pytest.mark.parametrize(("strategy", "make"), [("gpipe", staged), ("local", pointed)])
+def test_a_run_of_stages_sends_the_same_messages_from_a_device(strategy, make, folder):
+    made = pipeline(strategy, *SHAPE[::-1], on=machine(*SHAPE), microbatches=3)
+    ring = (replace(launch, method="ring+dense") for launch in made.launches)
+    made = plan_file.frozen(replace(made, launches=tuple(ring)))
+    where = make()
+    here, there = execute(made, folder, HERE), execute(made, folder, where)
+    problems = [] if here[0] == there[0] else ["other spans, or bytes"]
+    if SHAPE[1] > 1 and make is staged and not where.device.begun:
+        problems.append("nothing was copied")
+    together(problems)
 
 
 def test_without_a_device_nothing_is_staged():
