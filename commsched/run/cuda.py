@@ -41,13 +41,13 @@ class Cuda:
     name = "cuda"
     module: Any = cupy
 
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._own = threading.local()  # each thread's stream
+    def __init__(self, number: int | None) -> None:
+        self._number = int(cupy.cuda.Device().id) if number is None else number
         self._lock = threading.Lock()
         self._attach()
         # Streams that wait for the default stream: work that strays there is slow, never wrong.
         self._streams = {name: cupy.cuda.Stream() for name in STREAMS}
+        self._streams["caller"] = cupy.cuda.get_current_stream()
         self._ticks = cupy.cuda.Stream(non_blocking=True)  # empty, so that its events are at once
         self._base, self._start = self._look()
 
@@ -58,11 +58,10 @@ class Cuda:
     def use(self, stream: str) -> None:
         self._attach()
         self._streams[stream].use()
-        self._own.stream = self._streams[stream]
 
     def mark(self) -> Event:
         event = cupy.cuda.Event(block=True)  # who waits for it sleeps
-        event.record(self._own.stream)
+        event.record()
         base, start = self._known()
         return Moment(event, base, start)
 
@@ -106,7 +105,7 @@ class Cuda:
     def _after(self, name: str) -> Any:
         """The stream of that name, which goes on after what this thread's stream was given."""
         given = cupy.cuda.Event(disable_timing=True)
-        given.record(self._own.stream)
+        given.record()
         stream = self._streams[name]
         stream.wait_event(given)
         return stream

@@ -30,8 +30,8 @@ class Event(Protocol):
 class Device(Protocol):
     """Array work in the order of streams: "compute" of the layers, "codec" of the exchanges.
 
-    Copies to the host and back have a stream each; they begin once what was given to the calling
-    thread's stream before them is done.
+    "caller" is what the thread used before that found the device. Copies to the host and back have
+    a stream each; they begin once what was given to the calling thread's stream before is done.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Device(Protocol):
         """From now on this thread's array work is given to that stream."""
 
     def mark(self) -> Event:
-        """The end of what this thread's stream was given so far."""
+        """The end of what the stream was given so far that this thread uses now."""
 
     def host(self, nbytes: int) -> Array:
         """Memory of the host for such copies: (nbytes,) uint8 of NumPy."""
@@ -102,15 +102,18 @@ class Host:
 HOST = Host()
 
 
-def find_device(name: str, place: int = 0) -> Device:
-    """The device of that name for the rank with number `place` on its host, ranks in turn."""
+def find_device(name: str, place: int | None = 0) -> Device:
+    """The device of that name for the rank with number `place` on its host, ranks in turn.
+
+    None: the GPU that this thread uses now.
+    """
     check_device(name)
     if name == "cpu":
         return HOST
-    number = place % gpus()
+    count = gpus()
     from commsched.run.cuda import Cuda
 
-    return Cuda(number)
+    return Cuda(None if place is None else place % count)
 
 
 def check_device(name: str) -> None:

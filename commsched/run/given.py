@@ -30,12 +30,13 @@ class Given:
         self._open: deque[Open] = deque()
         self._ends: dict[tuple[int, str], Event] = {}
 
-    def add(self, step: int, name: str, start: Event) -> None:
-        """An operation that began with `start` was given to this thread's stream."""
+    def add(self, step: int, name: str, start: Event) -> Event:
+        """An operation that began with `start` was given to this thread's stream; its end."""
         end = self.device.mark()
         self._ends[step, name] = end
         self._open.append(Open(step, name, start, end))
         self.settle(wait=False)
+        return end
 
     def wait(self, step: int, after: Iterable[After]) -> None:
         """Wait until the device has done what an operation of `step` comes after."""

@@ -40,15 +40,16 @@ class Place(NamedTuple):
 HERE = Place(HOST, PLAIN, PLAIN, "in memory of the host")
 
 
-def choose(name: str, comm: MPI.Intracomm) -> Place:
+def choose(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Place:
     """The device of that name for this rank, and a way that the ranks agree on; all call it.
 
-    Ranks of a host take its GPUs in turn. Where MPI says that it takes pointers of a device, and a
-    message around all ranks arrives, packets go that way; otherwise through memory of the host.
+    Ranks of a host take its GPUs in turn, or each its `current` one. Where MPI says that it takes
+    pointers of a device, and a message around all ranks arrives, packets go that way; otherwise
+    through memory of the host.
     """
     hosts = agree.gather_text(socket.gethostname(), comm)
     place = hosts[: comm.rank].count(hosts[comm.rank])
-    device = agree.together(lambda: find_device(name, place), comm)
+    device = agree.together(lambda: find_device(name, None if current else place), comm)
     mode = agree.together(_mode, comm)
     names = agree.gather_text(device.name, comm)
     if set(names) == {"cpu"}:
