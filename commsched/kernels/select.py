@@ -51,7 +51,8 @@ def added_above(values: Array, lost: Array, threshold: float) -> tuple[Array, bo
         values += lost
         return above(values, threshold), finite(values)
     least = np.maximum(np.float32(threshold), TINY).view(np.int32)
-    return gpu.select.added_flagged(values, lost, int(least))
+    index, whole = gpu.select.added_flagged(values, lost, int(least))
+    return index, bool(whole)
 
 
 def nonzeros(values: Array) -> Array:

@@ -37,6 +37,13 @@ class Device(Protocol):
     name: str
     module: Any  # NumPy, or a module that computes like it
 
+    @property
+    def card(self) -> str:
+        """Which of its host's GPUs it is; "" for none."""
+
+    def lacks(self) -> str:
+        """What is missing for NCCL to sum there, "" for nothing."""
+
     def use(self, stream: str) -> None:
         """From now on this thread's array work is given to that stream."""
 
@@ -76,7 +83,11 @@ class Host:
     """NumPy: every thread does its work itself, at once."""
 
     name = "cpu"
+    card = ""
     module: Any = np
+
+    def lacks(self) -> str:
+        return "no GPU"
 
     def use(self, stream: str) -> None:
         """There are no streams."""

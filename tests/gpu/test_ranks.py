@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from commsched.kernels.device import gpus
 from commsched.plan import file as plan_file
 from tests.launch import Job
 from tests.plans import graph, machine, plan
@@ -19,12 +20,16 @@ COMMSCHED = [sys.executable, "-m", "commsched"]
 COMPARE = [sys.executable, "-m", "tests.gpu.ranks", "cuda"]
 
 
-def output(command, **variables):
-    """What two ranks print that end well."""
-    with Job(2, command, variables=variables) as job:
-        ended = job.wait(LIMIT)
-    assert ended.status == 0, ended.output
-    return ended.output
+def ended(command, ranks=2, **variables):
+    with Job(ranks, command, variables=variables) as job:
+        return job.wait(LIMIT)
+
+
+def output(command, ranks=2, **variables):
+    """What ranks print that end well."""
+    found = ended(command, ranks, **variables)
+    assert found.status == 0, found.output
+    return found.output
 
 
 def test_staged_exchanges_give_the_bits_of_one_process():
@@ -35,6 +40,20 @@ def test_exchanges_by_pointers_give_the_bits_of_one_process():
     found = output(COMPARE)
     if "by its pointers" not in found:
         pytest.skip("this MPI does not take pointers of a GPU")
+
+
+def test_nccl_sums_for_ranks_that_have_a_gpu_each():
+    ranks = min(gpus(), 4)
+    found = ended(COMPARE, ranks, COMMSCHED_NATIVE="nccl")
+    if "NCCL on rank" in found.output:
+        pytest.skip(found.output)
+    assert found.status == 0, found.output
+    assert "native sums by NCCL" in found.output
+
+
+def test_nccl_is_refused_on_a_gpu_that_ranks_share():
+    found = ended(COMPARE, gpus() + 1, COMMSCHED_NATIVE="nccl")
+    assert f"ranks 0 and {gpus()} share a GPU, which NCCL refuses" in found.output
 
 
 def test_a_run_is_verified_and_its_spans_do_not_overlap(tmp_path):

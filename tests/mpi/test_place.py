@@ -124,6 +124,31 @@ def test_the_probe_finds_that_messages_of_every_rank_arrive():
     assert place.probe(Late(np) if WORLD.rank % 2 else HOST, WORLD)
 
 
+def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own():
+    found = place.summer(Late(card=str(WORLD.rank)), "auto", WORLD)
+    together([] if found == (True, "by NCCL: each rank has a GPU of its own") else [str(found)])
+    found = place.summer(Late(card=str(WORLD.rank)), "mpi", WORLD)
+    together([] if found == (False, "by MPI: COMMSCHED_NATIVE=mpi") else [str(found)])
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="one rank shares nothing")
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (Late(), "ranks 0 and 1 share a GPU, which NCCL refuses"),
+        (HOST if WORLD.rank == 1 else Late(card=str(WORLD.rank)), "no GPU on rank 1"),
+        (Late(card=str(WORLD.rank), lack="no NCCL" * (WORLD.rank == 1)), "no NCCL on rank 1"),
+    ],
+)
+def test_elsewhere_mpi_sums_and_says_why_and_nccl_is_refused(device, why):
+    found = place.summer(device, "auto", WORLD)
+    together([] if found == (False, f"by MPI: {why}") else [str(found)])
+    with pytest.raises(
+        agree.Agreed, match=f"COMMSCHED_NATIVE=nccl: {why}; nearest: a GPU for each"
+    ):
+        place.summer(device, "nccl", WORLD)
+
+
 SETTINGS = Settings(optimizer="momentum", rate=0.05, batch=12)
 
 
