@@ -32,6 +32,7 @@ class Place(NamedTuple):
     path: Path  # of packets on the device
     host: Path  # of packets in memory of the host
     shown: str  # for people
+    direct: bool = False  # MPI is given pointers of the device
 
     @property
     def meta(self) -> dict[str, str]:
@@ -69,7 +70,7 @@ def choose(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Place:
     path: Path = Pointers(device, cut) if direct else Staged(device, cut)
     if by_nccl:
         path = _with_nccl(path, device, comm)
-    return Place(device, path, host, f"{shown}; native sums {why}")
+    return Place(device, path, host, f"{shown}; native sums {why}", direct)
 
 
 def _mode(switch: str, modes: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from commsched.plan import file as plan_file
 from commsched.planner import Request
 from commsched.planner.given import given as planned
 from commsched.run import agree, place, session
+from commsched.run.buffers import measured
 from commsched.run.checkpoint import Store
 from commsched.run.device import HOST, on_host
 from commsched.run.learner import Learner, Settings
@@ -196,3 +197,12 @@ def test_exchanges_of_a_device_are_timed_to_their_end():
     assert exchanges.seconds("ring", CODECS["dense"], 1000, 0.0) > 0
     copied = agree.each(device.begun, WORLD)
     assert WORLD.size == 1 or min(copied) > 0
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="a message needs two ranks")
+@pytest.mark.parametrize("where", [HERE, staged(), pointed()._replace(direct=True)])
+def test_messages_of_a_device_are_timed_beside_a_copy(where):
+    found = measured(WORLD, where, 40_000, 0.0)
+    times = [found.copy > 0 or WORLD.rank > 0, found.staged > 0, (found.pointed or 0) > 0]
+    problems = [] if times == [True, True, where.direct or where is HERE] else [str(found)]
+    together(problems)
