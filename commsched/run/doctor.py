@@ -240,7 +240,9 @@ def ucx_words() -> tuple[str, ...]:
     preload = ":".join(os.path.join(folder, f"lib{name}.so.0") for name in ("ucs", "uct", "ucp"))
     modules = os.path.join(folder, "ucx")
     told = f"LD_PRELOAD={preload}", f"UCX_MODULE_DIR={modules}"
-    return ("--mca", "pml", "ucx", *(word for each in told for word in ("-x", each)))
+    # Without `any` Open MPI leaves UCX alone where there is neither InfiniBand nor CUDA's IPC.
+    chosen = "--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any"
+    return (*chosen, *(word for each in told for word in ("-x", each)))
 
 
 def _spinning() -> Finding:
