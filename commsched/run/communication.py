@@ -89,7 +89,7 @@ class Communication(threading.Thread):
         self._join()
 
     def _join(self) -> None:
-        """Let all get ready for native sums now: later one would wait for the other's exchanges."""
+        """Get ready for native sums, all ranks together: in a step one would hold up another."""
         for launch in self._plan.launches:
             if launch.method.startswith("native") and self._comms[channel(launch)]:
                 self._place.path.join(self._comms[channel(launch)])
