@@ -21,7 +21,7 @@ class Nccl:
     """Another path, but for the sums that are not ours."""
 
     def __init__(self, path: Path, device: Cuda) -> None:
-        self._path, self._device = path, device
+        self._path, self.device = path, device
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> Lane:
         return self._path.lane(comm, tag)
@@ -36,12 +36,12 @@ class Nccl:
     def begin(self, values: Array, comm: MPI.Intracomm) -> Event:
         """Begin to sum (n,) float32 in place, after what this thread's stream was given."""
         self.join(comm)
-        stream = self._device.after("native")  # of its own: it waits there for the other ranks
+        stream = self.device.after("native")  # of its own: it waits there for the other ranks
         if values.size:
             where, kind, how = values.data.ptr, nccl.NCCL_FLOAT32, nccl.NCCL_SUM
             known: Any = comm.Get_attr(KNOWN)
             known.allReduce(where, where, values.size, kind, how, stream.ptr)
-        return self._device.end(stream)
+        return self.device.end(stream)
 
     def works(self, comm: MPI.Intracomm) -> bool:
         """Whether a sum of ones is the number of ranks; all of them call it."""
