@@ -19,7 +19,7 @@ from tests.test_codecs_lossy import MORE
 
 SECONDS = 280  # of which about 40 are needed on two cores
 # Beside the listed ones: codecs, compositions, and methods of several phases.
-UNLISTED = (*MORE, "powersgd:3", "ok-topk:0.1", "gtopk:0.1", "hitopk:0.1")
+UNLISTED = (*MORE, "powersgd:3", "ok-topk:0.1", "gtopk:0.1", "hitopk:0.1", "zen:hierarchical")
 TITLES = [
     exam.title(shape, case.name)
     for shape in exam.SHAPES
