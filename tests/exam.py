@@ -33,15 +33,12 @@ from tests.supports import SUPPORTS, bits, gradient, rounded, spec
 SPLITS = (((4, 4),), ((4, 3), (1,)), ((3, 3), (1, 1)), ((1,) * 5, (2, 1)), ((2, 2), (4,)))
 SHAPES = [shape for split in SPLITS for shape in split]
 # Steps with one state. "rounded": sums that round; "mixed": another support on every rank.
-SERIES = (
-    (300, ("rounded", "mixed", "empty", "one", "alone", "skewed", "full")),
-    (5, ("empty", "full")),
-    (1, ("alone",)),
-)
+SERIES = ((300, ("rounded", "empty", "one", "alone", "skewed", "full")),)
+FURTHER = ((300, ("mixed",)), (5, ("empty", "full")), (1, ("alone",)))  # for what is listed
 BROKEN = ((7, ("broken",)),)  # a NaN on the last rank, which all must see
 SHORT = ((301, ("rounded", "mixed", "empty")),)
 LONG = tuple((numel, ("rounded", "mixed")) for numel in (128, 197, 256))  # some end at a cut
-ABREAST = 24  # cases that a rank has under way
+ABREAST = 64  # cases that a rank has under way
 PATIENCE = 30.0  # s without a message
 
 
@@ -70,8 +67,12 @@ def group_of(shape: Sequence[int]) -> Group:
 
 def cases(shape: Sequence[int], names: Sequence[str]) -> list[Case]:
     """Every legal pair and every method of several phases, and those that are for tests only."""
-    methods = legal_methods(group_of(shape), more=names)
-    found = [Case(method.name, method, SERIES + BROKEN) for method in methods]
+    members = group_of(shape)
+    listed = {method.name for method in legal_methods(members)}
+    found = [
+        Case(m.name, m, SERIES + BROKEN + FURTHER * (m.name in listed))
+        for m in legal_methods(members, more=names)
+    ]
     return found + [Case(method.name, method) for method in throwaway.ALL]
 
 
