@@ -10,8 +10,9 @@ import json
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +41,6 @@ SHORT = ((301, ("rounded", "mixed", "empty")),)
 LONG = tuple((numel, ("rounded", "mixed")) for numel in (128, 197, 256))  # some end at a cut
 ABREAST = 64  # cases that a rank has under way
 PATIENCE = 30.0  # s without a message
-
 
 Series = tuple[tuple[int, tuple[str, ...]], ...]
 
@@ -136,6 +136,16 @@ class Taken(NamedTuple):
     sent: list[int]  # B of each step
 
 
+@contextmanager
+def noted(case: Case) -> Iterator[None]:
+    """Say in which case an error was raised."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the case {case.name}")
+        raise
+
+
 class Candidate:
     """One rank's part of a case, from exchange to exchange."""
 
@@ -143,15 +153,17 @@ class Candidate:
         self.case, self._members, self._comm, self._tag = case, members, comm, tag
         self.taken = Taken([], [])
         self._way = self._steps()
-        self.under_way: Exchange | None = next(self._way)
+        with noted(case):
+            self.under_way: Exchange | None = next(self._way)
 
     def progress(self) -> bool:
         """Do what can be done now; True where something happened."""
         assert self.under_way is not None
         before = self.under_way.moves
-        if not self.under_way.progress():
-            return self.under_way.moves != before
-        self.under_way = next(self._way, None)
+        with noted(self.case):
+            if not self.under_way.progress():
+                return self.under_way.moves != before
+            self.under_way = next(self._way, None)
         return True
 
     def _begin(self, schedule, held: Held) -> Exchange:
@@ -183,20 +195,17 @@ class Candidate:
 
 def sit(some: Sequence[Case], members: Group, comm: MPI.Intracomm) -> list[Taken]:
     """Take all cases on this rank, several under way at a time; tags tell them apart."""
-    found: list[Taken] = []
     under_way: list[Candidate] = []
+    found: dict[str, Taken] = {}
     waiting = enumerate(some)
     pacer, last = Pacer(), now()
     while True:
-        for tag, case in waiting:
-            candidate = Candidate(case, members, comm, tag)
-            found.append(candidate.taken)
-            under_way.append(candidate)
-            if len(under_way) >= ABREAST:
-                break
+        begun = islice(waiting, ABREAST - len(under_way))
+        under_way += [Candidate(case, members, comm, tag) for tag, case in begun]
         if not under_way:
-            return found
+            return [found[case.name] for case in some]
         moved = [each.progress() for each in under_way]
+        found |= {each.case.name: each.taken for each in under_way if each.under_way is None}
         under_way = [each for each in under_way if each.under_way is not None]
         if any(moved):
             pacer.busy()
