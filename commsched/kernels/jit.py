@@ -1,0 +1,34 @@
+"""How kernels are compiled by Numba, and the words that they share.
+
+Words of 32 bits are cut back to 32 bits after each operation: Numba would go on with 64. Compiled
+code is kept beside the source, or in the user's cache folder where that cannot be written.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+SIXTEEN = np.uint32(16)
+THIRTEEN = np.uint32(13)
+ONE = np.uint32(1)
+MAGNITUDE = np.uint32(0x7FFFFFFF)
+SIGN = np.uint32(0x8000)
+LOW = np.uint32(0xFFFF)
+INFINITE = np.uint32(0x7F800000)
+WORD = 64  # elements that are compared before any is looked at: of a word of bits
+
+
+def kernel(function: Function) -> Function:
+    """Compile at the first call for each kind of array, without the interpreter's lock."""
+    jit: Any = partial(numba.njit, nogil=True, error_model="numpy")
+    made: Function
+    try:
+        made = jit(cache=True)(function)
+    except RuntimeError:  # nowhere to keep compiled code
+        made = jit()(function)
+    return made
