@@ -80,10 +80,10 @@ class Buckets:
 
     def encoded(self, step: int, op: Op) -> tuple[float, float]:
         """Encode once the device has computed what it needs: from when to when, s."""
-        self._given.wait(step, op.after)
-        start = self._given.device.mark()
+        self.given.wait(step, op.after)
+        start = self.given.device.mark()
         self.encode(step, op)
-        end = self._given.device.mark()
+        end = self.given.device.mark()
         end.wait()
         return start.when(), end.when()
 
