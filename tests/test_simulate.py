@@ -138,7 +138,9 @@ def test_memory_counts_everything():
     assert memory.parameters == memory.gradients == memory.buckets == 6000
     assert memory.optimizer == 12000
     assert memory.activations == 200
-    assert memory.total == 3 * 6000 + 12000 + 200
+    assert memory.residuals == 0
+    assert memory.packets == 4000 * 3 / 4  # of the larger bucket: three rounds of a ring of four
+    assert memory.total == 3 * 6000 + 12000 + 200 + 3000
 
 
 def test_bytes_of_a_ring_are_the_textbook_s():
