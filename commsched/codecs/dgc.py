@@ -28,7 +28,8 @@ class Dgc(Selection):
 
     standard = "dgc:0.001"
     stateful = True
-    feedback = False  # the velocity is what others keep as feedback
+    feedback = False
+    no_feedback = "its velocity keeps what is not sent, as feedback would"
     encode_traffic = 14.0  # update momentum and velocity, then as a sampled top-k
 
     def __init__(self, share: float, stage: int, momentum: float) -> None:

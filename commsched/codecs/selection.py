@@ -31,6 +31,7 @@ class Selection(Indexed):
     addable = False  # the sum of two selections has more elements than a selection
     fixed = False
     feedback = True
+    composes = True  # other codecs may write its values, and other codes its indices
     add_traffic = 3.0  # read index and value, read and write the sum
     decode_traffic = 1.0  # zero the run; the scatter is small beside it
     feedback_traffic = 4.5  # add 3, look for NaN 1, and some scattering
@@ -63,7 +64,7 @@ class Selection(Indexed):
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         chosen = self.select(values, state, start)
         kept = values.take(chosen)
-        if not np.isfinite(kept).all():
+        if not (self.lossless or np.isfinite(kept).all()):
             return header((TAG, BROKEN, 0), values)
         part, index = self._index.encode(chosen, len(values), run_key(state, start))
         if index is not chosen:  # the index code added some
@@ -89,13 +90,17 @@ class Selection(Indexed):
         tag, count, size = packet[:HEADER].view(np.int64).tolist() if whole else (0, 0, 0)
         if tag == TAG and count == BROKEN and len(packet) == HEADER:
             return slice(None), np.float32(np.nan)
-        wrong = CommschedError(f"a packet of {len(packet)} B is no selection coded {self.name!r}")
+        what = f"a packet of {len(packet)} B is not a selection coded {self.name!r}"
+        wrong = CommschedError(what)
         if tag != TAG or not 0 <= count <= numel or not 0 <= size <= len(packet) - HEADER:
             raise wrong
         body = packet[HEADER + size :]
         if len(body) != self._value.packet(count).nbytes:
             raise wrong
-        index = self._index.decode(packet[HEADER : HEADER + size], numel)
+        try:
+            index = self._index.decode(packet[HEADER : HEADER + size], numel)
+        except CommschedError as error:
+            raise CommschedError(f"{what}: {error}") from None
         if len(index) != count:
             raise wrong
         values = module_of(packet).empty(count, np.float32)

@@ -32,6 +32,11 @@ def illegal(schedule: Schedule, codec: Codec) -> str | None:
             f"codec {codec.name!r} cannot add packets, but collective {schedule.name!r} needs it;"
             " use 'all-gather' or 'all-gather-direct'"
         )
+    if schedule.shared and codec.feedback and not codec.sums_exactly:
+        return (
+            f"collective {schedule.name!r} makes the same sum on several ranks, which would all"
+            f" keep what codec {codec.name!r} loses of it; use 'halving-doubling'"
+        )
     return None
 
 
