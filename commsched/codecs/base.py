@@ -77,6 +77,10 @@ class Codec(ABC):
         assert nbytes is not None, "only codecs of fixed size know it beforehand"
         return np.empty(nbytes, np.uint8)
 
+    def at(self, step: int) -> "Codec":
+        """What it is like in a step of a training: bytes are predicted by that one."""
+        return self
+
     def rate(self, device: Device) -> CodecRate:
         """Seconds per byte: as measured on the device, else memory traffic over its bandwidth.
 

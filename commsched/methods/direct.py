@@ -49,6 +49,10 @@ class Direct(Method):
         self.collective = collective
         self.lossless = self.codec.lossless
 
+    def at(self, step: int) -> Method:
+        codec = self.codec.at(step)
+        return self if codec is self.codec else Direct(self.collective, codec.name)
+
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         schedule = route(self.collective, group)
         reason = illegal(schedule, self.codec)
