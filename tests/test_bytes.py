@@ -1,4 +1,4 @@
-"""Bytes priced = encoded = sent, for every legal pair of a collective and a codec, and every method.
+"""Bytes priced = encoded = sent, for every legal pair of a collective and a codec, every method.
 
 The MPI's own collectives alone are left out: what they send nobody sees. Over MPI the same packets
 travel as in one process (tests/mpi/test_exchange.py).
