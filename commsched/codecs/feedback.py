@@ -17,6 +17,7 @@ PRODUCTS = 12.0  # B moved per B of values for three dot products
 class Fed(Codec):
     """Another codec's packets; the sender adds what it kept before, and keeps what is not sent.
 
+    Good around codecs that round to nearest; one that rounds at random is right on average without.
     What an unbiased codec w -> q leaves behind may be larger than w, and feedback would let it grow
     without bound. Where |w - q|^2 > |w|^2 / 2 the sender writes f w instead, with f the power of
     two at or below <w, q> / <q, q>: with the same random numbers f q travels, |w - f q| < |w|.
