@@ -52,16 +52,16 @@ MORE = (
 PLAIN = [*(name for name in CODECS if not CODECS[name].lossless), *MORE]
 # What has no feedback of its own, with feedback around it.
 FED = [
-    f"{name}:feedback"
-    for name in PLAIN
-    if not (CODECS[name].feedback or CODECS[name].no_feedback)
+    f"{name}:feedback" for name in PLAIN if not (CODECS[name].feedback or CODECS[name].no_feedback)
 ]
 LOSSY = [*PLAIN, *FED]
 UNBIASED = [name for name in LOSSY if CODECS[name].unbiased]
 FEEDBACK = [name for name in LOSSY if CODECS[name].feedback]
 # What is sent is sent as it is, so that whole numbers are conserved to the last bit.
 EXACT_FEEDBACK = [
-    name for name in FEEDBACK if re.fullmatch(r"(topk|threshold|randomk|bloom)[^/]*(/bloom.*)?", name)
+    name
+    for name in FEEDBACK
+    if re.fullmatch(r"(topk|threshold|randomk|bloom)[^/]*(/bloom.*)?", name)
 ]
 
 
