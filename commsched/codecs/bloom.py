@@ -149,7 +149,7 @@ class Filtered(Selection):
     composes = False
     add_traffic = 3000.0  # every element of the run is tested, of which few have bytes here
 
-    def __init__(self, code: Bloom) -> None:
+    def __init__(self, code: IndexCode) -> None:
         super().__init__(code.name)
         self._index = code
         self.lossless = self.addable = code.lossless
