@@ -115,13 +115,19 @@ def test_lists_have_the_same_sums(switched, numel, densities, seed):
         same_bits(values, sums)
 
 
-@given(numel=st.integers(1, 5000), share=st.floats(0, 1), spread=st.floats(0, 1), seed=seeds)
-def test_lists_are_coded_alike_and_broken_ones_refused_alike(switched, numel, share, spread, seed):
+@given(
+    numel=st.integers(1, 5000), share=st.floats(0, 1), spread=st.floats(0, 1), seed=seeds,
+    narrow=st.booleans(),
+)  # fmt: skip
+def test_lists_are_coded_alike_and_broken_ones_refused_alike(
+    switched, numel, share, spread, seed, narrow
+):
     rng = np.random.default_rng(seed)
     within = max(1, int(spread * numel))  # all indices may lie in the run's first part
     index = np.flatnonzero(rng.random(within) < share)
     values = rng.standard_normal(len(index)).astype(np.float32)
-    one, two = switched(lambda: elias.pack_list(index, values, numel))
+    values *= rng.choice([1, 1e-6], len(index), p=[0.9, 0.1]).astype(np.float32)
+    one, two = switched(lambda: elias.pack_list(index, values, numel, narrow))
     same_bits(one, two)
 
     def opened():

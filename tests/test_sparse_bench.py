@@ -73,7 +73,7 @@ def test_rows_of_tables_are_summed_too(support):
 @pytest.mark.parametrize("rank", [0, 5])
 def test_supports_are_as_dense_as_asked_and_alike_every_time(kind, rank):
     numel, density = 200_000, 0.02
-    spec, index, _, _ = supports.draw(kind, numel, density, rank)
+    spec, index, _, _, _ = supports.draw(kind, numel, density, rank)
     assert spec.numel == numel
     assert (np.diff(index) > 0).all()
     assert 0 <= index[0] <= index[-1] < numel
@@ -85,25 +85,33 @@ def test_supports_are_as_dense_as_asked_and_alike_every_time(kind, rank):
 @pytest.mark.parametrize("kind", supports.KINDS)
 def test_a_row_that_is_hit_is_whole(kind):
     numel = 200_001
-    _, index, rows, of = supports.draw(kind, numel, 0.02, 3)
+    _, index, rows, of, _ = supports.draw(kind, numel, 0.02, 3)
     assert (np.diff(rows) > 0).all()
     element = np.arange(numel)
     row_of = element // (numel // of) if kind == "text" else element * of // numel
     np.testing.assert_array_equal(index, element[np.isin(row_of, rows)])
 
 
-def test_drawn_values_sum_alike_in_every_order():
-    drawn = np.array([supports.values(1000, rank) for rank in range(16)])
+@pytest.mark.parametrize("kind", supports.KINDS)
+def test_drawn_values_sum_alike_in_every_order(kind):
+    drawn = np.array([supports.draw(kind, 50_000, 0.02, rank).values[:900] for rank in range(16)])
     assert (drawn != 0).all()
     exact = drawn.astype(np.float64).sum(axis=0)
     np.testing.assert_array_equal(drawn.sum(axis=0), exact)
     np.testing.assert_array_equal(np.add.reduce(drawn[::-1], axis=0), exact)
 
 
+def test_the_largest_elements_of_ranks_gradients_overlap_more_than_chance():
+    numel, density = 100_000, 0.02
+    first, other = (supports.draw("top", numel, density, rank).index for rank in (0, 1))
+    both = len(np.intersect1d(first, other))
+    assert 5 * density < both / len(first) < 1
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--support", "even"], "no support named 'even'; known: uniform, zipf, text"),
+        (["--support", "even"], "no support named 'even'; known: uniform, zipf, text, top"),
         (["--support", "text", "--numel", "99"], "support 'text' needs at least "),
         (
             ["--method", "ring+fp16"],

@@ -1,5 +1,6 @@
 """How fast the codecs are on one core, beside a copy in memory that is measured between them."""
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,13 +12,16 @@ from commsched.errors import CommschedError
 from commsched.ir import Sparsity
 from commsched.kernels.compiled import compiled
 from commsched.kernels.hashing import grouped
+from commsched.kernels.merge import Listed, merged
 from commsched.kernels.select import above, threshold_of
 
 NUMEL = 2**24
 REPEATS = 10
+PIECE = 2**17  # elements of the runs in which lists are summed
 SHARE = 0.01  # of the elements: density of what lossless codecs of sparse gradients get
 PARTS = 8  # owners between whom the indices are divided
 PARTITION = "partition"  # Zen's, of the largest elements' indices
+MERGES = "merge", "merge-unique"  # of PARTS ranks' lists: the library's sum, and np.unique's
 # GB/s of gradient that issue 4 asks of the encoder.
 ASKED = {
     "topk:0.01:sampled": 4.0,
@@ -43,7 +47,7 @@ class CodecRow(NamedTuple):
     codec: str
     numel: int
     device: str
-    encode: Timing
+    encode: Timing  # of a partition or a sum: the whole
     add: Timing | None  # None: there is no such thing
     decode: Timing | None
     nbytes: int  # on the wire
@@ -54,15 +58,17 @@ class CodecRow(NamedTuple):
 def chosen(names: list[str] | None) -> list[str]:
     """The codecs to measure: those given, every listed one, or those with a rate to keep."""
     if names == ["all"]:
-        return [*CODECS, PARTITION]
-    return [name if name == PARTITION else CODECS[name].name for name in names or ASKED]
+        return [*CODECS, PARTITION, *MERGES]
+    others = (PARTITION, *MERGES)
+    return [name if name in others else CODECS[name].name for name in names or ASKED]
 
 
 def row(name: str, numel: int, repeats: int) -> CodecRow:
-    """Measure one codec, or Zen's partition of indices."""
+    """Measure one codec, Zen's partition of indices, or a sum of lists."""
     if numel < 1 or repeats < 1:
         raise CommschedError(f"--numel and --repeats must be at least 1, got {numel}, {repeats}")
-    return _partition(numel, repeats) if name == PARTITION else _codec(name, numel, repeats)
+    kinds = {PARTITION: _partition} | dict.fromkeys(MERGES, _merge)
+    return kinds.get(name, _codec)(name, numel, repeats)
 
 
 def gigabytes(timing: Timing | None, numel: int) -> float | None:
@@ -90,15 +96,41 @@ def _codec(name: str, numel: int, repeats: int) -> CodecRow:
     )
 
 
-def _partition(numel: int, repeats: int) -> CodecRow:
+def _partition(name: str, numel: int, repeats: int) -> CodecRow:
     """Divide the indices of the largest elements between owners by hash."""
     values, out = normal(numel), np.zeros(numel, np.float32)
     index = above(values, threshold_of(values, max(1, int(SHARE * numel))))
     work = (lambda: np.copyto(out, values), lambda: grouped(index, PARTS))
     copy, encode = _timed(work, repeats)
-    return CodecRow(
-        PARTITION, numel, "cpu", encode, None, None, 4 * len(index), copy, ASKED[PARTITION]
-    )
+    return CodecRow(name, numel, "cpu", encode, None, None, 4 * len(index), copy, ASKED[name])
+
+
+def _merge(name: str, numel: int, repeats: int) -> CodecRow:
+    """Sum the lists of PARTS ranks in pieces of PIECE elements, as they come."""
+    values, out = normal(numel), np.zeros(numel, np.float32)
+    law = Sparsity(law="uniform", density=SHARE)
+    lists = []
+    for rank in range(PARTS):
+        index = law.support(numel, np.random.default_rng([rank, 1]))
+        lists.append(Listed(index, values.take(index)))
+    cuts = [*range(0, numel, PIECE), numel]
+    pieces = [
+        [each.part(first, stop) for each in lists] for first, stop in itertools.pairwise(cuts)
+    ]
+    add = merged if name == MERGES[0] else _unique
+    work = (lambda: np.copyto(out, values), lambda: [add(each, PIECE) for each in pieces])
+    copy, seconds = _timed(work, repeats)
+    nbytes = 8 * sum(len(each.index) for each in lists)
+    return CodecRow(name, numel, _device(PIECE), seconds, None, None, nbytes, copy, None)
+
+
+def _unique(lists: list[Listed], numel: int) -> Listed:
+    """The sum of lists as one writes it first: by sorting all indices."""
+    entries = np.concatenate([each.index for each in lists])
+    index, places = np.unique(entries, return_inverse=True)
+    sums = np.zeros(len(index), np.float32)
+    np.add.at(sums, places, np.concatenate([each.values for each in lists]))
+    return Listed(index, sums)
 
 
 def _timed(work: tuple[Callable[[], object], ...], repeats: int) -> list[Timing]:

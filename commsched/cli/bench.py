@@ -78,7 +78,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--method", action="append", metavar="NAME", help="again for more; default: the best"
     )
     sparse_only.add_argument(
-        "--support", metavar="KIND", help="uniform, zipf or text (rows of tables); default: uniform"
+        "--support",
+        metavar="KIND",
+        help="uniform, zipf or text (rows of tables), top (of a net's gradient); default: uniform",
     )
     planner_only = p.add_argument_group("of bench planner")
     planner_only.add_argument(

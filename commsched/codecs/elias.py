@@ -7,14 +7,16 @@ import numpy as np
 from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
-from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
+from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require, tag_of
 from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
 from commsched.kernels.compiled import compiled_list
+from commsched.kernels.exponents import EACH, open_values, pack_values
 from commsched.kernels.modules import module_of, numbers
 from commsched.kernels.select import nonzeros
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x53_41_49_4C_45  # "ELIAS"
+NARROW = 1 << 56  # set in tags of lists whose values have exponents of four bits
 
 
 class Elias(Indexed):
@@ -46,10 +48,15 @@ class Elias(Indexed):
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """At the expected count; the bytes of the true count are less curved than its spread."""
         numel = np.asarray(np.asarray(stop) - start, np.float64)
-        expected = spec.nonzeros(start, stop, merged)
-        index = index_bytes(numel, expected)
-        found: Floats = HEADER + np.minimum(index + 4.0 * expected, 4.0 * numel)
-        return found
+        return list_bytes(numel, spec.nonzeros(start, stop, merged))
+
+
+def list_bytes(numel: Floats, expected: Floats, each: float | Floats = 4.0) -> Floats:
+    """Expected bytes of packets of so many of `numel` values, of `each` bytes: (m,)."""
+    found: Floats = HEADER + np.minimum(
+        index_bytes(numel, expected) + each * expected, each * numel
+    )
+    return found
 
 
 def index_bytes(numel: Floats, expected: Floats) -> Floats:
@@ -63,21 +70,22 @@ def index_bytes(numel: Floats, expected: Floats) -> Floats:
     return found
 
 
-def pack_list(index: Array, values: Array, numel: int) -> Array:
+def pack_list(index: Array, values: Array, numel: int, narrow: bool = False) -> Array:
     """The packet of ascending indices below `numel` and their values, (m,) each."""
     count = len(index)
-    way, size = _way(numel, count)
-    if way == "dense":
-        packet = fresh(TAG, count, 4 * numel, values)
-        body = packet[HEADER:].view(np.float32)
-        if count < numel:
-            body.fill(0)
-        body[index] = values
-        return packet
-    packet = fresh(TAG, count, size + 4 * count, values)
-    start = HEADER + 4 * count  # values come first, where they are aligned
-    packet[HEADER:start].view(np.float32)[:] = values
-    write_index(index, numel, packet[start:])
+    way, size = _way(numel, count, narrow)
+    if way == "dense" and count < numel:
+        whole = module_of(values).zeros(numel, np.float32)
+        whole[index] = values
+        values = whole
+    body = pack_values(values, numel) if narrow else values.view(np.uint8)
+    if body is None:
+        return pack_list(index, values if way != "dense" else values.take(index), numel)
+    packet = fresh(TAG | NARROW * narrow, count, len(body) + size, values)
+    start = HEADER + len(body)  # values come first, where they are aligned
+    packet[HEADER:start] = body
+    if way != "dense":
+        write_index(index, numel, packet[start:])
     return packet
 
 
@@ -124,15 +132,25 @@ def _read(fast: Any, packed: Array, numel: int, way: str, index: Array) -> bool:
 def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
     """Split a packet into indices, (m,) or all, and values."""
     what = f"an Elias-Fano list of {numel} elements"
-    count = count_of(packet, TAG, numel, what)
-    way, size = _way(numel, count)
+    narrow = tag_of(packet) == TAG | NARROW
+    count = count_of(packet, TAG | NARROW * narrow, numel, what)
+    way, size = _way(numel, count, narrow)
+    start = len(packet) - size
+    kept = numel if way == "dense" else count
+    values = values_of(packet, start, kept, numel if narrow else 0, what)
     if way == "dense":
-        require(len(packet) == HEADER + 4 * numel, packet, what)
-        return slice(None), packet[HEADER:].view(np.float32)
-    require(len(packet) == HEADER + size + 4 * count, packet, what)
-    start = HEADER + 4 * count
-    values = numbers(packet[HEADER:start], np.float32)
+        return slice(None), values
     return read_index(packet, start, numel, count, what), values
+
+
+def values_of(packet: Array, stop: int, count: int, narrow: int, what: str) -> Array:
+    """The `count` values before byte `stop`; narrow ones of a list of `narrow` elements."""
+    if narrow:
+        values = open_values(packet[HEADER : max(HEADER, stop)], count, narrow)
+        require(values is not None, packet, what)
+        return values
+    require(stop == HEADER + 4 * count, packet, what)
+    return numbers(packet[HEADER:stop], np.float32)
 
 
 def read_index(packet: Array, start: int, numel: int, count: int, what: str) -> Array:
@@ -158,10 +176,11 @@ def read_index(packet: Array, start: int, numel: int, count: int, what: str) -> 
     return index
 
 
-def _way(numel: int, count: int) -> tuple[str, int]:
+def _way(numel: int, count: int, narrow: bool) -> tuple[str, int]:
     """How the indices of `count` of `numel` elements are written, and in how many bytes."""
     way, size = index_form(numel, count)
-    return ("dense", 0) if size + 4 * count >= 4 * numel > 0 else (way, size)
+    each = EACH if narrow else 4
+    return ("dense", 0) if size + each * count >= each * numel > 0 else (way, size)
 
 
 def index_form(numel: int, count: int) -> tuple[str, int]:

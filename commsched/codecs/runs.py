@@ -3,9 +3,16 @@
 import numpy as np
 
 from commsched.codecs.base import Array, Floats
-from commsched.codecs.elias import index_bytes, index_form, read_index, write_index
-from commsched.codecs.packet import HEADER, count_of, fresh, require
-from commsched.kernels.modules import numbers
+from commsched.codecs.elias import (
+    NARROW,
+    index_bytes,
+    index_form,
+    read_index,
+    values_of,
+    write_index,
+)
+from commsched.codecs.packet import HEADER, count_of, fresh, require, tag_of
+from commsched.kernels.exponents import pack_values
 
 TAG = 0x53_4E_55_52  # "RUNS"
 LEAST = 8  # elements of a run on average, from which on they are worth to be looked for
@@ -37,11 +44,15 @@ def size_of(bounds: Array, numel: int) -> int:
     return index_form(numel + 1, len(bounds))[1]
 
 
-def pack(bounds: Array, values: Array, numel: int) -> Array:
+def pack(bounds: Array, values: Array, numel: int, narrow: bool = False) -> Array:
     """The packet of runs below `numel`, (2 r,), and of the values of all of them, (m,)."""
-    start = HEADER + 4 * len(values)
-    packet = fresh(TAG, len(bounds) // 2, 4 * len(values) + size_of(bounds, numel), values)
-    packet[HEADER:start].view(np.float32)[:] = values
+    body = pack_values(values, numel) if narrow else values.view(np.uint8)
+    if body is None:
+        return pack(bounds, values, numel)
+    start = HEADER + len(body)
+    size = len(body) + size_of(bounds, numel)
+    packet = fresh(TAG | NARROW * narrow, len(bounds) // 2, size, values)
+    packet[HEADER:start] = body
     write_index(bounds, numel + 1, packet[start:])
     return packet
 
@@ -49,22 +60,23 @@ def pack(bounds: Array, values: Array, numel: int) -> Array:
 def open_runs(packet: Array, numel: int) -> tuple[Array, Array]:
     """Split a packet into indices and values, (m,) each."""
     what = f"a list of runs of {numel} elements"
-    count = 2 * count_of(packet, TAG, numel, what)
+    narrow = tag_of(packet) == TAG | NARROW
+    count = 2 * count_of(packet, TAG | NARROW * narrow, numel, what)
     require(count <= numel + 1, packet, what)
     _, size = index_form(numel + 1, count)
     start = len(packet) - size
-    require(start >= HEADER and start % 4 == 0, packet, what)
+    require(start >= HEADER, packet, what)
     bounds = read_index(packet, start, numel + 1, count, what)
     lengths = bounds[1::2] - bounds[::2]
-    require(int(lengths.sum()) == (start - HEADER) // 4, packet, what)
+    values = values_of(packet, start, int(lengths.sum()), numel if narrow else 0, what)
     before = np.cumsum(lengths) - lengths
     kind = np.int32 if numel < 2**31 else np.int64
     index = np.repeat((bounds[::2] - before).astype(kind), lengths)
     index += np.arange(len(index), dtype=kind)
-    return index, numbers(packet[HEADER:start], np.float32)
+    return index, values
 
 
-def nbytes(numel: Floats, runs: Floats, filled: Floats) -> Floats:
-    """Expected bytes of `runs` with `filled` elements in all, below `numel`: (m,)."""
-    found: Floats = HEADER + index_bytes(numel + 1, 2 * runs) + 4.0 * filled
+def nbytes(numel: Floats, runs: Floats, filled: Floats, each: float | Floats = 4.0) -> Floats:
+    """Expected bytes of `runs` with `filled` values in all, `each` of a value, below `numel`."""
+    found: Floats = HEADER + index_bytes(numel + 1, 2 * runs) + each * filled
     return found

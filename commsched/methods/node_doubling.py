@@ -10,12 +10,12 @@ from commsched.codecs import Array, State, elias
 from commsched.kernels.merge import Listed, merged
 from commsched.methods.base import Phase, Pieces, copy_seconds
 from commsched.methods.node_lists import (
+    Left,
     coded,
     coded_bytes,
     compact,
     compact_bytes,
     ends,
-    leave,
     opened,
     taken,
 )
@@ -46,26 +46,24 @@ class Levels(elias.Elias):
 class Doubling:
     """One phase, in which every piece goes through all of its sums while others are on the wire.
 
-    State keys: "parts" (this rank's list, by lane and piece; the own lane's become sums), "added"
-    (to each piece of the own lane), "sums" (of other lanes).
+    Lanes take pieces in turn, so that sums are complete from the first element on, and are left
+    where the caller wants them while others are on the wire.
+    State keys: "parts" (this rank's list by block, piece and lane; sums, where they are the own
+    lane's), "added" (to each block), "left" (the sums so far).
     """
 
     spec: BucketSpec
     ranks: tuple[tuple[int, ...], ...]  # (nodes, lanes)
-    cuts: Ints  # (lanes, pieces + 1) where each piece of each lane's share begins
+    count: int  # pieces of each lane
 
     @property
     def lanes(self) -> int:
         return len(self.ranks[0])
 
-    @property
-    def count(self) -> int:
-        return int(self.cuts.shape[1]) - 1
-
     @cached_property
-    def flat(self) -> Ints:
-        """Where each block (lane, piece) begins, and the end: (lanes * pieces + 1,)."""
-        return np.append(self.cuts[:, :-1].ravel(), self.spec.numel)
+    def cuts(self) -> Ints:
+        """Where each block (piece, lane) begins, and the end: (pieces * lanes + 1,)."""
+        return self.spec.even_cuts(self.count * self.lanes, self.lanes)
 
     @cached_property
     def lane(self) -> dict[int, int]:
@@ -73,43 +71,48 @@ class Doubling:
 
     def phase(self) -> Phase:
         """The whole exchange."""
-        lanes, count, numel = self.lanes, self.count, np.diff(self.flat).tolist()
-        last = lanes - 1 + len(self.ranks).bit_length() - 1  # additions to each piece
+        lanes, numel = self.lanes, np.diff(self.cuts).tolist()
+        last = lanes - 1 + len(self.ranks).bit_length() - 1  # additions to each own block
 
         def take(state: State) -> None:
             whole = taken(state)
-            bounds = ends(whole.index, self.flat)
+            bounds = ends(whole.index, self.cuts)
             state["parts"] = [
                 Listed(whole.index[a:b] - start, whole.values[a:b])
-                for a, b, start in zip(bounds, bounds[1:], self.flat.tolist(), strict=False)
+                for a, b, start in zip(bounds, bounds[1:], self.cuts.tolist(), strict=False)
             ]
-            state["added"] = [0] * (lanes * count)
+            state["added"] = [0] * len(numel)
+            state["left"] = Left(state, self.cuts)
+
+        def own(state: State, block: int) -> bool:
+            return block % lanes == self.lane[state["rank"]]
 
         def make(state: State, block: int, stop: int) -> Array:
-            own = state["parts"][block]
-            foreign = block // count != self.lane[state["rank"]]
-            if foreign or (state["added"][block] == last and lanes > 1):
-                return compact(own, numel[block])
-            return coded(own, numel[block])
+            part = state["parts"][block]
+            if not own(state, block) or (state["added"][block] == last and lanes > 1):
+                return compact(part, numel[block])
+            return coded(part, numel[block])
 
         def read(state: State, block: int, stop: int, packet: Array) -> None:
             came = opened(packet, numel[block])
-            if block // count != self.lane[state["rank"]]:
+            if own(state, block):
+                came = merged([state["parts"][block], came], numel[block])
                 state["parts"][block] = came
-                return
-            state["parts"][block] = merged([state["parts"][block], came], numel[block])
-            state["added"][block] += 1
+                state["added"][block] += 1
+                if state["added"][block] < last:
+                    return
+            state["left"].put(block, came)
 
         def give(state: State, nothing: Array) -> None:
-            leave(state, state.pop("parts"), self.flat[:-1].tolist())
-            del state["added"]
+            state.pop("left").end(state)
+            del state["parts"], state["added"]
 
         near = (1, lanes * len(self.ranks)) if lanes > 1 else ()
         raw = 4.0 * self.spec.numel
         return Phase(
             name="",
-            schedule=doubled(self.ranks, count),
-            payload=Payload(codec=Levels(near), cuts=self.flat, spec=self.spec),
+            schedule=doubled(self.ranks, self.count),
+            payload=Payload(codec=Levels(near), cuts=self.cuts, spec=self.spec),
             take=take,
             give=give,
             take_seconds=copy_seconds(raw),

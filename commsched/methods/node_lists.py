@@ -1,15 +1,20 @@
-"""Lists of non-zeros on their way through a method: taken, cut, joined and left."""
+"""Lists of non-zeros on their way through a method: taken, cut, coded and left."""
 
 import numpy as np
 import numpy.typing as npt
 
 from commsched.codecs import CODECS, Array, State, coo, elias, runs
 from commsched.codecs.packet import HEADER, tag_of
+from commsched.kernels.exponents import EACH
 from commsched.kernels.merge import Listed, listed
 from commsched.plan.bucket import BucketSpec
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+# Of a run, from which on lists keep float32: whether exponents of four bits pay for gradients that
+# are nearly dense is not for a method of lists to say.
+FULL = 0.5
 
 
 def taken(state: State) -> Listed:
@@ -22,35 +27,51 @@ def ends(index: Array, cuts: Ints) -> list[int]:
     return np.searchsorted(index, cuts.astype(index.dtype)).tolist()  # type: ignore[no-any-return]
 
 
-def join(lists: list[Listed], starts: list[int], index: Array, values: Array) -> None:
-    """Write lists that count from their own starts, one after the other."""
-    first = 0
-    for part, start in zip(lists, starts, strict=True):
-        stop = first + len(part.index)
-        np.add(part.index, start, out=index[first:stop], casting="unsafe")
-        values[first:stop] = part.values
-        first = stop
+class Left:
+    """Sums of blocks, left as they come where the caller wants them: a list, or the gradient.
 
+    Blocks of a list wait for those before them. `cuts` (blocks + 1,) say where each begins.
+    """
 
-def leave(state: State, lists: list[Listed], starts: list[int]) -> None:
-    """Leave ascending lists of the sum, which count from `starts`, as the caller wants it."""
-    if "list" in state:
-        count = sum(len(each.index) for each in lists)
-        last = starts[-1] + (int(lists[-1].index[-1]) if len(lists[-1].index) else 0)
-        index = np.empty(count, np.int32 if last < 2**31 else np.int64)
-        values = np.empty(count, np.float32)
-        join(lists, starts, index, values)
-        state["list"] = Listed(index, values)
-        return
-    values = state["result"] = state["gradient"]
-    values.fill(0)
-    for (index, sums), start in zip(lists, starts, strict=True):
-        values[start:][index] = sums
+    def __init__(self, state: State, cuts: Ints) -> None:
+        self._cuts = cuts.tolist()
+        self._waiting: dict[int, Listed] = {}
+        self._next, self._count = 0, 0  # the block that goes on with the list, and its entries
+        self._gradient = None if "list" in state else state["gradient"]
+        if self._gradient is None:
+            numel = self._cuts[-1]  # no more than this; memory is taken where it is written
+            self._index = np.empty(numel, np.int32 if numel < 2**31 else np.int64)
+            self._values = np.empty(numel, np.float32)
+
+    def put(self, block: int, part: Listed) -> None:
+        """Leave the sum of a block, an ascending list that counts from where the block begins."""
+        start, stop = self._cuts[block : block + 2]
+        if self._gradient is not None:
+            run = self._gradient[start:stop]
+            run.fill(0)
+            run[part.index] = part.values
+            return
+        self._waiting[block] = part
+        while self._next in self._waiting:
+            index, values = self._waiting.pop(self._next)
+            first, last = self._count, self._count + len(index)
+            start = self._cuts[self._next]
+            np.add(index, start, out=self._index[first:last], casting="unsafe")
+            self._values[first:last] = values
+            self._next, self._count = self._next + 1, last
+
+    def end(self, state: State) -> None:
+        """Give the caller the whole sum."""
+        if self._gradient is not None:
+            state["result"] = self._gradient
+            return
+        assert self._next == len(self._cuts) - 1, "not all blocks were left"
+        state["list"] = Listed(self._index[: self._count], self._values[: self._count])
 
 
 def opened(packet: Array, numel: int) -> Listed:
     """The list in a packet of any form."""
-    tag = tag_of(packet)
+    tag = tag_of(packet) & ~elias.NARROW
     if tag == coo.TAG:
         return Listed(*coo.Coo.open(packet, numel))
     if tag == runs.TAG:
@@ -61,15 +82,18 @@ def opened(packet: Array, numel: int) -> Listed:
 
 def coded(found: Listed, numel: int) -> Array:
     """The packet of a list of a run of `numel` elements, for the wire: of the fewest bytes."""
-    packet = _in_runs(found, numel)
-    return elias.pack_list(found.index, found.values, numel) if packet is None else packet
+    narrow = len(found.index) <= FULL * numel
+    packet = _in_runs(found, numel, narrow=narrow)
+    return elias.pack_list(*found, numel, narrow) if packet is None else packet
 
 
 def coded_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
     """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,)."""
-    lists = CODECS["elias"].nbytes(spec, first, stop, merged)
-    whole = _runs_bytes(spec, first, stop, merged)
-    return np.where(np.isnan(whole), lists, whole)
+    numel = np.asarray(np.asarray(stop) - first, np.float64)
+    filled = spec.nonzeros(first, stop, merged)
+    each = np.where(filled <= FULL * numel, EACH, 4.0)
+    whole = _runs_bytes(spec, first, stop, merged, each)
+    return np.where(np.isnan(whole), elias.list_bytes(numel, filled, each), whole)
 
 
 def compact(found: Listed, numel: int, start: int = 0) -> Array:
@@ -93,21 +117,24 @@ def compact_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints)
     return np.where(np.isnan(whole), plain, whole)
 
 
-def _in_runs(found: Listed, numel: int, start: int = 0) -> Array | None:
+def _in_runs(found: Listed, numel: int, start: int = 0, narrow: bool = False) -> Array | None:
     """A list as runs of neighbours, where they are long and values of all are not cheaper."""
     bounds = runs.bounds_of(found.index)
     if bounds is None:
         return None
     bounds -= start
-    if runs.size_of(bounds, numel) + 4 * len(found.values) >= 4 * numel:
+    each = EACH if narrow else 4.0
+    if runs.size_of(bounds, numel) + each * len(found.values) >= each * numel:
         return None
-    return runs.pack(bounds, found.values, numel)
+    return runs.pack(bounds, found.values, numel, narrow)
 
 
-def _runs_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
-    """Expected bytes of lists as runs, NaN where they are not written so: (m,)."""
+def _runs_bytes(
+    spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints, each: float | Floats = 4.0
+) -> Floats:
+    """Expected bytes of lists as runs, `each` of a value, NaN where they are not: (m,)."""
     numel = np.asarray(np.asarray(stop) - first, np.float64)
     filled, count = spec.nonzeros(first, stop, merged), spec.runs(first, stop, merged)
-    found = runs.nbytes(numel, count, filled)
-    worth = (runs.LEAST * count <= filled) & (found < HEADER + 4.0 * numel)
+    found = runs.nbytes(numel, count, filled, each)
+    worth = (runs.LEAST * count <= filled) & (found < HEADER + each * numel)
     return np.where(worth, found, np.nan)

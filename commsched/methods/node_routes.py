@@ -75,7 +75,7 @@ def _straight(on: Circles, after: int, length: int, waits: int) -> Iterator[Roun
 
 @lru_cache(maxsize=64)
 def doubled(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
-    """Sum blocks (lane, piece) inside nodes, by recursive doubling along lanes, and share them.
+    """Sum blocks (piece, lane) inside nodes, by recursive doubling along lanes, and share them.
 
     Every turn begins with a piece and carries on with those that began STEP and more turns ago. The
     nodes are a power of two.
@@ -88,19 +88,18 @@ def doubled(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
         ranks[np.arange(nodes)[:, np.newaxis], to.reshape(nodes, lanes)].ravel() for to in ahead
     ]
     partners = [ranks[np.arange(nodes) ^ (1 << s)].ravel() for s in range(nodes.bit_length() - 1)]
-    own = lane * count
 
     def step(number: int, piece: int, done: int) -> Iterator[Round]:
         if number == 0:
             for to, dst in zip(ahead, beside, strict=True):
-                first = to * count + piece
+                first = piece * lanes + to
                 yield Round(src, dst, first, first + 1, True, 1, 0)
         elif number <= len(partners):
-            first, merged = own + piece, lanes << number - 1
+            first, merged = piece * lanes + lane, lanes << number - 1
             waits = done if merged > 1 else 0
             yield Round(src, partners[number - 1], first, first + 1, True, merged, waits)
         else:
-            first = own + piece
+            first = piece * lanes + lane
             for dst in beside:
                 yield Round(src, dst, first, first + 1, False, ranks.size, done)
 

@@ -14,12 +14,13 @@ from commsched.machine import Device, Group
 from commsched.methods.base import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.methods.node_doubling import Doubling
 from commsched.methods.node_lists import (
+    FULL,
+    Left,
     coded,
     coded_bytes,
     compact,
     compact_bytes,
     ends,
-    leave,
     opened,
     taken,
 )
@@ -36,7 +37,7 @@ PIECE = 2**15  # B of a packet from which on it is worth to be cut in two
 MOST = 16  # pieces: a message costs some 50 us of a core here
 # Times as many at most where nodes double, because others wait for each; of buckets less filled
 # than FULL: for fuller ones dense methods are there, and a price takes as long as there are pieces.
-DOUBLED, FULL = 4, 0.5
+DOUBLED = 4
 
 
 class NodeUnion(Method):
@@ -46,12 +47,12 @@ class NodeUnion(Method):
     node, in pieces that are summed and coded while others are on the wire; the sums of all nodes
     are then shared inside the node. Shares and pieces have as many non-zeros as each other, as far
     as the law says. Each node receives the union of each other node once: Elias-Fano lists of
-    (N - 1) (4 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n elements, N nodes of K ranks; where
-    non-zeros lie in runs, as rows of embeddings do, (N - 1) 4 d_K n and little for the runs. Where
-    unions overlap so much that recursive doubling saves WORTH of these bytes, and N is a power of
-    two, pieces are summed on the way: d_K + d_2K + ... instead of (N - 1) d_K. Good where the
-    node's port is what is short. One node: split all-gather. Nodes with different numbers of ranks
-    count as none.
+    values with exponents of four bits, (N - 1) (3.5 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n
+    elements, N nodes of K ranks; where non-zeros lie in runs, as rows of embeddings do, (N - 1) 3.5
+    d_K n and little for the runs. Lists of more than half of all keep float32. Where unions overlap
+    so much that recursive doubling saves WORTH of these bytes, and N is a power of two, pieces are
+    summed on the way: d_K + d_2K + ... instead of (N - 1) d_K. Good where the node's port is what
+    is short. One node: split all-gather. Nodes with different numbers of ranks count as none.
     """
 
     name = "node-union"
@@ -62,7 +63,7 @@ class NodeUnion(Method):
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         union = Union(spec=spec, ranks=levels(group))
         if union.overlaps:
-            doubling = Doubling(spec=spec, ranks=union.ranks, cuts=union.doubled_cuts)
+            doubling = Doubling(spec=spec, ranks=union.ranks, count=union.doubled_count)
             return (doubling.phase(),)
         return (union.merge(), union.between()) if union.lanes > 1 else (union.between(),)
 
@@ -78,7 +79,8 @@ class Union:
     """The phases of a bucket.
 
     State keys: "lists" (the share's, of each lane), "starts" and "ends" (of their pieces), "own"
-    (sums of the node, by piece), "came" (those of other nodes), "sums" (of all nodes, by block).
+    (sums of the node, by piece), "came" (those of other nodes), "sums" (of all nodes, by piece),
+    "left" (these of all lanes).
     """
 
     spec: BucketSpec
@@ -123,23 +125,18 @@ class Union:
 
     @cached_property
     def piece_cuts(self) -> Ints:
-        """Where each piece of a share begins: (lanes, count + 1)."""
-        return self.cut_into(self.count)
-
-    def cut_into(self, count: int) -> Ints:
-        """Where each of `count` pieces of a share begins, and the end: (lanes, count + 1)."""
+        """Where each piece of a share begins, and the end: (lanes, count + 1)."""
         first, last = self.cuts[:-1, np.newaxis], self.cuts[1:, np.newaxis]
-        place = np.arange(self.lanes)[:, np.newaxis] * count + np.arange(count + 1)
-        inside = self.spec.even_cuts(self.lanes * count, self.lanes)[place]
-        return np.where(np.arange(count + 1) < count, np.clip(inside, first, last), last)
+        pieces = np.arange(self.count + 1)
+        place = np.arange(self.lanes)[:, np.newaxis] * self.count + pieces
+        inside = self.spec.even_cuts(self.lanes * self.count, self.lanes)[place]
+        return np.where(pieces < self.count, np.clip(inside, first, last), last)
 
     @property
-    def doubled_cuts(self) -> Ints:
-        """The same of the pieces that nodes double."""
+    def doubled_count(self) -> int:
+        """Pieces of each lane where nodes double."""
         filled = float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], 1)[0])
-        return self.cut_into(
-            self.worth(MOST * DOUBLED if filled < FULL * self.spec.numel else MOST)
-        )
+        return self.worth(MOST * DOUBLED if filled < FULL * self.spec.numel else MOST)
 
     @property
     def raw(self) -> float:
@@ -177,7 +174,8 @@ class Union:
         state["ends"] = [ends(each.index, cuts) for each in state["lists"]]
         state["own"] = [None] * self.count
         state["came"] = [{} for _ in range(self.count)]
-        state["sums"] = [None] * (self.lanes * self.count)
+        state["sums"] = [None] * self.count
+        state["left"] = Left(state, np.append(self.piece_cuts[:, :-1], self.spec.numel))
 
     def own(self, state: State, piece: int) -> Listed:
         """The node's sum of a piece, made when it is first asked for."""
@@ -194,15 +192,15 @@ class Union:
 
     def total(self, state: State, piece: int) -> Listed:
         """The sum of a piece of all nodes, added in their order, once all have come."""
-        block = self.lane_of(state) * self.count + piece
-        if state["sums"][block] is None:
+        if state["sums"][piece] is None:
             came = state["came"][piece]
             came[int(self.places[0, state["rank"]])] = self.own(state, piece)
-            lists = [came[node] for node in range(self.nodes)]
-            state["sums"][block] = merged(lists, self.length(block))
-            state["came"][piece] = {}
-        found: Listed = state["sums"][block]
-        return found
+            block = self.lane_of(state) * self.count + piece
+            found = merged([came[node] for node in range(self.nodes)], self.length(block))
+            state["sums"][piece], state["came"][piece] = found, {}
+            state["left"].put(block, found)
+        total: Listed = state["sums"][piece]
+        return total
 
     def merge(self) -> Phase:
         """Inside nodes: every rank sends each lane its share as a list."""
@@ -272,7 +270,7 @@ class Union:
             lane, piece = divmod(block, count)
             came = opened(packet, self.length(block))
             if lane != self.lane_of(state):
-                state["sums"][block] = came
+                state["left"].put(block, came)
                 return
             state["came"][piece][node] = came
             if len(state["came"][piece]) == nodes - 1:
@@ -281,7 +279,7 @@ class Union:
         def give(state: State, nothing: Array) -> None:
             for piece in range(count if nodes == 1 else 0):
                 self.total(state, piece)
-            leave(state, state["sums"], self.piece_cuts[:, :-1].ravel().tolist())
+            state.pop("left").end(state)
             for key in ("lists", "starts", "ends", "own", "came", "sums"):
                 del state[key]
 

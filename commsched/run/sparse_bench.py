@@ -135,7 +135,7 @@ class Bench:
         self._options, self._density = options, density
         self._support = supports.draw(options.support, options.numel, density, comm.rank)
         self._spec, self._index = self._support.spec, self._support.index
-        self._values = supports.values(len(self._index), comm.rank)
+        self._values = self._support.values
         self._dense = np.zeros(options.numel, np.float32)
         self._wanted: Array = None
         self._made: dict[str, tuple[Phase | Choice, ...]] = {}
