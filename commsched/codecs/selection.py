@@ -2,6 +2,7 @@
 
 import copy
 from abc import abstractmethod
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,8 +14,10 @@ from commsched.codecs.packet import header
 from commsched.errors import CommschedError
 from commsched.kernels.modules import module_of, numbers
 from commsched.kernels.random import run_key
+from commsched.machine import CodecRate, Device
 from commsched.plan.bucket import BucketSpec
 
+SAMPLE = 2**18
 HEADER = 24  # B: tag, values that travel, bytes of the index part; little-endian 64-bit words
 TAG = 0x00_4C_45_53  # "SEL"
 BROKEN = -1  # instead of the count: the gradient is not finite, so the whole run is NaN
@@ -57,9 +60,32 @@ class Selection(Indexed):
         plain = index is None or isinstance(index, Plain)
         parts = [self.plain, value.name if value else "", "" if plain else made._index.name]
         made.name = "/".join(part for part in parts if part)
-        made.encode_traffic = self.encode_traffic + made._index.encode_traffic
-        made.decode_traffic = self.decode_traffic + made._index.decode_traffic
         return made
+
+    def rate(self, device: Device) -> CodecRate:
+        """As measured, or that of the selection alone and what other values and indices take.
+
+        Their part of a packet is that of a full run of SAMPLE elements.
+        """
+        found = super().rate(device)
+        if self.name == self.plain or self.name in device.codecs:
+            return found
+        share, packet = self._shares
+        value, index = self._value.rate(device), self._index
+        back = index.decode_traffic / device.bandwidth + share * value.decode
+        return replace(
+            found,
+            encode=found.encode + index.encode_traffic / device.bandwidth + share * value.encode,
+            add=found.add + back / packet,
+            decode=found.decode + back,
+        )
+
+    @property
+    def _shares(self) -> tuple[float, float]:
+        """Values that are kept, and bytes of their packet, as shares of the run's."""
+        spec, zero, whole = BucketSpec.uniform(SAMPLE), np.zeros(1, np.int64), np.array([SAMPLE])
+        packet = self.nbytes(spec, zero, whole, 1)[0] / (4 * SAMPLE)
+        return float(self.kept(spec, zero, whole)[0]) / SAMPLE, float(packet)
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         chosen = self.select(values, state, start)
