@@ -13,6 +13,7 @@ from commsched.codecs import CODECS
 from commsched.kernels import bits, cuda, eightbit, half, hashing, merge, pruned, rangefloat, select
 from commsched.kernels.device import device
 from commsched.kernels.random import Dither
+from commsched.methods.direct import encode_with_feedback
 from tests.test_codecs_lossy import ODD
 
 SIZES = (0, 1, 7, 8, 33, 255, 257, 8191, 8193, 20_000)
@@ -90,6 +91,37 @@ def test_flags_places_and_ranks_are_the_same(both, numel):
     same(both(lambda put: select.set_apart(put(sparse))))
     for count in {0, 1, numel // 100, numel, numel + 1}:
         same(both(lambda put, c=count: np.float32(select.threshold_of(put(values), c))))
+
+
+@few
+def test_what_was_kept_is_added_and_looked_at_in_one_pass(both, numel):
+    lost = np.random.default_rng(numel).standard_normal(numel).astype(np.float32)
+
+    def summed(put, values, threshold):
+        sums = put(values)
+        index, whole = select.added_above(sums, put(lost), threshold)
+        return index, np.bool_(whole), sums
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        for odd in (False, True):
+            for threshold in (0.0, 0.9, 99.0, np.inf):
+                same(both(lambda put, o=odd, t=threshold: summed(put, drawn(numel, o), t)))
+
+
+@pytest.mark.parametrize("numel", [9, 5000, 70_001])
+@pytest.mark.parametrize("name", ["topk:0.01:sampled", "topk:0.05:sampled/quant:8", "topk:0.02"])
+def test_a_selection_keeps_the_same_of_step_after_step(both, name, numel):
+    def kept(put):
+        state = {"seed": 3, "rank": 2, "name": "w", "gradient": put(drawn(numel, odd=False))}
+        packets = []
+        for step in range(3):
+            state["step"] = step
+            packets.append(encode_with_feedback(CODECS[name], state))
+            state["gradient"][:] = put(drawn(numel + step, odd=step == 1)[:numel])
+        return packets, state["lost"]
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        same(both(kept))
 
 
 @pytest.mark.parametrize("numel", [1, 255, 5000])

@@ -68,10 +68,13 @@ class Late:
 
     name = "late"
 
-    def __init__(self, module=strict):
-        self.module = module
+    def __init__(self, module=strict, card="0", lack=""):
+        self.module, self.card, self._lack = module, card, lack
         self._lines = {"out": deque(), "in": deque()}
         self.begun = 0  # copies
+
+    def lacks(self):
+        return self._lack
 
     def use(self, stream):
         """One thread gives its work at once."""

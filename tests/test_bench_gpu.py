@@ -9,6 +9,7 @@ from commsched.bench import gpu
 from commsched.bench.codecs import PARTITION, Timing
 from commsched.cli import bench_gpu
 from commsched.cli.main import main
+from commsched.run.buffers import Buffers
 from tests.cuda_on_cpu import cpu
 
 pytestmark = cpu.MARKS
@@ -16,11 +17,12 @@ pytestmark = cpu.MARKS
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA GPU")
 def test_without_a_gpu_one_sentence_says_so(capsys):
-    assert main(["bench", "codecs", "--device", "cuda"]) == 2
-    out, error = capsys.readouterr()
-    assert not out
-    assert error.startswith("commsched: --device cuda")
-    assert len(error.splitlines()) == 1
+    for words in (["codecs", "--device", "cuda"], ["gpu"]):
+        assert main(["bench", *words]) == 2
+        out, error = capsys.readouterr()
+        assert not out
+        assert error.startswith("commsched: --device cuda")
+        assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", gpu.ASKED)
@@ -51,4 +53,18 @@ def test_a_row_of_the_table_has_its_share_of_the_copy_and_its_bar():
     cells = [dict(zip(bench_gpu.HEADER, bench_gpu._cells(row, rows), strict=True)) for row in rows]
     assert cells[0]["of copy"] == "50.0%"
     assert cells[0]["asked"] == ">= 40%"
+    assert cells[0]["extra memory"] == "0.00x (<= 1.5x)"
     assert cells[1]["asked"] == "< 10% of topk:0.01:sampled, is 5.0%"
+
+
+def test_messages_are_compared_with_a_copy_and_with_each_other(capsys):
+    found = Buffers("GPU", "by its pointers", 10**9, 0.1, 0.125, 0.025)
+    bench_gpu.show_buffers(found, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == [
+        "copy to pinned memory   10.00 GB/s",
+        "through pinned memory   8.00 GB/s, 80.0% of the copy (asked: >= 80%)",
+        "by pointers             40.00 GB/s, 5.00x of through pinned memory (asked: >= 3x)",
+    ]
+    bench_gpu.show_buffers(found._replace(pointed=None), as_json=False)
+    assert "this MPI does not take them" in capsys.readouterr().out

@@ -102,9 +102,13 @@ def test_who_needs_compute_waits_for_the_device():
     assert not given._open
 
 
-def test_a_wrong_way_is_refused_by_all_ranks(made, tmp_path):
+@pytest.mark.parametrize(
+    ("switch", "known"),
+    [("COMMSCHED_BUFFERS", "auto, staged, direct"), ("COMMSCHED_NATIVE", "auto, mpi, nccl")],
+)
+def test_a_wrong_way_is_refused_by_all_ranks(made, tmp_path, switch, known):
     words = ["run", str(made), "-o", str(tmp_path / "m.json")]
-    with Job(2, [*COMMSCHED, *words], variables={"COMMSCHED_BUFFERS": "fast"}) as job:
+    with Job(2, [*COMMSCHED, *words], variables={switch: "fast"}) as job:
         ended = job.wait(60)
     assert ended.status == 2
-    assert "COMMSCHED_BUFFERS must be one of auto, staged, direct; got 'fast'\n" in ended.output
+    assert f"{switch} must be one of {known}; got 'fast'\n" in ended.output

@@ -1,5 +1,7 @@
 """Partition by hash: even, the same everywhere, and what hierarchical hashing leaves over."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,8 +10,19 @@ from hypothesis import strategies as st
 from commsched.errors import CommschedError
 from commsched.ir import Sparsity
 from commsched.kernels import hashing
-from commsched.kernels.hashing import below, grouped, hierarchical, murmur, placed
+from commsched.kernels.hashing import (
+    below,
+    grouped,
+    grouped_in_memory,
+    hierarchical,
+    murmur,
+    placed,
+)
+from commsched.methods import METHODS
 from commsched.methods.hashed import Partition
+from commsched.methods.lockstep import fresh_states, run_method
+from commsched.plan import BucketSpec
+from tests.supports import group
 
 
 def test_the_hash_is_the_finaliser_of_murmur3():
@@ -96,11 +109,7 @@ def test_the_serial_share_is_what_zen_reports_for_memory_of_twice_the_non_zeros(
 @given(numel=st.integers(0, 3000), parts=st.integers(1, 8), seed=st.integers(0, 99))
 def test_hierarchical_hashing_places_every_index_in_its_part_once(numel, parts, seed):
     index = np.sort(np.random.default_rng(seed).choice(10**6, numel, replace=False))
-    try:
-        memory = hierarchical(index, parts)
-    except CommschedError:
-        assert numel < 500  # a small serial area
-        return
+    memory = hierarchical(index, parts)
     order, ends = grouped(index, parts)
     for part in range(parts):
         placed = memory.parallel[part]
@@ -109,8 +118,26 @@ def test_hierarchical_hashing_places_every_index_in_its_part_once(numel, parts, 
         np.testing.assert_array_equal(np.sort(got), want)
 
 
+@given(numel=st.integers(0, 3000), parts=st.integers(1, 300), seed=st.integers(0, 99))
+def test_the_memories_give_the_groups_of_counting(numel, parts, seed):
+    index = np.sort(np.random.default_rng(seed).choice(10**6, numel, replace=False))
+    order, ends = grouped_in_memory(index, parts)
+    counted = grouped(index, parts)
+    np.testing.assert_array_equal(order, counted.order)
+    assert ends == counted.ends
+
+
 def test_a_serial_area_that_overflows_is_refused():
     index = np.arange(10**5)
     crowd = index[below(index, 8, hashing.SEED) == 3]  # all in one part
     with pytest.raises(CommschedError, match=r"are left for a serial area of \d+; allowed are"):
         hierarchical(crowd, 8)
+    gradient = np.zeros(10**5, np.float32)
+    gradient[crowd] = 1.0
+    spec, members = BucketSpec.uniform(10**5, 0.1), group(1, 8)
+    for name, refused in (("zen", False), ("zen:hierarchical", True)):
+        states = fresh_states([gradient.copy() for _ in range(8)])
+        expected = pytest.raises(CommschedError, match="are left") if refused else nullcontext()
+        with expected:
+            run_method(METHODS[name], spec, members, states)
+            np.testing.assert_array_equal(states[7]["result"], 8 * gradient)

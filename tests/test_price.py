@@ -315,6 +315,50 @@ def test_lossless_leaves_out_what_rounds_and_all_says_why_pairs_are_refused(caps
     assert "fp16" not in priced(capsys, *question, "--lossless")
 
 
+def test_only_the_methods_that_are_named_are_priced_listed_or_not(capsys):
+    question = ["1000", "--machine", "localhost", "--method", "ring+dense,all-gather+topk:0.050"]
+    names = [
+        method["method"] for method in json.loads(priced(capsys, *question, "--json"))["methods"]
+    ]
+    assert sorted(names) == ["all-gather+topk:0.05", "ring+dense"]
+
+
+def test_what_computation_hides_is_not_exposed(capsys):
+    question = ["1000000", "--machine", "localhost", "--method", "ring+dense,ring+fp16,tree+dense"]
+    bare = json.loads(priced(capsys, *question, "--json"))["methods"]
+    assert all(method["exposed_seconds"] == method["seconds"] for method in bare)
+    hidden = 1.0001 * bare[1]["seconds"]
+    found = json.loads(priced(capsys, *question, "--compute", str(hidden * 1e3), "--json"))[
+        "methods"
+    ]
+    assert [method["exposed_seconds"] for method in found] == pytest.approx(
+        [0.0, 0.0, bare[2]["seconds"] - hidden], rel=1e-9
+    )
+    assert [method["method"] for method in found[:2]] == ["ring+dense", "ring+fp16"]
+    lines = priced(capsys, *question, "--compute", str(hidden * 1e3)).splitlines()
+    assert lines[1].split()[:3] == ["method", "time", "exposed"]
+    assert [line.split()[2] for line in lines[3:5]] == ["0", "0"]
+
+
+def test_a_strategy_is_priced_for_each_value_of_its_parameter(capsys):
+    question = ["1000000", "--machine", "localhost", "--nodes", "2", "--strategy", "daso"]
+    question += ["--param", "wait=1,3", "--compute", "0.5"]
+    one, three = json.loads(priced(capsys, *question, "--json"))["settings"]
+    assert [one["parameters"], three["parameters"]] == [{"wait": "1"}, {"wait": "3"}]
+    for found, hidden in ((one, 0.5e-3), (three, 1.5e-3)):
+        names = [each["exchange"] for each in found["exchanges"]]
+        assert names == ["gradient", "blocking", "cycling", "spread"]
+        for each in found["exchanges"]:
+            beside = hidden if each["exchange"] == "cycling" else 0.0
+            assert each["hidden_seconds"] == pytest.approx(beside, rel=1e-12)
+            assert each["exposed_seconds"] == max(0.0, each["seconds"] - each["hidden_seconds"])
+    lines = priced(capsys, *question).splitlines()
+    assert lines[0].startswith("1000000 elements, strategy daso, density 1, ")
+    assert [line.split()[0] for line in lines[3:]] == (
+        ["wait=1", "blocking", "cycling", "spread", "wait=3", "blocking", "cycling", "spread"]
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -322,6 +366,21 @@ def test_lossless_leaves_out_what_rounds_and_all_says_why_pairs_are_refused(caps
         (["1", "--density", "nan"], "--density must be in (0, 1], got nan"),
         (["1", "--density", "0"], "--density must be in (0, 1], got 0.0"),
         (["1", "--nodes", "0"], "nodes must be at least 1, got 0"),
+        (["1", "--compute", "-1"], "--compute must be finite and at least 0 ms, got -1.0"),
+        (["1", "--compute", "nan"], "--compute must be finite and at least 0 ms, got nan"),
+        (["1", "--param", "wait=1"], "--param needs --strategy, whose parameter it is"),
+        (
+            ["1", "--strategy", "daso", "--all"],
+            "--strategy prices what a planner chooses; leave out --all",
+        ),
+        (
+            ["1", "--lossless", "--method", "ring+fp16"],
+            "--method ring+fp16 loses something; leave it or --lossless out",
+        ),
+        (
+            ["1", "--strategy", "samo", "--param", "pruned=2"],
+            "strategy 'samo': pruned cannot be '2'; allowed: 0 to 0.999",
+        ),
     ],
 )
 def test_a_question_that_makes_no_sense_is_refused(arguments, message, capsys):

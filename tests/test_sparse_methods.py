@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.codecs import CODECS
 from commsched.cost.price import Price, price
+from commsched.errors import CommschedError
 from commsched.ir import Sparsity
 from commsched.kernels.merge import listed
 from commsched.machine import CodecRate, Device, Link, Machine
@@ -233,6 +234,34 @@ def test_inside_a_node_zen_is_dense_and_between_nodes_it_serves_what_the_node_ha
     d, dn = (float(law.after(k)) for k in (lanes, nodes * lanes))
     between = (nodes - 1) / nodes * (2 * d + dn + 1 / 32) * M / lanes
     assert found.sent == pytest.approx(inside + between, rel=2e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (2, 2), (4, 2)], ids=str)
+@pytest.mark.parametrize("kind", SUPPORTS)
+def test_hierarchical_hashing_sends_the_bytes_of_counting(shape, kind):
+    numel, members = 3000, group(*shape)
+    spec, found = BucketSpec.uniform(numel, 0.1), []
+    for name in ("zen", "zen:hierarchical"):
+        states = fresh_states(gradients(kind, members.size, numel))
+        nbytes = sent(METHODS[name], spec, members, states)
+        found.append((nbytes.tolist(), [state["result"].tolist() for state in states]))
+    assert found[0] == found[1]
+    priced_at = [expected_bytes(METHODS[name], spec, shape) for name in ("zen", "zen:hierarchical")]
+    assert priced_at[0] == priced_at[1]
+
+
+def test_dealing_by_counting_is_priced_as_the_faster_way():
+    on = replace(wire_only(8), device=replace(wire_only(8).device, bandwidth=1e10))
+    ways = (METHODS[name] for name in ("zen", "zen:hierarchical"))
+    counted, hashed = (price(way, BucketSpec.uniform(NUMEL, 0.01), on, on.everyone) for way in ways)
+    assert counted.encode < hashed.encode
+    assert replace(hashed, encode=counted.encode) == counted
+
+
+@pytest.mark.parametrize("word", ["", "counted", "hierarchical:3"])
+def test_the_way_of_zen_is_read_strictly(word):
+    with pytest.raises(CommschedError, match=r"the way must be one of hierarchical|at most 1"):
+        find_method(f"zen:{word}")
 
 
 # --- Crossovers that a right planner shows by itself. ---

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -107,6 +108,18 @@ def test_bars_hold_for_good_predictions_and_name_what_is_missed():
     assert missed([row(hidden=(0.9, 0.5))]) == ["testbed, hidden of what is planned"]
     assert missed([row("shared", error=0.3)]) == ["shared memory, iteration, median error"]
     assert len(missed([row(error=0.3, collectives=((2.0, 1.0),))])) == 4
+    assert missed([row("gpu", error=0.15), row("gpu", error=-0.09, ranks=2)]) == []
+    assert missed([row("gpu", error=0.15, ranks=2)]) == ["2 ranks on GPUs, lstm ring"]
+    assert missed([row("gpu", error=-0.21)]) == ["4 ranks on GPUs, lstm ring"]
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA GPU")
+def test_without_a_gpu_one_sentence_says_so(tmp_path, capsys):
+    assert main(["validate", "-o", str(tmp_path / "v"), "--fabric", "gpu"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("commsched: --device cuda")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "v").exists()
 
 
 def test_what_was_disturbed_is_measured_again_and_the_calmest_counts(tmp_path):
@@ -161,7 +174,7 @@ def test_a_figure_of_another_kind_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--fabric moon", f"--fabric must be one of {', '.join(FABRICS)}, got 'moon'"),
+        ("--fabric moon", f"--fabric must be one of {', '.join(FABRICS)}, gpu, got 'moon'"),
         ("--net moon", f"--net must be one of {', '.join(NETS)}, got 'moon'"),
         ("--method moon", "moon"),
         ("--steps 2", "--steps must be at least 3, got 2"),

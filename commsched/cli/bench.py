@@ -31,6 +31,8 @@ EXAMPLE = """example:
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 2 commsched bench all-reduce --device cuda
+  mpiexec -n 2 commsched bench buffers --device cuda
+  commsched bench gpu -o gpu
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
 """
 
@@ -49,7 +51,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--device",
         default="cpu",
         metavar="D",
-        help="of codecs, all-reduce and overlap: cpu or cuda; default: cpu",
+        help="of codecs, all-reduce, overlap and buffers: cpu or cuda; default: cpu",
     )
     both = p.add_argument_group("of bench sparse and bench codecs")
     both.add_argument(
@@ -100,14 +102,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
             metavar="NAME",
             help=f"{kind} of part quality, again for more; default: all that are shipped",
         )
-    measured_only = p.add_argument_group("of bench planner --part measured")
+    measured_only = p.add_argument_group("of bench planner --part measured and bench gpu")
     measured_only.add_argument(
         "-o",
         "--output",
         type=Path,
-        default=Path("measured-plans"),
         metavar="FOLDER",
-        help="keeps machines, plans, timelines and finished cells; default: measured-plans",
+        help="keeps machines, plans, timelines and finished cells; default: measured-plans, gpu",
     )
     measured_only.add_argument(
         "--fabric",
@@ -173,7 +174,7 @@ def _measured(args: argparse.Namespace) -> "Iterator[Row]":
     fabrics = validate.QUICK_FABRICS if quick else FABRICS
     chosen = validate.chosen("--fabric", args.fabric, FABRICS, fabrics)
     wanted = Wanted(
-        folder=args.output,
+        folder=args.output or Path("measured-plans"),
         fabrics=chosen if args.fabric else validate.possible(chosen),
         nets=validate.chosen("--net", args.net, NETS, validate.QUICK_NETS if quick else NETS),
     )
@@ -250,6 +251,26 @@ def overlap(args: argparse.Namespace) -> None:
         f"exchange of 32 MB on {found.ranks} ranks: {seconds(found.exchange)}, of it"
         f" {share:.1%} hidden under compute; polling takes {found.polling:.1%} of a core"
     )
+
+
+def buffers(args: argparse.Namespace) -> None:
+    """Messages between a device and MPI."""
+    from commsched.run import launcher
+
+    launcher.load()
+    from commsched.cli import bench_gpu
+    from commsched.run import buffers as runtime
+
+    found = runtime.buffers(args.timeout, args.device)
+    if found is not None:
+        bench_gpu.show_buffers(found, args.json)
+
+
+def gpu(args: argparse.Namespace) -> None:
+    """Everything that is measured on a GPU."""
+    from commsched.cli import bench_gpu
+
+    bench_gpu.everything(args.output or Path("gpu"), args)
 
 
 def sparse(args: argparse.Namespace) -> None:
@@ -345,10 +366,12 @@ def _codec_json(row: "CodecRow") -> dict[str, object]:
     return {**plain, **rates}
 
 
-ON_DEVICE = ("codecs", "all-reduce", "overlap")
+ON_DEVICE = ("codecs", "all-reduce", "overlap", "buffers")
 BENCHES = {
+    "buffers": buffers,
     "codecs": codecs,
     "convergence": convergence.convergence,
+    "gpu": gpu,
     "simulator": simulator,
     "all-reduce": all_reduce,
     "overlap": overlap,

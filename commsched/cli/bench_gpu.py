@@ -1,7 +1,9 @@
-"""`commsched bench codecs --device cuda`: the table of a GPU."""
+"""What `commsched bench` says of a GPU: its codecs, its messages, and how true predictions are."""
 
 import argparse
 import json
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.table import table
@@ -9,7 +11,11 @@ from commsched.units import nbytes, seconds
 
 if TYPE_CHECKING:
     from commsched.bench.gpu import GpuRow
+    from commsched.run.buffers import Buffers
 
+NETS = ("vgg16", "bert-base", "gpt2")  # whose predicted steps are compared
+METHODS = ("ring", "native", "fp16")
+LIMIT = 600.0  # s for the messages
 HEADER = ("codec", "fewest bytes", "time", "spread", "copy", "of copy", "asked", "extra memory")
 
 
@@ -38,6 +44,8 @@ def codecs(args: argparse.Namespace) -> None:
 
 
 def _cells(row: "GpuRow", rows: list["GpuRow"]) -> tuple[str, ...]:
+    from commsched.bench.gpu import EXTRA
+
     least, most = seconds(row.seconds.least), seconds(row.seconds.most)
     return (
         row.codec,
@@ -47,7 +55,7 @@ def _cells(row: "GpuRow", rows: list["GpuRow"]) -> tuple[str, ...]:
         seconds(row.copy.median),
         f"{row.of_copy:.1%}",
         _asked(row, rows),
-        f"{row.extra / (4 * row.numel):.2f}x",
+        f"{row.extra / (4 * row.numel):.2f}x (<= {EXTRA:g}x)",
     )
 
 
@@ -69,3 +77,43 @@ def _json(row: "GpuRow") -> dict[str, object]:
     """Seconds as measured, and what the table shows."""
     plain = row._asdict() | {"seconds": row.seconds._asdict(), "copy": row.copy._asdict()}
     return {**plain, "of_copy": row.of_copy}
+
+
+def show_buffers(found: "Buffers", as_json: bool) -> None:
+    """Print rates of messages, and the bars."""
+    from commsched.run.buffers import POINTED, STAGED
+
+    if as_json:
+        ratios = {"of_copy": found.of_copy, "of_staged": found.of_staged}
+        print(json.dumps({**found._asdict(), **ratios}, indent=1))
+        return
+
+    def rate(time: float) -> str:
+        return f"{found.nbytes / time * 1e-9:.2f} GB/s"
+
+    print(f"{found.device}: messages of {nbytes(found.nbytes)} between two ranks, {found.way}")
+    print(f"copy to pinned memory   {rate(found.copy)}")
+    staged = f"{rate(found.staged)}, {found.of_copy:.1%} of the copy"
+    print(f"through pinned memory   {staged} (asked: >= {STAGED:.0%})")
+    if found.pointed is None:
+        print("by pointers             this MPI does not take them")
+    else:
+        pointed = f"{rate(found.pointed)}, {found.of_staged:.2f}x of through pinned memory"
+        print(f"by pointers             {pointed} (asked: >= {POINTED:g}x)")
+
+
+def everything(folder: Path, args: argparse.Namespace) -> None:
+    """Codecs, messages, and predicted against measured steps of 2 and of 4 ranks."""
+    from commsched.kernels.device import gpus
+    from commsched.run import job
+
+    gpus()
+    codecs(args)
+    job.commsched(2, ("bench", "buffers", "--device", "cuda", *["--json"] * args.json), LIMIT)
+    for lanes in (2, 4):
+        words = ["validate", "-o", str(folder / f"{lanes}-ranks"), "--fabric", "gpu"]
+        words += ["--hosts", "1", "--lanes", str(lanes), *["--json"] * args.json]
+        words += [word for net in NETS for word in ("--net", net)]
+        words += [word for method in METHODS for word in ("--method", method)]
+        # Status 1 says that a bar was missed: its line says which.
+        subprocess.run([*job.COMMAND, *words], check=False)

@@ -1,7 +1,8 @@
-"""`commsched price`: what would each method cost for one tensor?"""
+"""`commsched price`: what would each method, or a strategy, cost for one tensor?"""
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +17,22 @@ if TYPE_CHECKING:
 
 EXAMPLE = """example:
   commsched price 25000000 --machine p3dn.24xlarge --density 0.01 --nodes 4 --lossless
+  commsched price 25000000 --machine p3dn.24xlarge --method ring+dense,all-gather+topk:0.05
+  commsched price 25000000 --machine p3dn.24xlarge --compute 40
+  commsched price 25000000 --machine p3dn.24xlarge --strategy daso --param wait=1,2 --compute 40
+  commsched price 2700000000 --machine summit --strategy samo --param pruned=0,0.25,0.9
   commsched price 25000000 --machine p3dn.24xlarge --lossless --figure crossover.png
 """
 HEADER = ("method", "time", "encode", "exchange", "decode", "wire per rank", "messages", "lossless")
 UNITS = ("", "ms", "ms", "ms", "ms", "MB", "per rank", "")
+EXPOSED = ("exposed", "ms")  # one more column, with --compute
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command."""
     p = commands.add_parser(
         "price",
-        help="what would each method cost for one tensor?",
+        help="what would each method, or a strategy, cost for one tensor?",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -38,6 +44,27 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--lossless", action="store_true", help="only methods that lose nothing")
     p.add_argument("--all", action="store_true", help="say why other pairs are no methods")
     p.add_argument(
+        "--method",
+        default="",
+        metavar="NAME,...",
+        help="only these; also ones that are not listed, such as all-gather+topk:0.05",
+    )
+    p.add_argument(
+        "--compute",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="computation that hides an exchange: until the next bubble; with --strategy a batch's",
+    )
+    p.add_argument("--strategy", metavar="NAME", help="price this one's launches and its state")
+    p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,...",
+        help="parameter of the strategy; of several values each is priced",
+    )
+    p.add_argument(
         "--figure",
         type=Path,
         metavar="FILE",
@@ -48,33 +75,71 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def price(args: argparse.Namespace) -> None:
-    """Print a line for each legal method, the fastest first."""
-    from commsched.cost.price import price as price_of
-    from commsched.methods import legal_methods
-    from commsched.plan.bucket import BucketSpec
+    """Print a line for each legal method, the least exposed first; or for each of a strategy's."""
+    _check(args)
+    machine = _machine(args)
+    if args.figure is not None:
+        _draw(args, machine)
+    elif args.strategy is not None:
+        from commsched.cli.price_strategy import show
 
+        show(args, machine, f"density {args.density:g}, {_where(machine)}")
+    else:
+        _methods(args, machine)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse numbers that make no sense, and options that do nothing together."""
     if not 0 <= args.numel <= 2**40:
         raise CommschedError(f"NUMEL must be in [0, 2^40], got {args.numel}")
     if not 0 < args.density <= 1:
         raise CommschedError(f"--density must be in (0, 1], got {args.density}")
-    machine = _machine(args)
-    if args.figure is not None:
-        _draw(args, machine)
-        return
+    if not 0 <= args.compute < math.inf:
+        raise CommschedError(f"--compute must be finite and at least 0 ms, got {args.compute}")
+    if args.param and args.strategy is None:
+        raise CommschedError("--param needs --strategy, whose parameter it is")
+    others = {"--method": args.method, "--all": args.all, "--figure": args.figure}
+    if args.strategy is not None and (given := [name for name in others if others[name]]):
+        raise CommschedError(f"--strategy prices what a planner chooses; leave out {given[0]}")
+
+
+def _methods(args: argparse.Namespace, machine: "Machine") -> None:
+    """Price every method that is asked for; what does not compress comes first where it is even."""
+    from commsched.cost.price import price as price_of
+    from commsched.plan.bucket import BucketSpec
+    from commsched.planner.prune import compresses
+
     spec, group = BucketSpec.uniform(args.numel, args.density), machine.everyone
-    methods = legal_methods(group, lossless=args.lossless)
-    priced = [(method, price_of(method, spec, machine, group)) for method in methods]
-    priced.sort(key=lambda found: (found[1].seconds, found[0].name))
+    hidden = args.compute / 1e3
+    priced = [(m, price_of(m, spec, machine, group)) for m in _asked(args, group)]
+    priced.sort(key=lambda f: (f[1].exposed(hidden), compresses(f[0]), f[1].seconds, f[0].name))
     refused = list(_refused(group)) if args.all else []
     if args.json:
-        print(json.dumps(_data(machine, priced, refused), indent=1))
+        print(json.dumps(_data(machine, priced, refused, hidden), indent=1))
         return
     from commsched.cli.table import table
 
     print(f"{count(args.numel, 'element')}, density {args.density:g}, {_where(machine)}")
-    print(table(HEADER, [UNITS, *(_row(*found) for found in priced)], range(1, 7)))
+    rows = [HEADER, UNITS, *(_row(*found) for found in priced)]
+    if hidden:
+        more = [*EXPOSED, *(f"{found.exposed(hidden) * 1e3:.4g}" for _, found in priced)]
+        rows = [(*row[:2], new, *row[2:]) for row, new in zip(rows, more, strict=True)]
+    print(table(rows[0], rows[1:], range(1, len(rows[0]) - 1)))
     for name, reason in refused:
         print(f"no method {name}: {reason}")
+
+
+def _asked(args: argparse.Namespace, group: "Group") -> Iterator["Method"]:
+    """The methods by name, or all that are legal."""
+    from commsched.methods import find_method, legal_methods
+
+    if not args.method:
+        yield from legal_methods(group, lossless=args.lossless)
+    for name in filter(None, args.method.split(",")):
+        method = find_method(name)
+        if args.lossless and not method.lossless:
+            raise CommschedError(f"--method {name} loses something; leave it or --lossless out")
+        yield method
 
 
 def _draw(args: argparse.Namespace, machine: "Machine") -> None:
@@ -147,7 +212,10 @@ def _refused(group: "Group") -> Iterator[tuple[str, str]]:
 
 
 def _data(
-    machine: "Machine", priced: list[tuple["Method", "Price"]], refused: list[tuple[str, str]]
+    machine: "Machine",
+    priced: list[tuple["Method", "Price"]],
+    refused: list[tuple[str, str]],
+    hidden: float,
 ) -> dict[str, Any]:
     return {
         "machine": machine.name,
@@ -156,6 +224,7 @@ def _data(
             {
                 "method": method.name,
                 "seconds": found.seconds,
+                "exposed_seconds": found.exposed(hidden),
                 "encode_seconds": found.encode,
                 "exchange_seconds": found.exchange,
                 "decode_seconds": found.decode,

@@ -50,7 +50,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         action="append",
         metavar="NAME",
         help="shared, 100mbit, 400mbit,"
-        " 1gbit or slow (one of the hosts); default: all that can be had",
+        " 1gbit or slow (one of the hosts); default: all that can be had; or gpu",
     )
     p.add_argument("--net", action="append", metavar="NAME", help="default: all five")
     p.add_argument(
@@ -97,7 +97,7 @@ def validate(args: argparse.Namespace) -> int:
 
 def _wanted(args: argparse.Namespace) -> "Wanted":
     from commsched.validate.cells import CROSSED, NETS
-    from commsched.validate.fabrics import FABRICS, Shape, checked
+    from commsched.validate.fabrics import FABRICS, GPU, Shape, checked
     from commsched.validate.main import Wanted
 
     shape = Shape(args.hosts, args.lanes)
@@ -114,7 +114,8 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
             raise CommschedError(f"{option} must be more than 0, got {value:g}")
     if not 0 <= args.patience < float("inf"):
         raise CommschedError(f"--patience must be at least 0, got {args.patience:g}")
-    fabrics = chosen("--fabric", args.fabric, FABRICS, QUICK_FABRICS if args.quick else FABRICS)
+    default = QUICK_FABRICS if args.quick else FABRICS
+    fabrics = chosen("--fabric", args.fabric, (*FABRICS, GPU), default)
     if args.fabric is None:
         fabrics = possible(fabrics)
     for name in fabrics:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commsched.kernels.finite import finite
 from commsched.machine import CodecRate, Device
 from commsched.plan.bucket import BucketSpec
 
@@ -59,6 +60,11 @@ class Codec(ABC):
     @abstractmethod
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """Expected packet bytes for elements [start, stop) that sum `merged` ranks: (m,)."""
+
+    def encode_kept(self, values: Array, lost: Array, state: State) -> tuple[Array, bool]:
+        """Add `lost` to (n,) float32 in place and encode the sums; whether all are finite, too."""
+        values += lost
+        return self.encode(values, state), finite(values)
 
     def combine(self, packets: list[Array], out: Array) -> None:
         """Overwrite `out` (n,) float32 with the sum of packets in rank order."""

@@ -88,7 +88,10 @@ class Selection(Indexed):
         return float(self.kept(spec, zero, whole)[0]) / SAMPLE, float(packet)
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        chosen = self.select(values, state, start)
+        return self.written(self.select(values, state, start), values, state, start)
+
+    def written(self, chosen: Array, values: Array, state: State, start: int) -> Array:
+        """The packet of the elements `chosen`, ascending."""
         kept = values.take(chosen)
         if not (self.lossless or np.isfinite(kept).all()):
             return header((TAG, BROKEN, 0), values)

@@ -50,7 +50,19 @@ class TopK(Selection):
             threshold = select.sampled_threshold(values, self._share, run_key(state, start))
         else:
             threshold = self._reused(values, state, start, count)
-        index = select.above(values, threshold)
+        return self._near(values, select.above(values, threshold), threshold)
+
+    def encode_kept(self, values: Array, lost: Array, state: State) -> tuple[Array, bool]:
+        if self._way != "sampled":
+            return super().encode_kept(values, lost, state)
+        # A device adds, compares and looks for NaN in one pass.
+        threshold = select.sampled_threshold(values, self._share, run_key(state, 0), lost)
+        index, whole = select.added_above(values, lost, threshold)
+        return self.written(self._near(values, index, threshold), values, state, 0), whole
+
+    def _near(self, values: Array, index: Array, threshold: float) -> Array:
+        """What reached a threshold, unless that is far from the count that was meant."""
+        count = self._count(len(values))
         if len(index) > MOST * count:
             return select.first_of(values, index, count)
         if len(index) < FEWEST * count and threshold > 0:

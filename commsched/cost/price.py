@@ -33,6 +33,10 @@ class Price:
     def seconds(self) -> float:
         return self.encode + self.exchange + self.decode
 
+    def exposed(self, hidden: float) -> float:
+        """Seconds that are left where `hidden` seconds of other work run beside it."""
+        return max(0.0, self.seconds - hidden)
+
 
 def exchange(
     schedule: Schedule,

@@ -11,6 +11,7 @@ from commsched.kernels.modules import Array, module_of
 
 SEED = 0x5A_45_4E_00  # of h0; h_i has SEED + i. The same on all ranks.
 CHUNK = 2**18  # indices that are hashed while they are in the cache
+SERIAL = 64  # slots that a serial area has at least: of so few all may meet
 
 
 def murmur(index: Array, seed: int) -> Array:
@@ -91,12 +92,11 @@ def placed(index: Array, parts: int, tries: int = 3) -> Memory:
 def hierarchical(index: Array, parts: int, tries: int = 3) -> Memory:
     """Place (n,) indices as `placed` does, in serial areas of r2 = r1 / 10 slots over all parts.
 
-    An area that overflows is refused. Without parallel writers `grouped` gives the same parts
-    faster; this is the algorithm that it stands for.
+    An area has at least `SERIAL` slots. One that overflows is refused.
     Source: Wang et al., "Zen", OSDI 2025, algorithm 1 (r2 = r1 / 10).
     """
     memory = placed(index, parts, tries)
-    area = max(1, -(-memory.parallel.shape[1] // 10))
+    area = max(SERIAL, -(-memory.parallel.shape[1] // 10))
     longest = max(map(len, memory.serial))
     if longest > area:
         raise CommschedError(
@@ -104,3 +104,18 @@ def hierarchical(index: Array, parts: int, tries: int = 3) -> Memory:
             f" {area}; allowed are indices that spread over {parts} parts"
         )
     return memory
+
+
+def grouped_in_memory(index: Array, parts: int) -> Groups:
+    """Group (n,) ascending indices as `grouped` does, out of the memories of `hierarchical`.
+
+    Slots are in the order of their hashes, so that each part is sorted again. Many threads that
+    write at once need the memories; one thread is faster by counting.
+    """
+    memory = hierarchical(index, parts)
+    held = [
+        np.sort(np.concatenate([slots[slots > 0] - 1, rest]))
+        for slots, rest in zip(memory.parallel, memory.serial, strict=True)
+    ]
+    ends = [0, *np.cumsum([len(part) for part in held]).tolist()]
+    return Groups(np.searchsorted(index, np.concatenate(held)), ends)

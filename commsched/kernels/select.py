@@ -5,6 +5,7 @@ import numpy as np
 from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
+from commsched.kernels.finite import finite
 from commsched.kernels.modules import Array, module_of
 from commsched.kernels.random import Dither
 
@@ -41,6 +42,17 @@ def above(values: Array, threshold: float) -> Array:
         index += at
         found.append(index)
     return module.concatenate(found) if found else module.zeros(0, np.int64)
+
+
+def added_above(values: Array, lost: Array, threshold: float) -> tuple[Array, bool]:
+    """Add `lost` to values in place: `above` of the sums, and whether all of them are finite."""
+    gpu = device(values)
+    if gpu is None:
+        values += lost
+        return above(values, threshold), finite(values)
+    least = np.maximum(np.float32(threshold), TINY).view(np.int32)
+    index, whole = gpu.select.added_flagged(values, lost, int(least))
+    return index, bool(whole)
 
 
 def nonzeros(values: Array) -> Array:
@@ -94,20 +106,22 @@ def first_of(values: Array, index: Array, count: int) -> Array:
     return index[keep]
 
 
-def sampled_threshold(values: Array, share: float, key: int) -> float:
+def sampled_threshold(values: Array, share: float, key: int, lost: Array | None = None) -> float:
     """A threshold that about `share` of the magnitudes reach, from one element of each stride.
 
-    Source: Lin et al., "Deep gradient compression", ICLR 2018. The element is drawn, so that no
-    period of the values meets the stride.
+    Of the sums with `lost`, where that is given. Source: Lin et al., "Deep gradient compression",
+    ICLR 2018. The element is drawn, so that no period of the values meets the stride.
     """
     module = module_of(values)
     stride = len(values) // SAMPLE
     if stride < 2:
-        return threshold_of(values, int(np.ceil(share * len(values))))
+        every = values if lost is None else values + lost
+        return threshold_of(every, int(np.ceil(share * len(values))))
     at = Dither(key, SAMPLE, values).next(module.empty(SAMPLE, np.int32)).astype(np.int64)
     index = module.arange(SAMPLE) * stride + ((at * stride) >> 16)
     # Of m numbers drawn the j-th largest is exceeded with probability j / (m + 1).
-    return threshold_of(values[index], max(1, round(share * (SAMPLE + 1))))
+    some = values[index] if lost is None else values[index] + lost[index]
+    return threshold_of(some, max(1, round(share * (SAMPLE + 1))))
 
 
 def count_above(words: Array, threshold: float) -> int:

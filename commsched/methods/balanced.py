@@ -5,7 +5,7 @@ import numpy as np
 from commsched.machine import Group
 from commsched.methods.base import Method, Phase
 from commsched.methods.direct import route
-from commsched.methods.hashed import Hashed
+from commsched.methods.hashed import COUNTED, Dealing, Hashed
 from commsched.methods.table import METHODS
 from commsched.plan.bucket import BucketSpec
 
@@ -30,7 +30,7 @@ class Balanced(Method):
         )
 
 
-def everyone(spec: BucketSpec, group: Group, *, bits: bool) -> Hashed:
+def everyone(spec: BucketSpec, group: Group, *, bits: bool, dealing: Dealing = COUNTED) -> Hashed:
     """One run, of which every rank owns a part."""
     return Hashed(
         spec=spec,
@@ -40,6 +40,7 @@ def everyone(spec: BucketSpec, group: Group, *, bits: bool) -> Hashed:
         parts=group.size,
         merged=1,
         bits=bits,
+        dealing=dealing,
     )
 
 

@@ -127,9 +127,8 @@ def encode_with_feedback(codec: Codec, state: State) -> Array:
     """
     wanted, lost = state["gradient"], lost_of(state)
     with np.errstate(over="ignore", invalid="ignore"):
-        wanted += lost
-    packet = codec.encode(wanted, state)
-    if finite(wanted):
+        packet, whole = codec.encode_kept(wanted, lost, state)
+    if whole:
         codec.subtract(packet, wanted)
         state["gradient"], state["lost"] = lost, wanted  # the sum is written over the old one
     return packet

@@ -22,8 +22,8 @@ class Score(NamedTuple):
 
     def plus(self, other: "Score") -> "Score":
         """Of both together."""
-        loss, correct, guesses = (a + b for a, b in zip(self, other, strict=True))
-        return Score(loss, int(correct), int(guesses))
+        loss, correct = self.loss + other.loss, self.correct + other.correct
+        return Score(loss, correct, self.guesses + other.guesses)
 
 
 class Walk:

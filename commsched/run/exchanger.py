@@ -7,7 +7,6 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-import numpy.typing as npt
 from mpi4py import MPI
 
 from commsched.codecs import Array
@@ -20,9 +19,11 @@ from commsched.run.board import Status
 from commsched.run.changes import Changes
 from commsched.run.clock import now
 from commsched.run.communication import say
+from commsched.run.device import beside, check_device, on_host
 from commsched.run.engine import Engine
 from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
+from commsched.run.place import HERE, choose
 from commsched.run.record import Forgetful, Recorder
 from commsched.run.recording import Recording
 from commsched.run.summary import fallen
@@ -30,7 +31,7 @@ from commsched.run.watchdog import watchdog
 from commsched.run.worker import Carrying
 from commsched.strategies import STRATEGIES
 
-Gradient = npt.NDArray[np.float32]
+KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
 
 class Caller:
@@ -91,6 +92,10 @@ class Exchanger:
 
     With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file, for
     `commsched plan --max-error E --gradients FILE`.
+
+    With `device="cuda"` gradients and sums are CuPy arrays on the GPU that is current where the
+    block begins. `ready` and `wait` work in the current stream, which must be the same one in the
+    whole block; `ready` waits for no device.
     """
 
     names: tuple[str, ...]  # all tensors, in the order in which their sums come back
@@ -103,8 +108,10 @@ class Exchanger:
         timeline: str | Path | None = None,
         record: str | Path | None = None,
         timeout: float = 60.0,
+        device: str = "cpu",
     ) -> None:
         _check_mpi(comm)
+        self._device = device
         self._timeline = None if timeline is None else Path(timeline)
         self._record = None if record is None else Path(record)
         self._timeout = timeout
@@ -119,17 +126,19 @@ class Exchanger:
         self._user_comm = comm
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
-        self._whole: dict[str, Gradient] = {}  # where a tensor that is split is put together
+        self._whole: dict[str, Array] = {}  # where a tensor that is split is put together
         self._handover = Handover(self._plan.graph)
         self._caller = Caller()
         self._engine: Engine | None = None
         self._over = False
-        self._since = 0.0  # when the caller's span under way began
+        self._place = HERE
+        self._since = HERE.device.mark()  # when the caller's span under way began
         self._using = -1  # the launch whose result the caller took last, -1 for none
         self._used: set[int] = set()
 
     def _checked(self, plan: Plan | str | Path) -> Plan:
         """What one rank can check by itself."""
+        check_device(self._device)
         if not self._timeout > 0:
             raise CommschedError(f"timeout must be more than 0 seconds, got {self._timeout}")
         for path in (self._timeline, self._record):
@@ -169,19 +178,22 @@ class Exchanger:
         self._switch = sys.getswitchinterval()  # an engine shortens it
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout") as dog:
             self._comm = self._user_comm.Dup()
+            dog.stage("finding the device")
+            self._place = place = choose(self._device, self._comm, current=True)
+            place.device.use("caller")
             if self._timeline is not None:
                 dog.stage("comparing hosts and clocks")
-                meta = {"compute": "caller"}
+                meta = {"compute": "caller", **place.meta}
                 self._measurement = Measurement(plan, self._comm, self._timeline, meta)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
             worker = Carrying(self._caller)
-            self._engine = Engine(plan, self._comm, worker, recorder, self._timeout)
+            self._engine = Engine(plan, self._comm, worker, recorder, self._timeout, place=place)
             self._changes = Changes(self._engine, self._comm, worker, self._measurement)
         self._engine.start()
         if self._measurement is not None:
             self._measurement.wait_for_start()
-        self._since = now()
+        self._since = place.device.mark()
         return self
 
     def _lower(self, plan: Plan) -> None:
@@ -192,7 +204,7 @@ class Exchanger:
         self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
         self._plan = plan
 
-    def ready(self, name: str, gradient: Gradient) -> None:
+    def ready(self, name: str, gradient: Array) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
 
         Any order is right; the order of backward overlaps best. Does not wait for other ranks,
@@ -207,15 +219,15 @@ class Exchanger:
             self._using = -1
             self._used.clear()
         if self._recording is not None:
-            self._recording.take(name, gradient)
+            self._recording.take(name, on_host(gradient))
         places = self._places[name]
         flat = gradient.reshape(-1) if len(places) > 1 else gradient
         for place in places:
             bucket = engine.buckets.states[place.launch]["gradient"][place.bucket]
             if len(places) > 1:
-                bucket[:] = flat[place.start : place.stop]
+                bucket[:] = beside(flat[place.start : place.stop], bucket)
             else:
-                bucket.reshape(gradient.shape)[...] = gradient
+                bucket.reshape(gradient.shape)[...] = beside(gradient, bucket)
         self._mark()
 
     def _look_back(self, engine: Engine, step: int) -> None:
@@ -226,9 +238,9 @@ class Exchanger:
         if self._user_comm.rank == 0:
             falls = self._changes.report()["fallbacks"]
             say("\n".join(fallen(fall) for fall in falls if fall["since"] == step + 1))
-        self._since = now()
+        self._since = self._place.device.mark()
 
-    def wait(self, name: str) -> Gradient:
+    def wait(self, name: str) -> Array:
         """Wait for the sum, or mean where the plan says so, of a tensor over all ranks.
 
         The array has the tensor's shape and stays valid until the next `ready` of this tensor.
@@ -248,17 +260,18 @@ class Exchanger:
             self._end_use(step)
             if missing:
                 self._block(step, name, missing)
-            self._using, self._since = last, now()
+            self._using, self._since = last, self._place.device.mark()
         if self._handover.over:
             engine.recorder.flush()
         shape = self._plan.graph.tensors[name].shape
-        parts = [self._caller.results[place.launch][place.bucket] for place in places]
+        module, results = self._place.device.module, self._caller.results
+        # Some methods sum in memory of the host.
+        parts = [module.asarray(results[place.launch][place.bucket]) for place in places]
         if len(parts) == 1:
-            whole: Gradient = parts[0].reshape(shape)
-            return whole
+            return parts[0].reshape(shape)
         if name not in self._whole:
-            self._whole[name] = np.empty(shape, np.float32)
-        np.concatenate(parts, out=self._whole[name].reshape(-1))
+            self._whole[name] = module.empty(shape, np.float32)
+        module.concatenate(parts, out=self._whole[name].reshape(-1))
         return self._whole[name]
 
     def __exit__(
@@ -302,6 +315,7 @@ class Exchanger:
             )
         self._mark(all_of_them=True)
         self._engine.drain()
+        self._engine.given.settle(wait=True)
 
     def _write_recording(self) -> None:
         if self._recording is not None:
@@ -323,9 +337,10 @@ class Exchanger:
         """Refuse what would be summed wrongly; the values are not looked at."""
         self._known(name)
         shape = self._plan.graph.tensors[name].shape
-        if not isinstance(gradient, np.ndarray):
-            kind = type(gradient).__name__
-            raise CommschedError(f"tensor {name!r}: a gradient is a NumPy array, got {kind}")
+        if not isinstance(gradient, self._place.device.module.ndarray):
+            kind, wanted = type(gradient), KINDS[self._device]
+            got = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+            raise CommschedError(f"tensor {name!r}: a gradient is a {wanted} array, got {got}")
         if gradient.dtype != np.float32:
             raise CommschedError(f"tensor {name!r}: a gradient is float32, got {gradient.dtype}")
         if gradient.shape != shape:
@@ -337,21 +352,20 @@ class Exchanger:
     def _mark(self, all_of_them: bool = False) -> None:
         """Post the layers whose backward is over, so that their buckets may travel."""
         assert self._engine is not None
-        if self._handover.step < 0:
+        step = self._handover.step
+        if step < 0:
             return
         for layer in self._handover.completed(all_of_them):
-            end, name = now(), f"backward/{layer}"
-            step = self._handover.step
-            self._engine.recorder.add("compute", name, step, self._since, end)
-            self._engine.board.mark(step, name, end)
-            self._since = end
+            name = f"backward/{layer}"
+            self._since = self._engine.given.add(step, name, self._since)
+            self._engine.board.mark(step, name, now())
 
     def _end_use(self, step: int) -> None:
         """Record what the caller did with the last result; a bucket has one such span a step."""
         assert self._engine is not None
         if self._using >= 0 and self._using not in self._used:
             name = f"{self._plan.launches[self._using].name}/apply"
-            self._engine.recorder.add("compute", name, step, self._since, now())
+            self._engine.given.add(step, name, self._since)
             self._used.add(self._using)
 
     def _block(self, step: int, name: str, missing: list[str]) -> None:

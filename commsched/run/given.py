@@ -30,12 +30,13 @@ class Given:
         self._open: deque[Open] = deque()
         self._ends: dict[tuple[int, str], Event] = {}
 
-    def add(self, step: int, name: str, start: Event) -> None:
-        """An operation that began with `start` was given to this thread's stream."""
+    def add(self, step: int, name: str, start: Event) -> Event:
+        """An operation that began with `start` was given to this thread's stream; its end."""
         end = self.device.mark()
         self._ends[step, name] = end
         self._open.append(Open(step, name, start, end))
         self.settle(wait=False)
+        return end
 
     def wait(self, step: int, after: Iterable[After]) -> None:
         """Wait until the device has done what an operation of `step` comes after."""
@@ -43,6 +44,11 @@ class Given:
             end = self._ends.get((step - back, name))
             if end is not None:
                 end.wait()
+
+    def over(self, step: int, after: Iterable[After]) -> bool:
+        """Whether the device has done what an operation of `step` comes after."""
+        ends = [self._ends.get((step - back, name)) for name, back in after]
+        return all(end is None or end.done() for end in ends)
 
     def settle(self, *, wait: bool) -> None:
         """Record what is over, in order; with `wait` everything."""

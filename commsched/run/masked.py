@@ -17,7 +17,7 @@ from commsched.nets.ticket import warmed
 from commsched.nets.walk import Score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
-from commsched.run.device import on_host
+from commsched.run.device import beside, on_host
 from commsched.run.learner import Settings, shapes_of
 from commsched.run.messages import Mail
 from commsched.run.stage import OnStage, StageNet
@@ -50,14 +50,14 @@ class Masked(OnStage):
         _check(net, plan)
         self.net, self._plan = net, plan
         self._stage = StageNet(net, data, plan, settings, rank, module)
-        self._rates, self._asarray = Rates(rate=settings.rate), module.asarray
+        self._rates, self._module = Rates(rate=settings.rate), module
         self._limit = MOST / len(self._stage.stage.ranks)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.states: dict[str, Pruned] = {}
         for name, values in start_of(net, data, plan, settings, self._stage.layers).items():
             index = mask_of(plan, settings.seed, name, values)
-            here = None if index is None else self._asarray(index)
-            state = pruned.prune(self._asarray(values).reshape(-1), here)
+            here = None if index is None else self._module.asarray(index)
+            state = pruned.prune(self._module.asarray(values).reshape(-1), here)
             self.states[name], self._shapes[name] = state, values.shape
             self._stage.used[name] = state.half.reshape(values.shape)
         self.mail: Mail | None = self
@@ -83,7 +83,7 @@ class Masked(OnStage):
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            out[here] = on_host(self.states[name].packed[there])
+            out[here] = beside(self.states[name].packed[there], out)
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._results[launch] = values
@@ -132,18 +132,21 @@ class Masked(OnStage):
 
     def _end(self, step: int) -> None:
         """Look for sums that could overflow; nothing may be sent of them."""
-        for state in self.states.values():
-            if not bool((abs(state.packed) < self._limit).all()):
+        packed = [state.packed for state in self.states.values()]
+        # One look for all of them: a device is waited for.
+        within = on_host(self._module.stack([(abs(each) < self._limit).all() for each in packed]))
+        for each, fits in zip(packed, within.tolist(), strict=True):
+            if not fits:
                 self._overflow = True
-                state.packed.fill(0)
-        self.report(step, self._score, self._overflow)
+                each.fill(0)
+        self.report(step, self._score.told(), self._overflow)
 
     def _apply(self, step: int, launch: int) -> None:
         """Update with a launch's sum, unless the ranks have agreed to leave the step out."""
         self._close(step)
         made = self._plan.launches[launch]
         if len(self._stage.stage.ranks) == 1:  # nothing was exchanged
-            values = np.empty(self._plan.spec(made).numel, np.float32)
+            values = self._module.empty(self._plan.spec(made).numel, np.float32)
             self.gradient(step, launch, values)
         else:
             values = self._results.pop(launch)
@@ -151,7 +154,7 @@ class Masked(OnStage):
             return
         count = step - self.skipped + 1
         for name, there, here in made.places:
-            gradient = self._asarray(values[here])
+            gradient = self._module.asarray(values[here])
             pruned.update(self.states[name], there, gradient, self._divisor, count, self._rates)
 
     def _close(self, step: int) -> None:
@@ -197,7 +200,7 @@ class Masked(OnStage):
             raise CommschedError("the checkpoint holds other numbers than this training")
         for name, arrays in wanted.items():
             for word, array in arrays.items():
-                array[:] = self._asarray(found[name][word])
+                array[:] = self._module.asarray(found[name][word])
             pruned.compute_with(self.states[name], slice(None))
         self.scale = LossScale(scalars["scale"], int(scalars["good"]))
         self.skipped, self._closed = int(scalars["skipped"]), step - 1

@@ -11,8 +11,11 @@ from commsched.plan import Plan
 from commsched.program import Kind, Op
 from commsched.run.board import Board, Key, Status
 from commsched.run.clock import now
+from commsched.run.device import HOST, Device
+from commsched.run.given import Given
+from commsched.run.place import HERE, Place
 from commsched.run.record import Recorder
-from commsched.run.transfer import Parcel, pieces
+from commsched.run.transfer import Moving
 from commsched.strategies import STRATEGIES
 from commsched.units import nbytes
 
@@ -20,11 +23,14 @@ from commsched.units import nbytes
 class Mail(Protocol):
     """What messages carry, and the computations that make and read it."""
 
+    def lie(self, device: Device) -> None:
+        """From now on packets are arrays of this device; what it makes of them, too."""
+
     def compute(self, step: int, op: Op) -> None:
         """Do a COMPUTE or APPLY; its inputs are there."""
 
     def outgoing(self, step: int, op: Op) -> Array:
-        """The packet of a SEND, (nbytes,) bytes; it stays as it is until the send is over."""
+        """The packet of a SEND, (nbytes,) uint8; it stays as it is until the send is over."""
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
         """Take the packet of a RECV, (nbytes,) uint8."""
@@ -34,14 +40,18 @@ class Blank:
     """Messages of zeros: between emulated computations the content does not matter."""
 
     def __init__(self) -> None:
-        self._zeros = np.zeros(0, np.uint8)
+        self.lie(HOST)
+
+    def lie(self, device: Device) -> None:
+        self._module = device.module
+        self._zeros: Array = self._module.zeros(0, np.uint8)
 
     def compute(self, step: int, op: Op) -> None:
         """Nothing but time."""
 
     def outgoing(self, step: int, op: Op) -> Array:
         if len(self._zeros) < op.nbytes:
-            self._zeros = np.zeros(op.nbytes, np.uint8)
+            self._zeros = self._module.zeros(op.nbytes, np.uint8)
         return self._zeros[: op.nbytes]
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
@@ -53,7 +63,7 @@ class Coming(NamedTuple):
 
     step: int
     op: Op
-    parcel: Parcel
+    moving: Moving
     start: float  # when it was first heard of
 
 
@@ -62,17 +72,29 @@ class Leaving(NamedTuple):
 
     step: int
     op: Op
-    parcel: Parcel
+    moving: Moving
     start: float
 
 
 class Messages:
-    """The streams `send` and `receive` of one rank."""
+    """The streams `send` and `receive` of one rank.
+
+    A message leaves when the device has done what it comes after, not when it was given it.
+    """
 
     def __init__(
-        self, plan: Plan, comm: MPI.Intracomm, board: Board, recorder: Recorder, mail: Mail
+        self,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        board: Board,
+        recorder: Recorder,
+        mail: Mail,
+        given: Given,
+        place: Place = HERE,
     ) -> None:
         self._board, self._recorder, self._mail = board, recorder, mail
+        self._given, self._place = given, place
+        mail.lie(place.device)
         self.comm = comm.Dup()
         self._peers = _peers(plan, comm.rank)
         self.queues: dict[str, deque[tuple[int, Op]]] = {"send": deque(), "receive": deque()}
@@ -83,8 +105,9 @@ class Messages:
 
     @property
     def busy(self) -> bool:
-        """Whether something may come, or is under way."""
-        return bool(self.queues["receive"] or self._leaving or any(self._expected.values()))
+        """Whether something may come, is under way, or can leave once the device is ready."""
+        coming = self.queues["receive"] or self._coming or any(self._expected.values())
+        return bool(coming or self._leaving or self._able())
 
     @property
     def idle(self) -> bool:
@@ -115,7 +138,7 @@ class Messages:
         """Begin and end messages, one at a time: what is ready first, then what is urgent."""
         leaving = self._leaving
         if leaving is not None:
-            if not leaving.parcel.done():
+            if not leaving.moving.done():
                 return False
             self._end("send", leaving.step, leaving.op, leaving.start)
             self._leaving = None
@@ -127,23 +150,27 @@ class Messages:
         packet = self._mail.outgoing(step, op)
         assert packet.nbytes == op.nbytes, f"{op.name} has {packet.nbytes} B, not {op.nbytes}"
         peer = self._peers[op.peer]
-        requests = [self.comm.Isend([piece, MPI.BYTE], peer, op.tag) for piece in pieces(packet)]
-        self._leaving = Leaving(step, op, Parcel(requests, packet), now())
+        moving = self._place.path.lane(self.comm, op.tag).send(packet, peer)
+        self._leaving = Leaving(step, op, moving, now())
         return True
 
     def _next(self) -> tuple[int, Op] | None:
         """Take the message that leaves next, if one can."""
-        queue, board = self.queues["send"], self._board
         able = [
-            (board.when(step, op.after), op.urgency, step, op)
-            for step, op in _heads(queue)
-            if not board.missing(step, op.after)
+            (self._board.when(step, op.after), op.urgency, step, op)
+            for step, op in self._able()
+            if self._given.over(step, op.after)
         ]
         if not able:
             return None
         *_, step, op = min(able, key=lambda entry: entry[:2])
-        queue.remove((step, op))
+        self.queues["send"].remove((step, op))
         return step, op
+
+    def _able(self) -> list[tuple[int, Op]]:
+        """The first message of each urgency whose inputs were given to the device."""
+        heads = _heads(self.queues["send"])
+        return [(step, op) for step, op in heads if not self._board.missing(step, op.after)]
 
     def _receive(self) -> bool:
         """Take what is announced, from each rank in its order."""
@@ -162,10 +189,10 @@ class Messages:
             if coming is None:
                 return False
             self._coming[peer] = coming
-        if not coming.parcel.done():
+        if not coming.moving.done():
             return False
         del self._coming[peer]
-        self._mail.incoming(coming.step, coming.op, coming.parcel.packet)
+        self._mail.incoming(coming.step, coming.op, coming.moving.packet)
         self._end("receive", coming.step, coming.op, coming.start)
         return True
 
@@ -177,9 +204,9 @@ class Messages:
         tag = status.Get_tag()
         step, op = next((s, o) for s, o in expected if o.tag == tag)
         expected.remove((step, op))
-        packet = np.empty(op.nbytes, np.uint8)
-        requests = [self.comm.Irecv([piece, MPI.BYTE], peer, tag) for piece in pieces(packet)]
-        return Coming(step, op, Parcel(requests, packet), start)
+        packet = self._place.device.module.empty(op.nbytes, np.uint8)
+        moving = self._place.path.lane(self.comm, tag).receive(packet, peer)
+        return Coming(step, op, moving, start)
 
     def _end(self, stream: str, step: int, op: Op, start: float) -> None:
         end = now()

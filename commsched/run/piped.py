@@ -49,7 +49,7 @@ class Piped(OnStage, Learner):
                 self._score = self._score.plus(found) if found else self._score
             self._turns = (self._turns + 1) % (2 * self._stage.microbatches)
         if self._turns == 0:
-            self.report(step, self._score, self._overflow)
+            self.report(step, self._score.told(), self._overflow)
 
     def _add(self, gradients: Iterable[Gradients]) -> None:
         """Add up a microbatch's gradients."""
@@ -62,6 +62,7 @@ class Piped(OnStage, Learner):
     def _take_own(self, step: int, launch: int) -> None:
         """The sum over the replicas where there is only one: nothing was exchanged."""
         if len(self._stage.stage.ranks) == 1:
-            out = np.empty(self._plan.spec(self._plan.launches[launch]).numel, np.float32)
+            numel = self._plan.spec(self._plan.launches[launch]).numel
+            out = self._module.empty(numel, np.float32)
             self.gradient(step, launch, out)
             self.result(step, launch, out)

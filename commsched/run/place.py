@@ -4,6 +4,7 @@ import ctypes
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from commsched.run.transfer import CUT, PLAIN, Path, Plain
 
 SWITCH = "COMMSCHED_BUFFERS"
 MODES = ("auto", "staged", "direct")
+SUMS = "COMMSCHED_NATIVE"
+SUMMERS = ("auto", "mpi", "nccl")
 SIZES = (256, 2**22)  # B of the probe's messages: MPIs send short ones and long ones in other ways
 PATIENCE = 10.0  # s until a message of the probe counts as lost
 
@@ -29,6 +32,7 @@ class Place(NamedTuple):
     path: Path  # of packets on the device
     host: Path  # of packets in memory of the host
     shown: str  # for people
+    direct: bool = False  # MPI is given pointers of the device
 
     @property
     def meta(self) -> dict[str, str]:
@@ -40,35 +44,69 @@ class Place(NamedTuple):
 HERE = Place(HOST, PLAIN, PLAIN, "in memory of the host")
 
 
-def choose(name: str, comm: MPI.Intracomm) -> Place:
+def choose(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Place:
     """The device of that name for this rank, and a way that the ranks agree on; all call it.
 
-    Ranks of a host take its GPUs in turn. Where MPI says that it takes pointers of a device, and a
-    message around all ranks arrives, packets go that way; otherwise through memory of the host.
+    Ranks of a host take its GPUs in turn, or each its `current` one. Where MPI says that it takes
+    pointers of a device, and a message around all ranks arrives, packets go that way; otherwise
+    through memory of the host. Where all ranks have a GPU of their own, native sums are NCCL's.
     """
     hosts = agree.gather_text(socket.gethostname(), comm)
     place = hosts[: comm.rank].count(hosts[comm.rank])
-    device = agree.together(lambda: find_device(name, place), comm)
-    mode = agree.together(_mode, comm)
+    device = agree.together(lambda: find_device(name, None if current else place), comm)
+    mode = agree.together(lambda: _mode(SWITCH, MODES), comm)
+    sums = agree.together(lambda: _mode(SUMS, SUMMERS), comm)
     names = agree.gather_text(device.name, comm)
     if set(names) == {"cpu"}:
         return HERE
     direct, shown = _pointers(device, mode, comm)
+    by_nccl, why = summer(device, sums, comm)
     device.use("compute")  # for what the caller makes now
     own = CUT if device is HOST else POINTED if direct else CHUNK
     cut = int(min(agree.each(own, comm)))  # so that ranks with and without a GPU understand another
     host = Plain(cut)
     if device is HOST:
         return Place(device, host, host, "in memory of the host")
-    return Place(device, Pointers(device, cut) if direct else Staged(device, cut), host, shown)
+    path: Path = Pointers(device, cut) if direct else Staged(device, cut)
+    if by_nccl:
+        path = _with_nccl(path, device, comm)
+    return Place(device, path, host, f"{shown}; native sums {why}", direct)
 
 
-def _mode() -> str:
-    """What the environment says of the way."""
-    mode = os.environ.get(SWITCH, "auto")
-    if mode not in MODES:
-        raise CommschedError(f"{SWITCH} must be one of {', '.join(MODES)}; got {mode!r}")
+def _mode(switch: str, modes: Sequence[str]) -> str:
+    """What the environment says of a choice."""
+    mode = os.environ.get(switch, "auto")
+    if mode not in modes:
+        raise CommschedError(f"{switch} must be one of {', '.join(modes)}; got {mode!r}")
     return mode
+
+
+def summer(device: Device, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
+    """Whether NCCL makes the native sums of all ranks together, and why; all call it."""
+    card = f"{socket.gethostname()} {device.card}" if device.card else ""
+    cards, lacks = agree.gather_text(card, comm), agree.gather_text(device.lacks(), comm)
+    first = {card: rank for rank, card in reversed([*enumerate(cards)])}
+    shared = [(first[c], rank) for rank, c in enumerate(cards) if c and first[c] != rank]
+    why = next((f"{what} on rank {rank}" for rank, what in enumerate(lacks) if what), "")
+    if shared:
+        why = "ranks {} and {} share a GPU, which NCCL refuses".format(*shared[0])
+    if mode == "nccl" and why:
+        raise agree.Agreed(f"{SUMS}=nccl: {why}; nearest: a GPU for each rank, or {SUMS}=mpi")
+    if mode == "mpi" or why:
+        return False, f"by MPI: {why or SUMS + '=mpi'}"
+    return True, "by NCCL: each rank has a GPU of its own"
+
+
+def _with_nccl(path: Path, device: Device, comm: MPI.Intracomm) -> Path:
+    """The same path with NCCL's sums, which are tried."""
+    from commsched.run.cuda import Cuda
+    from commsched.run.nccl import Nccl
+
+    assert isinstance(device, Cuda)
+    found = Nccl(path, device)
+    if not min(agree.each(found.works(comm), comm)):
+        raise agree.Agreed(f"a sum by NCCL came out wrong; set {SUMS}=mpi")
+    return found
 
 
 def _pointers(device: Device, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:

@@ -13,7 +13,6 @@ from commsched.methods import find_method
 from commsched.methods.error import measurable
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
-from commsched.program import Kind
 from commsched.run import agree
 from commsched.run.board import Status
 from commsched.run.changes import Changes, Replan
@@ -23,12 +22,11 @@ from commsched.run.device import check_device
 from commsched.run.engine import Engine
 from commsched.run.measured import Measurement, check_writable
 from commsched.run.messages import Mail
-from commsched.run.place import HERE, Place, choose
+from commsched.run.place import Place, choose
 from commsched.run.steps import run_steps
 from commsched.run.verify import Verifier
 from commsched.run.watchdog import end_together, watchdog
 from commsched.run.worker import Carrying, Emulated, Worker
-from commsched.strategies import STRATEGIES
 from commsched.timeline import Timeline
 
 FLUSH = 4  # steps after which spans are written even if there was no quiet moment
@@ -90,12 +88,6 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
 
 def _worker(plan: Plan, rank: int, options: Options, place: Place) -> Worker:
     """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
-    program = STRATEGIES[plan.strategy].lower(plan, 0, {})
-    if place is not HERE and any(op.kind is Kind.SEND for role in program.roles for op in role.ops):
-        raise CommschedError(
-            f"--device {place.device.name}: strategy {plan.strategy!r} sends activations, which"
-            " only --device cpu does"
-        )
     if plan.strategy != "sync" and (options.replan is not None or options.verify):
         option = "--verify" if options.verify else "--replan"
         raise CommschedError(f"{option} is for strategy 'sync', not for {plan.strategy!r}")

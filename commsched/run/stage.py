@@ -1,6 +1,7 @@
 """A rank's stage of a real net: microbatches on their way through it, and their messages."""
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
@@ -16,7 +17,7 @@ from commsched.nets.base import Gradients, narrowed
 from commsched.nets.walk import Score, judged, through
 from commsched.plan import Plan
 from commsched.program import Op
-from commsched.run.device import on_host
+from commsched.run.device import HOST, Device, Event, on_host
 from commsched.run.learner import AT_ONCE, Settings
 from commsched.run.neighbours import Neighbours
 from commsched.strategies import STRATEGIES
@@ -63,6 +64,8 @@ class StageNet:
         self._walks: dict[int, Walk] = {}  # by microbatch
         self._here: dict[tuple[int, str], Array] = {}  # step, message: what came
         self._ready: dict[tuple[int, str], Array] = {}  # step, message: what goes
+        self._device: Device = HOST
+        self._read: deque[tuple[Event, Array]] = deque()  # what came, until it is copied
 
     @property
     def _samples(self) -> int:
@@ -90,7 +93,7 @@ class StageNet:
     def _judge(self, walk: Walk, targets: Array, scale: float) -> Score:
         """The score of a microbatch behind a head, where it turns back."""
         weight = scale / (targets.size * self.microbatches * self._shares)
-        return walk.score(self._asarray(targets), weight).told()
+        return walk.score(self._asarray(targets), weight)
 
     def backward(self, step: int, microbatch: int) -> Iterator[Gradients]:
         """Take a microbatch back; each layer's gradients as soon as they are complete."""
@@ -124,14 +127,31 @@ class StageNet:
 
     # Messages
 
+    def lie(self, device: Device) -> None:
+        """From now on packets are arrays of this device."""
+        self._device = device
+
     def _goes(self, step: int, name: str, values: Array) -> None:
-        packet = np.ascontiguousarray(on_host(values), self._kind)
-        self._ready[step, name] = packet.reshape(-1).view(np.uint8)
+        packet = values.astype(self._kind, copy=False).reshape(-1)
+        self._ready[step, name] = packet.view(np.uint8)
 
     def _came(self, step: int, name: str) -> Array:
         """What a message has brought; activations and their gradients have the same shape."""
-        values = self._here.pop((step, name)).view(self._kind)
-        return self._asarray(values.reshape(self._samples, *self._shape(name)))
+        packet = self._here.pop((step, name))
+        if self._device is not HOST:
+            packet = self._copied(packet)
+        return packet.view(self._kind).reshape(self._samples, *self._shape(name))
+
+    def _copied(self, packet: Array) -> Array:
+        """A packet in memory of this thread's stream.
+
+        Its own is given to another stream once nobody holds it, be it read by then or not.
+        """
+        found = packet.copy()
+        self._read.append((self._device.mark(), packet))
+        while self._read and self._read[0][0].done():
+            self._read.popleft()
+        return found
 
     def _shape(self, name: str) -> tuple[int, ...]:
         before = self.stage.number - 1
@@ -215,6 +235,9 @@ class OnStage(ABC):
 
     def compute(self, step: int, op: Op) -> None:
         self.perform(step, op)
+
+    def lie(self, device: Device) -> None:
+        self._stage.lie(device)
 
     def outgoing(self, step: int, op: Op) -> Array:
         return self._stage.outgoing(step, op)

@@ -74,6 +74,9 @@ class Staged:
     def give(self, room: Room) -> None:
         self._free[len(room.whole)].append(room.whole)
 
+    def join(self, comm: MPI.Intracomm) -> None:
+        """MPI is ready."""
+
     def lane(self, comm: MPI.Intracomm, tag: int) -> "Ordered":
         return Ordered(self, comm, tag)
 
@@ -100,6 +103,9 @@ class Pointers:
 
     def give(self, room: Room) -> None:
         """It is the packet's own."""
+
+    def join(self, comm: MPI.Intracomm) -> None:
+        """MPI is ready."""
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> "Ordered":
         return Ordered(self, comm, tag)

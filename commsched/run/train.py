@@ -73,7 +73,7 @@ class Training:
             self._measurement: Measurement | None = None
             if options.timeline is not None:
                 dog.stage("comparing hosts and clocks")
-                meta = {"compute": learner.net.name}
+                meta = {"compute": learner.net.name, **place.meta}
                 self._measurement = Measurement(plan, comm, options.timeline, meta)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")

@@ -29,7 +29,7 @@ from commsched.run.masked import Masked
 from commsched.run.measured import check_writable
 from commsched.run.outcome import each_its_own, same_everywhere
 from commsched.run.piped import Piped
-from commsched.run.place import HERE, Place, choose
+from commsched.run.place import choose
 from commsched.run.session import check_timeout, guarded
 from commsched.run.summary import summary
 from commsched.run.train import Options, Training, is_watched
@@ -101,7 +101,6 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         dog.stage("planning")
         plan = _plan(wanted, net, len(data.train), comm, place.device)
         agree.check_plan(plan, comm)
-        _check_place(plan, place)
         settings = settings_of(wanted, plan)
         options = _options(wanted, len(data.train))
         _check_end(plan, options.steps)
@@ -178,15 +177,6 @@ def _plan(wanted: Wanted, net: Net, samples: int, comm: MPI.Intracomm, device: D
         return planned(graph, wanted.strategy, wanted.params, shared, wanted.make)
 
     return agreed_plan(path, wanted.strategy, make, comm)
-
-
-def _check_place(plan: Plan, place: Place) -> None:
-    """Refuse a strategy that changes parameters while the device may read them."""
-    if place is not HERE and plan.strategy != "sync":
-        raise agree.Agreed(
-            f"--device {place.device.name} is for strategy 'sync', got {plan.strategy!r}; nearest:"
-            " --device cpu"
-        )
 
 
 def _check_end(plan: Plan, steps: int) -> None:

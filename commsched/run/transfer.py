@@ -66,6 +66,9 @@ class Lane(Protocol):
 class Path(Protocol):
     """How packets get from where they lie to MPI and back."""
 
+    def join(self, comm: MPI.Intracomm) -> None:
+        """Get ready for native sums among these ranks; all of them call it."""
+
     def lane(self, comm: MPI.Intracomm, tag: int) -> Lane:
         """For an exchange of its own."""
 
@@ -150,6 +153,9 @@ class Plain:
 
     def __init__(self, cut: int | None = None) -> None:
         self._cut = cut
+
+    def join(self, comm: MPI.Intracomm) -> None:
+        """MPI is."""
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> InPlace:
         return InPlace(comm, tag, self._cut or CUT)

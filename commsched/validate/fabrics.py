@@ -1,4 +1,4 @@
-"""Where plans are validated: this machine's shared memory, or hosts on a shaped testbed."""
+"""Where plans are validated: this machine's shared memory or GPU, or hosts on a testbed."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from commsched import timeline
 from commsched.errors import CommschedError
+from commsched.kernels.device import gpus
 from commsched.plan import Plan
 from commsched.run import job
 from commsched.run import launcher as found
@@ -24,6 +25,8 @@ RATES = {
     "slow": ("400mbit", "h1=100mbit"),  # one host
 }
 FABRICS = (SHARED, *RATES)
+GPU = "gpu"  # ranks of this machine that share its GPUs; only where it is asked for
+ON_THIS = (SHARED, GPU)
 LIMIT = 300.0  # s that one job may last
 
 
@@ -50,13 +53,14 @@ class Fabric(Protocol):
 
 
 class Shared:
-    """Ranks on this machine."""
+    """Ranks on this machine, with arrays on a device."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, device: str = "cpu") -> None:
         self._ranks = shape.ranks
+        self._device = () if device == "cpu" else ("--device", device)
 
     def run(self, *words: str) -> None:
-        job.commsched(self._ranks, words, LIMIT, quiet=True)
+        job.commsched(self._ranks, (*words, *self._device), LIMIT, quiet=True)
 
     def execute(self, plan: Plan, path: Path, output: Path, steps: int) -> timeline.Timeline:
         self.run(*_run(path, output, steps))
@@ -104,14 +108,18 @@ def fabric(name: str, shape: Shape) -> Iterator[Fabric]:
     """A fabric by its name in FABRICS; a testbed is taken down at the end."""
     if name == SHARED:
         yield Shared(shape)
+    elif name == GPU:
+        yield Shared(shape, "cuda")
     else:
         with Testbed.up(shape.hosts, shape.lanes, RATES[name]) as bed:
             yield Shaped(bed)
 
 
 def checked(name: str, shape: Shape) -> None:
-    """Refuse a fabric that cannot be on hosts of this shape."""
-    if name != SHARED:
+    """Refuse a fabric that cannot be here, on hosts of this shape."""
+    if name == GPU:
+        gpus()
+    elif name not in ON_THIS:
         Spec.of(shape.hosts, shape.lanes, RATES[name])
 
 

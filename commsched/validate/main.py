@@ -23,7 +23,7 @@ from commsched.validate.cells import (
     make_plan,
     rotated,
 )
-from commsched.validate.fabrics import SHARED, Fabric, Shape, fabric
+from commsched.validate.fabrics import ON_THIS, Fabric, Shape, fabric
 from commsched.validate.table import Row
 
 TABLE = "table.json"
@@ -85,7 +85,7 @@ def calibrated(
 
     Cores and memory are shared with who knows whom, and drift: they are measured for each net.
     """
-    path = place / (f"{net}.machine.json" if name == SHARED else "machine.json")
+    path = place / (f"{net}.machine.json" if name in ON_THIS else "machine.json")
 
     def measured() -> Machine:
         say(f"calibrating {name}, {path.stem} ({seconds:g} s)")
@@ -107,7 +107,7 @@ def _row(
     calm: Calm,
 ) -> Row:
     """Predict the cell, then run it; the row that is there already where it is of this plan."""
-    seconds = SHARED_SECONDS if cell.fabric == SHARED else DENSE_SECONDS
+    seconds = SHARED_SECONDS if cell.fabric in ON_THIS else DENSE_SECONDS
     scale = fitting(cell.net, machine, seconds * wanted.scale)
     plan = make_plan(cell, machine, scale)
     if old is not None and old.plan == plan.hash:

@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 
 from commsched import files
-from commsched.validate.fabrics import SHARED
+from commsched.validate.fabrics import GPU, ON_THIS, SHARED
 
 MEDIAN, P90, MOST, COLLECTIVE, HIDDEN = 0.05, 0.10, 0.15, 0.07, 0.95
 SHARED_MEDIAN = 0.10  # in shared memory, where runs differ more among themselves
+ON_GPU, CROWDED = 0.10, 0.20  # each cell of two ranks of a machine's GPUs, and of more
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,7 +98,7 @@ class Bar(NamedTuple):
 def bars(rows: Sequence[Row]) -> list[Bar]:
     """What must hold for the rows that there are."""
     found = []
-    shaped = [row for row in rows if row.fabric != SHARED]
+    shaped = [row for row in rows if row.fabric not in ON_THIS]
     if shaped:
         s = summary("", shaped)
         worst = max(shaped, key=lambda row: abs(row.error) / _most(row))
@@ -112,6 +113,11 @@ def bars(rows: Sequence[Row]) -> list[Bar]:
     if shared:
         median = summary("", shared).median
         found.append(_below("shared memory, iteration, median error", median, SHARED_MEDIAN))
+    for row in rows:
+        if row.fabric == GPU:
+            what = f"{row.ranks} ranks on GPUs, {row.net} {row.family}"
+            limit = ON_GPU if row.ranks <= 2 else CROWDED
+            found.append(_below(what, abs(row.error), limit))
     return found
 
 

@@ -7,8 +7,17 @@ import numpy as np
 from commsched.methods.lockstep import fresh_states
 from commsched.run import place
 from commsched.run.device import on_host
-from tests.mpi.test_exchange import BASIC, nothing_differs
-from tests.mpi.test_staging import EXACT, NATIVE, SEVERAL, WORLD, difference, inputs_of, over_mpi
+from tests.mpi.test_staging import (
+    BASIC,
+    EXACT,
+    NATIVE,
+    SEVERAL,
+    WORLD,
+    difference,
+    inputs_of,
+    over_mpi,
+)
+from tests.ranks import together
 from tests.supports import gradients
 
 LONG = 3_000_001  # elements, more than a chunk
@@ -18,14 +27,14 @@ def main() -> None:
     """Compare with one process; the way comes from the environment."""
     where = place.choose(sys.argv[1], WORLD)
     pairs = [pair for pair in EXACT if pair.codec.name in (*BASIC, "topk:0.01")]
-    nothing_differs([difference(each, inputs_of(301), where.path) for each in [*pairs, *SEVERAL]])
-    nothing_differs([difference(pairs[0], inputs_of(LONG)[:1], where.path)])
+    together([difference(each, inputs_of(301), where.path) for each in [*pairs, *SEVERAL]])
+    together([difference(pairs[0], inputs_of(LONG)[:1], where.path)])
     grads = gradients("alone", WORLD.size, LONG)  # whole numbers
     state = fresh_states([g.copy() for g in grads])[WORLD.rank]
     state["gradient"] = where.device.module.asarray(state["gradient"])
     over_mpi(NATIVE[0], LONG, state, where.path)
     good = np.array_equal(on_host(state["result"]), np.sum(grads, axis=0))
-    nothing_differs(["" if good else "native: not the sum"])
+    together(["" if good else "native: not the sum"])
     if WORLD.rank == 0:
         print(f"as in one process, {where.shown}")
 

@@ -8,7 +8,6 @@ from mpi4py import MPI
 
 from commsched.codecs import CODECS
 from commsched.data import DATA
-from commsched.errors import CommschedError
 from commsched.methods import legal_methods
 from commsched.nets import NETS
 from commsched.nets.profile import profiled
@@ -16,6 +15,7 @@ from commsched.plan import file as plan_file
 from commsched.planner import Request
 from commsched.planner.given import given as planned
 from commsched.run import agree, place, session
+from commsched.run.buffers import measured
 from commsched.run.checkpoint import Store
 from commsched.run.device import HOST, on_host
 from commsched.run.learner import Learner, Settings
@@ -104,12 +104,17 @@ def test_what_a_device_sums_is_verified(folder):
     execute(made, folder, staged(), verify=True)
 
 
-def test_pipelines_stay_on_the_host(folder):
-    if WORLD.size != 4:
-        pytest.skip("the plan is for 4 ranks")
-    made = pipeline("gpipe", 2, 2, microbatches=3)
-    with pytest.raises(CommschedError, match=r"gpipe.*activations.*only --device cpu"):
-        session.run(made, WORLD, folder / "m.json", Options(place=staged()))
+@pytest.mark.parametrize(("strategy", "make"), [("gpipe", staged), ("local", pointed)])
+def test_a_run_of_stages_sends_the_same_messages_from_a_device(strategy, make, folder):
+    made = pipeline(strategy, *SHAPE[::-1], on=machine(*SHAPE), microbatches=3)
+    ring = (replace(launch, method="ring+dense") for launch in made.launches)
+    made = plan_file.frozen(replace(made, launches=tuple(ring)))
+    where = make()
+    here, there = execute(made, folder, HERE), execute(made, folder, where)
+    problems = [] if here[0] == there[0] else ["other spans, or bytes"]
+    if SHAPE[1] > 1 and make is staged and not where.device.begun:
+        problems.append("nothing was copied")
+    together(problems)
 
 
 def test_without_a_device_nothing_is_staged():
@@ -118,6 +123,31 @@ def test_without_a_device_nothing_is_staged():
 
 def test_the_probe_finds_that_messages_of_every_rank_arrive():
     assert place.probe(Late(np) if WORLD.rank % 2 else HOST, WORLD)
+
+
+def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own():
+    found = place.summer(Late(card=str(WORLD.rank)), "auto", WORLD)
+    together([] if found == (True, "by NCCL: each rank has a GPU of its own") else [str(found)])
+    found = place.summer(Late(card=str(WORLD.rank)), "mpi", WORLD)
+    together([] if found == (False, "by MPI: COMMSCHED_NATIVE=mpi") else [str(found)])
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="one rank shares nothing")
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (Late(), "ranks 0 and 1 share a GPU, which NCCL refuses"),
+        (HOST if WORLD.rank == 1 else Late(card=str(WORLD.rank)), "no GPU on rank 1"),
+        (Late(card=str(WORLD.rank), lack="no NCCL" * (WORLD.rank == 1)), "no NCCL on rank 1"),
+    ],
+)
+def test_elsewhere_mpi_sums_and_says_why_and_nccl_is_refused(device, why):
+    found = place.summer(device, "auto", WORLD)
+    together([] if found == (False, f"by MPI: {why}") else [str(found)])
+    with pytest.raises(
+        agree.Agreed, match=f"COMMSCHED_NATIVE=nccl: {why}; nearest: a GPU for each"
+    ):
+        place.summer(device, "nccl", WORLD)
 
 
 SETTINGS = Settings(optimizer="momentum", rate=0.05, batch=12)
@@ -167,3 +197,12 @@ def test_exchanges_of_a_device_are_timed_to_their_end():
     assert exchanges.seconds("ring", CODECS["dense"], 1000, 0.0) > 0
     copied = agree.each(device.begun, WORLD)
     assert WORLD.size == 1 or min(copied) > 0
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="a message needs two ranks")
+@pytest.mark.parametrize("where", [HERE, staged(), pointed()._replace(direct=True)])
+def test_messages_of_a_device_are_timed_beside_a_copy(where):
+    found = measured(WORLD, where, 40_000, 0.0)
+    times = [found.copy > 0 or WORLD.rank > 0, found.staged > 0, (found.pointed or 0) > 0]
+    problems = [] if times == [True, True, where.direct or where is HERE] else [str(found)]
+    together(problems)

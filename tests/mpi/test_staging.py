@@ -4,19 +4,23 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from commsched.methods import METHODS, hold
-from commsched.methods.lockstep import fresh_states
+from commsched.methods import METHODS, Choice, Direct, hold, legal_methods
+from commsched.methods.lockstep import AGREE, fresh_states
 from commsched.run import agree
 from commsched.run.device import beside, on_host
 from commsched.run.pacer import complete
 from commsched.run.staging import SLOTS, Pointers, Staged
 from commsched.run.transfer import AHEAD, Plain, begin
 from tests import strict
+from tests.exam import inputs, reference
 from tests.late import Late
-from tests.mpi.test_exchange import BASIC, EVERY_PAIR, mixed, nothing_differs, phases, reference
-from tests.supports import bits, gradients, rounded
+from tests.ranks import together
+from tests.supports import bits, gradients, group, spec
 
 WORLD = MPI.COMM_WORLD
+GROUP = group(2, WORLD.size // 2) if WORLD.size % 2 == 0 else group(1, WORLD.size)
+BASIC = ("dense", "fp16", "coo")  # a codec of each kind: as it is, rounding, of unknown length
+EVERY_PAIR = [m for m in legal_methods(GROUP) if isinstance(m, Direct)]
 SOME = [pair for pair in EVERY_PAIR if pair.codec.name in (*BASIC, "quant:8", "topk:0.01")]
 SEVERAL = [
     m
@@ -30,8 +34,9 @@ EXACT = [pair for pair in SOME if pair.collective != "native"]
 def over_mpi(method, numel, state, path):
     """Run a step on all ranks: bytes that this rank sends."""
     sent = 0
-    votes = lambda choice, own: agree.each(choice.vote(own), WORLD)  # noqa: E731
-    for phase in phases(method, numel, state, votes):
+    for phase in method.phases(spec(numel), GROUP):
+        if isinstance(phase, Choice):
+            phase = phase.then(float(AGREE[phase.agree](agree.each(phase.vote(state), WORLD))))
         held = hold(phase, state)
         exchange = begin(phase.schedule, held, WORLD, 7, path)
         complete(exchange)
@@ -52,7 +57,7 @@ def difference(method, inputs, path):
             state["gradient"][:] = beside(gradient, state["gradient"])
             state["step"] = step
         sent = over_mpi(method, numel, own, path)
-        wanted = reference(method, numel, states)[WORLD.rank]
+        wanted = reference(method, GROUP, states)[WORLD.rank]
         where = f"{method.name}, {numel} elements, step {step}"
         if sent != wanted:
             return f"{where}: {sent} B were sent instead of {wanted}"
@@ -67,7 +72,8 @@ def path_module(path):
 
 
 def inputs_of(numel):
-    return [rounded(WORLD.size, numel), mixed(numel, 0), gradients("empty", WORLD.size, numel)]
+    series = ((numel, ("rounded", "mixed", "empty")),)
+    return [grads for _, _, grads in inputs(series, WORLD.size)]
 
 
 @pytest.mark.parametrize("cut", [64, 1 << 20])
@@ -75,12 +81,12 @@ def test_staged_exchanges_give_the_bits_and_bytes_of_lockstep(cut):
     path = Staged(Late(), cut)
     sizes = (5, 301) if cut == 64 else (301,)
     found = [difference(pair, inputs_of(numel), path) for pair in EXACT for numel in sizes]
-    nothing_differs([*found, "" if WORLD.size == 1 or path.device.begun else "nothing was copied"])
+    together([*found, "" if WORLD.size == 1 or path.device.begun else "nothing was copied"])
 
 
 def test_staged_methods_of_several_phases_give_the_bits_and_bytes_of_lockstep():
     path = Staged(Late(), 64)
-    nothing_differs([difference(method, inputs_of(103), path) for method in SEVERAL])
+    together([difference(method, inputs_of(103), path) for method in SEVERAL])
 
 
 def test_messages_that_end_at_a_cut_are_followed_by_an_empty_one():
@@ -90,18 +96,18 @@ def test_messages_that_end_at_a_cut_are_followed_by_an_empty_one():
     found = []
     for numel in (32 * WORLD.size, 16 * WORLD.size):
         found += [difference(pair, inputs_of(numel), Staged(Late(), 64)) for pair in pairs]
-    nothing_differs(found)
+    together(found)
 
 
 def test_pointers_wait_until_the_device_has_written_what_is_sent():
     path = Pointers(Late(np), 64)
-    nothing_differs([difference(pair, inputs_of(301), path) for pair in EXACT])
+    together([difference(pair, inputs_of(301), path) for pair in EXACT])
 
 
 def test_ranks_with_and_without_a_device_sum_with_each_other():
     paths = (Plain(64), Staged(Late(), 64), Pointers(Late(np), 64), Staged(Late(np), 64))
     path = paths[WORLD.rank % len(paths)]
-    nothing_differs([difference(pair, inputs_of(301), path) for pair in EXACT])
+    together([difference(pair, inputs_of(301), path) for pair in EXACT])
 
 
 @pytest.mark.parametrize("numel", [1, 64, 301])
@@ -116,7 +122,7 @@ def test_the_sum_of_the_mpi_itself_goes_through_host_memory(numel):
             over_mpi(pair, numel, state, chosen)
         if not np.array_equal(on_host(state["result"]), np.sum(grads, axis=0)):
             found.append(f"{numel} elements: not the sum")
-    nothing_differs(found)
+    together(found)
 
 
 def test_memory_of_the_host_is_used_again():

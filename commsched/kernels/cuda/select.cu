@@ -27,6 +27,35 @@ KERNEL flag_above(const float *values, i64 n, int least, u32 *words, u32 *counts
         counts[blockIdx.x] = total;
 }
 
+// The same of values to which what was kept of earlier ones is added first, in place; *broken is set
+// where a sum is no finite number. Twin of `select.added_above`.
+KERNEL add_flag_above(float *values, const float *lost, i64 n, int least, u32 *words, u32 *counts, u32 *broken)
+{
+    i64 tile = (i64)blockIdx.x * TILE;
+    u32 count = 0, total, bad = 0;
+#pragma unroll 8
+    for (int row = 0; row < 32; row++) {
+        i64 at = tile + row * THREADS + threadIdx.x;
+        int size = 0;
+        if (at < n) {
+            float sum = values[at] + lost[at];
+            values[at] = sum;
+            size = __float_as_int(sum) & 0x7fffffff;
+        }
+        bad |= size >= (int)INFINITE;
+        u32 word = __ballot_sync(ALL, at < n && size >= least);
+        if (at % 32 == 0 && at < n) {
+            words[at / 32] = word;
+            count += __popc(word);
+        }
+    }
+    if (bad)
+        atomicOr(broken, 1u);
+    before(count, &total);
+    if (threadIdx.x == 0)
+        counts[blockIdx.x] = total;
+}
+
 // 32 bits of a bitmap of n bits, which may begin anywhere; those from n on are zero.
 __device__ u32 word_of(const u8 *bitmap, i64 n, i64 number)
 {

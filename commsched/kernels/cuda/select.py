@@ -25,6 +25,17 @@ def flagged(values: Array, least: int) -> tuple[Array, Array]:
     return words, places(words.view(np.uint8), numel, counts)
 
 
+def added_flagged(values: Array, lost: Array, least: int) -> tuple[Array, bool]:
+    """Add `lost` to (n,) float32: indices of |x| >= word `least`; whether all are finite."""
+    module, numel = module_of(values), len(values)
+    words = module.empty(-(-numel // 32), np.uint32)
+    counts, broken = module.empty(tiles(numel) + 1, np.uint32), module.zeros(1, np.uint32)
+    given = values, lost, np.int64(numel), np.int32(least), words, counts, broken
+    launch("select", "add_flag_above", tiles(numel), *given)
+    scan(counts)
+    return places(words.view(np.uint8), numel, counts), not int(broken[0])
+
+
 def set_bits(packed: Array, numel: int) -> Array:
     """Ascending positions of the bits that are set among the first `numel`: (m,) int64."""
     counts = bit_counts(packed, numel)

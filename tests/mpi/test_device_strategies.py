@@ -1,0 +1,157 @@
+"""Strategies whose arrays lie on a device learn, bit for bit, what they learn in NumPy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from commsched.data import DATA
+from commsched.nets import NETS
+from commsched.nets.profile import profiled
+from commsched.plan import file as plan_file
+from commsched.planner import Request, make_plan
+from commsched.planner.given import given as planned
+from commsched.program import Kind
+from commsched.run.board import Board
+from commsched.run.checkpoint import Store
+from commsched.run.device import on_host
+from commsched.run.given import Given
+from commsched.run.learner import Settings
+from commsched.run.messages import Blank, Messages
+from commsched.run.place import HERE
+from commsched.run.record import Forgetful
+from commsched.run.train import Options as Long
+from commsched.run.train import Training
+from commsched.run.train_job import TRAINED
+from commsched.strategies import STRATEGIES
+from commsched.strategies.pipeline import Staged
+from tests import strict
+from tests.mpi.test_place import SHAPE, pointed, staged
+from tests.pipes import staged as pipeline
+from tests.plans import machine
+from tests.ranks import together
+
+WORLD = MPI.COMM_WORLD
+STAGES = min(WORLD.size, 4 if WORLD.size % 3 else 3)
+BATCH, NET, STEPS = 24, "mlp:8:4", 6
+DASO = {"batches": 3, "epochs": 4, "warmup": 1, "cooldown": 1, "gs": 2, "wait": 1}
+CASES = {
+    "daso": DASO,
+    "shadow": {"every": 2, "lag": 1, "rule": "bmuf"},
+    "gpipe": {"stages": STAGES, "microbatches": 2},
+    "1f1b": {"stages": max(1, STAGES // 2), "microbatches": 2},
+    "samo": {"stages": STAGES, "microbatches": 2},
+    "local": {"stages": STAGES, "microbatches": 2},
+    "local, overlapping": {"stages": STAGES, "variant": "overlapping"},
+}
+
+
+def timed(graph):
+    """The same on all ranks and in every run; no two ways to cut it are equally good."""
+    layers = [
+        replace(layer, forward=2.0**-14 + i * 2.0**-18, backward=2.0**-13)
+        for i, layer in enumerate(graph.layers)
+    ]
+    return replace(graph, layers=tuple(layers))
+
+
+def plan_of(case):
+    """Small buckets, by methods whose bits are defined."""
+    strategy, params = case.partition(",")[0], CASES[case]
+    half = strategy == "samo"
+    parts = WORLD.size // params.get("stages", 1) * params.get("microbatches", 1)
+    request = Request(
+        graph=timed(profiled(NETS[NET], BATCH // parts, half=half)),
+        machine=replace(machine(*SHAPE), name="m"),
+        strategy=strategy,
+        params=params | ({"head": 1.0} if strategy == "local" else {}),
+        bucket=3000.0,
+    )
+    if isinstance(STRATEGIES[strategy], Staged):
+        return planned(request, "ring+fp16" if half else "ring+dense")
+    made = make_plan(request, "greedy")
+    defined = (replace(x, method=x.method.replace("native", "ring")) for x in made.launches)
+    return plan_file.frozen(replace(made, launches=tuple(defined)))
+
+
+def settings_of(plan):
+    adam = plan.strategy == "samo"
+    return Settings(
+        optimizer="adam" if adam else "momentum",
+        rate=0.01,
+        batch=BATCH,
+        half=plan.strategy == "samo",
+    )
+
+
+def trained(plan, folder, where, steps=STEPS, store=None, resume=False):
+    """The learner after some steps, and its losses."""
+    net = NETS[NET]
+    worker, module = TRAINED[plan.strategy], where.device.module
+    learner = worker(net, DATA[net.data](0), plan, settings_of(plan), WORLD.rank, module)
+    kept = Store(store, plan, {"--net": net.name}, WORLD) if store else None
+    begun = kept.begin(resume) if kept else None
+    training = Training(learner, plan, WORLD, None, kept, Long(steps=steps), where)
+    if begun is not None:
+        training.resume(begun)
+    training.run()
+    values = {name: on_host(each).copy() for name, each in learner.values.items()}
+    return learner, values, [row.loss for row in training.rows]
+
+
+def differences(here, there):
+    """What is not the same, a sentence each."""
+    found = [
+        f"{name}: other bits"
+        for name in here[1]
+        if not np.array_equal(here[1][name], there[1][name])
+    ]
+    return found + ([f"losses {there[2]}, not {here[2]}"] if here[2] != there[2] else [])
+
+
+@pytest.mark.parametrize(
+    ("case", "make"), [*((case, staged) for case in CASES), ("gpipe", pointed), ("daso", pointed)]
+)
+def test_every_strategy_learns_on_a_device_what_it_learns_in_memory(
+    case, make, folder, monkeypatch
+):
+    plan = plan_of(case)
+    here, there = trained(plan, folder, HERE), trained(plan, folder, make())
+    problems = differences(here, there)
+    if make is staged and not all(isinstance(v, strict.ndarray) for v in there[0].values.values()):
+        problems.append("parameters are not on the device")
+    together(problems)
+
+
+@pytest.mark.parametrize("case", ["daso", "shadow", "samo", "1f1b"])
+def test_on_a_device_it_goes_on_from_a_checkpoint_to_the_same_bits(case, folder):
+    plan, half = plan_of(case), STEPS // 2
+    here = trained(plan, folder, HERE)
+    trained(plan, folder, staged(), half, folder / "kept")
+    there = trained(plan, folder, staged(), STEPS, folder / "kept", resume=True)
+    together(differences((None, here[1], here[2][half:]), there))
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
+def test_who_waits_for_the_rest_of_a_message_does_not_sleep():
+    """The last one of a step, of which a chunk is here."""
+    where, recorder = staged(), Forgetful(WORLD.rank, None)
+    plan = pipeline("gpipe", WORLD.size, on=machine(1, WORLD.size), microbatches=1)
+    messages = Messages(
+        plan, WORLD, Board(), recorder, Blank(), Given(where.device, recorder), where
+    )
+    ops = STRATEGIES["gpipe"].lower(plan, 0, {}).role_of(WORLD.rank).ops
+    problems, chunk = [], np.zeros(where.path.cut, np.uint8)
+    if WORLD.rank == 0:
+        (op,) = (op for op in ops if op.kind is Kind.SEND)
+        assert op.nbytes > len(chunk)
+        messages.comm.Send(chunk, 1, op.tag)
+    elif WORLD.rank == 1:
+        messages.queues["receive"] += [(0, op) for op in ops if op.match.startswith("send/s0")]
+        while not messages._coming:
+            messages.progress()
+        problems += ["it would sleep"] if not messages.busy else []
+        messages._coming.clear()
+    messages.comm.Free()
+    together(problems)
