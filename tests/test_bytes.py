@@ -1,7 +1,7 @@
 """Bytes priced = encoded = sent, for every legal pair of a collective and a codec, every method.
 
 The MPI's own collectives alone are left out: what they send nobody sees. Over MPI the same packets
-travel as in one process (tests/mpi/test_exchange.py).
+travel as in one process (tests/test_exam.py).
 """
 
 from dataclasses import replace
@@ -24,10 +24,11 @@ from tests.test_sparse_methods import expected_bytes
 
 NUMEL = 1600
 SHAPES = [(1, 3), (2, 2)]
+METHODS_TOO = ("zen:hierarchical", "powersgd:3", "gtopk:0.1", "hitopk:0.2")
 EVERY = [
     pytest.param(method.name, shape, id=f"{method.name}-{shape}")
     for shape in SHAPES
-    for method in legal_methods(group(*shape), more=[*MORE, *FED])
+    for method in legal_methods(group(*shape), more=[*MORE, *FED, *METHODS_TOO])
     # What Ok-Topk sends depends on earlier steps: it has a test of its own.
     if not method.name.startswith(("native+", "ok-topk"))
 ]

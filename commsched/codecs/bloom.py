@@ -9,7 +9,6 @@ from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.index import INDEX_CODES, IndexCode
 from commsched.codecs.packet import header
-from commsched.codecs.selection import HEADER as SELECTED
 from commsched.codecs.selection import Selection
 from commsched.errors import CommschedError
 from commsched.kernels.modules import module_of
@@ -160,13 +159,8 @@ class Filtered(Selection):
     def select(self, values: Array, state: State, start: int) -> Array:
         return nonzeros(values)
 
-    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
-        return np.asarray(spec.nonzeros(start, stop, 1))
-
-    def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        count, numel = spec.nonzeros(start, stop, merged), np.asarray(stop - start, np.float64)
-        found = SELECTED + self._index.nbytes(count, numel) + 4.0 * self._index.sent(count, numel)
-        return np.asarray(found)
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        return np.asarray(spec.nonzeros(start, stop, merged))
 
 
 @CODECS.family(Filtered.standard)

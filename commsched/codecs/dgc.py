@@ -81,9 +81,9 @@ class Dgc(Selection):
         index = select.above(values, threshold)
         return select.first_of(values, index, count) if len(index) > MOST * count else index
 
-    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         count = np.ceil(self._share * np.asarray(stop - start, np.float64))
-        return np.minimum(count, spec.nonzeros(start, stop, 1))
+        return np.minimum(count, spec.nonzeros(start, stop, merged))
 
 
 @CODECS.family(Dgc.standard)

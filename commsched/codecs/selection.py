@@ -49,8 +49,8 @@ class Selection(Indexed):
         """Ascending indices of what is sent of `values`, none of a zero."""
 
     @abstractmethod
-    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
-        """Expected number of selected elements of [start, stop): (m,)."""
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Expected number of selected elements of [start, stop), of so many ranks' sum: (m,)."""
 
     def composed(self, value: Codec | None, index: IndexCode | None) -> "Selection":
         """The same selection with another value codec or index code."""
@@ -85,7 +85,7 @@ class Selection(Indexed):
         """Values that are kept, and bytes of their packet, as shares of the run's."""
         spec, zero, whole = BucketSpec.uniform(SAMPLE), np.zeros(1, np.int64), np.array([SAMPLE])
         packet = self.nbytes(spec, zero, whole, 1)[0] / (4 * SAMPLE)
-        return float(self.kept(spec, zero, whole)[0]) / SAMPLE, float(packet)
+        return float(self.kept(spec, zero, whole, 1)[0]) / SAMPLE, float(packet)
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         return self.written(self.select(values, state, start), values, state, start)
@@ -107,7 +107,7 @@ class Selection(Indexed):
         values[index] -= sent
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        kept, numel = self.kept(spec, start, stop), np.asarray(stop - start, np.float64)
+        kept, numel = self.kept(spec, start, stop, merged), np.asarray(stop - start, np.float64)
         sent = self._index.sent(kept, numel)
         # Shares of a value count: the packets' sizes are means.
         body = self._value.nbytes(spec, np.zeros(1, np.int64), sent, 1)  # type: ignore[arg-type]
