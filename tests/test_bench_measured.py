@@ -1,5 +1,6 @@
 """`bench planner --part measured`: our plans and the baselines' on real ranks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,9 @@ def test_finished_cells_are_not_run_again(tmp_path):
     assert of_net.what.startswith("lstm")
     for speedup in (of_fabric, of_net):
         assert speedup.result.startswith(f"{first.speedup:.2f} times as fast as ddp-25mb")
+    (more,) = cells(replace(wanted, turns=2), lambda sentence: None)  # goes on with the second
+    assert [run.measured[:1] for run in more.runs] == [run.measured for run in first.runs]
+    assert more.turns == 2
 
 
 def test_what_cannot_be_measured_is_refused_in_one_sentence(capsys, tmp_path):

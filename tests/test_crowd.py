@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.simulate import simulate
-from commsched.simulate.crowd import Crowd, under_compute
+from commsched.simulate.crowd import MOST, Crowd, under_compute
 from tests.plans import graph, machine, plan
 
 RANKS = np.arange(4)
@@ -18,7 +18,7 @@ def crowd(cores: int) -> Crowd:
     return Crowd(replace(machine(1, 4), cores=cores), RANKS)
 
 
-@pytest.mark.parametrize(("cores", "share"), [(0, 0.0), (8, 0.0), (6, 0.5), (4, 1.0), (2, 1.0)])
+@pytest.mark.parametrize(("cores", "share"), [(0, 0.0), (8, 0.0), (6, 0.5), (4, MOST), (2, MOST)])
 def test_the_share_of_coding_that_comes_on_top_follows_from_the_cores(cores, share):
     found = crowd(cores)
     found.coded(np.full(4, 1.0), np.full(4, 2.0))
@@ -31,7 +31,8 @@ def test_only_coding_during_the_exchange_counts():
     found.coded(np.full(4, 0.0), np.full(4, 1.0))
     found.coded(np.array([1.5, 2.5, 4.0, 1.0]), np.array([2.5, 3.5, 5.0, 5.0]))
     got = found.stretched(np.full(4, 2.0), np.full(4, 3.0))
-    np.testing.assert_allclose(got, [3.5, 4.0, 3.0, 6.0])
+    left = 1 - 3 * (1 - MOST)  # of the second that the last one lasts, after three beside coding
+    np.testing.assert_allclose(got, [3 + MOST * 0.5, 3 + MOST, 3.0, 5 + left])
 
 
 @given(
@@ -41,7 +42,7 @@ def test_only_coding_during_the_exchange_counts():
 )
 def test_processor_time_is_conserved(own, gaps, cores):
     """Until its end an exchange had all the processor's time, but for what coding took of it."""
-    found, share, at = crowd(cores), {2: 1.0, 6: 0.5, 8: 0.0}[cores], 0.0
+    found, share, at = crowd(cores), {2: MOST, 6: 0.5, 8: 0.0}[cores], 0.0
     spans = []
     for gap, length in gaps:
         spans.append((at + gap, at + gap + length))
@@ -53,11 +54,19 @@ def test_processor_time_is_conserved(own, gaps, cores):
     assert end - start - share * coded == pytest.approx(own, rel=1e-9)
 
 
-def test_coding_of_both_directions_takes_as_long_as_one_after_the_other():
+def test_coding_of_both_directions_takes_nearly_as_long_as_one_after_the_other():
     found = crowd(2)
     first = found.coded(np.full(4, 0.0), np.full(4, 3.0))
     second = found.coded(np.full(4, 1.0), np.full(4, 3.0))
-    np.testing.assert_allclose([first, second], [[3.0] * 4, [5.0] * 4])
+    np.testing.assert_allclose([first, second], [[3.0] * 4, [5.0 - 2 * (1 - MOST)] * 4])
+
+
+def test_a_short_exchange_does_not_wait_for_all_the_coding_beside_it():
+    found = crowd(2)
+    for at in range(10):
+        found.coded(np.full(4, float(at)), np.full(4, at + 1.0))
+    got = found.stretched(np.full(4, 0.0), np.full(4, 0.1))
+    np.testing.assert_allclose(got, 0.1 / (1 - MOST))
 
 
 def test_no_rank_ends_earlier_on_fewer_cores():

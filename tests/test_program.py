@@ -198,7 +198,9 @@ def test_memory_is_counted_per_parameter(optimizer, words):
     assert memory.parameters == memory.gradients == memory.buckets == 4 * 30
     assert memory.optimizer == 4 * words * 30
     assert memory.activations == 200
-    assert memory.total == 3 * 120 + words * 120 + 200
+    assert memory.residuals == 0
+    assert memory.packets == 4 * 20 / 2  # of the larger bucket a ring of two receives one half
+    assert memory.total == 3 * 120 + words * 120 + 200 + 40
 
 
 # --- Refusals. ---

@@ -84,6 +84,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return next(run for run in self.runs if planner in run.planners)
 
     @property
+    def turns(self) -> int:
+        """How often all plans were run."""
+        return min(len(run.measured) for run in self.runs)
+
+    @property
     def best(self) -> Run:
         """The run of the baseline that was the fastest."""
         return min((run for run in self.runs if run.planners != (OURS,)), key=lambda r: r.seconds)
@@ -113,14 +118,14 @@ class Made(NamedTuple):
 
 
 def read(path: Path) -> list[Cell]:
-    """Read the finished cells; CommschedError where the file is no such table."""
+    """Read the cells; CommschedError where the file is no such table."""
     return list(files.read(path, _File).cells)
 
 
 def rows(wanted: Wanted, say: Say) -> Iterator[Row]:
     """A row per cell, then what holds over all of them, over each fabric and over each net.
 
-    A cell whose plans are still the same is not run again: an interrupted table goes on.
+    A cell whose plans are still the same goes on with the turns that it lacks.
     """
     found = []
     for cell in cells(wanted, say):
@@ -149,13 +154,16 @@ def cells(wanted: Wanted, say: Say) -> Iterator[Cell]:
                     number += 1
                     say(f"[{number}/{count}] {name} {net} {kind}: planning")
                     made = plans(request(net, kind, machine, wanted.scale), wanted.far)
-                    old = known.get((name, net, kind))
-                    if old is None or not _same(old, made):
-                        stem = place / f"{net}-{kind}"
-                        runs = _runs(found, made, stem, wanted, say, calm)
-                        known[name, net, kind] = Cell(fabric=name, net=net, kind=kind, runs=runs)
+                    cell = known.get((name, net, kind))
+                    if cell is None or not _same(cell, made):
+                        cell = Cell(fabric=name, net=net, kind=kind, runs=_before(made))
+                    stem = place / f"{net}-{kind}"
+                    for turn in range(cell.turns, wanted.turns):
+                        say(f"  run {turn + 1} of {wanted.turns}")
+                        cell = _after(cell, _turn(found, made, stem, wanted.steps, say, calm))
+                        known[cell.key] = cell
                         files.write(path, msgspec.to_builtins(_File(cells=tuple(known.values()))))
-                    yield known[name, net, kind]
+                    yield cell
 
 
 def request(net: str, kind: str, machine: Machine, scale: float) -> Request:
@@ -193,29 +201,39 @@ def _same(old: Cell, made: list[Made]) -> bool:
     return {run.plan for run in old.runs} == {each.plan.hash for each in made}
 
 
-def _runs(
-    found: Fabric, made: list[Made], stem: Path, wanted: Wanted, say: Say, calm: Calm
-) -> tuple[Run, ...]:
-    """Run all plans one after the other, and again."""
-    measured: list[list[tuple[float, ...]]] = [[] for _ in made]
-    for turn in range(wanted.turns):
-        for each, seconds in zip(made, measured, strict=True):
-            say(f"  run {turn + 1} of {wanted.turns}: {', '.join(each.planners)}")
-            path = stem.with_name(f"{stem.name}-{each.planners[0]}.plan.json")
-            output = stem.with_name(f"{stem.name}-{each.planners[0]}.measured.json")
-            plan_file.write(path, each.plan)
-            run = partial(found.execute, each.plan, path, output, wanted.steps)
-            timeline, _ = calm(run)
-            last = measure.iteration_seconds(timeline)[measure.settled(timeline, WARM)]
-            seconds.append(tuple(last.tolist()))
+def _before(made: list[Made]) -> tuple[Run, ...]:
+    """Plans that were not run yet."""
     return tuple(
-        Run(
-            planners=each.planners,
-            plan=each.plan.hash,
-            predicted=each.predicted,
-            measured=tuple(seconds),
-        )
-        for each, seconds in zip(made, measured, strict=True)
+        Run(planners=each.planners, plan=each.plan.hash, predicted=each.predicted, measured=())
+        for each in made
+    )
+
+
+def _turn(
+    found: Fabric, made: list[Made], stem: Path, steps: int, say: Say, calm: Calm
+) -> dict[str, tuple[float, ...]]:
+    """Run all plans one after the other: s of each step, by the plan's hash."""
+    measured = {}
+    for each in made:
+        say(f"    {', '.join(each.planners)}")
+        path = stem.with_name(f"{stem.name}-{each.planners[0]}.plan.json")
+        output = stem.with_name(f"{stem.name}-{each.planners[0]}.measured.json")
+        plan_file.write(path, each.plan)
+        run = partial(found.execute, each.plan, path, output, steps)
+        timeline, _ = calm(run)
+        last = measure.iteration_seconds(timeline)[measure.settled(timeline, WARM)]
+        measured[each.plan.hash] = tuple(last.tolist())
+    return measured
+
+
+def _after(cell: Cell, measured: Mapping[str, tuple[float, ...]]) -> Cell:
+    """A cell with another turn."""
+    return msgspec.structs.replace(
+        cell,
+        runs=tuple(
+            msgspec.structs.replace(run, measured=(*run.measured, measured[run.plan]))
+            for run in cell.runs
+        ),
     )
 
 

@@ -116,6 +116,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="NAME",
         help="100mbit, 400mbit, 1gbit or shared; default: all that can be had",
     )
+    measured_only.add_argument(
+        "--turns", type=int, default=3, metavar="N", help="runs of each plan; default: 3"
+    )
     convergence.options(p)
     p.add_argument(
         "--quick",
@@ -170,6 +173,8 @@ def _measured(args: argparse.Namespace) -> "Iterator[Row]":
     from commsched.cli import validate
     from commsched.validate.cells import NETS
 
+    if args.turns < 1:
+        raise CommschedError(f"--turns must be at least 1, got {args.turns}")
     quick = args.quick
     fabrics = validate.QUICK_FABRICS if quick else FABRICS
     chosen = validate.chosen("--fabric", args.fabric, FABRICS, fabrics)
@@ -177,6 +182,7 @@ def _measured(args: argparse.Namespace) -> "Iterator[Row]":
         folder=args.output or Path("measured-plans"),
         fabrics=chosen if args.fabric else validate.possible(chosen),
         nets=validate.chosen("--net", args.net, NETS, validate.QUICK_NETS if quick else NETS),
+        turns=args.turns,
     )
     if quick:
         scale, spent = validate.QUICK_SCALE, validate.QUICK_SECONDS

@@ -104,9 +104,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of jitter and drawn gradients; default: 0"
     )
-    p.add_argument(
-        "--memory", type=float, metavar="GB", help="refuse a plan that needs more on a rank"
-    )
+    p.add_argument("--memory", type=float, metavar="GB", help="a plan that needs no more on a rank")
     p.add_argument(
         "--time-limit",
         type=float,

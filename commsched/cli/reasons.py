@@ -1,6 +1,7 @@
 """The reasons of a plan as a table and as data."""
 
 from commsched.plan import Launch, Plan
+from commsched.planner.encoding import elsewhere
 from commsched.planner.margin import advice, margin_interval
 from commsched.units import nbytes, seconds
 
@@ -79,7 +80,17 @@ def notes(plan: Plan) -> list[str]:
             "a margin below 0: the runner-up is predicted to be faster, but less surely: its"
             " exchanges are of those that the calibration predicted worse"
         )
-    return [*found, *filter(None, [advice(plan)])]
+    return [*found, *filter(None, [_place(plan), advice(plan)])]
+
+
+def _place(plan: Plan) -> str:
+    """Where buckets are encoded, and what the other place would cost."""
+    found = elsewhere(plan)
+    if found is None:
+        return ""
+    words = {"apart": "on a thread of their own", "communication": "on the communication thread"}
+    here, there, more = found
+    return f"buckets are encoded {words[here]}; {words[there]}: {more * 1e3:+.3f} ms"
 
 
 def quality(plan: Plan) -> str:

@@ -33,6 +33,7 @@ class Codec(ABC):
     sums_exactly: bool = False  # of a lossy one that adds: sums of what was decoded, too
     unbiased: bool = False  # of a lossy codec: what is decoded is right on average
     stateful: bool = False  # reads and writes keys of its own in the state
+    memory: float = 0.0  # B per value that it keeps there from step to step
     # Without error feedback it would lose the same again and again: the sender adds what it kept
     # before it encodes, and keeps what was not sent. Rounding to 16 bits does not need it.
     feedback: bool = False

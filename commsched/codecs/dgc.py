@@ -28,6 +28,7 @@ class Dgc(Selection):
 
     standard = "dgc:0.001"
     stateful = True
+    memory = 8.0
     feedback = False
     no_feedback = "its velocity keeps what is not sent, as feedback would"
     encode_traffic = 14.0  # update momentum and velocity, then as a sampled top-k

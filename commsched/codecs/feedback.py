@@ -32,7 +32,8 @@ class Fed(Codec):
     def __init__(self, inner: Codec) -> None:
         self.name = inner.name + SUFFIX
         self.standard = inner.standard
-        self.addable, self.fixed, self.stateful = inner.addable, inner.fixed, inner.stateful
+        self.addable, self.fixed = inner.addable, inner.fixed
+        self.stateful, self.memory = inner.stateful, inner.memory
         self.sums_exactly = inner.sums_exactly
         self.encode_traffic = inner.encode_traffic
         self.add_traffic, self.decode_traffic = inner.add_traffic, inner.decode_traffic

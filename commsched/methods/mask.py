@@ -32,6 +32,9 @@ class Mask(Method):
         size = round(_expected(spec))
         return (Choice(name="values", vote=_vote, agree="min", expected=size, then=then),)
 
+    def kept(self, spec: BucketSpec) -> float:
+        return 8.0 * _expected(spec)
+
 
 def _vote(state: State) -> float:
     """The size of the mask, or -1 where it does not cover this rank's gradient."""

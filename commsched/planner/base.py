@@ -8,10 +8,10 @@ from commsched.ir import Graph, Layer
 from commsched.plan import Launch, Piece, Plan
 from commsched.plan import file as plan_file
 from commsched.planner import guard, wishes
+from commsched.planner.fitting import fits, fitting, refusal
 from commsched.planner.request import Request
 from commsched.registry import Registry
 from commsched.strategies import STRATEGIES
-from commsched.units import nbytes
 
 Planner = Callable[[Request], Plan]
 PLANNERS: Registry[Planner] = Registry("planner", "commsched.planner")
@@ -38,26 +38,15 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
                 " it"
             )
         plan = FRAMES[request.strategy](request, PLANNERS[planner])
+    elif request.memory is not None and planner == DEFAULT:
+        plan = fitting(request, PLANNERS[planner])
     else:
         plan = PLANNERS[planner](request)
     strategy.lower(plan, 0, {})
-    _check_memory(request, plan)
+    if request.memory is not None and not fits(request, plan):
+        raise refusal(request, plan)
     guard.check_plan(request, plan)
     return plan_file.frozen(plan)
-
-
-def _check_memory(request: Request, plan: Plan) -> None:
-    """Refuse a plan that needs more memory than the user allows."""
-    if request.memory is None:
-        return
-    memory = STRATEGIES[plan.strategy].memory(plan)
-    if memory.total > request.memory:
-        parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
-        raise CommschedError(
-            f"a memory limit of {nbytes(request.memory)} per rank cannot hold: strategy"
-            f" {plan.strategy!r} needs {nbytes(memory.total)} ({parts}); nearest: --memory"
-            f" {memory.total / 1e9:.12g}"
-        )
 
 
 def buckets(request: Request, limit: float, first: float | None = None) -> list[list[Piece]]:

@@ -17,6 +17,7 @@ from commsched.plan import Plan
 from commsched.planner.base import PLANNERS
 from commsched.planner.doubt import Doubt
 from commsched.planner.dynamic import boundaries
+from commsched.planner.encoding import encoded
 from commsched.planner.exact import MOST, UNITS, bounds, exact, size
 from commsched.planner.explain import explained
 from commsched.planner.greedy import greedy
@@ -26,6 +27,7 @@ from commsched.planner.prices import LINEAR
 from commsched.planner.problem import BASELINES, LIBRARY, Problem
 from commsched.planner.prune import Kept
 from commsched.planner.request import Request
+from commsched.planner.squeeze import squeezed
 from commsched.planner.timing import iteration
 from commsched.planner.units import Candidate, Choice, Unit, bucket
 from commsched.simulate.engine import Known
@@ -148,6 +150,7 @@ class Search:
             self.offer(candidate, "equal buckets")
         self._search()
         self._baselines()
+        self._plain()
         self._careful()
 
     def _baselines(self) -> None:
@@ -169,6 +172,17 @@ class Search:
         if self.least < before * (1 - SAME):
             self._improve(ours, gain=FINE)
             self._improve(tidied(self.problem, self.leader))
+
+    def _plain(self) -> None:
+        """Improve on boundaries for the library's own exchange: more methods may lead away."""
+        library = self.problem.named(LIBRARY)
+        if self.over() or library < 0 or not (self.doubt or self.request.lossy):
+            return
+        kept = Kept.of([self.problem.prices.methods[library]])
+        plain = Problem(self.request, kept=kept)
+        for late in (plain.late, plain.early):
+            found = boundaries(plain, plain.units, late)
+            self._improve(self.problem.moved(found, plain))
 
     def _careful(self) -> None:
         """Improve on what is best where exchanges last as long as is expected of them."""
@@ -283,12 +297,24 @@ class Search:
         return found
 
     def plan(self) -> Plan:
-        """The plan of the best candidate, by simulation where there are several.
+        """The plan of the chosen candidate, within the limit of memory where methods allow it."""
+        chosen, seconds = self._chosen()
+        if self.request.memory is not None:
+            smaller = squeezed(self.problem, chosen)
+            if smaller is not chosen:
+                chosen, seconds = smaller, self._timed(smaller)
+        plan = explained(self.problem, chosen, "best")
+        if seconds is None:
+            return plan
+        return encoded(replace(plan, iteration=seconds), self.request)
+
+    def _chosen(self) -> tuple[Candidate, float | None]:
+        """The best candidate, by simulation where there are several; its simulated s.
 
         Where errors are held out: the best with them of those that without are behind no baseline.
         """
         if self.stopped or self.over() or self.request.bucket is not None or self.done():
-            return explained(self.problem, self.leader, "best")
+            return self.leader, None
         timed = [(self._timed(candidate), candidate) for candidate in self._finalists()]
         reach = min(seconds for seconds, _ in timed) * self._play
         for seconds, candidate in self.rivals:
@@ -301,7 +327,7 @@ class Search:
         limit = min(shortest * self._play, max(baseline, shortest)) * (1 + SAME)
         allowed = [entry for entry in timed if entry[0] <= limit]
         seconds, chosen = min(allowed, key=lambda entry: entry[0] + self._extra(entry[1]))
-        return replace(explained(self.problem, chosen, "best"), iteration=seconds)
+        return chosen, seconds
 
     @property
     def _play(self) -> float:

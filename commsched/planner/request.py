@@ -29,6 +29,7 @@ class Request:
     bucket: float | None = None  # B; None: the planner's choice
     scale: float = 1.0  # of a net that was scaled: buckets of fixed sizes are, too
     memory: float | None = None  # B per rank; None: no limit
+    without: frozenset[str] = frozenset()  # names of methods that are not used unless forced
     mean: bool = True
     seed: int = 0
     time_limit: float | None = None  # s of search; None: until nothing helps
@@ -39,5 +40,5 @@ class Request:
         allowed = {lossy_name(name) for name in self.lossy}
         for method in legal_methods(group, more=self.lossy):
             codec = method.codec.name if isinstance(method, Direct) else method.name
-            if method.lossless or codec in allowed:
+            if (method.lossless or codec in allowed) and method.name not in self.without:
                 yield method

@@ -11,6 +11,7 @@ from commsched.machine import Link, Machine
 
 Floats = npt.NDArray[np.float64]
 
+PACKED = 3.5  # B of a value in lists that code exponents with four bits
 SLACK = 8.0  # B: methods round the number of elements that they expect
 
 
@@ -21,15 +22,17 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
 
         G A(p - 1)                                          what a rank must hear of all others
         G_J A(p - p_J) / p_J                                what node J must hear of the others
-        4 n (g (p d + (p - 2) u) + (G - g) (s + (N - 2) u)) / p       all that is received
+        v n (g (p d + (p - 2) u) + (G - g) (s + (N - 2) u)) / p       all that is received
 
     p ranks on N nodes, p_J on node J; n elements, of which a rank has the share d, some rank the
     share u; s the sum over the nodes of the share that a node has; G_J, G [s/B] into a node; g
-    inside a node. A(k) = 4 n u_k + H(k) / 8 B, at most 4 n: the values of the sum of k ranks and
-    the entropy of where they are. The last one counts values: for each element the holders but one
-    must send before anybody knows its sum, and all ranks but one must receive after that.
+    inside a node; v [B] of a value: 4 of a dense tensor, PACKED in lists. A(k) = v n u_k + H(k) / 8
+    B, at most 4 n: the values of the sum of k ranks and the entropy of where they are. The last one
+    counts values: for each element the holders but one must send before anybody knows its sum, and
+    all ranks but one must receive after that.
     Source for dense values: Patarasuk & Yuan, JPDC 69(2), 2009, theorem 1.
-    Holds where values travel as they are, 4 B each, and a port receives one message at a time.
+    Holds where values travel as they are, but for their exponents in lists, and a port receives
+    one message at a time.
     """
     ranks = machine.size
     if ranks == 1:
@@ -44,7 +47,7 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
         crossing = sum(count * _share(law, own) for (own, _), count in kinds.items())
         crossing += (machine.nodes - 2) * _share(law, ranks)
         seconds += (min(outside) - inside) * crossing
-    found = np.array([*cuts, 4.0 * numel * seconds / ranks])
+    found = np.array([*cuts, _value(law) * numel * seconds / ranks])
     return np.maximum(found - SLACK * most, 0.0)
 
 
@@ -58,8 +61,13 @@ def _kinds_of_nodes(machine: Machine) -> Mapping[tuple[int, float], int]:
 
 def _cut(law: Sparsity, numel: int, merged: int) -> float:
     """Bytes in which the sum of some ranks can be told at least."""
-    said = 4.0 * numel * _share(law, merged) + law.entropy(numel, merged) / 8.0
+    said = _value(law) * numel * _share(law, merged) + law.entropy(numel, merged) / 8.0
     return min(said, 4.0 * numel)
+
+
+def _value(law: Sparsity) -> float:
+    """Bytes of a value at least."""
+    return 4.0 if law.law == "dense" else PACKED
 
 
 def _share(law: Sparsity, merged: int) -> float:

@@ -78,6 +78,15 @@ class Buckets:
         phase = phase_of(self._plan, op)
         return self._chosen[op.launch, op.phase] if isinstance(phase, Choice) else phase
 
+    def encoded(self, step: int, op: Op) -> tuple[float, float]:
+        """Encode once the device has computed what it needs: from when to when, s."""
+        self.given.wait(step, op.after)
+        start = self.given.device.mark()
+        self.encode(step, op)
+        end = self.given.device.mark()
+        end.wait()
+        return start.when(), end.when()
+
     def encode(self, step: int, op: Op) -> None:
         """Gather what the launch sends where its first phase begins, and run the phase's take."""
         if op.phase == 0:

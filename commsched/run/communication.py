@@ -134,6 +134,9 @@ class Communication(threading.Thread):
             if nothing and not self._board.closed and self._board.failure is None:
                 self._board.sleep(missing, IDLE)
         for stream, step, op in fresh:
+            if op.kind is Kind.ENCODE:
+                self._encode(stream, step, op)
+                continue
             start = now()
             schedule, held = self._buckets.exchange(step, op)
             launch = op.launch
@@ -143,6 +146,12 @@ class Communication(threading.Thread):
             exchange = begin(schedule, held, comm, tag, path)
             self._active[stream] = Active(step, op, exchange, start, now())
         return bool(fresh)
+
+    def _encode(self, stream: str, step: int, op: Op) -> None:
+        """Encode what this thread sends next; other streams' exchanges wait."""
+        start, end = self._buckets.encoded(step, op)
+        self._recorder.add(stream, op.name, step, start, end)
+        self._board.mark(step, op.name, end)
 
     def _progress(self) -> bool:
         moved = self.messages.progress()

@@ -16,7 +16,7 @@ from commsched.cost.price import price
 from commsched.machine import Link, Machine
 from commsched.methods import find_method
 from commsched.plan import Plan
-from commsched.program import is_exchange_stream
+from commsched.program import Kind
 from commsched.run import agree
 from commsched.run.board import Status
 from commsched.run.clock import now
@@ -64,7 +64,8 @@ class Drift:
         self._expected = exchange_seconds(plan, plan.machine)
         self._low, self._high = interval(plan.machine)
         ops = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._comm.rank).ops
-        self._launch = {op.name: op.launch for op in ops if is_exchange_stream(op.stream)}
+        moved = [op for op in ops if op.kind in (Kind.EXCHANGE, Kind.DECIDE)]
+        self._launch = {op.name: op.launch for op in moved}
         self._outside: list[tuple[float, Floats]] = []
 
     def after(self, step: int) -> Drifted | None:

@@ -8,11 +8,11 @@ from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.methods import Held
+from commsched.methods.room import AHEAD
 from commsched.run.clock import now
 from commsched.run.script import Receive, script
 from commsched.schedule import Schedule
 
-AHEAD = 4  # receives posted before they are needed: bounds the buffers of one exchange
 CUT = 2**30  # B; longer messages go in pieces, because counts of 2**31 fail or are silently wrong
 
 

@@ -47,6 +47,7 @@ class _Lane:
     stream: str
     queue: deque[tuple[int, Op]] = field(default_factory=deque)
     free: Floats = field(default_factory=lambda: np.zeros(0))
+    sent: Floats = field(default_factory=lambda: np.zeros(0))  # ends of the last exchange
 
 
 class _Simulation:
@@ -91,7 +92,7 @@ class _Simulation:
     def _lane(self, index: int, stream: str) -> _Lane:
         if (index, stream) not in self.lanes:
             free = np.zeros(len(self.ranks[index]))
-            self.lanes[index, stream] = _Lane(index, stream, free=free)
+            self.lanes[index, stream] = _Lane(index, stream, free=free, sent=free)
         return self.lanes[index, stream]
 
     def follow(self, plan: Plan, step: int) -> None:
@@ -102,7 +103,7 @@ class _Simulation:
         self.plan = plan
         over = max(float(placed.end.max()) for placed in self.placed)
         for lane in self.lanes.values():
-            lane.free = np.full_like(lane.free, over)
+            lane.free = lane.sent = np.full_like(lane.free, over)
         program = self.strategy.lower(plan, step - 1, self.decisions)
         for index, role in enumerate(program.roles):
             for op in role.ops:
@@ -182,6 +183,8 @@ class _Simulation:
         for each, (_, head), start, (end, sent, last) in rows:
             each.queue.popleft()
             each.free = end
+            if op.kind in EXCHANGES:
+                each.sent = end
             self.ends[each.role, step, head.name] = end
             ranks = self.ranks[each.role]
             self.placed.append(Placed(head, step, ranks, start, end, sent, last))
@@ -241,7 +244,7 @@ class _Simulation:
         rest = np.full(self.plan.machine.size, np.inf)  # before the first exchange: long
         for lane, ranks, begins in zip(lanes, mine, starts, strict=True):
             start[ranks] = begins
-            rest[ranks] = np.where(lane.free > 0.0, begins - lane.free, np.inf)
+            rest[ranks] = np.where(lane.sent > 0.0, begins - lane.sent, np.inf)
         count = sum(map(len, mine))
         if count != teams.ranks.size or np.isnan(start[teams.ranks]).any():
             name = self.plan.launches[op.launch].name

@@ -65,7 +65,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"memory per rank: {nbytes(memory['total'])} of {nbytes(found['memory_limit_bytes'])}"
         f" (parameters {nbytes(memory['parameters'])}, gradients {nbytes(memory['gradients'])},"
         f" optimizer {nbytes(memory['optimizer'])}, activations"
-        f" {nbytes(memory['activations'])}, buckets {nbytes(memory['buckets'])})",
+        f" {nbytes(memory['activations'])}, buckets {nbytes(memory['buckets'])}, residuals"
+        f" {nbytes(memory['residuals'])}, packets {nbytes(memory['packets'])})",
     ]
     if found["bubble_seconds"] > 0.0:
         share = found["bubble_seconds"] / found["iteration_seconds"]

@@ -24,6 +24,8 @@ class Memory(NamedTuple):
     optimizer: float
     activations: float
     buckets: float
+    residuals: float = 0.0  # what launches keep from step to step beside their buckets
+    packets: float = 0.0  # what waits to be sent, and what one exchange receives
 
     @property
     def total(self) -> float:

@@ -1,6 +1,9 @@
 """The operations of one launch: its exchange, phase after phase, and the update that follows."""
 
+from collections.abc import Iterable
+
 from commsched.methods import Choice, phases_of
+from commsched.methods.room import room
 from commsched.plan.model import Plan
 from commsched.program import After, Kind, Op
 
@@ -9,13 +12,28 @@ from commsched.program import After, Kind, Op
 OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
 
 
-def exchange_ops(plan: Plan, index: int, before: After) -> list[Op]:
-    """Encode, exchange and decode of every phase of a launch's method, after `before`."""
+def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
+    """Bytes that some launches take on a rank beside their buckets, by use.
+
+    All may be encoded before the first one is sent; one exchange at a time receives.
+    """
+    launches = [plan.launches[index] for index in indices]
+    found = [room(each.method, plan.spec(each), plan.group(each)) for each in launches]
+    waiting = sum(one.waiting for one in found)
+    received = max((one.received for one in found), default=0.0)
+    return {"residuals": sum(one.kept for one in found), "packets": waiting + received}
+
+
+def exchange_ops(plan: Plan, index: int, before: After, encode: str = "encode") -> list[Op]:
+    """Encode, exchange and decode of every phase of a launch's method, after `before`.
+
+    encode: the stream that encodes, which may be the launch's own.
+    """
     launch = plan.launches[index]
     ops: list[Op] = []
     for number, phase in enumerate(phases_of(plan, index)):
         stem = f"{launch.name}/{phase.name}" if phase.name else launch.name
-        parts = [(Kind.ENCODE, "encode"), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
+        parts = [(Kind.ENCODE, encode), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
         if isinstance(phase, Choice):
             parts.insert(0, (Kind.DECIDE, launch.stream))
         for kind, stream in parts:

@@ -9,7 +9,13 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.program import After, Op, Program, Role
 from commsched.strategies import STRATEGIES
 from commsched.strategies.base import Memory, Strategy
-from commsched.strategies.launch import OPTIMIZERS, apply_op, broadcast_ops, exchange_ops
+from commsched.strategies.launch import (
+    OPTIMIZERS,
+    apply_op,
+    beside_buckets,
+    broadcast_ops,
+    exchange_ops,
+)
 from commsched.strategies.numbers import Options
 from commsched.strategies.parts import compute
 
@@ -34,6 +40,10 @@ class Sync(Strategy):
     applied just before the first layer of the next step that reads it, so that late exchanges
     hide under the next forward pass (Peng et al., "ByteScheduler", SOSP 2019).
 
+    encode "apart": a thread of its own gathers and encodes buckets, also beside exchanges.
+    "communication": the communication thread does it in front of each exchange, so that nothing is
+    handed over; what comes next waits for the exchange.
+
     Launches that begin later stand for the earlier ones from that step on, so that codecs follow a
     schedule; what those have kept of their gradients goes on. Launches of purpose "refresh" give
     all ranks the parameters of rank 0 at the end of every so many steps; then all steps apply
@@ -43,10 +53,15 @@ class Sync(Strategy):
 
     name = "sync"
     changes = True
-    defaults: Mapping[str, Param] = {"overlap": "forward", "optimizer": "momentum"}
+    defaults: Mapping[str, Param] = {
+        "overlap": "forward",
+        "optimizer": "momentum",
+        "encode": "apart",
+    }
     allowed: Mapping[str, Options] = {
         "overlap": ("backward", "forward"),
         "optimizer": tuple(OPTIMIZERS),
+        "encode": ("apart", "communication"),
     }
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -78,6 +93,7 @@ class Sync(Strategy):
             optimizer=float(state * numel),
             activations=sum(layer.activation for layer in plan.graph.layers),
             buckets=4.0 * numel * (len(_begins(plan)) + bool(_refreshing(plan))),
+            **beside_buckets(plan, (i for b in _begins(plan) for i in _summing(plan, b))),
         )
 
 
@@ -218,7 +234,9 @@ def _apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
 
 
 def _exchange(plan: Plan, index: int) -> list[Op]:
-    return exchange_ops(plan, index, After(f"backward/{plan.launches[index].after}"))
+    launch = plan.launches[index]
+    encode = launch.stream if plan.params.get("encode") == "communication" else "encode"
+    return exchange_ops(plan, index, After(f"backward/{launch.after}"), encode)
 
 
 STRATEGIES.add("sync")(Sync())

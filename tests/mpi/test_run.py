@@ -114,9 +114,9 @@ def reference(made):
     return [result for step in found for result in step], decisions
 
 
-@pytest.mark.parametrize("mean", [False, True])
-def test_a_run_gives_the_bits_and_decisions_of_one_process(folder, monkeypatch, mean):
-    made = everything(seed=3, mean=mean)
+@pytest.mark.parametrize(("mean", "params"), [(False, {}), (True, {"encode": "communication"})])
+def test_a_run_gives_the_bits_and_decisions_of_one_process(folder, monkeypatch, mean, params):
+    made = everything(seed=3, mean=mean, params=params)
     timeline, results = execute(made, folder, monkeypatch, verify=True)
     wanted, decisions = reference(made)
     problems = []

@@ -1,0 +1,94 @@
+"""Where buckets are encoded: apart, or by the thread that sends them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.cli.reasons import notes
+from commsched.machine import CodecRate, HeldOut
+from commsched.planner import Request, make_plan
+from commsched.planner.encoding import elsewhere, encoded
+from commsched.planner.timing import iteration
+from commsched.program import Kind
+from commsched.simulate import simulate
+from commsched.strategies import STRATEGIES
+from tests.plans import graph, machine, plan
+
+METHODS = ["ring+fp16", "zen", "native+dense", "dsar"]
+COMMUNICATION = {"encode": "communication"}
+
+
+def slow(handover: float, encode: float = 0.0):
+    """Ranks that share cores, where threads hear late of each other, or coding takes long."""
+    rate = CodecRate(encode=encode, add=0.0, decode=0.0, source="test")
+    on = machine(1, 4)
+    return replace(on, handover=handover, device=replace(on.device, codecs={"fp16": rate}))
+
+
+def both(methods, on, sizes=(300_000,) * 4):
+    apart = plan(graph(list(sizes), seconds=1e-4), on, methods)
+    return apart, replace(apart, params={**apart.params, **COMMUNICATION})
+
+
+def test_what_is_done_is_the_same_and_only_its_stream_is_another():
+    ops = [
+        STRATEGIES["sync"].lower(each, 1, {}).roles[0].ops for each in both(METHODS, machine(1, 4))
+    ]
+    assert [op.name for op in ops[0]] == [op.name for op in ops[1]]
+    for one, other in zip(*ops, strict=True):
+        there = "inside" if one.kind is Kind.ENCODE else one.stream
+        assert other == replace(one, stream=there)
+
+
+def test_an_exchange_begins_as_soon_as_its_own_thread_has_encoded():
+    _, made = both(METHODS, slow(1e-3))
+    found = {(p.step, p.op.name): p for p in simulate(made, 4).placed}
+    for (step, name), placed in found.items():
+        if placed.op.kind is Kind.EXCHANGE:
+            before = found[step, name.replace("/exchange", "/encode")]
+            np.testing.assert_array_equal(placed.start, before.end)
+
+
+@pytest.mark.parametrize(
+    ("handover", "encode", "wins"),
+    [(3e-3, 0.0, "communication"), (0.0, 2e-9, "apart")],
+)
+def test_the_planner_takes_the_place_with_the_shorter_iteration(handover, encode, wins):
+    on = slow(handover, encode)
+    apart, other = both(["ring+fp16"], on)
+    seconds = {"apart": iteration(apart), "communication": iteration(other)}
+    assert min(seconds, key=seconds.get) == wins
+    request = Request(graph=apart.graph, machine=on)
+    found = encoded(replace(apart, iteration=seconds["apart"]), request)
+    assert found.params.get("encode", "apart") == wins
+    assert found.iteration == seconds[wins]
+    here, there, more = elsewhere(found)
+    assert (here, more) == (wins, seconds[there] - seconds[here])
+    assert f": {more * 1e3:+.3f} ms" in notes(found)[-1] + notes(found)[-2]
+
+
+def test_what_the_user_asks_for_stays_and_the_default_is_not_written_down():
+    on = slow(3e-3)
+    net = graph([300_000] * 4, seconds=1e-4)
+    ours = make_plan(Request(graph=net, machine=on))
+    assert ours.params["encode"] == "communication"
+    asked = make_plan(Request(graph=net, machine=on, params={"encode": "apart"}))
+    assert asked.params["encode"] == "apart"
+    assert asked.iteration > ours.iteration
+    assert "encode" not in make_plan(Request(graph=net, machine=machine(1, 4))).params
+
+
+def test_what_errors_may_cost_is_no_reason_to_encode_elsewhere():
+    """A saving below the median held-out error of what takes longer than the compute."""
+    sure, unsure = (
+        replace(slow(3e-3), held_out=(HeldOut(name="ring", predicted=1 + e, measured=1.0),))
+        for e in (0.01, 0.9)
+    )
+    places = []
+    for on in (sure, unsure):
+        made, _ = both(["ring+fp16"], on)
+        request = Request(graph=made.graph, machine=on)
+        found = encoded(replace(made, iteration=iteration(made)), request)
+        places.append(found.params.get("encode", "apart"))
+    assert places == ["communication", "apart"]

@@ -1,0 +1,100 @@
+"""What launches take of a rank's memory, and plans within a limit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.errors import CommschedError
+from commsched.methods import find_method, legal_methods
+from commsched.methods.kept import kept_of
+from commsched.methods.lockstep import fresh_states, run_method
+from commsched.methods.room import room
+from commsched.plan import BucketSpec
+from commsched.planner import Request, make_plan
+from commsched.strategies import STRATEGIES
+from tests.plans import graph, machine
+
+NUMEL = 2**12
+GROUP = machine(2, 2).everyone
+MORE = ("powersgd:2", "topk:0.01:reused", "dgc:0.01", "gtopk:0.01")
+NAMES = sorted({m.name for m in legal_methods(GROUP, more=MORE)})
+# A codec keeps the same whichever collective carries it.
+TOLD = sorted({name.partition("+")[2] or name: name for name in NAMES}.values())
+MEMORY = STRATEGIES["sync"].memory
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_a_method_keeps_is_what_its_state_holds(name):
+    method, rng = find_method(name), np.random.default_rng(0)
+    spec = BucketSpec.uniform(NUMEL, 0.05) if method.lossless else BucketSpec.uniform(NUMEL)
+    states = fresh_states([np.zeros(NUMEL, np.float32) for _ in range(4)], name="b0")
+    for step in range(3):
+        for state in states:
+            values = rng.standard_normal(NUMEL).astype(np.float32)
+            state["step"] = step
+            state["gradient"][:] = values
+        run_method(method, spec, GROUP, states)
+    values = kept_of(states[0]).values()
+    every = [each for value in values for each in (value if isinstance(value, tuple) else [value])]
+    held = sum(each.nbytes for each in every if isinstance(each, np.ndarray))
+    assert held == pytest.approx(method.kept(spec), rel=0.05, abs=64)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("native+dense", 0.0),  # in place; what MPI takes is its own
+        ("ring+dense", 3 / 4),
+        ("doubling+dense", 2.0),
+        ("halving-doubling+dense", 3 / 4),
+        ("ring+fp16", 4 / 8),
+        ("all-gather+dense", 1.0 + 3.0),
+        ("all-gather+fp16", 0.5 + 1.5),
+    ],
+)
+def test_packets_beside_a_bucket_of_four_ranks(name, share):
+    found = room(name, BucketSpec.uniform(NUMEL), machine(1, 4).everyone)
+    assert found.waiting + found.received == pytest.approx(share * 4 * NUMEL)
+
+
+def wanting(**changes) -> Request:
+    net = graph([300_000, 200_000, 400_000, 100_000], seconds=1e-4)
+    return Request(graph=net, machine=machine(2, 2), **changes)
+
+
+@pytest.mark.parametrize("lossy", [(), ("powersgd:2", "fp16")])
+def test_every_limit_is_met_or_refused_with_one_that_can_be_met(lossy):
+    free = make_plan(wanting(lossy=lossy))
+    most = MEMORY(free)
+    least = most.total - most.residuals - most.packets
+    for share in (0.7, 0.05, 0.0):
+        limit = least + share * (most.total - least)
+        made = make_plan(wanting(lossy=lossy, memory=limit))
+        assert MEMORY(made).total <= limit * (1 + 1e-9)
+        assert made.iteration >= free.iteration * (1 - 1e-3)
+    with pytest.raises(CommschedError, match="; nearest: --memory ") as refusal:
+        make_plan(wanting(lossy=lossy, memory=least / 2))
+    near = float(str(refusal.value).rpartition(" ")[2]) * 1e9
+    assert MEMORY(make_plan(wanting(lossy=lossy, memory=near))).total <= near * (1 + 1e-9)
+
+
+def test_a_limit_that_holds_changes_nothing():
+    free = make_plan(wanting())
+    assert make_plan(wanting(memory=MEMORY(free).total)).hash == free.hash
+
+
+def test_what_is_forced_and_the_size_of_buckets_stay_under_a_limit():
+    forced = {"l2.weight": "doubling+dense"}
+    made = make_plan(wanting(force=forced, memory=MEMORY(make_plan(wanting(force=forced))).total))
+    (own,) = [x for x in made.launches if x.pieces[0].tensor == "l2.weight"]
+    assert own.method == "doubling+dense"
+    with pytest.raises(CommschedError, match=r"packets 3\.2 MB"):  # two rounds of 1.6 MB each
+        make_plan(wanting(force=forced, memory=16.1e6))
+
+
+def test_a_baseline_stays_what_it_is_and_is_refused():
+    request = wanting(memory=16.1e6)
+    made = make_plan(replace(request, memory=None), "all-coo")
+    with pytest.raises(CommschedError, match=r"needs .*; nearest: --memory 0\.0"):
+        make_plan(replace(request, memory=MEMORY(made).total / 2), "all-coo")
