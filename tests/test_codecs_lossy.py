@@ -46,13 +46,22 @@ MORE = (
     "topk:0.1/bloom:0.01:p1",
     "topk:0.1/bloom:0.01:p2",
     "topk:0.1/qsgd:4/bloom:0.001",
+    "bloom:0.01:p1",
+    "bloom:0.01:p2",
 )
-LOSSY = [*(name for name in CODECS if not CODECS[name].lossless), *MORE]
+PLAIN = [*(name for name in CODECS if not CODECS[name].lossless), *MORE]
+# What has no feedback of its own, with feedback around it.
+FED = [
+    f"{name}:feedback" for name in PLAIN if not (CODECS[name].feedback or CODECS[name].no_feedback)
+]
+LOSSY = [*PLAIN, *FED]
 UNBIASED = [name for name in LOSSY if CODECS[name].unbiased]
 FEEDBACK = [name for name in LOSSY if CODECS[name].feedback]
 # What is sent is sent as it is, so that whole numbers are conserved to the last bit.
 EXACT_FEEDBACK = [
-    name for name in FEEDBACK if re.fullmatch(r"(topk|threshold|randomk)[^/]*(/bloom.*)?", name)
+    name
+    for name in FEEDBACK
+    if re.fullmatch(r"(topk|threshold|randomk|bloom)[^/]*(/bloom.*)?", name)
 ]
 
 

@@ -19,7 +19,8 @@ from tests.test_codecs_lossy import MORE
 
 SECONDS = 280  # of which about 40 are needed on two cores
 # Beside the listed ones: codecs, compositions, and methods of several phases.
-UNLISTED = (*MORE, "powersgd:3", "ok-topk:0.1", "gtopk:0.1", "hitopk:0.1", "zen:hierarchical")
+FED = tuple(f"{name}:feedback" for name in ("fp16", "fp8:e5m2", "terngrad", "quant:2"))
+UNLISTED = (*MORE, *FED, "powersgd:3", "ok-topk:0.1", "gtopk:0.1", "hitopk:0.1", "zen:hierarchical")
 TITLES = [
     exam.title(shape, case.name)
     for shape in exam.SHAPES
@@ -56,12 +57,14 @@ def test_what_is_not_examined_says_why_it_is_no_method(shape):
     members = exam.group_of(shape)
     legal = {method.name for method in legal_methods(members, more=UNLISTED)}
     for collective in COLLECTIVES:
-        for codec in (*CODECS, *MORE):
+        for codec in (*CODECS, *MORE, *FED):
             pair = Direct(collective, codec)
             if pair.name in legal:
                 assert pair.phases(exam.spec(10), members)
                 continue
-            with pytest.raises(CommschedError, match=r"nodes|leave the sum|float32|cannot add"):
+            with pytest.raises(
+                CommschedError, match=r"nodes|leave the sum|same sum|float32|cannot add"
+            ):
                 pair.phases(exam.spec(10), members)
 
 

@@ -10,8 +10,9 @@ from commsched.methods import METHODS, find_method
 from commsched.methods.lockstep import fresh_states, run_method
 from commsched.plan import BucketSpec
 from tests.supports import bits, gradients, group, spec
+from tests.test_bytes import launched
 from tests.test_methods import assert_equal_bits, steps
-from tests.test_sparse_methods import wire_only
+from tests.test_sparse_methods import expected_bytes, wire_only
 
 FAMILIES = ("hitopk", "gtopk", "ok-topk")
 SHAPES = [(1, 1), (1, 3), (3, 1), (2, 2), (3, 2)]
@@ -133,6 +134,31 @@ def test_bytes_are_what_the_papers_say():
     assert tree.seconds == pytest.approx(2 * 3 * 8 * k * 1e-9, rel=1e-3)  # 2 log2 p messages of k
     regions = price(METHODS[f"ok-topk:{share}"], spread, on, on.everyone)
     words = regions.sent / 4
+    assert 2 * k * 7 / 8 <= words <= 6 * k * 7 / 8
+
+
+def test_bytes_that_are_sent_are_what_the_papers_say():
+    """Of ranks that agree on the largest, as the price of Ok-Topk's paper supposes."""
+    numel, share, members = 20_000, 0.01, group(8, 1)
+    spread, k = BucketSpec.uniform(numel), int(share * numel)
+    base = np.random.default_rng(1).standard_normal(numel)
+    total = {}
+    for name in (f"gtopk:{share}", f"ok-topk:{share}"):
+        states, sent = fresh_states([np.zeros(numel, np.float32) for _ in range(8)]), []
+        for step in range(4):
+            for rank, state in enumerate(states):
+                own = np.random.default_rng([step, rank]).standard_normal(numel)
+                state["gradient"][:] = 10 * base + own
+                state["step"] = step + 1
+            encoded, found = launched(METHODS[name], spread, members, states)
+            np.testing.assert_array_equal(encoded, found)
+            sent.append(found)
+        total[name] = np.array(sent)
+    tree, regions = total.values()
+    # Lists of k, with a header of 24 B, go up the tree and down: 7 each, of 8 ranks.
+    np.testing.assert_array_equal(tree.sum(axis=1), 2 * 7 * (24 + 8 * k))
+    assert tree.mean() == expected_bytes(METHODS[f"gtopk:{share}"], spread, (8, 1))
+    words = regions[1:].mean() / 4  # the first step has no threshold, nor regions
     assert 2 * k * 7 / 8 <= words <= 6 * k * 7 / 8
 
 

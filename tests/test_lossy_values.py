@@ -1,5 +1,7 @@
 """What single lossy codecs promise: published values, closed forms, references."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -262,6 +264,28 @@ def test_a_composed_codec_is_no_longer_than_its_parts_say():
     plain, coded = (len(encoded(f"topk:0.01{more}", values)) for more in ("", "/qsgd:4"))
     assert plain == 24 + 8 * 1000
     assert coded == 24 + 4 * 1000 + 500 + 4 * 2  # two blocks of values with a scale each
+
+
+def test_a_composed_codec_takes_what_its_parts_take():
+    measured = {
+        "topk:0.01": CodecRate(encode=1e-9, add=2e-9, decode=3e-9, fixed=5e-6),
+        "qsgd:4": CodecRate(encode=1e-8, add=1e-8, decode=2e-8),
+    }
+    device = Device(name="d", memory=1e9, bandwidth=1e10, flops=1e9, codecs=measured)
+    plain, bloom = CODECS["topk:0.01"].rate(device), INDEX_CODES["bloom:0.001"]
+    coded = CODECS["topk:0.01/qsgd:4"].rate(device)
+    assert coded.encode == pytest.approx(1e-9 + 0.01 * 1e-8, rel=1e-3)
+    assert coded.decode == pytest.approx(3e-9 + 0.01 * 2e-8, rel=1e-3)
+    # Of 100 values a packet has an index of 4 B and half a byte: 4.5 of 400 B.
+    assert coded.add == pytest.approx(2e-9 + 0.01 * 2e-8 * 400 / 4.5, rel=0.02)
+    filtered = CODECS["topk:0.01/bloom:0.001"].rate(device)
+    tested = bloom.decode_traffic / 1e10  # s/B of the run: every element is
+    assert filtered.encode == pytest.approx(plain.encode + bloom.encode_traffic / 1e10)
+    assert filtered.decode == pytest.approx(plain.decode + tested)
+    assert filtered.add > plain.add + 40 * tested
+    assert filtered.fixed == plain.fixed
+    known = replace(device, codecs=measured | {"topk:0.01/bloom:0.001": plain})
+    assert CODECS["topk:0.01/bloom:0.001"].rate(known) is plain
 
 
 def test_a_truncated_composed_packet_is_refused():

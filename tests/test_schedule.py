@@ -191,7 +191,7 @@ def test_rows_that_are_not_what_is_carried_are_found():
 @given(group=grids())
 def test_only_doubling_keeps_a_contribution_in_two_sums(group):
     shared = {name for name in ROUTES if not exclusive(COLLECTIVES[name](group))}
-    assert shared == {"doubling"}
+    assert shared == {"doubling"} == {name for name in ROUTES if COLLECTIVES[name](group).shared}
 
 
 def test_a_route_that_cannot_be_seen_is_not_exclusive():

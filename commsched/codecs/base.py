@@ -30,12 +30,14 @@ class Codec(ABC):
     # also where a schedule joins runs on the way back.
     addable: bool
     fixed: bool  # packet bytes depend on the number of values alone
+    sums_exactly: bool = False  # of a lossy one that adds: sums of what was decoded, too
     unbiased: bool = False  # of a lossy codec: what is decoded is right on average
     stateful: bool = False  # reads and writes keys of its own in the state
     memory: float = 0.0  # B per value that it keeps there from step to step
     # Without error feedback it would lose the same again and again: the sender adds what it kept
     # before it encodes, and keeps what was not sent. Rounding to 16 bits does not need it.
     feedback: bool = False
+    no_feedback: str = ""  # why feedback cannot be put around it
     codes_values: bool = False  # may code the values that a selection kept
     standard: str = ""  # the listed codec of the same family, whose measured rate may serve
     # Memory traffic for seconds that nobody measured: B moved per B of (values, packet, values).
@@ -81,6 +83,10 @@ class Codec(ABC):
         """An empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""
         assert nbytes is not None, "only codecs of fixed size know it beforehand"
         return np.empty(nbytes, np.uint8)
+
+    def at(self, step: int) -> "Codec":
+        """What it is like in a step of a training: bytes are predicted by that one."""
+        return self
 
     def rate(self, device: Device) -> CodecRate:
         """Seconds per byte: as measured on the device, else memory traffic over its bandwidth.

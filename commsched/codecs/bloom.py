@@ -1,16 +1,20 @@
-"""Indices as a Bloom filter: `bloom:RATE[:POLICY]`, an index code for composed codecs."""
+"""Indices as a Bloom filter: `bloom:RATE[:POLICY]`, a codec, and an index code of others."""
 
 import math
 
 import numpy as np
 
+from commsched.codecs import CODECS
 from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Floats
+from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.index import INDEX_CODES, IndexCode
 from commsched.codecs.packet import header
+from commsched.codecs.selection import Selection
 from commsched.errors import CommschedError
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import hashes
+from commsched.kernels.select import nonzeros
+from commsched.plan.bucket import BucketSpec
 
 HEADER = 32  # B: bits of the filter, indices found and selected, key of the draw; 64-bit words
 CHUNK = 1 << 18  # elements that are tested at a time
@@ -130,3 +134,36 @@ def bloom(parameters: list[str]) -> Bloom:
         )
     policy = parameters[1] if len(parameters) > 1 else "p0"
     return Bloom(rate, read.choice(policy, "the policy", POLICIES))
+
+
+class Filtered(Selection):
+    """All non-zeros, their indices as a Bloom filter.
+
+    p0 is lossless, and its packets add: zeros travel for what a reader finds beside the non-zeros.
+    p1 and p2 send as many values as there are non-zeros, not all of them non-zeros' own; error
+    feedback keeps the others.
+    """
+
+    standard = "bloom:0.001"
+    composes = False
+    add_traffic = 3000.0  # every element of the run is tested, of which few have bytes here
+
+    def __init__(self, code: IndexCode) -> None:
+        super().__init__(code.name)
+        self._index = code
+        self.lossless = self.addable = code.lossless
+        self.feedback = not code.lossless
+        self.encode_traffic = 1.0 + code.encode_traffic  # one scan
+        self.decode_traffic = 1.0 + code.decode_traffic
+
+    def select(self, values: Array, state: State, start: int) -> Array:
+        return nonzeros(values)
+
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        return np.asarray(spec.nonzeros(start, stop, merged))
+
+
+@CODECS.family(Filtered.standard)
+def filtered(parameters: list[str]) -> Filtered:
+    """Read RATE and POLICY."""
+    return Filtered(bloom(parameters))

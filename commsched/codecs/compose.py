@@ -1,19 +1,22 @@
-"""Codecs by name, with parameters (`topk:0.01`) and composed (`topk:0.01/qsgd:4/bloom`)."""
+"""Codecs by name: with parameters (`topk:0.01`), composed (`topk/qsgd:4/bloom`), with feedback."""
 
 from commsched.codecs.base import Codec
+from commsched.codecs.feedback import SUFFIX, fed
 from commsched.codecs.index import INDEX_CODES, IndexCode
 from commsched.errors import CommschedError
 from commsched.registry import Registry
 
 
 class Codecs(Registry[Codec]):
-    """All codecs; a composed one is SELECTION[/VALUE CODEC][/INDEX CODE]."""
+    """All codecs; a composed one is SELECTION[/VALUE CODEC][/INDEX CODE]; CODEC:feedback."""
 
     def _find(self, name: str) -> Codec | None:
-        if "/" not in name:
+        around = name.endswith(SUFFIX)
+        if "/" not in name and not around:
             return super()._find(name)
         if name not in self._made:
-            self._made[name] = self._compose(name)
+            inner = name.removesuffix(SUFFIX)
+            self._made[name] = fed(self[inner]) if around else self._compose(name)
         return self._made[name]
 
     def _compose(self, name: str) -> Codec:
@@ -25,7 +28,7 @@ class Codecs(Registry[Codec]):
 
         first, *rest = name.split("/")
         selection = self[first]
-        if not isinstance(selection, Selection):
+        if not isinstance(selection, Selection) or not selection.composes:
             raise wrong(f"{first!r} selects nothing")
         value: Codec | None = None
         index: IndexCode | None = None

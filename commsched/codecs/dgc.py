@@ -4,7 +4,7 @@ import numpy as np
 
 from commsched.codecs import CODECS
 from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Floats, Ints, State
+from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.selection import Selection
 from commsched.errors import CommschedError
 from commsched.kernels import select
@@ -21,15 +21,16 @@ class Dgc(Selection):
     """Momentum and velocity are kept per element until it is sent, and then cleared.
 
     Replaces the optimiser's momentum: use it with plain SGD. STEPS is the length of a stage of the
-    warm-up, 0 for none; bytes are predicted for the time after it. With momentum 0 it is top-k by
-    a sampled threshold with error feedback.
+    warm-up, 0 for none; bytes are predicted for the time after it, and for a step by what it is
+    `at` that step. With momentum 0 it is top-k by a sampled threshold with error feedback.
     Source: Lin et al., "Deep gradient compression", ICLR 2018.
     """
 
     standard = "dgc:0.001"
     stateful = True
     memory = 8.0
-    feedback = False  # the velocity is what others keep as feedback
+    feedback = False
+    no_feedback = "its velocity keeps what is not sent, as feedback would"
     encode_traffic = 14.0  # update momentum and velocity, then as a sampled top-k
 
     def __init__(self, share: float, stage: int, momentum: float) -> None:
@@ -39,18 +40,25 @@ class Dgc(Selection):
         super().__init__(":".join(["dgc", *parts]))
         self._share = share
         self._stage = stage
-        self._momentum = np.float32(momentum)
+        self._momentum = momentum
 
     def share(self, step: int) -> float:
         """The share that is sent in a step."""
         stage = step // self._stage if self._stage else len(WARM_UP)
         return max(self._share, WARM_UP[stage]) if stage < len(WARM_UP) else self._share
 
+    def at(self, step: int) -> Codec:
+        share = self.share(step)
+        if share == self._share:
+            return self
+        plain = Dgc(share, 0, self._momentum).plain
+        return CODECS[plain + self.name.removeprefix(self.plain)]
+
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         momentum, velocity = self._kept_of(values, state, start)
         if not finite(values):
             return super().encode(values, state, start)
-        momentum *= self._momentum
+        momentum *= np.float32(self._momentum)
         momentum += values
         velocity += momentum
         packet = super().encode(velocity, state, start)
@@ -74,9 +82,9 @@ class Dgc(Selection):
         index = select.above(values, threshold)
         return select.first_of(values, index, count) if len(index) > MOST * count else index
 
-    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         count = np.ceil(self._share * np.asarray(stop - start, np.float64))
-        return np.minimum(count, spec.nonzeros(start, stop, 1))
+        return np.minimum(count, spec.nonzeros(start, stop, merged))
 
 
 @CODECS.family(Dgc.standard)

@@ -10,6 +10,8 @@ from commsched.codecs.base import Array
 from commsched.codecs.blockwise import ABOVE, LARGEST, Blockwise
 from commsched.kernels.steps import UNITS, Steps
 
+LEAST = 2.0**-100  # of a step: below this, which is nothing to a gradient, a block is constant
+
 
 class Quant(Blockwise):
     """2**BITS even steps for blocks of 2048 values, rounded at random: right on average.
@@ -39,10 +41,19 @@ class Quant(Blockwise):
         low = values.min(axis=1, keepdims=True) + np.float32(0)  # zero without a sign
         spread = values.max(axis=1, keepdims=True).astype(np.float64) - low
         step = spread * self._share
+        if step.min() >= LEAST and spread.max() <= LARGEST:  # all blocks are ordinary
+            inverse = (UNITS / step).astype(np.float32)
+            return np.concatenate([low, step], axis=1), steps.numbers(values, low, inverse)
+        return self._special(values, low, spread, steps)
+
+    def _special(
+        self, values: Array, low: Array, spread: Array, steps: Steps
+    ) -> tuple[Array, Array]:
+        """The same where blocks may be constant, broken, or spread beyond float32."""
+        step = spread * self._share
         step = np.where(np.isfinite(step), step, np.nan)
         low = np.where(np.isnan(step), np.float32(np.nan), low)
-        # Below this, which is nothing to a gradient, the block counts as constant.
-        step[step < 2.0**-100] = 0.0
+        step[step < LEAST] = 0.0
         inverse = np.where(step == 0.0, 0.0, UNITS / step)
         given, wide = (values, low, inverse), spread > LARGEST
         if wide.any():  # half of the spread is within the range of float32

@@ -30,6 +30,7 @@ class RandomK(Codec):
     standard = "randomk:0.01"
     lossless = False
     fixed = False
+    sums_exactly = True
     encode_traffic = 1.0  # a look for NaN
     add_traffic = 6.0  # draw the indices, read the value, read and write the sum
     decode_traffic = 1.0  # zero the run; the scatter is small beside it

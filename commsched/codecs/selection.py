@@ -2,6 +2,7 @@
 
 import copy
 from abc import abstractmethod
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,8 +14,10 @@ from commsched.codecs.packet import header
 from commsched.errors import CommschedError
 from commsched.kernels.modules import module_of, numbers
 from commsched.kernels.random import run_key
+from commsched.machine import CodecRate, Device
 from commsched.plan.bucket import BucketSpec
 
+SAMPLE = 2**18
 HEADER = 24  # B: tag, values that travel, bytes of the index part; little-endian 64-bit words
 TAG = 0x00_4C_45_53  # "SEL"
 BROKEN = -1  # instead of the count: the gradient is not finite, so the whole run is NaN
@@ -31,6 +34,7 @@ class Selection(Indexed):
     addable = False  # the sum of two selections has more elements than a selection
     fixed = False
     feedback = True
+    composes = True  # other codecs may write its values, and other codes its indices
     add_traffic = 3.0  # read index and value, read and write the sum
     decode_traffic = 1.0  # zero the run; the scatter is small beside it
     feedback_traffic = 4.5  # add 3, look for NaN 1, and some scattering
@@ -45,8 +49,8 @@ class Selection(Indexed):
         """Ascending indices of what is sent of `values`, none of a zero."""
 
     @abstractmethod
-    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
-        """Expected number of selected elements of [start, stop): (m,)."""
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Expected number of selected elements of [start, stop), of so many ranks' sum: (m,)."""
 
     def composed(self, value: Codec | None, index: IndexCode | None) -> "Selection":
         """The same selection with another value codec or index code."""
@@ -56,9 +60,32 @@ class Selection(Indexed):
         plain = index is None or isinstance(index, Plain)
         parts = [self.plain, value.name if value else "", "" if plain else made._index.name]
         made.name = "/".join(part for part in parts if part)
-        made.encode_traffic = self.encode_traffic + made._index.encode_traffic
-        made.decode_traffic = self.decode_traffic + made._index.decode_traffic
         return made
+
+    def rate(self, device: Device) -> CodecRate:
+        """As measured, or that of the selection alone and what other values and indices take.
+
+        Their part of a packet is that of a full run of SAMPLE elements.
+        """
+        found = super().rate(device)
+        if self.name == self.plain or self.name in device.codecs:
+            return found
+        share, packet = self._shares
+        value, index = self._value.rate(device), self._index
+        back = index.decode_traffic / device.bandwidth + share * value.decode
+        return replace(
+            found,
+            encode=found.encode + index.encode_traffic / device.bandwidth + share * value.encode,
+            add=found.add + back / packet,
+            decode=found.decode + back,
+        )
+
+    @property
+    def _shares(self) -> tuple[float, float]:
+        """Values that are kept, and bytes of their packet, as shares of the run's."""
+        spec, zero, whole = BucketSpec.uniform(SAMPLE), np.zeros(1, np.int64), np.array([SAMPLE])
+        packet = self.nbytes(spec, zero, whole, 1)[0] / (4 * SAMPLE)
+        return float(self.kept(spec, zero, whole, 1)[0]) / SAMPLE, float(packet)
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         return self.written(self.select(values, state, start), values, state, start)
@@ -66,7 +93,7 @@ class Selection(Indexed):
     def written(self, chosen: Array, values: Array, state: State, start: int) -> Array:
         """The packet of the elements `chosen`, ascending."""
         kept = values.take(chosen)
-        if not np.isfinite(kept).all():
+        if not (self.lossless or np.isfinite(kept).all()):
             return header((TAG, BROKEN, 0), values)
         part, index = self._index.encode(chosen, len(values), run_key(state, start))
         if index is not chosen:  # the index code added some
@@ -80,7 +107,7 @@ class Selection(Indexed):
         values[index] -= sent
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        kept, numel = self.kept(spec, start, stop), np.asarray(stop - start, np.float64)
+        kept, numel = self.kept(spec, start, stop, merged), np.asarray(stop - start, np.float64)
         sent = self._index.sent(kept, numel)
         # Shares of a value count: the packets' sizes are means.
         body = self._value.nbytes(spec, np.zeros(1, np.int64), sent, 1)  # type: ignore[arg-type]
@@ -92,13 +119,17 @@ class Selection(Indexed):
         tag, count, size = packet[:HEADER].view(np.int64).tolist() if whole else (0, 0, 0)
         if tag == TAG and count == BROKEN and len(packet) == HEADER:
             return slice(None), np.float32(np.nan)
-        wrong = CommschedError(f"a packet of {len(packet)} B is no selection coded {self.name!r}")
+        what = f"a packet of {len(packet)} B is not a selection coded {self.name!r}"
+        wrong = CommschedError(what)
         if tag != TAG or not 0 <= count <= numel or not 0 <= size <= len(packet) - HEADER:
             raise wrong
         body = packet[HEADER + size :]
         if len(body) != self._value.packet(count).nbytes:
             raise wrong
-        index = self._index.decode(packet[HEADER : HEADER + size], numel)
+        try:
+            index = self._index.decode(packet[HEADER : HEADER + size], numel)
+        except CommschedError as error:
+            raise CommschedError(f"{what}: {error}") from None
         if len(index) != count:
             raise wrong
         values = module_of(packet).empty(count, np.float32)

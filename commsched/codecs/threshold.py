@@ -29,8 +29,8 @@ class Threshold(Selection):
     def select(self, values: Array, state: State, start: int) -> Array:
         return select.above(values, self._least)
 
-    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
-        return np.asarray(spec.nonzeros(start, stop, 1))
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        return np.asarray(spec.nonzeros(start, stop, merged))
 
 
 @CODECS.family(Threshold.standard)

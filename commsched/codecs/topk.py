@@ -76,9 +76,9 @@ class TopK(Selection):
             state[key] = step // RENEW, select.threshold_of(values, count)
         return float(state[key][1])
 
-    def kept(self, spec: BucketSpec, start: Ints, stop: Ints) -> Floats:
+    def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         count = np.ceil(self._share * np.asarray(stop - start, np.float64))
-        return np.minimum(count, spec.nonzeros(start, stop, 1))
+        return np.minimum(count, spec.nonzeros(start, stop, merged))
 
     def _count(self, numel: int) -> int:
         return int(np.ceil(self._share * numel))

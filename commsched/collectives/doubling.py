@@ -27,6 +27,7 @@ def doubling(group: Group) -> Schedule:
         ranks=group.size,
         blocks=1,
         rounds=lambda: _rounds(on),
+        shared=True,
     )
 
 

@@ -9,6 +9,7 @@ from commsched.methods.table import (
     find_method,
     legal_methods,
     lossy_name,
+    method_at,
     phase_of,
     phases_of,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "illegal",
     "legal_methods",
     "lossy_name",
+    "method_at",
     "phase_of",
     "phases_of",
 ]

@@ -95,6 +95,10 @@ class Method(ABC):
     # bucket in memory of the host.
     anywhere: bool = True
 
+    def at(self, step: int) -> "Method":
+        """What it is like in a step of a training, see `Codec.at`."""
+        return self
+
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
         """The exchanges of one launch, in order; the same on every rank."""

@@ -32,6 +32,11 @@ def illegal(schedule: Schedule, codec: Codec) -> str | None:
             f"codec {codec.name!r} cannot add packets, but collective {schedule.name!r} needs it;"
             " use 'all-gather' or 'all-gather-direct'"
         )
+    if schedule.shared and codec.feedback and not codec.sums_exactly:
+        return (
+            f"collective {schedule.name!r} makes the same sum on several ranks, which would all"
+            f" keep what codec {codec.name!r} loses of it; use 'halving-doubling'"
+        )
     return None
 
 
@@ -43,6 +48,10 @@ class Direct(Method):
         self.name = f"{collective}+{self.codec.name}"
         self.collective = collective
         self.lossless = self.codec.lossless
+
+    def at(self, step: int) -> Method:
+        codec = self.codec.at(step)
+        return self if codec is self.codec else Direct(self.collective, codec.name)
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         schedule = route(self.collective, group)

@@ -63,17 +63,25 @@ def legal_methods(
 
 
 @lru_cache(maxsize=8192)
-def phases_of(plan: Plan, index: int) -> tuple[Phase | Choice, ...]:
-    """The phases of a plan's launch; the same objects for the same plan."""
+def method_at(name: str, step: int) -> Method:
+    """The method called `name` as it is in a step of a training."""
+    return find_method(name).at(step)
+
+
+@lru_cache(maxsize=8192)
+def phases_of(plan: Plan, index: int, method: str | None = None) -> tuple[Phase | Choice, ...]:
+    """The phases of a plan's launch, or with another method; the same objects for the same plan."""
     launch = plan.launches[index]
-    return find_method(launch.method).phases(plan.spec(launch), plan.group(launch))
+    return find_method(method or launch.method).phases(plan.spec(launch), plan.group(launch))
 
 
-def phase_of(plan: Plan, op: Op) -> Phase | Choice:
-    """The phase of an operation of a launch; the same object for the same plan."""
+def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
+    """The phase of an operation of a launch, or as it is in a step; the same object likewise."""
     if op.root >= 0:
         return _broadcast(plan, op.launch, op.root)
-    return phases_of(plan, op.launch)[op.phase]
+    name = plan.launches[op.launch].method
+    now = name if step is None else method_at(name, step).name
+    return phases_of(plan, op.launch, *((now,) if now != name else ()))[op.phase]
 
 
 @lru_cache(maxsize=1024)

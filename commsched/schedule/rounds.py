@@ -71,4 +71,5 @@ class Schedule:
     ranks: int
     blocks: int
     rounds: Callable[[], Iterator[Round]] | None  # None: the MPI library's own collective
+    shared: bool = False  # several ranks make the same sum: they would all keep what it loses
     owner: Ints | None = field(default=None, compare=False)  # (blocks,), where the goal needs it

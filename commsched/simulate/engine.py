@@ -10,7 +10,7 @@ import numpy.typing as npt
 from commsched.cost import price
 from commsched.errors import CommschedError
 from commsched.kernels import random
-from commsched.methods import Choice, Phase, phase_of, phases_of
+from commsched.methods import Choice, Phase, method_at, phase_of, phases_of
 from commsched.methods.base import copy_seconds, gather_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
@@ -227,7 +227,7 @@ class _Simulation:
 
     def _phase(self, op: Op, step: int) -> Phase:
         """The phase of an operation; a choice takes the recorded decision, else the expected."""
-        phase = phase_of(self.plan, op)
+        phase = phase_of(self.plan, op, step)
         if isinstance(phase, Choice):
             launch = self.plan.launches[op.launch].name
             key = f"{step}/{launch}/{phase.name}/{Kind.DECIDE}"
@@ -286,7 +286,8 @@ class _Simulation:
             dense = all(law.law == "dense" for law, *_ in spec.pieces)
             content = spec.numel if dense else spec
             who = op.team, op.root, launch.among
-            key = launch.method, content, op.phase, op.kind, self.limit, who, apart
+            method = method_at(launch.method, step).name
+            key = method, content, op.phase, op.kind, self.limit, who, apart
             if key in self.known:
                 after, sent = self.known[key]
                 return Exchanged(first + after, sent)

@@ -46,7 +46,9 @@ class Slow(throwaway.PushPull):
 
 for method in (*throwaway.ALL, Slow()):
     METHODS.add(method.name)(method)
+FED = ("ring+fp16:feedback", "tree+fp8:e5m2:feedback", "all-gather+terngrad:feedback")
 EVERY = [m.name for m in legal_methods(machine(*SHAPE).everyone) if m.name != "slow"]
+EVERY += FED
 
 
 class Kept(Emulated):
