@@ -210,10 +210,10 @@ def test_a_rank_that_is_stopped_while_an_exchanger_is_set_up_is_named():
     done = program(
         "made = plan(graph([500] * 4), machine(1, 3), ['ring+dense'])\n"
         "class Stopped(exchanger.Engine):\n"
-        "    def __init__(self, *arguments):\n"
+        "    def __init__(self, *arguments, **named):\n"
         "        if comm.rank == 1:\n"
         "            os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "        super().__init__(*arguments)\n"
+        "        super().__init__(*arguments, **named)\n"
         "exchanger.Engine = Stopped\n"
         "with Exchanger(plan_file.frozen(made), comm, timeout=1.0):\n"
         "    pass\n"
