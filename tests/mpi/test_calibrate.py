@@ -1,5 +1,7 @@
 """Calibration gives a machine that planning and pricing can use, and that its file keeps."""
 
+from itertools import islice
+
 import numpy as np
 from mpi4py import MPI
 
@@ -27,13 +29,13 @@ def test_the_calibrated_machine_can_be_planned_with_and_written():
     again = machine_file.from_data(data, "calibrated")
     assert machine_file.to_data(again) == data
     group = machine.everyone
-    for method in legal_methods(group):
+    for method in islice(legal_methods(group), COMM.rank, None, COMM.size):
         times = [
             method_seconds(method, BucketSpec.uniform(numel), machine, group)
             for numel in (1, 10**4, 10**6)
         ]
         assert all(np.isfinite(times))
-        assert times == sorted(times)
+        assert (np.diff(times) >= -1e-15).all()  # s: curves are interpolated, and so rounded
     for number in (machine.inside.latency, machine.inside.per_byte, machine.startup):
         assert len(set(agree.each(number, COMM))) == 1
 

@@ -50,7 +50,7 @@ FED = ("ring+fp16:feedback", "tree+fp8:e5m2:feedback", "all-gather+terngrad:feed
 
 
 def each_once(names):
-    """Names with a collective, codec or method that none before has; tests/exam.py has all pairs."""
+    """Names with a part that none before has; the exam has all pairs."""
     seen, found = set(), []
     for name in names:
         parts = name.split("+")
