@@ -17,7 +17,7 @@ from commsched.planner import Request, make_plan
 from commsched.planner.bound import lower_bound
 from commsched.planner.problem import Problem
 from commsched.planner.prune import Kept
-from commsched.planner.traffic import PACKED, least_seconds
+from commsched.planner.traffic import least_seconds
 from tests.plans import graph, machine
 
 SHAPES = [(1, 2), (1, 5), (2, 1), (2, 3), (4, 2)]
@@ -79,7 +79,7 @@ def test_few_non_zeros_need_their_values_and_the_entropy_of_where_they_are():
     on = bytes_only(machine(1, 2))
     law = Sparsity(law="uniform", density=density)
     entropy = -(density * np.log2(density) + (1 - density) * np.log2(1 - density)) / 8
-    want = 1e-9 * (numel * (PACKED * density + entropy) - 8)
+    want = 1e-9 * (numel * (4 * density + entropy) - 8)
     assert least_seconds(law, numel, on).max() == pytest.approx(want, rel=1e-9)
 
 
@@ -112,7 +112,7 @@ def test_entropy_of_rows_is_that_of_the_rows_that_are_drawn():
 
 def test_no_bound_is_above_the_optimum_of_nets_with_zeros():
     tight = 0
-    for seed in range(100):
+    for seed in range(80):
         drawn = instance(seed)
         kept = [m for m in drawn.kept.methods if m.lossless]
         problem = Problem(replace(drawn.request, lossy=()), kept=Kept.of(kept)) if kept else None

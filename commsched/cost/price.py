@@ -1,5 +1,7 @@
 """Prices of exchanges and methods: played move by move, or by formula where moves are too many."""
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -124,13 +126,17 @@ def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
     bytes: bandwidth is all.
     """
     useful = [(x, y) for x, y in points if x > 0 and y > 0]
-    if not useful or nbytes <= useful[0][0]:
-        return points[0][1] if not useful else useful[0][1]
-    x, y = np.log(useful).T
-    at = np.log(nbytes)
-    if at <= x[-1]:
-        return float(np.exp(np.interp(at, x, y)))
-    return float(np.exp(y[-1] + at - x[-1]))
+    if not useful:
+        return points[0][1]
+    place = bisect_left(useful, nbytes, key=lambda point: point[0])
+    if place == 0:
+        return useful[0][1]
+    before, low = useful[place - 1]
+    if place == len(useful):
+        return low * nbytes / before
+    after, high = useful[place]
+    between = low * math.exp(math.log(high / low) * math.log(nbytes / before, after / before))
+    return min(max(between, min(low, high)), max(low, high))  # whatever is rounded
 
 
 def price(

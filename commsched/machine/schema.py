@@ -7,9 +7,11 @@ import msgspec
 Points = tuple[tuple[float, float], ...]
 
 
-class LinkFile(
-    msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True
-):
+class Keys(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """What all parts of a machine file have in common."""
+
+
+class LinkFile(Keys, kw_only=True, frozen=True):
     """A link of a machine file; models/README.md explains the keys."""
 
     latency_us: float
@@ -19,16 +21,14 @@ class LinkFile(
     source: str
 
 
-class LinksFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class LinksFile(Keys, kw_only=True, frozen=True):
     """The `links` of a machine file."""
 
     inside: LinkFile
     between: LinkFile
 
 
-class NicFile(
-    msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True
-):
+class NicFile(Keys, kw_only=True, frozen=True):
     """The `nic` of a machine file."""
 
     per_node: int
@@ -37,16 +37,14 @@ class NicFile(
     source: str
 
 
-class OverrideFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class OverrideFile(Keys, kw_only=True, frozen=True):
     """An `overrides` entry of a machine file."""
 
     node: int
     between: LinkFile
 
 
-class CodecFile(
-    msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True
-):
+class CodecFile(Keys, kw_only=True, frozen=True):
     """A `codecs` entry of a machine file's device."""
 
     encode_GBps: float | None
@@ -56,9 +54,7 @@ class CodecFile(
     source: str
 
 
-class DeviceFile(
-    msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True
-):
+class DeviceFile(Keys, kw_only=True, frozen=True):
     """The `device` of a machine file."""
 
     name: str
@@ -71,7 +67,7 @@ class DeviceFile(
     source: str
 
 
-class FabricFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class FabricFile(Keys, kw_only=True, frozen=True):
     """The `fabric` of a machine file and of a timeline's meta."""
 
     hosts: tuple[str, ...]
@@ -82,7 +78,7 @@ class FabricFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froze
     processor: str
 
 
-class HeldOutFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class HeldOutFile(Keys, kw_only=True, frozen=True):
     """A `held_out` entry of a machine file."""
 
     name: str
@@ -90,9 +86,7 @@ class HeldOutFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     measured_us: float
 
 
-class MachineFile(
-    msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True
-):
+class MachineFile(Keys, kw_only=True, frozen=True):
     """A machine file."""
 
     format: Literal["commsched-machine/1"]

@@ -11,7 +11,7 @@ from commsched.machine import Link, Machine
 
 Floats = npt.NDArray[np.float64]
 
-PACKED = 3.5  # B of a value in lists that code exponents with four bits
+PACKED = 3.5  # B of a value in lists between nodes, which code exponents with four bits
 SLACK = 8.0  # B: methods round the number of elements that they expect
 
 
@@ -26,10 +26,10 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
 
     p ranks on N nodes, p_J on node J; n elements, of which a rank has the share d, some rank the
     share u; s the sum over the nodes of the share that a node has; G_J, G [s/B] into a node; g
-    inside a node; v [B] of a value: 4 of a dense tensor, PACKED in lists. A(k) = v n u_k + H(k) / 8
-    B, at most 4 n: the values of the sum of k ranks and the entropy of where they are. The last one
-    counts values: for each element the holders but one must send before anybody knows its sum, and
-    all ranks but one must receive after that.
+    inside a node; v [B] of a value: 4 of a dense tensor or on one node, else PACKED. A(k) = v n u_k
+    + H(k) / 8 B, at most 4 n: the values of the sum of k ranks and the entropy of where they are.
+    The last one counts values: for each element the holders but one must send before anybody knows
+    its sum, and all ranks but one must receive after that.
     Source for dense values: Patarasuk & Yuan, JPDC 69(2), 2009, theorem 1.
     Holds where values travel as they are, but for their exponents in lists, and a port receives
     one message at a time.
@@ -40,14 +40,15 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
     inside, kinds = _per_byte(machine.inside), _kinds_of_nodes(machine)
     outside = [per_byte for _, per_byte in kinds]
     least, most = min([inside, *outside]), max([inside, *outside])
-    cuts = [least * _cut(law, numel, ranks - 1)]
-    cuts += [per_byte * _cut(law, numel, ranks - own) / own for own, per_byte in kinds]
+    value = 4.0 if law.law == "dense" or machine.nodes == 1 else PACKED
+    cuts = [least * _cut(law, numel, ranks - 1, value)]
+    cuts += [per_byte * _cut(law, numel, ranks - own, value) / own for own, per_byte in kinds]
     seconds = least * (ranks * law.density + (ranks - 2) * _share(law, ranks))
     if outside and min(outside) > inside:
         crossing = sum(count * _share(law, own) for (own, _), count in kinds.items())
         crossing += (machine.nodes - 2) * _share(law, ranks)
         seconds += (min(outside) - inside) * crossing
-    found = np.array([*cuts, _value(law) * numel * seconds / ranks])
+    found = np.array([*cuts, value * numel * seconds / ranks])
     return np.maximum(found - SLACK * most, 0.0)
 
 
@@ -59,15 +60,10 @@ def _kinds_of_nodes(machine: Machine) -> Mapping[tuple[int, float], int]:
     return Counter((own, _into_node(machine, node)) for node, own in each)
 
 
-def _cut(law: Sparsity, numel: int, merged: int) -> float:
-    """Bytes in which the sum of some ranks can be told at least."""
-    said = _value(law) * numel * _share(law, merged) + law.entropy(numel, merged) / 8.0
+def _cut(law: Sparsity, numel: int, merged: int, value: float) -> float:
+    """Bytes in which the sum of some ranks can be told at least, `value` of each number."""
+    said = value * numel * _share(law, merged) + law.entropy(numel, merged) / 8.0
     return min(said, 4.0 * numel)
-
-
-def _value(law: Sparsity) -> float:
-    """Bytes of a value at least."""
-    return 4.0 if law.law == "dense" else PACKED
 
 
 def _share(law: Sparsity, merged: int) -> float:

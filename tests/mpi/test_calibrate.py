@@ -35,7 +35,7 @@ def test_the_calibrated_machine_can_be_planned_with_and_written():
             for numel in (1, 10**4, 10**6)
         ]
         assert all(np.isfinite(times))
-        assert (np.diff(times) >= -1e-15).all()  # s: curves are interpolated, and so rounded
+        assert times == sorted(times)
     for number in (machine.inside.latency, machine.inside.per_byte, machine.startup):
         assert len(set(agree.each(number, COMM))) == 1
 
