@@ -5,18 +5,20 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
+from commsched.calibrate.traits import stretch
 from commsched.codecs import CODECS, Codec
 from commsched.machine import CodecRate, Device
 from commsched.plan import BucketSpec
 from commsched.run.device import beside
 from commsched.run.place import HERE, Place
-from commsched.run.probe import Arena, repeat
+from commsched.run.probe import Arena, repeat, used
 
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # a product as PowerSGD's: a bucket as a matrix, by two columns
 DENSITY = 0.05  # of what codecs get that only leave out zeros
 LARGE_THERE = 2**22  # the same on a device, where less takes no longer than to begin it
 WINDOWS = 16  # large runs that a codec walks through: codecs are many, and each fills them
+TOGETHER = 3  # packets that are decoded together with another one
 LEAST = 3  # repeats at the least, so that one that was disturbed does not count
 
 
@@ -36,7 +38,8 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         arena.end()
 
     narrow = module.ones((SIDE, RANK), np.float32)
-    bandwidth = 2 * 4 * size / repeat(comm, budget(), copy)
+    seconds = _clock(comm, arena.place)
+    bandwidth = 2 * 4 * size / seconds(budget(), copy)
     flops = 2 * size * RANK / repeat(comm, budget(), multiply)
     room = arena.part(WINDOWS * 4 * size)
     name, memory = arena.place.device.about()
@@ -46,8 +49,23 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         bandwidth=bandwidth,
         gather=3 / bandwidth,
         flops=flops,
-        codecs={name: _rate(comm, room, codec, budget) for name, codec in CODECS.items()},
+        codecs={
+            name: _rate(comm, room, codec, lambda work: seconds(budget(), work))
+            for name, codec in CODECS.items()
+        },
     )
+
+
+def _clock(comm: MPI.Intracomm, place: Place) -> Callable[[float, Callable[[], None]], float]:
+    """What tells the s of some work, given for how long to repeat it, while all ranks work.
+
+    On a processor it is the time that the work takes of it, times what sharing cores makes of
+    that: who had to wait for a core, and who not, is chance in short work.
+    """
+    if place is not HERE:
+        return lambda budget, work: repeat(comm, budget, work, LEAST)
+    sharing = stretch(comm)
+    return lambda budget, work: sharing * used(comm, budget, work, LEAST)
 
 
 def large(place: Place) -> int:
@@ -56,14 +74,14 @@ def large(place: Place) -> int:
 
 
 def _rate(
-    comm: MPI.Intracomm, arena: Arena, codec: Codec, budget: Callable[[], float]
+    comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Callable[[Callable[[], None]], float]
 ) -> CodecRate:
-    """A codec's seconds as a line through two sizes.
+    """A codec's seconds, as `clock` tells them, as a line through two sizes.
 
     Values come from memory, packets from the cache: they have just arrived or are about to leave.
     """
     most = large(arena.place)
-    short, long = (_times(comm, arena, codec, numel, budget) for numel in (SMALL, most))
+    short, long = (_times(comm, arena, codec, numel, clock) for numel in (SMALL, most))
     slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
     fixed = max(float(np.mean(short[0] - slopes * short[1])), 0.0)
     zero_copy = codec.encode_traffic == 0.0
@@ -77,7 +95,11 @@ def _rate(
 
 
 def _times(
-    comm: MPI.Intracomm, arena: Arena, codec: Codec, numel: int, budget: Callable[[], float]
+    comm: MPI.Intracomm,
+    arena: Arena,
+    codec: Codec,
+    numel: int,
+    clock: Callable[[Callable[[], None]], float],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of encode, add and decode of one run, and the bytes that each counts: (3,) each."""
     rng = np.random.default_rng(comm.rank)
@@ -103,7 +125,14 @@ def _times(
         codec.decode(packet, arena.window(numel))
         arena.end()
 
-    seconds = [repeat(comm, budget(), work, LEAST) for work in (encode, add, decode)]
+    def combine() -> None:
+        codec.combine([packet] * (1 + TOGETHER), arena.window(numel))
+        arena.end()
+
+    seconds = [clock(encode), 0.0, clock(decode)]
+    # Some add packets up before they decode them.
+    apart = type(codec).combine is Codec.combine
+    seconds[1] = clock(add) if apart else max(clock(combine) - seconds[2], 0.0) / TOGETHER
     return np.array(seconds), np.array([values.nbytes, packet.nbytes, values.nbytes], np.float64)
 
 

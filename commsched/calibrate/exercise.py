@@ -44,7 +44,7 @@ BETWEEN = (2, 64)  # and for the MPI's own, of which nothing but measured sizes 
 SMALL = 1024  # B of the smallest bucket
 WARM = 2  # steps that are dropped
 STEPS = 8  # that count, at the most
-LEAST = 3  # that count, at the least
+LEAST = 6  # that count, at the least
 # s of compute after an exchange began, until the next one may begin: per second of it, and at the
 # least. Coding of the next one beside it would be measured with it, where ranks share cores.
 PAUSE, GAP = 1.3, 5e-3

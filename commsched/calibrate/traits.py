@@ -88,6 +88,19 @@ def alone(comm: MPI.Intracomm) -> float:
     return min(1.0, float(np.median(agree.each(share, comm))))
 
 
+def stretch(comm: MPI.Intracomm) -> float:
+    """Seconds that one of processor time lasts while all ranks work: 1 with a core for each."""
+    values = np.ones(2**14, np.float32)
+    loops = round(_loops(values) * SHARED / WORK)
+    found = []
+    for _ in range(3):
+        together(comm)
+        start, before = now(), time.thread_time()
+        _work(values, loops)
+        found.append((now() - start) / (time.thread_time() - before))
+    return max(1.0, float(np.mean(agree.each(float(np.median(found)), comm))))
+
+
 def _loops(values: np.ndarray) -> int:
     start = now()
     _work(values, 100)

@@ -37,18 +37,39 @@ def repeat(comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least:
     The first is dropped. Every repeat begins from sleep, as an exchange of a training step does:
     wake-up, cold caches and the ranks' skew are in it.
     """
+    lasted, _ = _repeated(comm, seconds, work, least)
+    return agree.largest(float(np.median(lasted)), comm)
+
+
+def used(comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3) -> float:
+    """Median s of processor time that one `work` takes its thread; the mean of the ranks.
+
+    Where ranks share cores it varies much less than what `repeat` finds: it does not depend on who
+    had to wait for a core.
+    """
+    _, taken = _repeated(comm, seconds, work, least)
+    return float(np.mean(agree.each(float(np.median(taken)), comm)))
+
+
+def _repeated(
+    comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int
+) -> tuple[list[float], list[float]]:
+    """Seconds, and seconds of processor time, of `least` repeats or more on this rank."""
     work()
-    times: list[float] = []
+    lasted: list[float] = []
+    taken: list[float] = []
     end = now() + seconds
     enough = np.zeros(1, np.uint8)
     while not enough[0]:
-        enough[0] = now() > end and len(times) >= least
+        enough[0] = now() > end and len(lasted) >= least
         comm.Allreduce(MPI.IN_PLACE, enough, op=MPI.MAX)
         start = now() + PAUSE
         time.sleep(PAUSE)
+        before = time.thread_time()
         work()
-        times.append(now() - start)
-    return agree.largest(float(np.median(times)), comm)
+        taken.append(time.thread_time() - before)
+        lasted.append(now() - start)
+    return lasted, taken
 
 
 def together(comm: MPI.Intracomm) -> None:
