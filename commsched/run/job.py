@@ -13,12 +13,19 @@ COMMAND = (sys.executable, "-m", "commsched")
 LAST = 10  # lines of a quiet job that an error quotes
 
 
-def commsched(ranks: int, words: Sequence[str], limit: float, *, quiet: bool = False) -> None:
+def commsched(
+    ranks: int,
+    words: Sequence[str],
+    limit: float,
+    *,
+    quiet: bool = False,
+    options: Sequence[str] = (),  # of mpiexec
+) -> None:
     """Run a commsched command on so many ranks for at most `limit` s.
 
     A job that fails is an error, which quotes what a quiet one said last.
     """
-    command = [find_mpiexec(), "-n", str(ranks), *COMMAND, *words]
+    command = [find_mpiexec(), "-n", str(ranks), *options, *COMMAND, *words]
     process = subprocess.Popen(
         command,
         env={**os.environ, **environment()},
