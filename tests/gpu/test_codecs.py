@@ -1,16 +1,14 @@
 """Codecs on the arrays of a GPU write the packets that they write on the host."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from commsched.codecs import CODECS
+from tests.gpu.here import needs_a_gpu
 from tests.test_codecs_modules import NAMES, STATE, gradient
 
-if not Path("/dev/nvidiactl").exists():
-    pytest.skip("this machine has no NVIDIA GPU", allow_module_level=True)
-cupy = pytest.importorskip("cupy", reason="CuPy is not installed: commsched[cuda]")
+needs_a_gpu()
+cupy = pytest.importorskip("cupy")
 
 
 # Of the transform the device rounds otherwise.

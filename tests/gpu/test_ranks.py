@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,12 +9,11 @@ from commsched.ir import file as graph_file
 from commsched.kernels.device import gpus
 from commsched.plan import file as plan_file
 from commsched.run.doctor import ucx_words
+from tests.gpu.here import needs_a_gpu
 from tests.launch import Job
 from tests.plans import graph, machine, plan
 
-if not Path("/dev/nvidiactl").exists():
-    pytest.skip("this machine has no NVIDIA GPU", allow_module_level=True)
-pytest.importorskip("cupy", reason="CuPy is not installed: commsched[cuda]")
+needs_a_gpu()
 
 LIMIT = 200  # s: kernels are compiled once
 COMMSCHED = [sys.executable, "-m", "commsched"]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[3]))
 
+from numpy import float32  # noqa: F401
+
 from commsched.kernels import device
 from tests import strict
 from tests.strict import *  # noqa: F403
