@@ -44,8 +44,11 @@ def test_exchanges_by_pointers_give_the_bits_of_one_process():
 
 @pytest.mark.parametrize("way", ["staged", "auto"])
 def test_ranks_with_and_without_a_gpu_give_the_bits_of_one_process(way):
-    beside = [":", "-n", "1", *COMPARE[:-1], "cpu"]
-    assert "as in one process" in output([*COMPARE, *beside], 1, COMMSCHED_BUFFERS=way)
+    without = [*COMPARE[:-1], "cpu"]
+    with Job([1, 1], COMPARE, without, variables={"COMMSCHED_BUFFERS": way}) as job:
+        found = job.wait(LIMIT)
+    assert found.status == 0, found.output
+    assert "as in one process" in found.output
 
 
 def test_the_open_mpi_wheel_takes_pointers_over_the_ucx_of_another_wheel():
