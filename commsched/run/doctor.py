@@ -280,7 +280,8 @@ def _gpu() -> Finding:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         advice = "NumPy computes; check the driver with nvidia-smi if there is a GPU"
         return Finding(Status.WARN, "GPU", f"CuPy {cupy.__version__}: {error}", advice)
-    return Finding(Status.OK, "GPU", f"{count} x {named}, CuPy {cupy.__version__}")
+    advice = "to measure it: commsched bench gpu -o gpu" if count else ""
+    return Finding(Status.OK, "GPU", f"{count} x {named}, CuPy {cupy.__version__}", advice)
 
 
 def _testbed() -> Finding:

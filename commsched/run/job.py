@@ -11,6 +11,7 @@ from commsched.run.launcher import environment, find_mpiexec
 
 COMMAND = (sys.executable, "-m", "commsched")
 LAST = 10  # lines of a quiet job that an error quotes
+OURS = "commsched: "  # what our own begin with
 
 
 def commsched(
@@ -45,7 +46,9 @@ def commsched(
         _end(process)
         raise
     if process.returncode:
-        tail = "".join(f"\n{line}" for line in said.splitlines()[-LAST:])
+        lines = said.splitlines()  # launchers have much to say of a job that fails
+        ours = [line for line in lines if line.startswith(OURS)] or lines
+        tail = "".join(f"\n{line}" for line in ours[-LAST:])
         raise CommschedError(f"'{' '.join(command)}' ended with status {process.returncode}{tail}")
 
 

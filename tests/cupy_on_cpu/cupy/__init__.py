@@ -24,6 +24,9 @@ __version__ = "on the CPU"
 strict.ndarray.__module__ = "cupy"
 strict.ndarray.flags = property(lambda array: array.held.flags)
 strict.ndarray.data = property(lambda array: cuda.Memory(array.held))
+# MPI is given these arrays where COMMSCHED_BUFFERS is "direct".
+strict.ndarray.__dlpack_device__ = lambda array: array.held.__dlpack_device__()
+strict.ndarray.__dlpack__ = lambda array, **given: array.held.__dlpack__(**given)
 
 
 def asnumpy(array):
