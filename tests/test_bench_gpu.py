@@ -1,14 +1,20 @@
 """`bench codecs --device cuda`: what it would measure, and one sentence where there is no GPU."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from commsched.bench import gpu
-from commsched.bench.codecs import PARTITION, Timing
+from commsched.bench import gpu, gpu_report
+from commsched.bench.codecs import PARTITION
 from commsched.cli import bench_gpu
 from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.plot.gpu import draw
 from commsched.run.buffers import Buffers
 from tests.cuda_on_cpu import cpu
 
@@ -44,27 +50,91 @@ def test_what_is_measured_runs_again_and_again_and_moves_at_least_its_result(nam
         assert 4 < per_value < 5.1 or 12 < per_value < 12.5
 
 
+SELECTION = {
+    "codec": gpu.SELECTION, "numel": 10**6, "fewest": 12 * 10**6, "extra": 2 * 10**6,
+    "seconds": {"median": 6e-3, "least": 5e-3, "most": 7e-3},
+    "copy": {"median": 2e-3, "least": 1e-3, "most": 3e-3}, "asked": 0.4, "of_copy": 0.5,
+}  # fmt: skip
+SPENT = {"median": 9e-4, "least": 9e-4, "most": 9e-4}
+PARTED = {**SELECTION, "codec": PARTITION, "seconds": SPENT, "extra": 7 * 10**6, "asked": 0.1}
+MESSAGE = {
+    "mpiexec": "", **Buffers("GPU", "by its pointers", 10**9, 0.1, 0.125, 0.025)._asdict(),
+    "of_copy": 0.8, "of_staged": 5.0,
+}  # fmt: skip
+STEP = {
+    "fabric": "gpu", "net": "gpt2", "family": "ring", "method": "ring+dense", "nbytes": 1e6,
+    "plan": "h", "measured": 1.0, "spread": 0.1, "collectives": [[1.0, 1.0]], "hidden": [1.0, 1.0],
+}  # fmt: skip
+FOUND = {
+    "format": gpu_report.FORMAT,
+    "versions": {"gpu": "a GPU", "driver": "1.2.3"},
+    "codecs": [SELECTION, PARTED],
+    "messages": [MESSAGE, {**MESSAGE, "mpiexec": "--mca pml ucx", "pointed": None}],
+    "steps": [{**STEP, "ranks": 2, "predicted": 1.15}, {**STEP, "ranks": 4, "predicted": 1.15}],
+    "failed": {},
+}
+
+
 def test_a_row_of_the_table_has_its_share_of_the_copy_and_its_bar():
-    copy = Timing(2e-3, 1e-3, 3e-3)
-    selection = gpu.GpuRow(gpu.SELECTION, 10**6, 12 * 10**6, Timing(6e-3, 5e-3, 7e-3), copy, 0, 0.4)
-    partition = selection._replace(codec=PARTITION, seconds=Timing(3e-4, 3e-4, 3e-4), asked=0.1)
-    rows = [selection, partition]
-    assert selection.of_copy == pytest.approx(12 / 6e-3 / (8 / 2e-3))
+    timing = gpu.Timing(**SELECTION["copy"])
+    row = gpu.GpuRow("fp16", 10**6, 12 * 10**6, timing._replace(median=6e-3), timing, 0, 0.4)
+    assert row.of_copy == pytest.approx(12 / 6e-3 / (8 / 2e-3))
+    rows = [SELECTION, PARTED]
     cells = [dict(zip(bench_gpu.HEADER, bench_gpu._cells(row, rows), strict=True)) for row in rows]
     assert cells[0]["of copy"] == "50.0%"
     assert cells[0]["asked"] == ">= 40%"
-    assert cells[0]["extra memory"] == "0.00x (<= 1.5x)"
-    assert cells[1]["asked"] == "< 10% of topk:0.01:sampled, is 5.0%"
+    assert cells[0]["extra memory"] == "0.50x (<= 1.5x)"
+    assert cells[1]["asked"] == "< 10% of topk:0.01:sampled, is 15.0%"
 
 
-def test_messages_are_compared_with_a_copy_and_with_each_other(capsys):
-    found = Buffers("GPU", "by its pointers", 10**9, 0.1, 0.125, 0.025)
-    bench_gpu.show_buffers(found, as_json=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1:] == [
+def test_messages_are_compared_with_a_copy_and_with_each_other():
+    assert bench_gpu.messages(MESSAGE).splitlines()[1:] == [
         "copy to pinned memory   10.00 GB/s",
         "through pinned memory   8.00 GB/s, 80.0% of the copy (asked: >= 80%)",
         "by pointers             40.00 GB/s, 5.00x of through pinned memory (asked: >= 3x)",
     ]
-    bench_gpu.show_buffers(found._replace(pointed=None), as_json=False)
-    assert "this MPI does not take them" in capsys.readouterr().out
+    assert "this MPI does not take them" in bench_gpu.messages({**MESSAGE, "pointed": None})
+
+
+def test_every_number_is_held_against_its_bar():
+    judged = {bar.what: bar for bar in gpu_report.asked(FOUND | {"messages": [MESSAGE]})}
+    assert {what for what, bar in judged.items() if not bar.met} == {
+        "partition, extra memory, of the gradient",  # 1.75 of at most 1.5
+        "partition, of topk:0.01:sampled's time",  # 15 % of at most 10
+        "2 ranks on GPUs, gpt2 ring",  # 15 % of at most 10; 20 for 4 ranks
+    }
+    assert len(judged) == 8
+    missed = gpu_report.lines({**FOUND, "bars": [], "failed": {"steps": "no room"}})
+    assert missed == ["FAILED steps: no room"]
+
+
+def test_the_document_is_drawn(tmp_path):
+    empty = {**FOUND, "codecs": [], "messages": [], "steps": []}
+    for name, found in (("all.png", FOUND), ("none.svg", empty)):
+        draw(found, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 5000
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(CommschedError, match=r"other.json: not a file of format 'commsched-gpu/1'"):
+        gpu_report.read(tmp_path / "other.json")
+
+
+def test_everything_leaves_one_document_though_parts_fail(tmp_path):
+    """NumPy plays CuPy; ranks refuse the way that the environment asks for."""
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here / "cupy_on_cpu"), str(here.parent)])
+    words = ["bench", "gpu", "--numel", "2000", "--repeats", "1", "-o", str(tmp_path / "g")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "commsched", *words, "--json"],
+        env={**os.environ, "PYTHONPATH": path, "COMMSCHED_BUFFERS": "fast"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found == json.loads((tmp_path / "g" / "gpu.json").read_text())
+    assert [row["codec"] for row in found["codecs"]] == list(gpu.ASKED)
+    assert list(found["failed"]) == ["messages", "steps of 2 ranks", "steps of 4 ranks"]
+    assert all("COMMSCHED_BUFFERS must be one of" in why for why in found["failed"].values())
+    assert found["versions"]["gpu"] == "NumPy"
+    assert (tmp_path / "g" / "gpu.png").exists()

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from commsched.kernels.cuda.launch import OPTIONS, source, sources
+from commsched.kernels.cuda.compile import OPTIONS
+from commsched.kernels.cuda.launch import source, sources
 from tests import nvrtc
 
 LIBRARIES = nvrtc.libraries()

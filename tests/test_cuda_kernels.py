@@ -63,7 +63,7 @@ KERNEL reversed(int *values) {
 def test_a_barrier_that_is_missing_or_not_for_all_is_noticed(barrier, message):
     code = '#define KERNEL extern "C" void' + REVERSED.replace("__syncthreads();", barrier)
     values = np.arange(256, dtype=np.int32)
-    run = cpu.Kernels(code).get_function("reversed")
+    run = cpu.Kernels(cpu.built(code)).get_function("reversed")
     with pytest.raises(AssertionError, match=message) if message else nullcontext():
         run((1,), (256,), (values,))
         np.testing.assert_array_equal(values, np.arange(256)[::-1])

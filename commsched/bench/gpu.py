@@ -35,6 +35,7 @@ ASKED = {
     GATHER: 0.5,
 }
 EXTRA = 1.5  # times the gradient's bytes, at most, beside it
+STAGED, POINTED = 0.8, 3.0  # messages: of the copy's bytes per second; of the staged one's
 
 
 class Work(NamedTuple):
@@ -107,6 +108,14 @@ def made(name: str, numel: int, module: Any) -> Work:
     codec = CODECS[name]
     values = module.asarray(gradient(codec, numel))
     return _encode_kept(codec, values) if codec.feedback else _encode(codec, values)
+
+
+def give_back() -> None:
+    """Leave the GPU's memory to others."""
+    gpus()
+    from commsched.kernels.cuda import timing
+
+    timing.give_back()
 
 
 def _encode(codec: Codec, values: Array) -> Work:

@@ -78,9 +78,13 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     room = coding.WINDOWS * 4 * coding.large(place)
     arena = Arena(max(ARENA, links.SIZES[-1] * comm.size, room), place)
     found = links.measure(comm, group, arena, seconds * LINKS)
-    progress("codecs", LINKS)
     share = seconds * CODING / (6 * len(CODECS) + 2)
-    device = coding.device(comm, arena, lambda: share)
+
+    def budget() -> float:
+        progress("codecs", LINKS)  # each anew: a GPU's first use of each is compiled
+        return share
+
+    device = coding.device(comm, arena, budget)
     progress("jitter, progress, incast", LINKS + CODING)
     source = f"measured {time.strftime('%Y-%m-%d')} on {', '.join(here.hosts[:4])}"
     nic = found.nic

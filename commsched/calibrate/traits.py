@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from commsched.codecs import CODECS
+from commsched.calibrate.coding import LARGE_THERE
+from commsched.codecs import CODECS, Array
 from commsched.machine import Machine
 from commsched.methods.held import Gathered
 from commsched.run import agree, clock
 from commsched.run.clock import now
+from commsched.run.device import HOST
 from commsched.run.pacer import complete
+from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, Exchanges, repeat, together
 from commsched.run.transfer import Exchange, begin
 from commsched.schedule import Goal, Round, Schedule
@@ -21,7 +24,9 @@ from commsched.schedule import Goal, Round, Schedule
 TELLING = 0.25  # an overlap that lacks less is whole: the exercise, under compute, tells the rest
 WORK = 2e-3  # s of processor work whose jitter is measured
 TIMES = 20
-SHARED = 20e-3  # s of processor work, longer than schedulers let one thread have a core
+SHARED = 20e-3  # s of work, longer than schedulers let one thread have a core, or a GPU
+IN_CACHE = 2**14  # elements of processor work
+FEW = 10  # runs of it that tell how long one takes
 UNDER = 60e-3  # s of an exchange that is to be hidden
 INCAST = 131072  # B that each node sends to one
 
@@ -39,7 +44,7 @@ def added(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) ->
     return replace(
         machine,
         jitter=sigma,
-        alone=alone(comm),
+        alone=alone(comm, arena.place),
         overlap=1.0 if whole else shares["thread"],
         measured=found,
     )
@@ -51,7 +56,7 @@ def jitter(comm: MPI.Intracomm) -> float:
     One rank after the other, the others asleep: what ranks that share cores do to each other is no
     jitter of theirs.
     """
-    values = np.ones(2**14, np.float32)
+    values = np.ones(IN_CACHE, np.float32)
     found = 0.0
     for rank in range(comm.size):
         if rank == comm.rank:
@@ -66,24 +71,31 @@ def jitter(comm: MPI.Intracomm) -> float:
     return float(np.median(agree.each(found, comm)))
 
 
-def alone(comm: MPI.Intracomm) -> float:
-    """Seconds of processor work of one rank while the others sleep, of those of all at once."""
-    values = np.ones(2**14, np.float32)
-    loops = round(_loops(values) * SHARED / WORK)
+def alone(comm: MPI.Intracomm, place: Place = HERE) -> float:
+    """Seconds of work of one rank while the others sleep, of those of all at once.
 
-    def seconds() -> float:
+    On cores that they share, or on a GPU, which gives them its time in turns.
+    """
+    size = IN_CACHE if place.device is HOST else LARGE_THERE
+    values = place.device.module.ones(size, np.float32)
+
+    def done(loops: int) -> float:
         start = now()
         _work(values, loops)
+        place.device.mark().wait()
         return now() - start
 
-    single = [0.0]
+    done(1)  # a device compiles what it does first
+    single, loops = [0.0], 1
     for rank in range(comm.size):
-        single = [seconds() for _ in range(3)] if rank == comm.rank else single
+        if rank == comm.rank:
+            loops = max(1, int(SHARED / max(done(FEW) / FEW, 1e-6)))
+            single = [done(loops) for _ in range(3)]
         together(comm)
     crowded = []
     for _ in range(3):
         together(comm)
-        crowded.append(seconds())
+        crowded.append(done(loops))
     share = float(np.median(single) / np.median(crowded))
     return min(1.0, float(np.median(agree.each(share, comm))))
 
@@ -107,7 +119,7 @@ def _loops(values: np.ndarray) -> int:
     return max(1, int(100 * WORK / max(now() - start, 1e-6)))
 
 
-def _work(values: np.ndarray, loops: int) -> None:
+def _work(values: Array, loops: int) -> None:
     for _ in range(loops):
         np.sqrt(values, out=values)
 
@@ -163,7 +175,7 @@ def _unpolled(exchange: Exchange, seconds: float) -> None:
 
 def _spin(seconds: float) -> None:
     """Compute for so long, as numpy does: without the interpreter's lock."""
-    values, end = np.ones(2**14, np.float32), now() + seconds
+    values, end = np.ones(IN_CACHE, np.float32), now() + seconds
     while now() < end:
         _work(values, 10)
 

@@ -108,7 +108,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="keeps machines, plans, timelines and finished cells; default: measured-plans, gpu",
+        help="keeps machines, plans, timelines and finished cells; default: measured-plans, gpu;"
+        " of bench buffers: a JSON file",
     )
     measured_only.add_argument(
         "--fabric",
@@ -124,7 +125,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--quick",
         action="store_true",
         help="of planner --part measured: two fabrics, two nets, and smaller; of convergence: four"
-        " cases, one fold, two seeds",
+        " cases, one fold, two seeds; of gpu: one net, shorter calibrations",
     )
     p.add_argument(
         "--timeout",
@@ -269,7 +270,7 @@ def buffers(args: argparse.Namespace) -> None:
 
     found = runtime.buffers(args.timeout, args.device)
     if found is not None:
-        bench_gpu.show_buffers(found, args.json)
+        bench_gpu.show_buffers(found, args)
 
 
 def gpu(args: argparse.Namespace) -> None:

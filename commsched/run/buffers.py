@@ -17,8 +17,6 @@ from commsched.run.transfer import CUT, Path, Plain
 
 NBYTES = 64 * 2**20  # of a message
 SECONDS = 1.0  # for one of the times
-# Issue 7: of the copy's bytes per second; of the staged message's.
-STAGED, POINTED = 0.8, 3.0
 
 
 class Buffers(NamedTuple):

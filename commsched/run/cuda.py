@@ -7,6 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from commsched.errors import CommschedError
 from commsched.kernels.modules import Array
 from commsched.run.device import Event
 
@@ -29,6 +30,14 @@ class Moment:
 
     def when(self) -> float:
         return self._start + float(cupy.cuda.get_elapsed_time(self._base, self._event)) * 1e-3
+
+
+def found(number: int | None) -> "Cuda":
+    """The GPU of that number; one sentence where the driver does not let this process use it."""
+    try:
+        return Cuda(number)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise CommschedError(f"--device cuda: GPU {number or 0} cannot be used: {error}") from None
 
 
 class Cuda:

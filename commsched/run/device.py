@@ -122,9 +122,9 @@ def find_device(name: str, place: int | None = 0) -> Device:
     if name == "cpu":
         return HOST
     count = gpus()
-    from commsched.run.cuda import Cuda
+    from commsched.run.cuda import found
 
-    return Cuda(None if place is None else place % count)
+    return found(None if place is None else place % count)
 
 
 def check_device(name: str) -> None:

@@ -239,7 +239,8 @@ def ucx_words() -> tuple[str, ...]:
     folder = os.path.join(os.path.dirname(spec.origin), "lib")
     preload = ":".join(os.path.join(folder, f"lib{name}.so.0") for name in ("ucs", "uct", "ucp"))
     modules = os.path.join(folder, "ucx")
-    told = f"LD_PRELOAD={preload}", f"UCX_MODULE_DIR={modules}"
+    # CuPy has CUDA's runtime linked into it, where UCX does not see memory being made: it must ask.
+    told = f"LD_PRELOAD={preload}", f"UCX_MODULE_DIR={modules}", "UCX_MEMTYPE_CACHE=n"
     # Without `any` Open MPI leaves UCX alone where there is neither InfiniBand nor CUDA's IPC.
     chosen = "--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any"
     return (*chosen, *(word for each in told for word in ("-x", each)))
@@ -279,7 +280,8 @@ def _gpu() -> Finding:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         advice = "NumPy computes; check the driver with nvidia-smi if there is a GPU"
         return Finding(Status.WARN, "GPU", f"CuPy {cupy.__version__}: {error}", advice)
-    return Finding(Status.OK, "GPU", f"{count} x {named}, CuPy {cupy.__version__}")
+    advice = "to measure it: commsched bench gpu -o gpu" if count else ""
+    return Finding(Status.OK, "GPU", f"{count} x {named}, CuPy {cupy.__version__}", advice)
 
 
 def _testbed() -> Finding:

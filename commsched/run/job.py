@@ -11,14 +11,22 @@ from commsched.run.launcher import environment, find_mpiexec
 
 COMMAND = (sys.executable, "-m", "commsched")
 LAST = 10  # lines of a quiet job that an error quotes
+OURS = "commsched: "  # what our own begin with
 
 
-def commsched(ranks: int, words: Sequence[str], limit: float, *, quiet: bool = False) -> None:
+def commsched(
+    ranks: int,
+    words: Sequence[str],
+    limit: float,
+    *,
+    quiet: bool = False,
+    options: Sequence[str] = (),  # of mpiexec
+) -> None:
     """Run a commsched command on so many ranks for at most `limit` s.
 
     A job that fails is an error, which quotes what a quiet one said last.
     """
-    command = [find_mpiexec(), "-n", str(ranks), *COMMAND, *words]
+    command = [find_mpiexec(), "-n", str(ranks), *options, *COMMAND, *words]
     process = subprocess.Popen(
         command,
         env={**os.environ, **environment()},
@@ -38,7 +46,9 @@ def commsched(ranks: int, words: Sequence[str], limit: float, *, quiet: bool = F
         _end(process)
         raise
     if process.returncode:
-        tail = "".join(f"\n{line}" for line in said.splitlines()[-LAST:])
+        lines = said.splitlines()  # launchers have much to say of a job that fails
+        ours = [line for line in lines if line.startswith(OURS)] or lines
+        tail = "".join(f"\n{line}" for line in ours[-LAST:])
         raise CommschedError(f"'{' '.join(command)}' ended with status {process.returncode}{tail}")
 
 

@@ -43,10 +43,10 @@ MARKS = [
 
 
 class Kernels:
-    """The kernels of one source, as `cupy.RawModule` offers them."""
+    """The kernels of one library that `built` has made, as `cupy.RawModule` offers them."""
 
-    def __init__(self, code: str) -> None:
-        self._library = ctypes.CDLL(str(built(code)))
+    def __init__(self, library: Path) -> None:
+        self._library = ctypes.CDLL(str(library))
         self._library.launch.restype = ctypes.c_char_p
 
     def get_function(self, name: str) -> Any:
@@ -138,7 +138,7 @@ def function(file: str, kernel: str) -> Any:
 @cache
 def module(file: str) -> Kernels:
     """The kernels of `file`.cu."""
-    return Kernels(launch.source(file))
+    return Kernels(built(launch.source(file)))
 
 
 def garbage(*given: Any, **named: Any) -> np.ndarray:

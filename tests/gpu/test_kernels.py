@@ -1,14 +1,12 @@
 """CUDA kernels compute NumPy's bits on the GPU of this machine."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.cuda_exam import *  # noqa: F403, the same tests
+from tests.gpu.here import needs_a_gpu
 
-if not Path("/dev/nvidiactl").exists():
-    pytest.skip("this machine has no NVIDIA GPU", allow_module_level=True)
-cupy = pytest.importorskip("cupy", reason="CuPy is not installed: commsched[cuda]")
+needs_a_gpu()
+cupy = pytest.importorskip("cupy")
 
 
 @pytest.fixture(scope="module")

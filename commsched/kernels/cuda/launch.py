@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from commsched.kernels.cuda.compile import machine_code
 from commsched.kernels.modules import Array
 
 THREADS = 256  # of every block
 MOST = 1 << 16  # blocks of a grid whose threads stride over the elements
 COMMON = "common.cuh"
-# NumPy rounds a product before it adds to it.
-OPTIONS = ("-std=c++17", "-fmad=false")
 
 
 def launch(file: str, kernel: str, blocks: int, *given: Array | np.generic) -> None:
@@ -41,14 +40,14 @@ def array_module() -> Any:
 
 @cache
 def function(file: str, kernel: str) -> Any:
-    """A kernel of `file`.cu, for any GPU: CuPy compiles the file for each that uses it."""
+    """A kernel of `file`.cu, for GPUs of the kind that this process uses first."""
     return module(file).get_function(kernel)
 
 
 @cache
 def module(file: str) -> Any:
     """The kernels of `file`.cu."""
-    return array_module().RawModule(code=source(file), options=OPTIONS)
+    return array_module().RawModule(path=str(machine_code(file, source(file))))
 
 
 def source(file: str) -> str:

@@ -1,8 +1,12 @@
 """Seconds and bytes that work on a GPU takes, and what it ran on."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import cupy
+
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -29,12 +33,32 @@ def extra_bytes(work: Callable[[], object]) -> int:
     return int(pool.total_bytes()) - held
 
 
+def give_back() -> None:
+    """Give memory that is free in CuPy's pool back to the device."""
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
 def versions() -> dict[str, str]:
-    """The GPU, its driver, and the libraries."""
-    runtime = cupy.cuda.runtime
+    """The GPU, its driver, and what of CUDA was used."""
+    runtime, device = cupy.cuda.runtime, cupy.cuda.Device()
+    found = runtime.getDeviceProperties(device.id)
     return {
-        "gpu": runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode(),
-        "driver": str(runtime.driverGetVersion()),
-        "cuda": str(runtime.runtimeGetVersion()),
-        "cupy": cupy.__version__,
+        "gpu": found["name"].decode(),
+        "memory": f"{found['totalGlobalMem'] / 1e9:.1f} GB",
+        "capability": str(device.compute_capability),
+        "driver": _driver(),
+        "driver's CUDA": str(runtime.driverGetVersion()),
+        "CUDA": str(runtime.runtimeGetVersion()),
+        "NVRTC": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
+        "CuPy": cupy.__version__,
     }
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver, as its kernel module says it."""
+    try:
+        text = DRIVER.read_text()
+    except OSError:
+        return "unknown"
+    number = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return number[0] if number else "unknown"
