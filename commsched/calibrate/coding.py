@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from commsched.calibrate.traits import stretch
+from commsched.calibrate.traits import LARGE_THERE, stretch
 from commsched.codecs import CODECS, Codec
 from commsched.machine import CodecRate, Device
 from commsched.plan import BucketSpec
@@ -16,7 +16,6 @@ from commsched.run.probe import Arena, repeat, used
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # a product as PowerSGD's: a bucket as a matrix, by two columns
 DENSITY = 0.05  # of what codecs get that only leave out zeros
-LARGE_THERE = 2**22  # the same on a device, where less takes no longer than to begin it
 WINDOWS = 16  # large runs that a codec walks through: codecs are many, and each fills them
 TOGETHER = 3  # packets that are decoded together with another one
 LEAST = 3  # repeats at the least, so that one that was disturbed does not count

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from commsched.calibrate.coding import LARGE_THERE
 from commsched.codecs import CODECS, Array
 from commsched.machine import Machine
 from commsched.methods.held import Gathered
@@ -26,6 +25,7 @@ WORK = 2e-3  # s of processor work whose jitter is measured
 TIMES = 20
 SHARED = 20e-3  # s of work, longer than schedulers let one thread have a core, or a GPU
 IN_CACHE = 2**14  # elements of processor work
+LARGE_THERE = 2**22  # the same on a device, where less takes no longer than to begin it
 FEW = 10  # runs of it that tell how long one takes
 UNDER = 60e-3  # s of an exchange that is to be hidden
 INCAST = 131072  # B that each node sends to one
@@ -102,7 +102,7 @@ def alone(comm: MPI.Intracomm, place: Place = HERE) -> float:
 
 def stretch(comm: MPI.Intracomm) -> float:
     """Seconds that one of processor time lasts while all ranks work: 1 with a core for each."""
-    values = np.ones(2**14, np.float32)
+    values = np.ones(IN_CACHE, np.float32)
     loops = round(_loops(values) * SHARED / WORK)
     found = []
     for _ in range(3):
