@@ -175,8 +175,8 @@ def _flat(table: str) -> Iterator[Case]:
     yield replace(falling, name="fft-schedule", later=0.7, refresh=10)
     if table == "text":
         forced = {"embedding.weight": "zen"}
-        ratios = ("fft", "zen")
-        yield Case(name="zen", family="sparse", method="ring+dense", force=forced, ratios=ratios)
+        both = ("fft", "zen")
+        yield Case(name="zen", family="sparse", method="ring+dense", force=forced, ratios=both)
     ratios = ("fft", "daso") if table == "digits" else ("fft",)
     for strategy in TRAINED:
         if strategy != "sync" and not isinstance(STRATEGIES[strategy], Staged):
