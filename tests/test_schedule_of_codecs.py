@@ -135,10 +135,11 @@ def test_nothing_dropped_late_is_dense_training_from_there_on(first):
 
     But for what the first codec has kept, which the first dense sum brings.
     """
-    found, dense = go(plan_of(first, {4: DENSE}), 6), learners(plan_of(DENSE))
+    plan = plan_of(first, {4: DENSE}, overlap="backward")
+    found, dense = go(plan, 6), learners(plan_of(DENSE, overlap="backward"))
     for buckets in found._buckets:
         assert all("lost" not in state for state in buckets.states)
-    begun = go(plan_of(first, {4: DENSE}), 5)
+    begun = go(plan, 5)
     for own, other in zip(dense.learners, begun.learners, strict=True):
         own.restore(*other.state(), 5)
     dense.step(5)
