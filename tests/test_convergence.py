@@ -13,6 +13,7 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.plot.convergence import draw
+from commsched.strategies import STRATEGIES
 from commsched.timeline import convergence, trials
 from commsched.timeline.convergence import Case, Table
 from commsched.timeline.trials import Held, Trial, Trials, mean, student
@@ -136,6 +137,17 @@ def test_recorded_trainings_are_those_of_the_plans_that_the_command_makes(table)
     recorded = convergence.read(ROOT / "traces" / "convergence" / table / "table.json")
     plans = {case.name: case.trained.plan for case in recorded.cases}
     assert {c.name: plan_of(c, TABLES[table], 2, 2).hash for c in cases(table)} == plans
+
+
+@pytest.mark.parametrize("table", ["digits", "deep"])
+def test_recorded_state_is_what_strategies_count(table):
+    recorded = convergence.read(ROOT / "traces" / "convergence" / table / "table.json")
+    net = TABLES[table]
+    for case in cases(table):
+        memory = STRATEGIES[case.strategy].memory(plan_of(case, net, 2, 2, net.scale))
+        state = memory.total - memory.activations - memory.packets
+        for times in recorded.case(case.name).times:
+            assert times.state_bytes == pytest.approx(state), case.name
 
 
 def trained(name: str, *losses: float, right: float = 0.5) -> Case:

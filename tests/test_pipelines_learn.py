@@ -15,6 +15,7 @@ from commsched.nets.base import narrowed
 from commsched.nets.optimizers import OPTIMIZERS, LossScale
 from commsched.nets.profile import profiled
 from commsched.nets.ticket import ROUND, distance, warmed
+from commsched.nets.walk import Repeated
 from commsched.plan import Plan
 from commsched.planner import Request
 from commsched.planner.given import given as planned
@@ -135,6 +136,35 @@ def test_how_many_stages_there_are_and_what_comes_first_changes_no_bit(net, stra
         for other in found[1:]:
             assert_same(other.values, found[0].values)
             assert other.losses == found[0].losses
+
+
+@pytest.mark.parametrize("strategy", WORKERS)
+@pytest.mark.parametrize("net", ["mlp:8:3", "cnn:2", "gpt:8:1:2"])
+def test_activations_that_are_computed_again_change_no_bit(net, strategy):
+    for stages, segments in ((1, 1), (1, 3), (2, 2), (2, 99)):
+        kept, again = (
+            crew(net, plan_of(net, strategy, stages, 2, recompute=count)).train(range(STEPS))
+            for count in (0, segments)
+        )
+        assert_same(again.values, kept.values)
+        assert again.losses == kept.losses
+
+
+def test_a_walk_keeps_the_inputs_of_segments_and_one_segment_on_its_way_back():
+    net, some = NETS["mlp:8:3"], DATA["digits"](0).train.of(np.arange(6))
+    places, starts = range(len(net.layers)), (0, 2)
+    plain = Walk(net, net.start(0), some.inputs)
+    again = Repeated(net, net.start(0), some.inputs, starts)
+    for walk in (plain, again):
+        for index in places:
+            walk.forward(index)
+        walk.score(some.targets, 1.0)
+    assert [array.shape for array in again._inputs.values()] == [(6, 64), (6, 8)]
+    assert not again._kept
+    for index in reversed(places):
+        assert_same(again.backward(index), plain.backward(index))
+        assert set(again._kept) == set(range(2 if index >= 2 else 0, index))
+    assert not again._inputs
 
 
 def test_gpipe_and_1f1b_differ_by_the_order_of_their_sums_alone():

@@ -129,11 +129,24 @@ def test_what_a_codec_has_kept_goes_on_with_the_next_one(methods):
         assert error < bound
 
 
-def test_nothing_dropped_late_is_dense_training_from_there_on():
-    """After the switch the launch before keeps nothing."""
-    found = go(plan_of(TOPK, {4: DENSE}), 6)
+@pytest.mark.parametrize("first", [TOPK, "all-gather+fft:0.1:forget"])
+def test_nothing_dropped_late_is_dense_training_from_there_on(first):
+    """After the switch the launch before keeps nothing, and steps are those of dense sums.
+
+    But for what the first codec has kept, which the first dense sum brings.
+    """
+    plan = plan_of(first, {4: DENSE}, overlap="backward")
+    found, dense = go(plan, 6), learners(plan_of(DENSE, overlap="backward"))
     for buckets in found._buckets:
         assert all("lost" not in state for state in buckets.states)
+    begun = go(plan, 5)
+    for own, other in zip(dense.learners, begun.learners, strict=True):
+        own.restore(*other.state(), 5)
+    dense.step(5)
+    dense.evaluate()
+    for own, other in zip(dense.learners, found.learners, strict=True):
+        for name, values in own.values.items():
+            np.testing.assert_array_equal(values, other.values[name])
 
 
 @pytest.mark.parametrize("overlap", PARAMS["overlap"])

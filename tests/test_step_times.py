@@ -128,6 +128,8 @@ def test_targets_are_held_against_what_was_trained_and_timed():
         case("daso", 2.0, 1.0, 0.5, measured=0.9, moved=0.1),
         case("fft:0.15", 1.0, right=0.496),
         case("topk:0.03125", 1.0, right=0.499),
+        case("fft:0.15:forget", 1.0, right=0.499),
+        case("topk:0.03125:forget", 1.0, right=0.49),
         case("samo-dense", 1.0, measured=1.0, moved=1.0, state=200.0),
         case("samo", 1.0, measured=1.0, moved=0.5, state=44.0),
         case("zen", 1.0, measured=1.0, moved=0.25),
@@ -137,6 +139,7 @@ def test_targets_are_held_against_what_was_trained_and_timed():
     found = list(targets(Table(net="mlp", ranks=4, steps=30, cases=cases)))
     assert [(row.found, row.holds) for row in found] == [
         ("-0.40 +- 0.00 points, top-k -0.10 +- 0.00", False),  # top-k is better
+        ("-0.10 +- 0.00 points, top-k -1.00 +- 0.00", True),
         ("40.0% less (predicted 33.3%)", True),  # two thirds of the steps
         ("78.0% less", True),
         ("50.0% less (predicted 0.0%)", True),

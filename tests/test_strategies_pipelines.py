@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsched.cli import stages
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.planner import Request, make_plan
@@ -142,6 +143,17 @@ def test_a_stage_sends_the_activations_that_later_layers_read():
     assert [stage.output for stage in stages] == [4000, 4007, 8000, 0]
     forced = staged("gpipe", 4, message_bytes=123)
     assert [stage.output for stage in grid(forced, forced.params)] == [123, 123, 123, 0]
+
+
+def test_messages_of_unknown_size_are_warned_of_and_activations_too():
+    layers = net(4)
+    silent = replace(layers, layers=tuple(replace(x, activation=0.0) for x in layers.layers))
+    for told, known in ((layers, True), (silent, False)):
+        made = staged("gpipe", 2, layers=told)
+        assert ("warning: messages carry nothing" in stages.lines(made)[-1]) != known
+        assert ("activations unknown" in "\n".join(lines(report(simulate(made, 1))))) != known
+    sized = staged("gpipe", 2, layers=silent, message_bytes=8)
+    assert "warning" not in stages.lines(sized)[-1]
 
 
 def test_replicas_or_stages_are_neighbours():

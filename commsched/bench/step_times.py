@@ -87,7 +87,7 @@ def _times(case: Case, ratio: str, wanted: Wanted, where: Where, place: Path) ->
         low=low,
         high=high,
         sent_bytes=float(found.nbytes.sum()) / (steps * found.ranks),
-        state_bytes=memory.total - memory.activations,
+        state_bytes=memory.total - memory.activations - memory.packets,
         launches=tuple(_moved(plan, predicted, found)),
     )
 

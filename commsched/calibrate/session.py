@@ -1,6 +1,5 @@
 """`commsched calibrate`: all ranks measure, rank 0 writes the machine file."""
 
-import sys
 from pathlib import Path
 
 from mpi4py import MPI
@@ -13,6 +12,7 @@ from commsched.run.device import check_device
 from commsched.run.measured import check_writable
 from commsched.run.place import choose
 from commsched.run.session import check_timeout, guarded
+from commsched.run.terminal import shown
 from commsched.run.watchdog import Watchdog, end_together, watchdog
 
 
@@ -40,7 +40,7 @@ def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "
 def _progress(comm: MPI.Intracomm, dog: Watchdog) -> Progress:
     """Show what begins, and tell the watchdog."""
     bar = None
-    if comm.rank == 0 and sys.stderr.isatty():
+    if comm.rank == 0 and shown():
         from tqdm import tqdm
 
         bar = tqdm(total=100, unit="%", desc="calibrate")
@@ -50,5 +50,7 @@ def _progress(comm: MPI.Intracomm, dog: Watchdog) -> Progress:
         if bar is not None:
             bar.set_postfix_str(what)
             bar.update(round(100 * share) - bar.n)
+            if share == 1.0:
+                bar.close()  # ends the line
 
     return progress

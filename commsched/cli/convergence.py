@@ -139,9 +139,18 @@ def _lines(found: "Table") -> Iterator[str]:
         )
         rows.sort(key=lambda row: row[1].ratio)
         yield table(TIMES, [_timed(case, times, found) for case, times in rows], range(1, 9))
+        yield from _sources([times for _, times in rows])
     if promised := list(targets(found)):
         words = [(*x[:3], "yes" if x.holds else "no") for x in promised]
         yield table(TARGETS, words)
+
+
+def _sources(every: "Sequence[Times]") -> Iterator[str]:
+    """Whose each ratio of compute to exchanges is."""
+    from commsched.bench.cases import RATIOS
+
+    for name, value in {times.ratio: times.value for times in every}.items():
+        yield f"compute {value:.3g}: {RATIOS[name].source}"
 
 
 def _learnt(case: "Case", found: "Table") -> tuple[str, ...]:

@@ -39,4 +39,9 @@ def lines(plan: Plan, every: bool = True) -> list[str]:
     memory = strategy.memory(plan)
     parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
     shown = [table(HEADER, rows, RIGHT)] if every else []
-    return [given, *shown, f"memory per rank: {nbytes(memory.total)} ({parts})"]
+    silent = (
+        f"warning: messages carry nothing, as net {plan.graph.name!r} does not say how many bytes"
+        " its layers give; set message_bytes"
+    )
+    warned = [silent] if any(not (s.last or s.output) for s in stages) else []
+    return [given, *shown, f"memory per rank: {nbytes(memory.total)} ({parts})", *warned]

@@ -1,6 +1,6 @@
 """One batch on its way through a net, layer by layer: forward in order, backward in reverse."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -77,6 +77,34 @@ class Walk:
                 gradient = self._partial.pop(name) + gradient
             (done if name in layer.tensors else self._partial)[name] = gradient
         return done
+
+
+class Repeated(Walk):
+    """A walk that keeps the inputs of segments, and passes a segment again on its way back.
+
+    Segments begin at the layers `starts`, of which the first layer is one. The parameters must be
+    the same on both ways; then so are the bits.
+    """
+
+    def __init__(
+        self, net: Net, parameters: Parameters, inputs: Array, starts: Collection[int]
+    ) -> None:
+        super().__init__(net, parameters, inputs)
+        self._inputs: dict[int, Array] = dict.fromkeys(starts)
+
+    def forward(self, index: int) -> None:
+        if index in self._inputs:
+            self._inputs[index] = self.values
+        self.values, _ = self._net.layers[index].forward(self._parameters, self.values)
+
+    def backward(self, index: int) -> Gradients:
+        if index not in self._kept:
+            start = max(place for place in self._inputs if place <= index)
+            values = self._inputs.pop(start)
+            for place in range(start, index + 1):
+                layer = self._net.layers[place]
+                values, self._kept[place] = layer.forward(self._parameters, values)
+        return super().backward(index)
 
 
 def cross_entropy(scores: Array, right: Array) -> tuple[Score, Array]:

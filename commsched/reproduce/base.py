@@ -100,6 +100,18 @@ def write(path: Path, found: Reproduction) -> None:
     files.write(path, msgspec.to_builtins(found))
 
 
+def missing(what: str, inputs: str) -> Row:
+    """What a paper has measured, too, and of which no number was available to us."""
+    return Row(
+        group="other results",
+        what=what,
+        inputs=inputs,
+        unit="",
+        published=None,
+        note="its numbers were not available to us, so that there is nothing to compare",
+    )
+
+
 def predictions(rows: Sequence[Row], group: str, what: str = "") -> list[float]:
     """The predicted numbers of a group, in order; of rows whose `what` begins so."""
     return [

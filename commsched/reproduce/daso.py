@@ -10,7 +10,7 @@ from commsched.machine import file as machines
 from commsched.plan import Plan
 from commsched.planner import Request, make_plan
 from commsched.program import Kind
-from commsched.reproduce.base import PAPERS, Paper, Row, Trend, below, predictions
+from commsched.reproduce.base import PAPERS, Paper, Row, Trend, below, missing, predictions
 from commsched.reproduce.steps import UPDATED, computing
 from commsched.simulate import simulate
 from commsched.simulate.path import Placed
@@ -36,6 +36,7 @@ def rows() -> Iterator[Row]:
     """All numbers of the paper that were available: one, and the formulas behind it."""
     yield from _bytes()
     yield from _saved()
+    yield missing("times and accuracies by number of GPUs", "its own training runs")
 
 
 def trends(found: Sequence[Row]) -> Iterable[Trend]:

@@ -22,6 +22,7 @@ from commsched.reproduce.base import (
     Row,
     Trend,
     crossing,
+    missing,
     predictions,
     root,
 )
@@ -74,6 +75,7 @@ def rows() -> Iterator[Row]:
     yield from _left_behind()
     yield from _sizes()
     yield from _steps(resized(comet, 2, LANES))
+    yield missing("speed-ups and accuracies", "VGG16, Inception-v4")
 
 
 def trends(found: Sequence[Row]) -> Iterable[Trend]:

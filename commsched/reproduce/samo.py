@@ -18,6 +18,7 @@ from commsched.reproduce.base import (
     Row,
     Trend,
     falling,
+    missing,
     predictions,
     root,
 )
@@ -98,6 +99,7 @@ def rows() -> Iterator[Row]:
     yield from _again()
     yield from _savings()
     yield from _packing()
+    yield missing("batch of GPT-3 13B", "40 layers of 5120")
 
 
 def trends(found: Sequence[Row]) -> Iterable[Trend]:

@@ -15,7 +15,17 @@ from commsched.machine import Machine, resized
 from commsched.machine import file as machines
 from commsched.methods import Phase, find_method
 from commsched.plan import BucketSpec, Piece
-from commsched.reproduce.base import PAPERS, Paper, Row, Trend, below, crossing, predictions, root
+from commsched.reproduce.base import (
+    PAPERS,
+    Paper,
+    Row,
+    Trend,
+    below,
+    crossing,
+    missing,
+    predictions,
+    root,
+)
 from commsched.reproduce.steps import overlapped
 
 SOURCE = (
@@ -52,6 +62,8 @@ def rows() -> Iterator[Row]:
     yield from _embeddings(resized(p3, MACHINES, 1))
     yield from _throughputs(resized(p3, MACHINES, 1))
     yield from _hashing(p3)
+    yield missing("speed-ups at 100 Gbit/s", "LSTM, DeepFM, NMT, 16 machines")
+    yield missing("throughput of DeepFM and NMT", "16 machines, 25 Gbit/s")
 
 
 def trends(found: Sequence[Row]) -> Iterable[Trend]:

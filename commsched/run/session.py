@@ -1,6 +1,5 @@
 """`commsched run`: execute a plan's program on real ranks and bring the timeline home."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from commsched.run.measured import Measurement, check_writable
 from commsched.run.messages import Mail
 from commsched.run.place import Place, choose
 from commsched.run.steps import run_steps
+from commsched.run.terminal import bar, shown
 from commsched.run.verify import Verifier
 from commsched.run.watchdog import end_together, watchdog
 from commsched.run.worker import Carrying, Emulated, Worker
@@ -173,9 +173,7 @@ def _run_file(plan: Path, output: Path, options: Options, progress: bool) -> Tim
     with watchdog(comm, "run", options.timeout):
         made = agree.together(lambda: plan_file.read(plan), comm)
         agree.together(lambda: check_writable(output), comm)
-    if progress and comm.rank == 0 and sys.stderr.isatty():
-        from tqdm import tqdm
-
-        bar = tqdm(total=options.steps, unit="step", desc="run")
-        options.progress = lambda step: (bar.update(step + 1 - bar.n), None)[1]
+    if progress and comm.rank == 0 and shown():
+        show = bar("run", options.steps)
+        options.progress = lambda step: show(step + 1, "")
     return run(made, comm, output, options)

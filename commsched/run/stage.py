@@ -14,7 +14,7 @@ from commsched.data.order import check_batch
 from commsched.errors import CommschedError
 from commsched.nets import Layer, Net, Walk
 from commsched.nets.base import Gradients, narrowed
-from commsched.nets.walk import Score, judged, through
+from commsched.nets.walk import Repeated, Score, judged, through
 from commsched.plan import Plan
 from commsched.program import Op
 from commsched.run.device import HOST, Device, Event, on_host
@@ -22,6 +22,7 @@ from commsched.run.learner import AT_ONCE, Settings
 from commsched.run.neighbours import Neighbours
 from commsched.strategies import STRATEGIES
 from commsched.strategies.pipeline import Stage, grid, hop
+from commsched.strategies.recompute import cuts_of
 
 
 class StageNet:
@@ -46,6 +47,9 @@ class StageNet:
         self._shares = 1 if plan.mean else self._replicas
         first = sum(len(stage.trunk) for stage in stages[:number])
         self.layers = slice(first, first + len(self.stage.trunk))
+        segments = int(params.get("recompute", 0))  # of which only the inputs are kept; 0: all is
+        cuts = cuts_of(self.stage, segments)[:-1] if segments else ()
+        self._starts = tuple(first + cut for cut in cuts)
         self._tells = number > 0  # the stage before about its gradient
         own = net.layers[self.layers]
         self._before, self._behind = (
@@ -82,13 +86,18 @@ class StageNet:
             inputs = self._given(some.inputs)
         else:
             inputs = self._came(step, f"recv/{hop(number - 1, number, microbatch)}")
-        walk = self._walks[microbatch] = Walk(self.net, self.used, inputs)
+        walk = self._walks[microbatch] = self._walk(inputs)
         for index in range(self.layers.start, self.layers.stop):
             walk.forward(index)
         if not self.stage.last:
             self._goes(step, f"send/{hop(number, number + 1, microbatch)}", walk.values)
             return None
         return self._judge(walk, some.targets, scale)
+
+    def _walk(self, inputs: Array) -> Walk:
+        if not self._starts:
+            return Walk(self.net, self.used, inputs)
+        return Repeated(self.net, self.used, inputs, self._starts)
 
     def _judge(self, walk: Walk, targets: Array, scale: float) -> Score:
         """The score of a microbatch behind a head, where it turns back."""

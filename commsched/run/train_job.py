@@ -1,6 +1,5 @@
 """A training from its command line to its result: plan, net, data, log, checkpoints."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from commsched.run.piped import Piped
 from commsched.run.place import choose
 from commsched.run.session import check_timeout, guarded
 from commsched.run.summary import summary
+from commsched.run.terminal import bar, shown
 from commsched.run.train import Options, Training, is_watched
 from commsched.run.train_plan import Make, Shared, agreed_plan, planned
 from commsched.run.trainee import Trainee
@@ -116,7 +116,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
         log = agree.together(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
     if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
         say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")
-    if progress and comm.rank == 0 and sys.stderr.isatty():
+    if progress and comm.rank == 0 and shown():
         options = replace(options, progress=_bar(options.steps, first))
     training = Training(learner, plan, comm, log, store, options, place)
     if manifest is not None:
@@ -250,15 +250,8 @@ def _log(
 
 
 def _bar(steps: int, first: int) -> Callable[[Row], None]:
-    from tqdm import tqdm
-
-    bar = tqdm(total=steps, initial=first, unit="step", desc="train")
-
-    def show(row: Row) -> None:
-        bar.set_postfix_str("" if row.loss is None else f"loss {row.loss:.3f}", refresh=False)
-        bar.update(row.step + 1 - bar.n)
-
-    return show
+    show = bar("train", steps, first)
+    return lambda row: show(row.step + 1, "" if row.loss is None else f"loss {row.loss:.3f}")
 
 
 def _result(

@@ -44,6 +44,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         / (steps * plan.machine.size),
         "critical_path_seconds_per_step": dict(path),
         "memory_bytes": {**memory._asdict(), "total": memory.total},
+        "activations_known": any(layer.activation for layer in plan.graph.layers),
         "memory_limit_bytes": limit,
         "fits": memory.total <= limit,
         "warnings": list(timeline.warnings),
@@ -55,6 +56,9 @@ def lines(found: dict[str, Any]) -> list[str]:
     path = found["critical_path_seconds_per_step"]
     memory = found["memory_bytes"]
     shown = ", ".join(f"{stream} {seconds(value)}" for stream, value in path.items())
+    activations = nbytes(memory["activations"])
+    if not found["activations_known"]:
+        activations = "unknown"
     text = [
         f"iteration {seconds(found['iteration_seconds'])} on {found['ranks']} ranks (median of"
         f" {found['steps']} steps, the first left out; mean {seconds(found['mean_step_seconds'])})",
@@ -64,9 +68,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"critical path per step: {shown}",
         f"memory per rank: {nbytes(memory['total'])} of {nbytes(found['memory_limit_bytes'])}"
         f" (parameters {nbytes(memory['parameters'])}, gradients {nbytes(memory['gradients'])},"
-        f" optimizer {nbytes(memory['optimizer'])}, activations"
-        f" {nbytes(memory['activations'])}, buckets {nbytes(memory['buckets'])}, residuals"
-        f" {nbytes(memory['residuals'])}, packets {nbytes(memory['packets'])})",
+        f" optimizer {nbytes(memory['optimizer'])}, activations {activations}, buckets"
+        f" {nbytes(memory['buckets'])}, residuals {nbytes(memory['residuals'])}, packets"
+        f" {nbytes(memory['packets'])})",
     ]
     if found["bubble_seconds"] > 0.0:
         share = found["bubble_seconds"] / found["iteration_seconds"]

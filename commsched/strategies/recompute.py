@@ -35,13 +35,21 @@ def kept(graph: Graph, stages: Sequence[Stage], number: int, settings: Mapping[s
     stage, segments = stages[number], int(settings.get("recompute", 0))
     if not segments:
         return Kept(stage.activation, 0.0)
-    sizes = [layer.activation for layer in stage.layers]
-    cuts = balanced(sizes, min(segments, len(sizes)))
+    sizes, cuts = [layer.activation for layer in stage.layers], cuts_of(stage, segments)
     trunk, message = trunk_of(graph), float(settings["message_bytes"])
     first = trunk.index(stage.layers[0])
     inputs = float(stages[number - 1].output) if number else 0.0
     inputs += sum(message or crossing(trunk, first + cut) for cut in cuts[1:-1])
     return Kept(inputs, max(sum(sizes[a:b]) for a, b in pairwise(cuts)))
+
+
+def cuts_of(stage: Stage, segments: int) -> list[int]:
+    """Where the segments of a stage begin, as places of its layers, and behind them where it ends.
+
+    As many as there are layers at most; the largest segment is as small as it can be.
+    """
+    sizes = [layer.activation for layer in stage.layers]
+    return balanced(sizes, min(segments, len(sizes)))
 
 
 def repeated(stage: Stage, settings: Mapping[str, Param]) -> float:

@@ -1,0 +1,52 @@
+"""Draw progress where somebody looks at it: launchers pass on what ranks print through pipes."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+LAUNCHERS = ("mpiexec", "mpirun", "hydra", "prte", "orte")  # begin the names of their processes
+TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+
+
+def shown() -> bool:
+    """Return whether stderr ends on a terminal: this process's, or that of its launcher.
+
+    Of launchers that have started each other the outermost one writes what all of them get. One
+    on another host is not seen.
+    """
+    if sys.stderr.isatty():
+        return True
+    try:
+        launcher = _parent(Path("/proc/self"))
+        while launcher.joinpath("comm").read_text().startswith(LAUNCHERS):
+            if str(launcher.joinpath("fd/2").readlink()).startswith(TERMINALS):
+                return True
+            launcher = _parent(launcher)
+    except OSError:  # another user's, or it has just ended
+        pass
+    return False
+
+
+def bar(what: str, total: int, first: int = 0) -> Callable[[int, str], None]:
+    """Return what draws a bar of steps: it is given how many are done, and a word on the last.
+
+    Nothing is drawn before the first one is done, and with the last one the line ends.
+    """
+    from tqdm import tqdm
+
+    drawn = tqdm(total=total, initial=first, unit="step", desc=what, delay=1e-3)
+
+    def show(done: int, word: str) -> None:
+        drawn.set_postfix_str(word, refresh=False)
+        drawn.update(done - drawn.n)
+        if done == total:
+            drawn.close()
+
+    return show
+
+
+def _parent(process: Path) -> Path:
+    """The folder in /proc of the process that has started another one."""
+    lines = process.joinpath("status").read_text().splitlines()
+    (parent,) = (line.split()[1] for line in lines if line.startswith("PPid:"))
+    return process.parent / parent
