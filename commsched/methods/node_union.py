@@ -35,6 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
 PIECE = 2**15  # B of the first packet and of the last one, for which everybody waits
+DOUBLED = 2  # times as many where nodes double: every step sums and codes each piece once more
 MOST = 16  # pieces: each takes a core of every rank some 0.25 ms, however small it is
 
 
@@ -61,7 +62,7 @@ class NodeUnion(Method):
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         union = Union(spec=spec, ranks=levels(group))
         if union.overlaps:
-            doubling = Doubling(spec=spec, ranks=union.ranks, count=union.count)
+            doubling = Doubling(spec=spec, ranks=union.ranks, count=union.worth(DOUBLED * PIECE))
             return (doubling.phase(),)
         return (union.merge(), union.between()) if union.lanes > 1 else (union.between(),)
 
@@ -114,8 +115,12 @@ class Union:
     @cached_property
     def count(self) -> int:
         """Pieces of each share between nodes."""
+        return self.worth(PIECE)
+
+    def worth(self, piece: int) -> int:
+        """Pieces of a share of a node's sum, the first one of about so many bytes."""
         whole = coded_bytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
-        return int(np.clip(2 * np.sqrt(float(whole[0]) / PIECE) - 1, 1, MOST))
+        return int(np.clip(2 * np.sqrt(float(whole[0]) / piece) - 1, 1, MOST))
 
     @cached_property
     def piece_cuts(self) -> Ints:
