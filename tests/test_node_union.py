@@ -40,10 +40,10 @@ def test_pieces_sum_like_numpy_on_any_machine(members, kind):
 
 @pytest.mark.usefixtures("small_pieces")
 def test_there_are_several_pieces_and_all_ranks_end_with_equal_bits():
-    between = UNION.phases(spec(700), group(2, 2))[1]
+    between = UNION.phases(spec(4000), group(2, 2))[1]
     assert between.schedule.blocks == 2 * 2 * node_union.MOST
-    states = fresh_states(rounded(6, 700))
-    run_method(UNION, spec(700), SCATTERED, states)
+    states = fresh_states(rounded(6, 4000))
+    run_method(UNION, spec(4000), SCATTERED, states)
     for state in states[1:]:
         np.testing.assert_array_equal(bits(state["result"]), bits(states[0]["result"]))
 

@@ -18,6 +18,7 @@ from commsched.kernels.jit import (
     THIRTEEN,
     WORD,
     kernel,
+    lowest,
 )
 from commsched.kernels.modules import Array
 
@@ -87,15 +88,8 @@ def numbers(values: Array, low: Array, inverse: Array, lift: Any, noise: Array, 
 # --- Twin of `select.above`. ---
 
 PAGE = 4096  # elements whose words are made before they are read
-# A bit alone times this number has another 6 highest bits for each place. Source: Leiserson, Prokop
-# & Randall, "Using de Bruijn sequences to index a 1 in a computer word", MIT, 1998.
-BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-PLACE = np.zeros(WORD, np.int64)
-for _place in range(WORD):
-    PLACE[(int(BRUIJN) << _place) % 2**64 >> 58] = _place
 LARGE = np.int32(0x7FFFFFFF)
 UNIT = np.uint64(1)
-TOP = np.uint64(58)
 
 
 @kernel
@@ -113,11 +107,9 @@ def above(words: Array, least: Any, start: int, out: Array) -> int:
         for group in range(PAGE // WORD):
             bits = hits[group]
             while bits:
-                alone = bits & (~bits + UNIT)
-                place = PLACE[np.uint64(alone * BRUIJN) >> TOP]
-                out[count] = start + page + WORD * group + place
+                out[count] = start + page + WORD * group + np.int64(lowest(bits))
                 count += 1
-                bits ^= alone
+                bits &= bits - UNIT
     for i in range(whole, len(words)):
         if np.int32(words[i] & LARGE) >= least:
             out[count] = start + i
@@ -214,11 +206,10 @@ def read_bits(words: Array, width: int, step: int, limit: int, out: Array) -> An
     for at in range(len(words)):
         bits = words[at]
         while bits:
-            alone = bits & (~bits + UNIT)
-            bits ^= alone
             if place == len(out):
                 return False
-            bit = 64 * at + PLACE[np.uint64(alone * BRUIJN) >> TOP]
+            bit = 64 * at + np.int64(lowest(bits))
+            bits &= bits - UNIT
             index = np.int64(out[place]) + (np.int64(bit - step * place) << width)
             if index <= before:
                 return False
@@ -359,13 +350,12 @@ def collected(total: Array, found: Array, sums: Array) -> int:
         for i in range(WORD):
             bits |= np.uint64(total[group + i] != 0) << np.uint64(i)
         while bits:
-            alone = bits & (~bits + UNIT)
-            place = group + PLACE[np.uint64(alone * BRUIJN) >> TOP]
+            place = group + np.int64(lowest(bits))
             found[count], sums[count] = place, total[place]
             count += 1
-            bits ^= alone
-    for place in range(whole, len(total)):
-        if total[place] != 0:
-            found[count], sums[count] = place, total[place]
+            bits &= bits - UNIT
+    for i in range(whole, len(total)):
+        if total[i] != 0:
+            found[count], sums[count] = i, total[i]
             count += 1
     return count

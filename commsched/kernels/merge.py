@@ -73,7 +73,10 @@ def merged(lists: list[Listed], numel: int) -> Listed:
     if fast is not None and numel > JOIN * len(lists) ** 2 * entries:
         return reduce(partial(_joined, fast), lists)
     if fast is not None:
-        return _collected(fast, lists, numel)
+        total = np.zeros(numel, np.float32)
+        for each in lists:
+            fast.add_at(each.index, each.values, total)
+        return _collected(fast, total, min(numel, entries))
     bits = 32 + (len(lists) - 1).bit_length()
     if numel > SPARSE * entries and numel << bits < 2**63:
         return _sorted(lists, bits)
@@ -88,6 +91,44 @@ def merged(lists: list[Listed], numel: int) -> Listed:
     return _without_zeros(Listed(index, total.take(index)))
 
 
+class Sum:
+    """The sum over [0, numel) of lists that come one after the other; zeros are dropped.
+
+    Once sums are long enough for a range of zeros, it is kept for those that follow.
+    """
+
+    def __init__(self, first: Listed, numel: int) -> None:
+        self._found: Listed | None = first
+        self._numel = numel
+        self._total: Array = None
+
+    def add(self, part: Listed) -> None:
+        if self._total is None:
+            found = self.listed()
+            entries = len(found.index) + len(part.index)
+            if device(part.values) is not None or self._numel > SPARSE * entries:
+                self._found = merged([found, part], self._numel)
+                return
+            self._total = np.zeros(self._numel, np.float32)
+            self._put(found)
+        self._put(part)
+        self._found = None
+
+    def _put(self, part: Listed) -> None:
+        fast = compiled_list(part.values, self._numel)
+        if fast is not None:
+            fast.add_at(part.index, part.values, self._total)
+        else:
+            np.add.at(self._total, part.index.astype(np.intp, copy=False), part.values)
+
+    def listed(self) -> Listed:
+        """What has come so far."""
+        if self._found is None:
+            fast = compiled_list(self._total, self._numel)
+            self._found = listed(self._total) if fast is None else _collected(fast, self._total)
+        return self._found
+
+
 def _joined(fast: Any, one: Listed, other: Listed) -> Listed:
     """The sum of two lists by compiled kernels."""
     most = len(one.index) + len(other.index)
@@ -98,13 +139,10 @@ def _joined(fast: Any, one: Listed, other: Listed) -> Listed:
     return Listed(index[:count], values[:count])
 
 
-def _collected(fast: Any, lists: list[Listed], numel: int) -> Listed:
-    """The sum of lists by compiled kernels, through a range of zeros."""
-    total = np.zeros(numel, np.float32)
-    for each in lists:
-        fast.add_at(each.index, each.values, total)
-    most = min(numel, sum(len(each.index) for each in lists))
-    index, values = np.empty(most, np.int32), np.empty(most, np.float32)
+def _collected(fast: Any, total: Array, most: int | None = None) -> Listed:
+    """The non-zeros of a range, `most` at most, by compiled kernels."""
+    size = len(total) if most is None else most
+    index, values = np.empty(size, np.int32), np.empty(size, np.float32)
     count = fast.collected(total, index, values)
     return Listed(index[:count], values[:count])
 

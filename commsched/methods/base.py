@@ -37,6 +37,7 @@ class Pieces(NamedTuple):
 
     make: Callable[[State, int, int], Array]  # the packet of a run, when it is first sent
     read: Callable[[State, int, int, Array], None]  # the packet of a run, when it has come
+    most: Callable[[int, int], int]  # B that the packet of a run can have
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,9 @@ class Held(Protocol):
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
         """Where to receive: in place, a fresh packet, or None when the size is unknown."""
 
+    def most(self, first: int, stop: int) -> int | None:
+        """Bytes that a packet of unknown size can have; None where that is not known either."""
+
     def result(self) -> Array:
         """What the exchange gives, see `Phase.give`."""
 
@@ -92,6 +95,9 @@ class Reduced:
             return self._run(first, stop)
         return self._codec.packet(self._cuts[stop] - self._cuts[first])
 
+    def most(self, first: int, stop: int) -> int | None:
+        return None
+
     def result(self) -> Array:
         if self._own is not None:
             return self._run(self._own.start, self._own.stop)
@@ -135,6 +141,9 @@ class Gathered:
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
         return None
 
+    def most(self, first: int, stop: int) -> int | None:
+        return None
+
     def result(self) -> Array:
         return [self._packets[block] for block in self._wanted]
 
@@ -161,6 +170,9 @@ class Streamed:
 
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
         return None
+
+    def most(self, first: int, stop: int) -> int | None:
+        return self._pieces.most(first, stop)
 
     def result(self) -> Array:
         return []

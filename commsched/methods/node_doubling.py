@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.codecs import Array, State, elias
-from commsched.kernels.merge import Listed, merged
+from commsched.kernels.merge import Listed, Sum
 from commsched.methods.base import Phase, Pieces, copy_seconds
 from commsched.methods.node_lists import (
     Left,
@@ -16,6 +16,8 @@ from commsched.methods.node_lists import (
     compact,
     compact_bytes,
     ends,
+    graded,
+    most_bytes,
     opened,
     taken,
 )
@@ -48,8 +50,8 @@ class Doubling:
 
     Lanes take pieces in turn, so that sums are complete from the first element on, and are left
     where the caller wants them while others are on the wire.
-    State keys: "parts" (this rank's list by block, piece and lane; sums, where they are the own
-    lane's), "added" (to each block), "left" (the sums so far).
+    State keys: "parts" (this rank's list by block, piece and lane), "sums" and "added" (of and to
+    blocks of the own lane), "left" (the sums so far).
     """
 
     spec: BucketSpec
@@ -63,7 +65,21 @@ class Doubling:
     @cached_property
     def cuts(self) -> Ints:
         """Where each block (piece, lane) begins, and the end: (pieces * lanes + 1,)."""
-        return self.spec.even_cuts(self.count * self.lanes, self.lanes)
+        units = graded(self.count)
+        part = np.diff(units)[:, np.newaxis] * np.arange(self.lanes)
+        place = np.append(units[:-1, np.newaxis] * self.lanes + part, -1)
+        found: Ints = self.spec.even_cuts(int(units[-1]) * self.lanes, self.lanes)[place]
+        return found
+
+    @property
+    def expected(self) -> float:
+        """Non-zeros of the sum of all ranks."""
+        return float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], self.size)[0])
+
+    @property
+    def size(self) -> int:
+        """Ranks."""
+        return self.lanes * len(self.ranks)
 
     @cached_property
     def lane(self) -> dict[int, int]:
@@ -81,31 +97,40 @@ class Doubling:
                 Listed(whole.index[a:b] - start, whole.values[a:b])
                 for a, b, start in zip(bounds, bounds[1:], self.cuts.tolist(), strict=False)
             ]
+            state["sums"] = {}
             state["added"] = [0] * len(numel)
-            state["left"] = Left(state, self.cuts)
+            state["left"] = Left(state, self.cuts, self.expected)
 
         def own(state: State, block: int) -> bool:
             return block % lanes == self.lane[state["rank"]]
 
+        def total(state: State, block: int) -> Sum:
+            if block not in state["sums"]:
+                state["sums"][block] = Sum(state["parts"][block], numel[block])
+            found: Sum = state["sums"][block]
+            return found
+
         def make(state: State, block: int, stop: int) -> Array:
-            part = state["parts"][block]
-            if not own(state, block) or (state["added"][block] == last and lanes > 1):
-                return compact(part, numel[block])
-            return coded(part, numel[block])
+            if not own(state, block):
+                return compact(state["parts"][block], numel[block])
+            if state["added"][block] == last and lanes > 1:
+                return compact(state["sums"].pop(block).listed(), numel[block])
+            return coded(total(state, block).listed(), numel[block])
 
         def read(state: State, block: int, stop: int, packet: Array) -> None:
             came = opened(packet, numel[block])
             if own(state, block):
-                came = merged([state["parts"][block], came], numel[block])
-                state["parts"][block] = came
+                found = total(state, block)
+                found.add(came)
                 state["added"][block] += 1
                 if state["added"][block] < last:
                     return
+                came = found.listed()
             state["left"].put(block, came)
 
         def give(state: State, nothing: Array) -> None:
             state.pop("left").end(state)
-            del state["parts"], state["added"]
+            del state["parts"], state["sums"], state["added"]
 
         near = (1, lanes * len(self.ranks)) if lanes > 1 else ()
         raw = 4.0 * self.spec.numel
@@ -117,5 +142,5 @@ class Doubling:
             give=give,
             take_seconds=copy_seconds(raw),
             give_seconds=copy_seconds(raw),
-            pieces=Pieces(make, read),
+            pieces=Pieces(make, read, lambda block, stop: most_bytes(numel[block])),
         )

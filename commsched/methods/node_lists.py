@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.float64]
 # Of a run, from which on lists keep float32: whether exponents of four bits pay for gradients that
 # are nearly dense is not for a method of lists to say.
 FULL = 0.5
+ROOM = 1.125  # times the expected entries of a list; more take a copy
 
 
 def taken(state: State) -> Listed:
@@ -27,21 +28,33 @@ def ends(index: Array, cuts: Ints) -> list[int]:
     return np.searchsorted(index, cuts.astype(index.dtype)).tolist()  # type: ignore[no-any-return]
 
 
+def graded(count: int) -> Ints:
+    """Where each of `count` pieces begins, and the end, in units: (count + 1,).
+
+    They grow by a unit up to the middle and shrink again: the wire gets its first one soon, little
+    is left to do when it is done with the last one, and there are few.
+    """
+    place = np.arange(count)
+    return np.append(0, np.cumsum(np.minimum(place, place[::-1]) + 1))
+
+
 class Left:
     """Sums of blocks, left as they come where the caller wants them: a list, or the gradient.
 
-    Blocks of a list wait for those before them. `cuts` (blocks + 1,) say where each begins.
+    Blocks of a list wait for those before them. `cuts` (blocks + 1,) say where each begins, and
+    about as many entries as are `expected` find room at once: fresh pages cost more than entries.
     """
 
-    def __init__(self, state: State, cuts: Ints) -> None:
+    def __init__(self, state: State, cuts: Ints, expected: float) -> None:
         self._cuts = cuts.tolist()
         self._waiting: dict[int, Listed] = {}
         self._next, self._count = 0, 0  # the block that goes on with the list, and its entries
         self._gradient = None if "list" in state else state["gradient"]
         if self._gradient is None:
-            numel = self._cuts[-1]  # no more than this; memory is taken where it is written
-            self._index = np.empty(numel, np.int32 if numel < 2**31 else np.int64)
-            self._values = np.empty(numel, np.float32)
+            numel = self._cuts[-1]
+            size = min(numel, int(ROOM * expected) + 1)
+            self._index = np.empty(size, np.int32 if numel < 2**31 else np.int64)
+            self._values = np.empty(size, np.float32)
 
     def put(self, block: int, part: Listed) -> None:
         """Leave the sum of a block, an ascending list that counts from where the block begins."""
@@ -56,9 +69,19 @@ class Left:
             index, values = self._waiting.pop(self._next)
             first, last = self._count, self._count + len(index)
             start = self._cuts[self._next]
+            if last > len(self._index):
+                self._grow(last)
             np.add(index, start, out=self._index[first:last], casting="unsafe")
             self._values[first:last] = values
             self._next, self._count = self._next + 1, last
+
+    def _grow(self, size: int) -> None:
+        """Make room for so many entries and as many again, but for no more than there can be."""
+        size = min(self._cuts[-1], 2 * size)
+        for name in ("_index", "_values"):
+            old = getattr(self, name)
+            setattr(self, name, np.empty(size, old.dtype))
+            getattr(self, name)[: self._count] = old[: self._count]
 
     def end(self, state: State) -> None:
         """Give the caller the whole sum."""
@@ -115,6 +138,11 @@ def compact_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints)
     if np.isnan(plain).any():
         plain = np.where(np.isnan(plain), CODECS["elias"].nbytes(spec, first, stop, merged), plain)
     return np.where(np.isnan(whole), plain, whole)
+
+
+def most_bytes(numel: int) -> int:
+    """Bytes that a packet of either kind has at most: no form is chosen that takes more."""
+    return HEADER + 4 * numel
 
 
 def _in_runs(found: Listed, numel: int, start: int = 0, narrow: bool = False) -> Array | None:

@@ -14,13 +14,14 @@ from commsched.machine import Device, Group
 from commsched.methods.base import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.methods.node_doubling import Doubling
 from commsched.methods.node_lists import (
-    FULL,
     Left,
     coded,
     coded_bytes,
     compact,
     compact_bytes,
     ends,
+    graded,
+    most_bytes,
     opened,
     taken,
 )
@@ -33,11 +34,9 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
-PIECE = 2**15  # B of a packet from which on it is worth to be cut in two
-MOST = 16  # pieces: a message costs some 50 us of a core here
-# Times as many at most where nodes double, because others wait for each; of buckets less filled
-# than FULL: for fuller ones dense methods are there, and a price takes as long as there are pieces.
-DOUBLED = 4
+PIECE = 2**15  # B of the first packet and of the last one, for which everybody waits
+DOUBLED = 2  # times as many where nodes double: every step sums and codes each piece once more
+MOST = 16  # pieces: each takes a core of every rank some 0.25 ms, however small it is
 
 
 class NodeUnion(Method):
@@ -63,7 +62,7 @@ class NodeUnion(Method):
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         union = Union(spec=spec, ranks=levels(group))
         if union.overlaps:
-            doubling = Doubling(spec=spec, ranks=union.ranks, count=union.doubled_count)
+            doubling = Doubling(spec=spec, ranks=union.ranks, count=union.worth(DOUBLED * PIECE))
             return (doubling.phase(),)
         return (union.merge(), union.between()) if union.lanes > 1 else (union.between(),)
 
@@ -116,27 +115,27 @@ class Union:
     @cached_property
     def count(self) -> int:
         """Pieces of each share between nodes."""
-        return self.worth(MOST)
+        return self.worth(PIECE)
 
-    def worth(self, most: int) -> int:
-        """Pieces of PIECE bytes in a share of a node's sum, `most` at most."""
+    def worth(self, piece: int) -> int:
+        """Pieces of a share of a node's sum, the first one of about so many bytes."""
         whole = coded_bytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
-        return int(np.clip(float(whole[0]) // PIECE, 1, most))
+        return int(np.clip(2 * np.sqrt(float(whole[0]) / piece) - 1, 1, MOST))
 
     @cached_property
     def piece_cuts(self) -> Ints:
         """Where each piece of a share begins, and the end: (lanes, count + 1)."""
         first, last = self.cuts[:-1, np.newaxis], self.cuts[1:, np.newaxis]
-        pieces = np.arange(self.count + 1)
-        place = np.arange(self.lanes)[:, np.newaxis] * self.count + pieces
-        inside = self.spec.even_cuts(self.lanes * self.count, self.lanes)[place]
-        return np.where(pieces < self.count, np.clip(inside, first, last), last)
+        units = graded(self.count)
+        place = np.arange(self.lanes)[:, np.newaxis] * units[-1] + units
+        inside = self.spec.even_cuts(self.lanes * int(units[-1]), self.lanes)[place]
+        return np.where(units < units[-1], np.clip(inside, first, last), last)
 
     @property
-    def doubled_count(self) -> int:
-        """Pieces of each lane where nodes double."""
-        filled = float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], 1)[0])
-        return self.worth(MOST * DOUBLED if filled < FULL * self.spec.numel else MOST)
+    def expected(self) -> float:
+        """Non-zeros of the sum of all ranks."""
+        ranks = self.nodes * self.lanes
+        return float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], ranks)[0])
 
     @property
     def raw(self) -> float:
@@ -175,7 +174,9 @@ class Union:
         state["own"] = [None] * self.count
         state["came"] = [{} for _ in range(self.count)]
         state["sums"] = [None] * self.count
-        state["left"] = Left(state, np.append(self.piece_cuts[:, :-1], self.spec.numel))
+        state["left"] = Left(
+            state, np.append(self.piece_cuts[:, :-1], self.spec.numel), self.expected
+        )
 
     def own(self, state: State, piece: int) -> Listed:
         """The node's sum of a piece, made when it is first asked for."""
@@ -291,7 +292,7 @@ class Union:
             give=give,
             take_seconds=self._take_seconds,
             give_seconds=self._give_seconds,
-            pieces=Pieces(make, read),
+            pieces=Pieces(make, read, lambda at, _: most_bytes(self.length(at // nodes))),
         )
 
     def _payload(self) -> "Unions":

@@ -146,6 +146,9 @@ class Ordered:
         self._live.append(moving)
         return moving
 
+    def bounded(self, most: int, peer: int) -> None:
+        """Chunks say how long a packet is."""
+
     def probe(self, peer: int) -> Moving:
         moving = Found(self, peer)
         self._live.append(moving)

@@ -54,6 +54,9 @@ class Counted:
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
         return self._held.landing(first, stop, add)
 
+    def most(self, first: int, stop: int) -> int | None:
+        return self._held.most(first, stop)
+
     def result(self) -> Array:
         return self._held.result()
 

@@ -56,6 +56,9 @@ class Lane(Protocol):
     def receive(self, packet: Array, peer: int) -> Moving:
         """Begin to receive a packet of known size into (n,), or into another beside the bucket."""
 
+    def bounded(self, most: int, peer: int) -> Moving | None:
+        """Begin to receive a packet of `most` bytes or fewer; None where it must be probed for."""
+
     def probe(self, peer: int) -> Moving:
         """Begin to receive a packet of unknown size."""
 
@@ -85,9 +88,22 @@ class Parcel:
 
     def done(self) -> bool:
         """Test the pieces in order; over once the last is."""
-        while self.requests and self.requests[0].Test():
-            self.requests.pop(0)
+        status = MPI.Status()
+        while self.requests and self.requests[0].Test(status):
+            self.over(status)
         return not self.requests
+
+    def over(self, status: MPI.Status) -> None:
+        """The first piece is here, or has left."""
+        self.requests.pop(0)
+
+
+class Bounded(Parcel):
+    """A packet under way that may be shorter than where it is received."""
+
+    def over(self, status: MPI.Status) -> None:
+        self.requests.pop(0)
+        self.packet = self.packet[: status.Get_count(MPI.BYTE)]
 
 
 class Probed:
@@ -140,6 +156,12 @@ class InPlace:
         requests = [self._comm.Irecv([piece, MPI.BYTE], peer, self._tag) for piece in cut]
         return Parcel(requests, packet)
 
+    def bounded(self, most: int, peer: int) -> Bounded | None:
+        if most >= self._cut:
+            return None
+        packet = np.empty(most, np.uint8)
+        return Bounded([self._comm.Irecv([packet, MPI.BYTE], peer, self._tag)], packet)
+
     def probe(self, peer: int) -> Probed:
         return Probed(self._comm, peer, self._tag, self._cut)
 
@@ -180,6 +202,7 @@ class Transfer:
         self._merged = 0
         self._left = 0
         self._issued = 0  # sends
+        self._probing = False  # for the packet that was posted last
         self.sent = 0
         self.moves = 0
         self.coded = 0.0
@@ -199,14 +222,14 @@ class Transfer:
 
     def _idle(self) -> bool:
         """Whether the messages that everything waits for are still under way: one look for both."""
-        if not (self._posted and self._leaving):
+        first = [queue[0] for queue in (self._posted, self._leaving) if queue]
+        parcels = [each for each in first if isinstance(each, Parcel) and each.requests]
+        if not parcels or len(parcels) < len(first):
             return False
-        first, last = self._posted[0], self._leaving[0]
-        if not (isinstance(first, Parcel) and isinstance(last, Parcel)):
-            return False
-        if not (first.requests and last.requests):
-            return False
-        _, found = MPI.Request.Testany([first.requests[0], last.requests[0]])
+        status = MPI.Status()
+        which, found = MPI.Request.Testany([each.requests[0] for each in parcels], status)
+        if found:
+            parcels[which].over(status)
         return not found
 
     def _send(self) -> bool:
@@ -246,10 +269,21 @@ class Transfer:
         """Post a receive; None while one of unknown size must wait for the ones before it."""
         packet = self._held.landing(move.first, move.stop, move.add)
         if packet is None:
-            return None if self._posted else self._lane.probe(move.peer)
+            return self._unknown(move)
         if self._left < move.sent or self._merged < move.merged:
             packet = np.empty_like(packet)  # in place is what earlier moves still need
         return self._lane.receive(packet, move.peer)
+
+    def _unknown(self, move: Receive) -> Moving | None:
+        """The same for a packet of unknown size: what is probed for must not be received before."""
+        if self._probing and self._posted:
+            return None
+        most = self._held.most(move.first, move.stop)
+        moving = None if most is None else self._lane.bounded(most, move.peer)
+        self._probing = moving is None
+        if moving is None and not self._posted:
+            moving = self._lane.probe(move.peer)
+        return moving
 
     def _merge(self) -> bool:
         moved = False
