@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.kernels import merge
-from commsched.kernels.merge import Listed, listed, merged, set_flags
+from commsched.kernels.merge import Listed, Sum, listed, merged, set_flags
+from tests.supports import bits
 
 WAYS = [(0, 0), (10**9, 0), (10**9, 10**9)]  # merge, sort indices, scan flags
 
@@ -39,6 +40,26 @@ def test_lists_sum_like_numpy_whichever_way_they_are_merged(numel, density, ways
         np.testing.assert_array_equal(out, dense.sum(axis=0))
         assert (np.diff(index) > 0).all()
         assert (values != 0).all()
+
+
+@given(
+    numel=st.integers(1, 2000), density=st.sampled_from([0, 0.001, 0.1, 1]),
+    ways=st.integers(1, 5), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_lists_that_come_one_after_the_other_sum_to_the_same_bits(numel, density, ways, seed):
+    rng = np.random.default_rng(seed)
+    hit = rng.random((ways, numel)) < density
+    values = np.where(rng.random(hit.shape) < 0.3, 1, rng.standard_normal(hit.shape))
+    lists = [listed(row) for row in (hit * values * (-1) ** rng.integers(2)).astype(np.float32)]
+    for sparse, _ in WAYS:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(merge, "SPARSE", sparse)
+            found, so_far = Sum(lists[0], numel), lists[0]
+            for each in lists[1:]:
+                found.add(each)
+                so_far = merged([so_far, each], numel)
+                np.testing.assert_array_equal(found.listed().index, so_far.index)
+                np.testing.assert_array_equal(bits(found.listed().values), bits(so_far.values))
 
 
 def test_nan_and_infinity_are_kept():
