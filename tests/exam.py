@@ -33,6 +33,7 @@ from tests.supports import SUPPORTS, bits, gradient, rounded, spec
 # Ranks on each node of the groups that are examined side by side; they are all ranks together.
 SPLITS = (((4, 4),), ((4, 3), (1,)), ((3, 3), (1, 1)), ((1,) * 5, (2, 1)), ((2, 2), (4,)))
 SHAPES = [shape for split in SPLITS for shape in split]
+UNLISTED_TOO = ((1, 1), (2, 1), (4, 3))  # that take what is not listed, too: it is of the same codecs
 # Steps with one state. "rounded": sums that round; "mixed": another support on every rank.
 SERIES = ((300, ("rounded", "empty", "one", "alone", "skewed", "full")),)
 FURTHER = ((300, ("mixed",)), (5, ("empty", "full")), (1, ("alone",)))  # for what is listed
@@ -66,8 +67,11 @@ def group_of(shape: Sequence[int]) -> Group:
 
 
 def cases(shape: Sequence[int], names: Sequence[str]) -> list[Case]:
-    """Every legal pair and every method of several phases, and those that are for tests only."""
-    members = group_of(shape)
+    """Every legal pair and every method of several phases, and those that are for tests only.
+
+    Shapes in UNLISTED_TOO take the unlisted `names`, too.
+    """
+    members, names = group_of(shape), names if tuple(shape) in UNLISTED_TOO else ()
     listed = {method.name for method in legal_methods(members)}
     found = [
         Case(m.name, m, SERIES + BROKEN + FURTHER * (m.name in listed))
