@@ -33,7 +33,7 @@ from tests.supports import SUPPORTS, bits, gradient, rounded, spec
 # Ranks on each node of the groups that are examined side by side; they are all ranks together.
 SPLITS = (((4, 4),), ((4, 3), (1,)), ((3, 3), (1, 1)), ((1,) * 5, (2, 1)), ((2, 2), (4,)))
 SHAPES = [shape for split in SPLITS for shape in split]
-UNLISTED_TOO = ((1, 1), (2, 1), (4, 3))  # that take what is not listed, too: it is of the same codecs
+UNLISTED_TOO = ((1, 1), (2, 1), (4, 3))  # take what is not listed, too: it is of the same codecs
 # Steps with one state. "rounded": sums that round; "mixed": another support on every rank.
 SERIES = ((300, ("rounded", "empty", "one", "alone", "skewed", "full")),)
 FURTHER = ((300, ("mixed",)), (5, ("empty", "full")), (1, ("alone",)))  # for what is listed
