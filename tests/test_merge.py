@@ -9,6 +9,10 @@ from commsched.kernels import merge
 from commsched.kernels.merge import Listed, Sum, listed, merged, set_flags
 from tests.supports import bits
 
+some_lists = given(
+    numel=st.integers(1, 2000), density=st.sampled_from([0, 0.001, 0.1, 1]),
+    ways=st.integers(1, 5), seed=st.integers(0, 9),
+)  # fmt: skip
 WAYS = [(0, 0), (10**9, 0), (10**9, 10**9)]  # merge, sort indices, scan flags
 
 
@@ -21,10 +25,7 @@ def test_positions_of_flags_are_those_of_flatnonzero(numel, density, shift, seed
     np.testing.assert_array_equal(set_flags(flags), np.flatnonzero(flags))
 
 
-@given(
-    numel=st.integers(1, 2000), density=st.sampled_from([0, 0.001, 0.1, 1]),
-    ways=st.integers(1, 5), seed=st.integers(0, 9),
-)  # fmt: skip
+@some_lists
 def test_lists_sum_like_numpy_whichever_way_they_are_merged(numel, density, ways, seed):
     rng = np.random.default_rng(seed)
     hit = rng.random((ways, numel)) < density
@@ -42,10 +43,7 @@ def test_lists_sum_like_numpy_whichever_way_they_are_merged(numel, density, ways
         assert (values != 0).all()
 
 
-@given(
-    numel=st.integers(1, 2000), density=st.sampled_from([0, 0.001, 0.1, 1]),
-    ways=st.integers(1, 5), seed=st.integers(0, 9),
-)  # fmt: skip
+@some_lists
 def test_lists_that_come_one_after_the_other_sum_to_the_same_bits(numel, density, ways, seed):
     rng = np.random.default_rng(seed)
     hit = rng.random((ways, numel)) < density

@@ -13,6 +13,8 @@ from commsched.run.device import beside
 from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, repeat, used
 
+Clock = Callable[[Callable[[], None]], float]  # some work -> its s
+
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
 SIDE, RANK = 512, 2  # a product as PowerSGD's: a bucket as a matrix, by two columns
 DENSITY = 0.05  # of what codecs get that only leave out zeros
@@ -37,8 +39,8 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         arena.end()
 
     narrow = module.ones((SIDE, RANK), np.float32)
-    seconds = _clock(comm, arena.place)
-    bandwidth = 2 * 4 * size / seconds(budget(), copy)
+    clock = _clock(comm, arena.place, budget)
+    bandwidth = 2 * 4 * size / clock(copy)
     flops = 2 * size * RANK / repeat(comm, budget(), multiply)
     room = arena.part(WINDOWS * 4 * size)
     name, memory = arena.place.device.about()
@@ -48,23 +50,20 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         bandwidth=bandwidth,
         gather=3 / bandwidth,
         flops=flops,
-        codecs={
-            name: _rate(comm, room, codec, lambda work: seconds(budget(), work))
-            for name, codec in CODECS.items()
-        },
+        codecs={name: _rate(comm, room, codec, clock) for name, codec in CODECS.items()},
     )
 
 
-def _clock(comm: MPI.Intracomm, place: Place) -> Callable[[float, Callable[[], None]], float]:
-    """What tells the s of some work, given for how long to repeat it, while all ranks work.
+def _clock(comm: MPI.Intracomm, place: Place, budget: Callable[[], float]) -> Clock:
+    """What repeats some work for the s that `budget` gives, and tells its own while all ranks work.
 
     On a processor it is the time that the work takes of it, times what sharing cores makes of
     that: who had to wait for a core, and who not, is chance in short work.
     """
     if place is not HERE:
-        return lambda budget, work: repeat(comm, budget, work, LEAST)
+        return lambda work: repeat(comm, budget(), work, LEAST)
     sharing = stretch(comm)
-    return lambda budget, work: sharing * used(comm, budget, work, LEAST)
+    return lambda work: sharing * used(comm, budget(), work, LEAST)
 
 
 def large(place: Place) -> int:
@@ -72,9 +71,7 @@ def large(place: Place) -> int:
     return LARGE if place is HERE else LARGE_THERE
 
 
-def _rate(
-    comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Callable[[Callable[[], None]], float]
-) -> CodecRate:
+def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> CodecRate:
     """A codec's seconds, as `clock` tells them, as a line through two sizes.
 
     Values come from memory, packets from the cache: they have just arrived or are about to leave.
@@ -94,11 +91,7 @@ def _rate(
 
 
 def _times(
-    comm: MPI.Intracomm,
-    arena: Arena,
-    codec: Codec,
-    numel: int,
-    clock: Callable[[Callable[[], None]], float],
+    comm: MPI.Intracomm, arena: Arena, codec: Codec, numel: int, clock: Clock
 ) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of encode, add and decode of one run, and the bytes that each counts: (3,) each."""
     rng = np.random.default_rng(comm.rank)

@@ -84,7 +84,9 @@ def _ranked(words: Array, count: int) -> Array:
         return gpu.select.ranked(words, count)
     # A partition of mostly equal words, as sums of sparse gradients have, is 15 times as slow.
     some = int(module.count_nonzero(words))
-    if count <= some < len(words) // 2:
+    if count > some:
+        return module.zeros(1, np.int32)
+    if some < len(words) // 2:
         words = words[words != 0]
     at = len(words) - count
     return module.partition(words, at)[at : at + 1]

@@ -1,5 +1,6 @@
 """Calibration gives a machine that planning and pricing can use, and that its file keeps."""
 
+import time
 from itertools import islice
 
 import numpy as np
@@ -13,6 +14,7 @@ from commsched.machine import file as machine_file
 from commsched.methods import legal_methods
 from commsched.plan import BucketSpec
 from commsched.run import agree
+from commsched.run.probe import repeat, used
 
 COMM = MPI.COMM_WORLD
 
@@ -45,3 +47,10 @@ def test_what_selects_is_timed_on_values_without_zeros():
     assert all(shortens(CODECS[name], 8192) for name in ("topk:0.01", "randomk:0.01", "dgc:0.001"))
     sparse = ("coo", "bitmap", "block", "elias", "threshold:0.001")
     assert not any(shortens(CODECS[name], 8192) for name in sparse)
+
+
+def test_work_that_sleeps_lasts_but_takes_no_processor():
+    def work() -> None:
+        time.sleep(0.02)
+
+    assert used(COMM, 0.0, work) < 0.01 < 0.02 <= repeat(COMM, 0.0, work)
