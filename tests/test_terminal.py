@@ -1,5 +1,6 @@
 """Progress bars: shown where the launcher's stderr is a terminal, and nowhere else."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -11,9 +12,19 @@ import termios
 import pytest
 
 from commsched.run.launcher import environment, find_mpiexec
+from commsched.run.terminal import bar
 from tests.launch import ROOT
 
 WORDS = ("--net", "mlp:8:1", "--steps", "5", "--method", "ring+dense")
+
+
+def everything(terminal):
+    """What was written to a terminal that nobody writes to any more."""
+    parts = []
+    with contextlib.suppress(OSError):  # its end
+        while part := os.read(terminal, 4096):
+            parts.append(part)
+    return b"".join(parts).decode()
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
@@ -32,7 +43,20 @@ def test_a_bar_is_seen_on_a_terminal_alone(looked_at, tmp_path):
         )
         os.close(terminal)
         said.seek(0)
-        text = os.read(ours, 10**5).decode() + said.read().decode()
+        text = everything(ours) + said.read().decode()
     os.close(ours)
     assert done.returncode == 0, text
     assert ("train: 100%" in text) == looked_at
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_bar_of_no_time_at_all_is_still_drawn_to_its_end(first, capsys):
+    show = bar("sum", 5)
+    assert not capsys.readouterr().err
+    for done in range(first, 5):
+        show(done + 1, f"at {done}")
+    text = capsys.readouterr().err
+    assert "sum: 100%" in text
+    assert "5/5" in text
+    assert "at 4" in text
+    assert text.endswith("\n")

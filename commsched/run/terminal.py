@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 LAUNCHERS = ("mpiexec", "mpirun", "hydra", "prte", "orte")  # begin the names of their processes
 TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
@@ -27,16 +28,20 @@ def shown() -> bool:
     return False
 
 
-def bar(what: str, total: int, first: int = 0) -> Callable[[int, str], None]:
+def bar(what: str, total: int) -> Callable[[int, str], None]:
     """Return what draws a bar of steps: it is given how many are done, and a word on the last.
 
-    Nothing is drawn before the first one is done, and with the last one the line ends.
+    Nothing is drawn before the first one is done, which the pace leaves out: it warms up. The last
+    one is always drawn, however short the work, and ends the line.
     """
     from tqdm import tqdm
 
-    drawn = tqdm(total=total, initial=first, unit="step", desc=what, delay=1e-3)
+    drawn: tqdm[NoReturn] | None = None
 
     def show(done: int, word: str) -> None:
+        nonlocal drawn
+        if drawn is None:
+            drawn = tqdm(total=total, initial=done, unit="step", desc=what)
         drawn.set_postfix_str(word, refresh=False)
         drawn.update(done - drawn.n)
         if done == total:

@@ -117,7 +117,7 @@ def _train(wanted: Wanted, comm: MPI.Intracomm, progress: bool) -> dict[str, Any
     if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
         say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")
     if progress and comm.rank == 0 and shown():
-        options = replace(options, progress=_bar(options.steps, first))
+        options = replace(options, progress=_bar(options.steps))
     training = Training(learner, plan, comm, log, store, options, place)
     if manifest is not None:
         training.resume(manifest)
@@ -249,8 +249,8 @@ def _log(
     return Log(wanted.log, header, first if wanted.resume else None)
 
 
-def _bar(steps: int, first: int) -> Callable[[Row], None]:
-    show = bar("train", steps, first)
+def _bar(steps: int) -> Callable[[Row], None]:
+    show = bar("train", steps)
     return lambda row: show(row.step + 1, "" if row.loss is None else f"loss {row.loss:.3f}")
 
 
