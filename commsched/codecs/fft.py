@@ -6,8 +6,7 @@ from commsched.codecs import CODECS
 from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
-from commsched.kernels import bits, half, rangefloat, select
-from commsched.kernels.lengths import fast_length
+from commsched.kernels import bits, rangefloat, spectrum
 from commsched.kernels.modules import module_of
 from commsched.plan.bucket import BucketSpec
 
@@ -44,27 +43,26 @@ class Fft(Codec):
         self._share = share
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        module, length = module_of(values), fast_length(len(values))
-        rounded = half.from_fp16(half.to_fp16(values))
-        packet = module.zeros(self._bytes(len(values)), np.uint8)
+        return self._written(values, None)
+
+    def encode_kept(self, values: Array, lost: Array, state: State) -> tuple[Array, bool]:
+        packet = self._written(values, lost)
+        return packet, not len(packet) or bool(np.isfinite(packet[:SCALE].view(np.float32)[0]))
+
+    def _written(self, values: Array, lost: Array | None) -> Array:
+        """The packet of values, to which `lost` is added in place."""
+        packet = module_of(values).empty(self._bytes(len(values)), np.uint8)
         if not len(values):
             return packet
         with np.errstate(over="ignore", invalid="ignore"):
-            spectrum = module.fft.rfft(rounded, length).astype(np.complex64, copy=False)
-            size = module.abs(spectrum)
-        largest = module.max(size)
-        packet[:SCALE].view(np.float32)[0] = largest
-        if not np.isfinite(largest):
+            bins = spectrum.forward(values, lost)
+            scale, bitmap, codes = spectrum.strongest(bins, self._kept(len(bins)), FORMAT)
+        end = SCALE + len(bitmap)
+        packet[:SCALE] = scale.view(np.uint8)
+        packet[SCALE:end], packet[end:] = bitmap, bits.pack(codes, WIDTH)
+        if not np.isfinite(scale[0]):
+            packet.fill(0)
             packet[:SCALE].view(np.float32)[0] = np.nan
-            return packet
-        kept = self._strongest(size)
-        hit = module.zeros(len(size), np.uint8)
-        hit[kept] = 1
-        bitmap = bits.pack_flags(hit)
-        packet[SCALE : SCALE + len(bitmap)] = bitmap
-        unit = np.float32(1) / largest if largest > 0 else np.float32(0)
-        parts = (spectrum[kept] * unit).view(np.float32)
-        packet[SCALE + len(bitmap) :] = bits.pack(FORMAT.encode(parts), WIDTH)
         return packet
 
     def decode(self, packet: Array, out: Array) -> None:
@@ -76,43 +74,37 @@ class Fft(Codec):
         out += values
 
     def combine(self, packets: list[Array], out: Array) -> None:
-        module, length = module_of(out), fast_length(len(out))
-        total = module.zeros(length // 2 + 1, np.complex64)
-        for packet in packets:
-            self._add_spectrum(packet.view(np.uint8), len(out), total)
-        if len(out):
-            out[:] = module.fft.irfft(total, length)[: len(out)]
+        spectrum.backward(self._sum(packets, out), out)
 
-    def _add_spectrum(self, packet: Array, numel: int, total: Array) -> None:
-        """Add the bins of a packet to the spectrum `total`, (bins,) complex64."""
-        bins = len(total)
-        kept = self._kept(bins)
-        wrong = CommschedError(
-            f"a packet of {len(packet)} B is no spectrum of {numel} values coded {self.name!r}"
-        )
-        if len(packet) != self._bytes(numel):
-            raise wrong
-        if not numel:
-            return
-        scale = packet[:SCALE].view(np.float32)[0]
+    def subtract(self, packet: Array, values: Array) -> None:
+        spectrum.backward(self._sum([packet], values), values, take_off=True)
+
+    def _sum(self, packets: list[Array], like: Array) -> Array:
+        """The sum of the packets' spectra, in their order: (bins,) complex64."""
+        numel = len(like)
+        total = module_of(like).empty(spectrum.bins_of(numel), np.complex64)
+        for number, packet in enumerate(packets):
+            packet = packet.view(np.uint8)
+            if len(packet) != self._bytes(numel):
+                raise self._wrong(packet, numel)
+            if numel:
+                self._add(packet, numel, total, fresh=number == 0)
+        return total
+
+    def _add(self, packet: Array, numel: int, total: Array, fresh: bool) -> None:
+        """Add the bins of a packet to `total`; overwrite it where that is fresh."""
+        scale, bins = float(packet[:SCALE].view(np.float32)[0]), len(total)
         if not np.isfinite(scale):
-            total += np.float32(np.nan)
+            total.fill(np.nan)
             return
-        end = SCALE + bits.packed_bytes(bins)
-        index = np.flatnonzero(bits.unpack_flags(packet[SCALE:end], bins))
-        if len(index) != kept:
-            raise wrong
-        parts = FORMAT.decode(bits.unpack(packet[end:], 2 * kept, WIDTH)) * scale
-        total[index] += parts.view(np.complex64)
+        end, kept = SCALE + bits.packed_bytes(bins), self._kept(bins)
+        parts = packet[SCALE:end], packet[end:], kept, scale, FORMAT
+        if not spectrum.add_packet(*parts, fresh, total):
+            raise self._wrong(packet, numel)
 
-    def _strongest(self, size: Array) -> Array:
-        """Exactly as many bins as are kept, ascending, zeros among them if need be."""
-        module, count = module_of(size), self._kept(len(size))
-        kept = select.largest(size, count)
-        if len(kept) < count:
-            zero = module.flatnonzero(size == 0)[: count - len(kept)]
-            kept = module.sort(module.concatenate([kept, zero]))
-        return kept
+    def _wrong(self, packet: Array, numel: int) -> CommschedError:
+        what = f"no spectrum of {numel} values coded {self.name!r}"
+        return CommschedError(f"a packet of {len(packet)} B is {what}")
 
     def _kept(self, bins: int) -> int:
         return int(np.ceil(self._share * bins))
@@ -120,7 +112,7 @@ class Fft(Codec):
     def _bytes(self, numel: int) -> int:
         if not numel:
             return 0
-        bins = fast_length(numel) // 2 + 1
+        bins = spectrum.bins_of(numel)
         return SCALE + bits.packed_bytes(bins) + bits.packed_bytes(2 * self._kept(bins), WIDTH)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:

@@ -10,6 +10,7 @@ from commsched.kernels.cuda import (
     random,
     rangefloat,
     select,
+    spectrum,
     steps,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "random",
     "rangefloat",
     "select",
+    "spectrum",
     "steps",
 ]

@@ -2,13 +2,6 @@
 
 #include "common.cuh"
 
-// Numbers beyond the range become the largest half; infinity and NaN stay.
-__device__ u32 fp16(float value)
-{
-    u32 size = __float_as_uint(value) & 0x7fffffff, code = half_of(value);
-    return (code & 0x7fff) == 0x7c00 && size < INFINITE ? code - 1 : code;
-}
-
 __device__ u32 bf16(float value)
 {
     u32 word = __float_as_uint(value);
@@ -42,7 +35,7 @@ template <float (*VALUE)(u32)> __device__ void widen(const u16 *codes, i64 n, fl
         out[i] = VALUE(codes[i]);
 }
 
-KERNEL to_fp16(const float *values, i64 n, u16 *out) { narrow<fp16>(values, n, out); }
+KERNEL to_fp16(const float *values, i64 n, u16 *out) { narrow<clamped_half>(values, n, out); }
 KERNEL to_bf16(const float *values, i64 n, u16 *out) { narrow<bf16>(values, n, out); }
 KERNEL from_fp16(const u16 *codes, i64 n, float *out) { widen<float_of>(codes, n, out); }
 KERNEL from_bf16(const u16 *codes, i64 n, float *out) { widen<wide_bf16>(codes, n, out); }

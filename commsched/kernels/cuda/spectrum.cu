@@ -1,0 +1,310 @@
+// Spectra of pieces of 8192 values, each in the shared memory of a block, and the bins of largest power.
+// Twins of `spectrum`.
+//
+// A piece is transformed as 4096 complex numbers, even values beside odd ones, in three steps of 16 points
+// that leave them in order. Source: Govindaraju et al., "High performance discrete Fourier transforms on
+// graphics processors", SC 2008; for the two halves of a real transform Cooley, Lewis, Welch, 1970.
+
+#include "common.cuh"
+
+#define POINTS 4096
+#define EACH 16 // points of a thread: POINTS = EACH * THREADS = EACH^3
+#define BINS (POINTS + 1)
+#define TILE (32 * THREADS) // bins of a block that looks for the strongest: a word of flags per thread
+
+__device__ inline float2 plus(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+__device__ inline float2 minus(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
+__device__ inline float2 conjugate(float2 a) { return make_float2(a.x, -a.y); }
+__device__ inline float2 times(float2 a, float2 b)
+{
+    return make_float2(fmaf(a.x, b.x, -(a.y * b.y)), fmaf(a.x, b.y, a.y * b.x));
+}
+
+// Where point i lies in shared memory: neighbours of a step are in different banks.
+__device__ inline int padded(int i) { return i + i / 16; }
+#define HELD (POINTS + POINTS / 16)
+
+__device__ inline void four(float2 &a, float2 &b, float2 &c, float2 &d)
+{
+    float2 even = plus(a, c), other = minus(a, c), odd = plus(b, d), turned = minus(b, d);
+    turned = make_float2(turned.y, -turned.x); // by -i
+    a = plus(even, odd);
+    b = plus(other, turned);
+    c = minus(even, odd);
+    d = minus(other, turned);
+}
+
+// The transform of 16 numbers, result r in v[r % 4 * 4 + r / 4].
+__device__ inline void sixteen(float2 *v)
+{
+    const float c = 0.92387953f, s = 0.38268343f, r = 0.70710678f; // cosine and sine of pi/8, and of pi/4
+    for (int k = 0; k < 4; k++)
+        four(v[k], v[k + 4], v[k + 8], v[k + 12]);
+    v[5] = times(v[5], make_float2(c, -s));
+    v[6] = times(v[6], make_float2(r, -r));
+    v[7] = times(v[7], make_float2(s, -c));
+    v[9] = times(v[9], make_float2(r, -r));
+    v[10] = make_float2(v[10].y, -v[10].x);
+    v[11] = times(v[11], make_float2(-r, -r));
+    v[13] = times(v[13], make_float2(s, -c));
+    v[14] = times(v[14], make_float2(-r, -r));
+    v[15] = times(v[15], make_float2(-c, s));
+    for (int k = 0; k < 16; k += 4)
+        four(v[k], v[k + 1], v[k + 2], v[k + 3]);
+}
+
+// Transform 4096 numbers, of which v[r] is number t + 256 r, into `held`. roots[m] = exp(-2 pi i m / 8192).
+__device__ inline void transform(float2 *v, float2 *held, const float2 *roots)
+{
+    int t = threadIdx.x;
+#pragma unroll
+    for (int span = 1; span < POINTS; span *= EACH) {
+        int part = t % span;
+        if (span > 1) {
+            float2 turn[EACH];
+            turn[1] = roots[part * (2 * THREADS / span)];
+            __syncthreads(); // `held` has been read
+#pragma unroll
+            for (int r = 0; r < EACH; r++) {
+                v[r] = held[padded(t + THREADS * r)];
+                if (r > 1)
+                    turn[r] = times(turn[r / 2], turn[r - r / 2]);
+                if (r)
+                    v[r] = times(v[r], turn[r]);
+            }
+            __syncthreads();
+        }
+        sixteen(v);
+#pragma unroll
+        for (int r = 0; r < EACH; r++)
+            held[padded(t / span * span * EACH + part + r * span)] = v[r % 4 * 4 + r / 4];
+    }
+    __syncthreads();
+}
+
+__device__ inline float2 pair_at(const float *values)
+{
+    return (u64)values % 8 == 0 ? *(const float2 *)values : make_float2(values[0], values[1]);
+}
+
+__device__ inline void write_pair(float *out, float2 pair)
+{
+    if ((u64)out % 8 == 0)
+        *(float2 *)out = pair;
+    else {
+        out[0] = pair.x;
+        out[1] = pair.y;
+    }
+}
+
+// Write the bins of a piece whose 4096 complex numbers are in `v`.
+__device__ inline void write_bins(float2 *v, const float2 *roots, float2 *bins)
+{
+    __shared__ float2 held[HELD];
+    transform(v, held, roots);
+    for (int k = threadIdx.x; k <= POINTS / 2; k += THREADS) {
+        float2 a = held[padded(k)], b = conjugate(held[padded((POINTS - k) % POINTS)]);
+        float2 even = make_float2((a.x + b.x) * 0.5f, (a.y + b.y) * 0.5f);
+        float2 odd = times(roots[k], make_float2((a.y - b.y) * 0.5f, (b.x - a.x) * 0.5f));
+        bins[k] = plus(even, odd);
+        bins[POINTS - k] = conjugate(minus(even, odd));
+    }
+}
+
+__device__ inline float2 rounded(float2 pair)
+{
+    return make_float2(float_of(clamped_half(pair.x)), float_of(clamped_half(pair.y)));
+}
+
+// A block for each piece: round to fp16 and transform. Read 4 B per value, write 4.
+KERNEL forward(const float *values, const float2 *roots, float2 *bins)
+{
+    i64 first = (i64)blockIdx.x * 2 * POINTS;
+    float2 v[EACH];
+#pragma unroll
+    for (int r = 0; r < EACH; r++)
+        v[r] = rounded(pair_at(values + first + 2 * (threadIdx.x + THREADS * r)));
+    write_bins(v, roots, bins + (i64)blockIdx.x * BINS);
+}
+
+// The same of values to which what was kept of earlier ones is added first, in place: 8 B read, 8 written.
+KERNEL add_forward(float *values, const float *lost, const float2 *roots, float2 *bins)
+{
+    i64 first = (i64)blockIdx.x * 2 * POINTS;
+    float2 v[EACH];
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        i64 at = first + 2 * (threadIdx.x + THREADS * r);
+        float2 sum = plus(pair_at(values + at), pair_at(lost + at));
+        write_pair(values + at, sum);
+        v[r] = rounded(sum);
+    }
+    write_bins(v, roots, bins + (i64)blockIdx.x * BINS);
+}
+
+// Transform a piece back: a block for each. What the first and the last bin hold beside a real number
+// is left out, as everywhere.
+__device__ inline void to_values(const float2 *bins, const float2 *roots, float2 *held)
+{
+    float2 v[EACH];
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        int k = threadIdx.x + THREADS * r;
+        float2 a = bins[k], b = conjugate(bins[POINTS - k]);
+        if (k == 0)
+            a.y = b.y = 0.0f;
+        float2 turn = roots[k <= POINTS / 2 ? k : POINTS - k];
+        turn = k <= POINTS / 2 ? conjugate(turn) : make_float2(-turn.x, -turn.y);
+        float2 odd = times(make_float2((a.x - b.x) * 0.5f, (a.y - b.y) * 0.5f), turn);
+        // Conjugates, so that one transform does for both ways.
+        v[r] = make_float2((a.x + b.x) * 0.5f - odd.y, -((a.y + b.y) * 0.5f + odd.x));
+    }
+    transform(v, held, roots);
+}
+
+__device__ inline float2 value_pair(const float2 *held, int k)
+{
+    float2 found = held[padded(k)];
+    return make_float2(found.x * (1.0f / POINTS), -found.y * (1.0f / POINTS));
+}
+
+// Read 4 B per value, write 4.
+KERNEL backward(const float2 *bins, const float2 *roots, float *values)
+{
+    __shared__ float2 held[HELD];
+    to_values(bins + (i64)blockIdx.x * BINS, roots, held);
+    float *mine = values + (i64)blockIdx.x * 2 * POINTS;
+    for (int k = threadIdx.x; k < POINTS; k += THREADS)
+        write_pair(mine + 2 * k, value_pair(held, k));
+}
+
+// Take the values off others: read 8 B per value, write 4.
+KERNEL take_off(const float2 *bins, const float2 *roots, float *values)
+{
+    __shared__ float2 held[HELD];
+    to_values(bins + (i64)blockIdx.x * BINS, roots, held);
+    float *mine = values + (i64)blockIdx.x * 2 * POINTS;
+    for (int k = threadIdx.x; k < POINTS; k += THREADS)
+        write_pair(mine + 2 * k, minus(pair_at(mine + 2 * k), value_pair(held, k)));
+}
+
+// --- The strongest bins. ---
+
+// The word of |bin|^2: words order as powers do, NaN above infinity.
+__device__ inline u32 power_of(float2 bin) { return __float_as_uint(bin.x * bin.x + bin.y * bin.y) & 0x7fffffff; }
+
+// Count each digit among the powers whose higher bits are chosen[0], and find the largest power.
+KERNEL count_powers(const float2 *bins, i64 n, const u32 *chosen, int shift, int width, u32 *counts, u32 *most)
+{
+    __shared__ u32 mine[DIGITS], largest;
+    if (threadIdx.x == 0)
+        largest = 0;
+    u32 top = 0;
+    auto power = [&](i64 at) {
+        u32 found = power_of(bins[at]);
+        top = found > top ? found : top;
+        return found;
+    };
+    count_each_digit(power, n, chosen[0], shift, width, mine, counts); // has barriers
+    atomicMax(&largest, top);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        atomicMax(most, largest);
+}
+
+// Flag powers above chosen[0] and those equal to it, and count both in each tile.
+KERNEL flag_powers(const float2 *bins, i64 n, const u32 *chosen, u32 *above, u32 *equal, u32 *counts, u32 *ties)
+{
+    i64 tile = (i64)blockIdx.x * TILE;
+    u32 least = chosen[0], more = 0, same = 0, total;
+#pragma unroll 8
+    for (int row = 0; row < 32; row++) {
+        i64 at = tile + row * THREADS + threadIdx.x;
+        u32 power = at < n ? power_of(bins[at]) : 0;
+        u32 word = __ballot_sync(ALL, at < n && power > least), tied = __ballot_sync(ALL, at < n && power == least);
+        if (at % 32 == 0 && at < n) {
+            above[at / 32] = word;
+            equal[at / 32] = tied;
+            more += __popc(word);
+            same += __popc(tied);
+        }
+    }
+    before(more, &total);
+    if (threadIdx.x == 0)
+        counts[blockIdx.x] = total;
+    before(same, &total);
+    if (threadIdx.x == 0)
+        ties[blockIdx.x] = total;
+}
+
+// A tile's bins that are kept, a bit each, and how many are kept before each word.
+struct Kept {
+    u32 words[THREADS], ranks[THREADS];
+};
+
+// Whether row `row` of the tile has this thread's bin, and its number among all that are kept.
+__device__ inline bool has(const Kept &kept, int row, u32 *rank)
+{
+    int number = row * WARPS + threadIdx.x / 32;
+    u32 word = kept.words[number], lane = 1u << threadIdx.x % 32;
+    *rank = kept.ranks[number] + __popc(word & (lane - 1));
+    return word & lane;
+}
+
+// Write the largest magnitude, a bitmap of what is kept - all above chosen[0], and the first chosen[1] of
+// those that equal it - and the kept bins' parts, as shares of the largest magnitude, in codes. starts,
+// ties: how many above and equal lie before each tile. Only bins that are kept are read.
+KERNEL write_strongest(const float2 *bins, i64 n, const u32 *chosen, const u32 *most, const u32 *above,
+                       const u32 *equal, const u32 *starts, const u32 *ties, int bits, int mantissa, int base,
+                       float *scale, u8 *bitmap, u16 *codes)
+{
+    __shared__ Kept kept;
+    i64 number = (i64)blockIdx.x * THREADS + threadIdx.x, valid = n - 32 * number;
+    u32 word = valid > 0 ? above[number] : 0, tied = valid > 0 ? equal[number] : 0, total;
+    u32 wanted = chosen[1], earlier = ties[blockIdx.x];
+    u32 start = starts[blockIdx.x] + (earlier < wanted ? earlier : wanted);
+    earlier += before(__popc(tied), &total);
+    for (; tied && earlier < wanted; earlier++, tied &= tied - 1)
+        word |= tied & (0u - tied);
+    kept.words[threadIdx.x] = word;
+    kept.ranks[threadIdx.x] = start + before(__popc(word), &total);
+    if (valid > 0)
+        write_bytes(bitmap + 4 * number, word, valid >= 32 ? 4 : (int)(valid + 7) / 8);
+    float largest = sqrtf(__uint_as_float(*most)), unit = largest > 0.0f ? 1.0f / largest : 0.0f;
+    if (number == 0)
+        *scale = largest;
+    __syncthreads();
+    for (int row = 0; row < 32; row++) {
+        u32 rank;
+        if (has(kept, row, &rank)) {
+            float2 bin = bins[(i64)blockIdx.x * TILE + row * THREADS + threadIdx.x];
+            codes[2 * (i64)rank] = range_code(bin.x * unit, bits, mantissa, base);
+            codes[2 * (i64)rank + 1] = range_code(bin.y * unit, bits, mantissa, base);
+        }
+    }
+}
+
+// Add the bins of a packet, `count` of them, to n others, or make them of it where they are fresh; starts:
+// how many lie before each tile of the bitmap.
+KERNEL add_packet(const u8 *bitmap, i64 n, const u32 *starts, const u8 *packed, i64 count, int bits, int mantissa,
+                  int base, float scale, int fresh, float2 *bins)
+{
+    __shared__ Kept kept;
+    u32 word = word_of(bitmap, n, here()), total;
+    kept.words[threadIdx.x] = word;
+    kept.ranks[threadIdx.x] = starts[blockIdx.x] + before(__popc(word), &total);
+    __syncthreads();
+    for (int row = 0; row < 32; row++) {
+        i64 at = (i64)blockIdx.x * TILE + row * THREADS + threadIdx.x;
+        u32 rank;
+        bool there = has(kept, row, &rank);
+        if (at >= n || !(there || fresh))
+            continue;
+        float2 sum = fresh ? make_float2(0.0f, 0.0f) : bins[at];
+        for (int part = 0; there && part < 2; part++) {
+            u32 code = unpacked(packed, 2 * (i64)rank + part, 2 * count, bits);
+            (part ? sum.y : sum.x) += range_value(code, bits, mantissa, base) * scale;
+        }
+        bins[at] = sum;
+    }
+}
