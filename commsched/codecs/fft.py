@@ -8,6 +8,7 @@ from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import bits, rangefloat, spectrum
 from commsched.kernels.modules import module_of
+from commsched.kernels.ways import ADD, TAKE_OFF
 from commsched.plan.bucket import BucketSpec
 
 WIDTH = 10  # bits of a real or imaginary part; source: Wang et al., HPDC 2020
@@ -69,15 +70,13 @@ class Fft(Codec):
         self.combine([packet], out)
 
     def add(self, packet: Array, out: Array) -> None:
-        values = np.empty_like(out)
-        self.decode(packet, values)
-        out += values
+        spectrum.backward(self._sum([packet], out), out, ADD)
 
     def combine(self, packets: list[Array], out: Array) -> None:
         spectrum.backward(self._sum(packets, out), out)
 
     def subtract(self, packet: Array, values: Array) -> None:
-        spectrum.backward(self._sum([packet], values), values, take_off=True)
+        spectrum.backward(self._sum([packet], values), values, TAKE_OFF)
 
     def _sum(self, packets: list[Array], like: Array) -> Array:
         """The sum of the packets' spectra, in their order: (bins,) complex64."""

@@ -15,6 +15,7 @@ from commsched.kernels.device import device
 from commsched.kernels.lengths import fast_length
 from commsched.kernels.modules import Array, module_of
 from commsched.kernels.rangefloat import RangeFloat
+from commsched.kernels.ways import REPLACE, put
 
 PIECE = 8192  # values
 GROUP = 8  # pieces at a time: what is made on the way stays in the cache
@@ -83,20 +84,16 @@ def forward(values: Array, lost: Array | None = None) -> Array:
     return spectrum
 
 
-def backward(spectrum: Array, out: Array, take_off: bool = False) -> None:
-    """Overwrite `out` (n,) float32 with the values of its bins, or take them off it."""
+def backward(spectrum: Array, out: Array, way: int = REPLACE) -> None:
+    """Do with (n,) float32 `out` and the values of its bins what `way` says."""
     module, gpu = module_of(out), device(out)
     for part in _parts(len(out), GROUP if gpu is None else len(out)):
         mine, bins = out[part.first : part.stop], spectrum[part.start : part.end]
         if gpu is not None and part.whole:
-            gpu.spectrum.backward(bins, mine, take_off)
+            gpu.spectrum.backward(bins, mine, way)
             continue
         rows = module.fft.irfft(bins.reshape(part.rows, -1), part.length)
-        found = rows.reshape(-1)[: len(mine)]
-        if take_off:
-            mine -= found.astype(np.float32, copy=False)
-        else:
-            mine[:] = found
+        put(rows.reshape(-1)[: len(mine)].astype(np.float32, copy=False), mine, way)
 
 
 def strongest(spectrum: Array, count: int, form: RangeFloat) -> tuple[Array, Array, Array]:

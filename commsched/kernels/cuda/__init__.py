@@ -12,6 +12,7 @@ from commsched.kernels.cuda import (
     select,
     spectrum,
     steps,
+    ways,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "select",
     "spectrum",
     "steps",
+    "ways",
 ]

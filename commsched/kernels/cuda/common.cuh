@@ -41,6 +41,24 @@ __device__ inline u32 before(u32 count, u32 *total)
     return earlier + sum - count;
 }
 
+// --- What becomes of decoded values: twins of `ways`. ---
+
+// Replace a value, for way 0, add to it, for 1, or take off it, for -1.
+__device__ inline void put_one(float *out, float value, int way)
+{
+    *out = way > 0 ? *out + value : way < 0 ? *out - value : value;
+}
+
+__device__ inline void put_four(float4 *out, float4 values, int way)
+{
+    float4 four = way ? *out : values;
+    put_one(&four.x, values.x, way);
+    put_one(&four.y, values.y, way);
+    put_one(&four.z, values.z, way);
+    put_one(&four.w, values.w, way);
+    *out = four;
+}
+
 // --- 16-bit floats, as words. Twins of `half` and of NumPy's conversion. ---
 
 #define INFINITE 0x7f800000u // the word of infinity; those of NaN lie above

@@ -162,30 +162,18 @@ __device__ inline void to_values(const float2 *bins, const float2 *roots, float2
     transform(v, held, roots);
 }
 
-__device__ inline float2 value_pair(const float2 *held, int k)
-{
-    float2 found = held[padded(k)];
-    return make_float2(found.x * (1.0f / POINTS), -found.y * (1.0f / POINTS));
-}
-
-// Read 4 B per value, write 4.
-KERNEL backward(const float2 *bins, const float2 *roots, float *values)
+// Read 4 B per value, 8 where values are added or taken off, and write 4.
+KERNEL backward(const float2 *bins, const float2 *roots, int way, float *values)
 {
     __shared__ float2 held[HELD];
     to_values(bins + (i64)blockIdx.x * BINS, roots, held);
     float *mine = values + (i64)blockIdx.x * 2 * POINTS;
-    for (int k = threadIdx.x; k < POINTS; k += THREADS)
-        write_pair(mine + 2 * k, value_pair(held, k));
-}
-
-// Take the values off others: read 8 B per value, write 4.
-KERNEL take_off(const float2 *bins, const float2 *roots, float *values)
-{
-    __shared__ float2 held[HELD];
-    to_values(bins + (i64)blockIdx.x * BINS, roots, held);
-    float *mine = values + (i64)blockIdx.x * 2 * POINTS;
-    for (int k = threadIdx.x; k < POINTS; k += THREADS)
-        write_pair(mine + 2 * k, minus(pair_at(mine + 2 * k), value_pair(held, k)));
+    for (int k = threadIdx.x; k < POINTS; k += THREADS) {
+        float2 found = held[padded(k)], pair = way ? pair_at(mine + 2 * k) : found;
+        put_one(&pair.x, found.x * (1.0f / POINTS), way);
+        put_one(&pair.y, -found.y * (1.0f / POINTS), way);
+        write_pair(mine + 2 * k, pair);
+    }
 }
 
 // --- The strongest bins. ---

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from commsched.kernels.cuda import select
-from commsched.kernels.cuda.launch import launch
-from commsched.kernels.cuda.launch import strides as strides
+from commsched.kernels.cuda.launch import launch, strides
 from commsched.kernels.modules import Array, module_of
 
 PIECE = 8192  # values of a block
@@ -22,11 +21,10 @@ def forward(values: Array, lost: Array | None, bins: Array) -> None:
     launch("spectrum", kernel, len(values) // PIECE, *given, table, bins)
 
 
-def backward(bins: Array, values: Array, take_off: bool) -> None:
-    """Overwrite the values of whole pieces with what their bins stand for, or take that off."""
-    table = roots(module_of(values))
-    kernel = "take_off" if take_off else "backward"
-    launch("spectrum", kernel, len(values) // PIECE, bins, table, values)
+def backward(bins: Array, values: Array, way: int) -> None:
+    """Do with whole pieces and what their bins stand for what `way` says."""
+    given = bins, roots(module_of(values)), np.int32(way), values
+    launch("spectrum", "backward", len(values) // PIECE, *given)
 
 
 @cache
