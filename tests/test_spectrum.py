@@ -25,7 +25,7 @@ def halves(numel: int) -> np.ndarray:
 @pytest.mark.parametrize(
     "numel", [0, 1, 999, PIECE - 1, PIECE, PIECE + 7, 20 * PIECE, 9 * PIECE + 1]
 )
-def test_a_run_is_transformed_piece_by_piece_and_back(numel):
+def test_a_run_is_transformed_piece_by_piece(numel):
     values = halves(numel)
     bins = spectrum.forward(values.copy())
     assert len(bins) == spectrum.bins_of(numel)
@@ -36,9 +36,6 @@ def test_a_run_is_transformed_piece_by_piece_and_back(numel):
     for wanted, found in zip(parts, np.split(bins, np.cumsum([*map(len, parts)])), strict=False):
         # 13 levels of additions, each rounded by 2^-24 of the norm
         assert np.linalg.norm(found - wanted) <= 13 * 2.0**-24 * np.linalg.norm(wanted)
-    back = np.empty(numel, np.float32)
-    spectrum.backward(bins, back)
-    assert np.linalg.norm(back - values) <= 26 * 2.0**-24 * np.linalg.norm(values)
 
 
 @pytest.mark.parametrize("count", [1, 300, 4000])

@@ -8,13 +8,13 @@ from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import bits, rangefloat, spectrum
 from commsched.kernels.modules import module_of
-from commsched.kernels.ways import ADD, TAKE_OFF
+from commsched.kernels.spectrum import SCALE
+from commsched.kernels.ways import ADD, REPLACE, TAKE_OFF
 from commsched.plan.bucket import BucketSpec
 
 WIDTH = 10  # bits of a real or imaginary part; source: Wang et al., HPDC 2020
 # 5 bits of mantissa leave 4 for the exponent: parts down to 1.6e-5 of the largest one.
 FORMAT = rangefloat.up_to(WIDTH, 5, 1.0)
-SCALE = 4  # B before the bitmap: the largest part, float32
 
 
 class Fft(Codec):
@@ -70,40 +70,29 @@ class Fft(Codec):
         self.combine([packet], out)
 
     def add(self, packet: Array, out: Array) -> None:
-        spectrum.backward(self._sum([packet], out), out, ADD)
-
-    def combine(self, packets: list[Array], out: Array) -> None:
-        spectrum.backward(self._sum(packets, out), out)
+        self._deliver([packet], out, ADD)
 
     def subtract(self, packet: Array, values: Array) -> None:
-        spectrum.backward(self._sum([packet], values), values, TAKE_OFF)
+        self._deliver([packet], values, TAKE_OFF)
 
-    def _sum(self, packets: list[Array], like: Array) -> Array:
-        """The sum of the packets' spectra, in their order: (bins,) complex64."""
-        numel = len(like)
-        total = module_of(like).empty(spectrum.bins_of(numel), np.complex64)
-        for number, packet in enumerate(packets):
-            packet = packet.view(np.uint8)
-            if len(packet) != self._bytes(numel):
-                raise self._wrong(packet, numel)
-            if numel:
-                self._add(packet, numel, total, fresh=number == 0)
-        return total
+    def combine(self, packets: list[Array], out: Array) -> None:
+        self._deliver(packets, out, REPLACE)
 
-    def _add(self, packet: Array, numel: int, total: Array, fresh: bool) -> None:
-        """Add the bins of a packet to `total`; overwrite it where that is fresh."""
-        scale, bins = float(packet[:SCALE].view(np.float32)[0]), len(total)
-        if not np.isfinite(scale):
-            total.fill(np.nan)
-            return
-        end, kept = SCALE + bits.packed_bytes(bins), self._kept(bins)
-        parts = packet[SCALE:end], packet[end:], kept, scale, FORMAT
-        if not spectrum.add_packet(*parts, fresh, total):
-            raise self._wrong(packet, numel)
-
-    def _wrong(self, packet: Array, numel: int) -> CommschedError:
-        what = f"no spectrum of {numel} values coded {self.name!r}"
-        return CommschedError(f"a packet of {len(packet)} B is {what}")
+    def _deliver(self, packets: list[Array], out: Array, way: int) -> None:
+        """Do with `out` and the sum of packets what `way` says."""
+        numel = len(out)
+        packets = [packet.view(np.uint8) for packet in packets]
+        wrong = [packet for packet in packets if len(packet) != self._bytes(numel)]
+        if not wrong and numel:
+            if not all(np.isfinite(packet[:SCALE].view(np.float32)[0]) for packet in packets):
+                out.fill(np.nan)
+                return
+            kept = self._kept(spectrum.bins_of(numel))
+            if not spectrum.deliver(packets, kept, FORMAT, out, way):
+                wrong = packets
+        if wrong:
+            what = f"no spectrum of {numel} values coded {self.name!r}"
+            raise CommschedError(f"a packet of {len(wrong[0])} B is {what}")
 
     def _kept(self, bins: int) -> int:
         return int(np.ceil(self._share * bins))

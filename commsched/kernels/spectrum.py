@@ -15,9 +15,10 @@ from commsched.kernels.device import device
 from commsched.kernels.lengths import fast_length
 from commsched.kernels.modules import Array, module_of
 from commsched.kernels.rangefloat import RangeFloat
-from commsched.kernels.ways import REPLACE, put
+from commsched.kernels.ways import put
 
 PIECE = 8192  # values
+SCALE = 4  # B before the bitmap of a packet: the largest magnitude, float32
 GROUP = 8  # pieces at a time: what is made on the way stays in the cache
 
 
@@ -84,18 +85,6 @@ def forward(values: Array, lost: Array | None = None) -> Array:
     return spectrum
 
 
-def backward(spectrum: Array, out: Array, way: int = REPLACE) -> None:
-    """Do with (n,) float32 `out` and the values of its bins what `way` says."""
-    module, gpu = module_of(out), device(out)
-    for part in _parts(len(out), GROUP if gpu is None else len(out)):
-        mine, bins = out[part.first : part.stop], spectrum[part.start : part.end]
-        if gpu is not None and part.whole:
-            gpu.spectrum.backward(bins, mine, way)
-            continue
-        rows = module.fft.irfft(bins.reshape(part.rows, -1), part.length)
-        put(rows.reshape(-1)[: len(mine)].astype(np.float32, copy=False), mine, way)
-
-
 def strongest(spectrum: Array, count: int, form: RangeFloat) -> tuple[Array, Array, Array]:
     """The largest magnitude, which bins are the `count` of largest power, and codes of them.
 
@@ -133,23 +122,39 @@ def _powers(spectrum: Array) -> Array:
     return power
 
 
-def add_packet(
-    bitmap: Array, packed: Array, count: int, scale: float, form: RangeFloat, fresh: bool,
-    spectrum: Array,
-) -> bool:  # fmt: skip
-    """Add the bins of a packet to others, or make them of it where those are `fresh`.
+def deliver(packets: list[Array], count: int, form: RangeFloat, out: Array, way: int) -> bool:
+    """Do with (n,) float32 `out` and what packets stand for together what `way` says.
 
-    packed: codes of the parts as shares of `scale`. False where the bitmap has not `count` bins.
+    A packet is, as bytes, the largest magnitude, the bitmap and the packed codes that `strongest`
+    gives. Spectra are summed in the packets' order, and the sum is transformed back once. False
+    where a bitmap has not `count` bins.
     """
-    gpu = device(spectrum)
+    module, gpu, numel = module_of(out), device(out), len(out)
+    bins = bins_of(numel)
+    full = numel // PIECE * PIECE if gpu is not None else 0
+    spectrum = module.zeros(bins - bins_of(full), np.complex64)
     if gpu is not None:
-        form_ = tuple(form)
-        return bool(gpu.spectrum.add_packet(bitmap, packed, count, scale, form_, fresh, spectrum))
-    index = bits.set_bits(bitmap, len(spectrum))
+        given = packets, count, tuple(form), out, way, spectrum
+        if not gpu.spectrum.deliver(*given):
+            return False
+    elif not all(_add(packet, count, form, spectrum) for packet in packets):
+        return False
+    behind = out[full:]
+    for part in _parts(len(behind), GROUP):
+        rows = spectrum[part.start : part.end].reshape(part.rows, -1)
+        found = module.fft.irfft(rows, part.length).reshape(-1)
+        mine = behind[part.first : part.stop]
+        put(found[: len(mine)].astype(np.float32, copy=False), mine, way)
+    return True
+
+
+def _add(packet: Array, count: int, form: RangeFloat, spectrum: Array) -> bool:
+    """Add the bins of a packet to others; False where they are not `count`."""
+    end = SCALE + bits.packed_bytes(len(spectrum))
+    index = bits.set_bits(packet[SCALE:end], len(spectrum))
     if len(index) != count:
         return False
-    if fresh:
-        spectrum.fill(0)
-    parts = form.decode(bits.unpack(packed, 2 * count, form.bits)) * np.float32(scale)
+    parts = form.decode(bits.unpack(packet[end:], 2 * count, form.bits))
+    parts *= packet[:SCALE].view(np.float32)[0]
     spectrum[index] += parts.view(np.complex64)
     return True

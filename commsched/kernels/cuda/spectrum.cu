@@ -142,40 +142,6 @@ KERNEL add_forward(float *values, const float *lost, const float2 *roots, float2
     write_bins(v, roots, bins + (i64)blockIdx.x * BINS);
 }
 
-// Transform a piece back: a block for each. What the first and the last bin hold beside a real number
-// is left out, as everywhere.
-__device__ inline void to_values(const float2 *bins, const float2 *roots, float2 *held)
-{
-    float2 v[EACH];
-#pragma unroll
-    for (int r = 0; r < EACH; r++) {
-        int k = threadIdx.x + THREADS * r;
-        float2 a = bins[k], b = conjugate(bins[POINTS - k]);
-        if (k == 0)
-            a.y = b.y = 0.0f;
-        float2 turn = roots[k <= POINTS / 2 ? k : POINTS - k];
-        turn = k <= POINTS / 2 ? conjugate(turn) : make_float2(-turn.x, -turn.y);
-        float2 odd = times(make_float2((a.x - b.x) * 0.5f, (a.y - b.y) * 0.5f), turn);
-        // Conjugates, so that one transform does for both ways.
-        v[r] = make_float2((a.x + b.x) * 0.5f - odd.y, -((a.y + b.y) * 0.5f + odd.x));
-    }
-    transform(v, held, roots);
-}
-
-// Read 4 B per value, 8 where values are added or taken off, and write 4.
-KERNEL backward(const float2 *bins, const float2 *roots, int way, float *values)
-{
-    __shared__ float2 held[HELD];
-    to_values(bins + (i64)blockIdx.x * BINS, roots, held);
-    float *mine = values + (i64)blockIdx.x * 2 * POINTS;
-    for (int k = threadIdx.x; k < POINTS; k += THREADS) {
-        float2 found = held[padded(k)], pair = way ? pair_at(mine + 2 * k) : found;
-        put_one(&pair.x, found.x * (1.0f / POINTS), way);
-        put_one(&pair.y, -found.y * (1.0f / POINTS), way);
-        write_pair(mine + 2 * k, pair);
-    }
-}
-
 // --- The strongest bins. ---
 
 // The word of |bin|^2: words order as powers do, NaN above infinity.
@@ -272,27 +238,104 @@ KERNEL write_strongest(const float2 *bins, i64 n, const u32 *chosen, const u32 *
     }
 }
 
-// Add the bins of a packet, `count` of them, to n others, or make them of it where they are fresh; starts:
-// how many lie before each tile of the bitmap.
-KERNEL add_packet(const u8 *bitmap, i64 n, const u32 *starts, const u8 *packed, i64 count, int bits, int mantissa,
-                  int base, float scale, int fresh, float2 *bins)
+// --- Back from packets: the largest magnitude, a bitmap of the bins that are there, codes of their parts. ---
+
+#define MINE 17 // bins of a thread, neighbours: 256 of them hold a piece
+#define SCALE 4 // B before the bitmap
+
+// A block's bins, and its packets.
+struct Bins {
+    i64 first;
+    int count;
+};
+
+__device__ inline Bins bins_of(int block, i64 bins)
 {
-    __shared__ Kept kept;
-    u32 word = word_of(bitmap, n, here()), total;
-    kept.words[threadIdx.x] = word;
-    kept.ranks[threadIdx.x] = starts[blockIdx.x] + before(__popc(word), &total);
+    i64 first = (i64)block * BINS;
+    return {first, bins - first < BINS ? (int)(bins - first) : BINS};
+}
+
+// Which of this thread's bins are in a bitmap.
+__device__ inline u32 flags_of(const u8 *bitmap, Bins block)
+{
+    int valid = block.count - MINE * (int)threadIdx.x;
+    if (valid <= 0)
+        return 0;
+    i64 first = block.first + MINE * threadIdx.x, last = first + (valid < MINE ? valid : MINE) - 1;
+    u32 word = 0;
+    for (i64 byte = first / 8; byte <= last / 8; byte++)
+        word |= (u32)bitmap[byte] << 8 * (byte - first / 8);
+    return word >> first % 8 & ((1u << (last - first + 1)) - 1);
+}
+
+// Count each packet's bins in each piece: a block for both. Packets lie one behind the other.
+KERNEL count_bins(const u8 *packets, i64 nbytes, i64 bins, int pieces, u32 *counts)
+{
+    u32 total;
+    const u8 *bitmap = packets + blockIdx.x / pieces * nbytes + SCALE;
+    before(__popc(flags_of(bitmap, bins_of(blockIdx.x % pieces, bins))), &total);
+    if (threadIdx.x == 0)
+        counts[blockIdx.x] = total;
+}
+
+// Transform a piece back whose bins are in `held`, which it overwrites with conjugates of the values. What
+// the first and the last bin hold beside a real number is left out, as everywhere.
+__device__ inline void to_values(float2 *held, const float2 *roots)
+{
+    float2 v[EACH];
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        int k = threadIdx.x + THREADS * r;
+        float2 a = held[k], b = conjugate(held[POINTS - k]);
+        if (k == 0)
+            a.y = b.y = 0.0f;
+        float2 turn = roots[k <= POINTS / 2 ? k : POINTS - k];
+        turn = k <= POINTS / 2 ? conjugate(turn) : make_float2(-turn.x, -turn.y);
+        float2 odd = times(make_float2((a.x - b.x) * 0.5f, (a.y - b.y) * 0.5f), turn);
+        // Conjugates, so that one transform does for both ways.
+        v[r] = make_float2((a.x + b.x) * 0.5f - odd.y, -((a.y + b.y) * 0.5f + odd.x));
+    }
     __syncthreads();
-    for (int row = 0; row < 32; row++) {
-        i64 at = (i64)blockIdx.x * TILE + row * THREADS + threadIdx.x;
-        u32 rank;
-        bool there = has(kept, row, &rank);
-        if (at >= n || !(there || fresh))
-            continue;
-        float2 sum = fresh ? make_float2(0.0f, 0.0f) : bins[at];
-        for (int part = 0; there && part < 2; part++) {
-            u32 code = unpacked(packed, 2 * (i64)rank + part, 2 * count, bits);
-            (part ? sum.y : sum.x) += range_value(code, bits, mantissa, base) * scale;
+    transform(v, held, roots);
+}
+
+// A block for each piece: add up the bins of packets in their order, `count` of each, and transform them
+// back. starts: how many lie before each packet's piece, over all packets. Read little more than the packets
+// and, where values are added or taken off, 4 B per value; write 4. The rest that is no whole piece is left
+// to others, as bins.
+KERNEL deliver(const u8 *packets, i64 nbytes, int ways, i64 count, i64 bins, int pieces, const u32 *starts,
+               int bits, int mantissa, int base, const float2 *roots, i64 n, int way, float *values, float2 *rest)
+{
+    __shared__ float2 held[HELD];
+    Bins block = bins_of(blockIdx.x, bins);
+    float2 *mine = held + MINE * threadIdx.x;
+    for (int k = 0; k < MINE; k++)
+        mine[k] = make_float2(0.0f, 0.0f);
+    for (int number = 0; number < ways; number++, packets += nbytes) {
+        u32 total, flags = flags_of(packets + SCALE, block), word = 0;
+        i64 rank = starts[(i64)number * pieces + blockIdx.x] - number * count + before(__popc(flags), &total);
+        for (int byte = 0; byte < SCALE; byte++)
+            word |= (u32)packets[byte] << 8 * byte;
+        const u8 *codes = packets + SCALE + (bins + 7) / 8;
+        for (; flags; flags &= flags - 1, rank++) {
+            float2 &sum = mine[__ffs(flags) - 1];
+            sum.x += range_value(unpacked(codes, 2 * rank, 2 * count, bits), bits, mantissa, base) * __uint_as_float(word);
+            sum.y += range_value(unpacked(codes, 2 * rank + 1, 2 * count, bits), bits, mantissa, base) * __uint_as_float(word);
         }
-        bins[at] = sum;
+    }
+    __syncthreads();
+    i64 first = (i64)blockIdx.x * 2 * POINTS;
+    if (first + 2 * POINTS > n) {
+        for (int k = threadIdx.x; k < block.count; k += THREADS)
+            rest[k] = held[k];
+        return;
+    }
+    to_values(held, roots);
+    for (int k = threadIdx.x; k < POINTS; k += THREADS) {
+        float *at = values + first + 2 * k;
+        float2 found = held[padded(k)], pair = way ? pair_at(at) : found;
+        put_one(&pair.x, found.x * (1.0f / POINTS), way);
+        put_one(&pair.y, -found.y * (1.0f / POINTS), way);
+        write_pair(at, pair);
     }
 }

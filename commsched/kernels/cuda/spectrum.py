@@ -10,6 +10,7 @@ from commsched.kernels.cuda.launch import launch, strides
 from commsched.kernels.modules import Array, module_of
 
 PIECE = 8192  # values of a block
+BINS = PIECE // 2 + 1
 Form = tuple[int, int, int]  # of a range float
 
 
@@ -19,12 +20,6 @@ def forward(values: Array, lost: Array | None, bins: Array) -> None:
     given = (values,) if lost is None else (values, lost)
     kernel = "forward" if lost is None else "add_forward"
     launch("spectrum", kernel, len(values) // PIECE, *given, table, bins)
-
-
-def backward(bins: Array, values: Array, way: int) -> None:
-    """Do with whole pieces and what their bins stand for what `way` says."""
-    given = bins, roots(module_of(values)), np.int32(way), values
-    launch("spectrum", "backward", len(values) // PIECE, *given)
 
 
 @cache
@@ -70,16 +65,25 @@ def _ranked(bins: Array, count: int) -> tuple[Array, Array]:
     return chosen, most
 
 
-def add_packet(
-    bitmap: Array, packed: Array, count: int, scale: float, form: Form, fresh: bool, bins: Array
+def deliver(
+    packets: list[Array], count: int, form: Form, values: Array, way: int, rest: Array
 ) -> bool:
-    """Add a packet's bins to others, or make them of it; False where they are not `count`."""
-    numel = len(bins)
-    starts = select.bit_counts(bitmap, numel)
+    """Do with whole pieces and what packets stand for together what `way` says.
+
+    rest: the bins behind, whose sums it is overwritten with. False where a packet has not `count`.
+    """
+    module, ways = module_of(values), len(packets)
+    pieces, bins = len(values) // PIECE, len(values) // PIECE * BINS + len(rest)
+    blocks = pieces + (len(rest) > 0)
+    together = packets[0] if ways == 1 else module.concatenate(packets)
+    starts = module.empty(ways * blocks + 1, np.uint32)
+    size = np.int64(len(together) // ways)
+    shape = np.int64(bins), np.int32(blocks), starts
+    launch("spectrum", "count_bins", ways * blocks, together, size, *shape)
     select.scan(starts)
-    if int(starts[-1]) != count:
+    if starts[::blocks].tolist() != [number * count for number in range(ways + 1)]:
         return False
-    given = bitmap, np.int64(numel), starts, packed, np.int64(count), *map(np.int32, form)
-    how = np.float32(scale), np.int32(fresh)
-    launch("spectrum", "add_packet", select.tiles(numel), *given, *how, bins)
+    given = together, size, np.int32(ways), np.int64(count), *shape, *map(np.int32, form)
+    where = np.int64(len(values)), np.int32(way), values, rest
+    launch("spectrum", "deliver", blocks, *given, roots(module), *where)
     return True
