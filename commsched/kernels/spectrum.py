@@ -2,7 +2,7 @@
 
 A run is cut into pieces of 8192 values, transformed each by itself; zeros fill the rest up to a
 length whose transform is fast. A piece's transform fits into a cache, and into a GPU's shared
-memory: a run of any length is read and written once each way.
+memory: a run of any length is read and written once each way. `cuda.spectrum` counts the passes.
 """
 
 from collections.abc import Iterator
