@@ -1,7 +1,7 @@
 """Spectra on a GPU. Twins of `spectrum`.
 
-What a packet of 15 % of the bins moves, with error feedback, B per value of 4 B (a bin of 8 B stands
-for two values; the tables are in the cache, a piece is in shared memory while it is transformed):
+What a packet of 15 % of the bins moves, with error feedback, B per value of 4 B (a bin of 8 B
+stands for two; tables are in the cache, a piece is in shared memory while it is transformed):
 
     add, round, transform                  8 read,    8 written
     the digits of the powers, three times 12 read
@@ -11,7 +11,7 @@ for two values; the tables are in the cache, a piece is in shared memory while i
     what was sent, taken off               4.3 read,  4 written
 
 44 in all. The fewest are 12.25: gradient and what was kept read, what is kept and the packet
-written. Memory beside those: the spectrum, as large as the gradient, and a quarter of that.
+written. Memory beside those: the spectrum, as large as the gradient, and a fifth of that.
 """
 
 from functools import cache
