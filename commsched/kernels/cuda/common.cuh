@@ -195,10 +195,15 @@ __device__ void count_each_digit(NUMBER number, i64 n, u32 higher, int shift, in
         mine[digit] = 0;
     __syncthreads();
     u32 mask = (1u << width) - 1;
-    for (i64 at = here(); at < n; at += stride()) {
-        u32 each = number(at);
-        if (each >> (shift + width) == higher)
-            atomicAdd(&mine[each >> shift & mask], 1u);
+    for (i64 at = here(); at < n; at += 4 * stride()) {
+        u32 some[4]; // all are read before any is counted
+#pragma unroll
+        for (int k = 0; k < 4; k++) // what is no number is higher than all
+            some[k] = at + k * stride() < n ? number(at + k * stride()) : 0xffffffff;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (some[k] >> (shift + width) == higher)
+                atomicAdd(&mine[some[k] >> shift & mask], 1u);
     }
     __syncthreads();
     for (int digit = threadIdx.x; digit < DIGITS; digit += THREADS)

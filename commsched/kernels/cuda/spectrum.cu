@@ -38,6 +38,7 @@ __device__ inline void four(float2 &a, float2 &b, float2 &c, float2 &d)
 __device__ inline void sixteen(float2 *v)
 {
     const float c = 0.92387953f, s = 0.38268343f, r = 0.70710678f; // cosine and sine of pi/8, and of pi/4
+#pragma unroll
     for (int k = 0; k < 4; k++)
         four(v[k], v[k + 4], v[k + 8], v[k + 12]);
     v[5] = times(v[5], make_float2(c, -s));
@@ -49,6 +50,7 @@ __device__ inline void sixteen(float2 *v)
     v[13] = times(v[13], make_float2(s, -c));
     v[14] = times(v[14], make_float2(-r, -r));
     v[15] = times(v[15], make_float2(-c, s));
+#pragma unroll
     for (int k = 0; k < 16; k += 4)
         four(v[k], v[k + 1], v[k + 2], v[k + 3]);
 }
@@ -82,19 +84,35 @@ __device__ inline void transform(float2 *v, float2 *held, const float2 *roots)
     __syncthreads();
 }
 
-__device__ inline float2 pair_at(const float *values)
+// Read the pairs of this thread in a piece. Loops read all or write all: the compiler cannot know that a
+// write leaves what is read next alone, and would wait.
+__device__ inline void read_pairs(const float *values, float2 *v)
 {
-    return (u64)values % 8 == 0 ? *(const float2 *)values : make_float2(values[0], values[1]);
+    if ((u64)values % 8 == 0)
+#pragma unroll
+        for (int r = 0; r < EACH; r++)
+            v[r] = ((const float2 *)values)[threadIdx.x + THREADS * r];
+    else
+#pragma unroll
+        for (int r = 0; r < EACH; r++) {
+            int at = 2 * (threadIdx.x + THREADS * r);
+            v[r] = make_float2(values[at], values[at + 1]);
+        }
 }
 
-__device__ inline void write_pair(float *out, float2 pair)
+__device__ inline void write_pairs(const float2 *v, float *values)
 {
-    if ((u64)out % 8 == 0)
-        *(float2 *)out = pair;
-    else {
-        out[0] = pair.x;
-        out[1] = pair.y;
-    }
+    if ((u64)values % 8 == 0)
+#pragma unroll
+        for (int r = 0; r < EACH; r++)
+            ((float2 *)values)[threadIdx.x + THREADS * r] = v[r];
+    else
+#pragma unroll
+        for (int r = 0; r < EACH; r++) {
+            int at = 2 * (threadIdx.x + THREADS * r);
+            values[at] = v[r].x;
+            values[at + 1] = v[r].y;
+        }
 }
 
 // Write the bins of a piece whose 4096 complex numbers are in `v`.
@@ -119,11 +137,11 @@ __device__ inline float2 rounded(float2 pair)
 // A block for each piece: round to fp16 and transform. Read 4 B per value, write 4.
 KERNEL forward(const float *values, const float2 *roots, float2 *bins)
 {
-    i64 first = (i64)blockIdx.x * 2 * POINTS;
     float2 v[EACH];
+    read_pairs(values + (i64)blockIdx.x * 2 * POINTS, v);
 #pragma unroll
     for (int r = 0; r < EACH; r++)
-        v[r] = rounded(pair_at(values + first + 2 * (threadIdx.x + THREADS * r)));
+        v[r] = rounded(v[r]);
     write_bins(v, roots, bins + (i64)blockIdx.x * BINS);
 }
 
@@ -131,14 +149,16 @@ KERNEL forward(const float *values, const float2 *roots, float2 *bins)
 KERNEL add_forward(float *values, const float *lost, const float2 *roots, float2 *bins)
 {
     i64 first = (i64)blockIdx.x * 2 * POINTS;
-    float2 v[EACH];
+    float2 v[EACH], more[EACH];
+    read_pairs(values + first, v);
+    read_pairs(lost + first, more);
 #pragma unroll
-    for (int r = 0; r < EACH; r++) {
-        i64 at = first + 2 * (threadIdx.x + THREADS * r);
-        float2 sum = plus(pair_at(values + at), pair_at(lost + at));
-        write_pair(values + at, sum);
-        v[r] = rounded(sum);
-    }
+    for (int r = 0; r < EACH; r++)
+        v[r] = plus(v[r], more[r]);
+    write_pairs(v, values + first);
+#pragma unroll
+    for (int r = 0; r < EACH; r++)
+        v[r] = rounded(v[r]);
     write_bins(v, roots, bins + (i64)blockIdx.x * BINS);
 }
 
@@ -208,9 +228,9 @@ __device__ inline bool has(const Kept &kept, int row, u32 *rank)
 // Write the largest magnitude, a bitmap of what is kept - all above chosen[0], and the first chosen[1] of
 // those that equal it - and the kept bins' parts, as shares of the largest magnitude, in codes. starts,
 // ties: how many above and equal lie before each tile. Only bins that are kept are read.
-KERNEL write_strongest(const float2 *bins, i64 n, const u32 *chosen, const u32 *most, const u32 *above,
+KERNEL write_strongest(const float2 *__restrict__ bins, i64 n, const u32 *chosen, const u32 *most, const u32 *above,
                        const u32 *equal, const u32 *starts, const u32 *ties, int bits, int mantissa, int base,
-                       float *scale, u8 *bitmap, u16 *codes)
+                       float *scale, u8 *bitmap, u16 *__restrict__ codes)
 {
     __shared__ Kept kept;
     i64 number = (i64)blockIdx.x * THREADS + threadIdx.x, valid = n - 32 * number;
@@ -228,6 +248,7 @@ KERNEL write_strongest(const float2 *bins, i64 n, const u32 *chosen, const u32 *
     if (number == 0)
         *scale = largest;
     __syncthreads();
+#pragma unroll 8
     for (int row = 0; row < 32; row++) {
         u32 rank;
         if (has(kept, row, &rank)) {
@@ -331,11 +352,14 @@ KERNEL deliver(const u8 *packets, i64 nbytes, int ways, i64 count, i64 bins, int
         return;
     }
     to_values(held, roots);
-    for (int k = threadIdx.x; k < POINTS; k += THREADS) {
-        float *at = values + first + 2 * k;
-        float2 found = held[padded(k)], pair = way ? pair_at(at) : found;
-        put_one(&pair.x, found.x * (1.0f / POINTS), way);
-        put_one(&pair.y, -found.y * (1.0f / POINTS), way);
-        write_pair(at, pair);
+    float2 v[EACH] = {};
+    if (way)
+        read_pairs(values + first, v);
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        float2 found = held[padded(threadIdx.x + THREADS * r)];
+        put_one(&v[r].x, found.x * (1.0f / POINTS), way);
+        put_one(&v[r].y, -found.y * (1.0f / POINTS), way);
     }
+    write_pairs(v, values + first);
 }
