@@ -189,7 +189,8 @@ __device__ inline u32 word_of(const u8 *bitmap, i64 n, i64 number)
 // Count each digit among n numbers of 31 bits, `number(at)`, whose higher bits are `higher`. Sums within
 // the block first: atomics on shared memory, `mine`, are cheap.
 template <class NUMBER>
-__device__ void count_each_digit(NUMBER number, i64 n, u32 higher, int shift, int width, u32 *mine, u32 *counts)
+__device__ void count_each_digit(NUMBER number, i64 n, u32 higher, int shift, int width, u32 *mine,
+                                 u32 *counts)
 {
     for (int digit = threadIdx.x; digit < DIGITS; digit += THREADS)
         mine[digit] = 0;

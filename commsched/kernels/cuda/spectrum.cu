@@ -165,10 +165,14 @@ KERNEL add_forward(float *values, const float *lost, const float2 *roots, float2
 // --- The strongest bins. ---
 
 // The word of |bin|^2: words order as powers do, NaN above infinity.
-__device__ inline u32 power_of(float2 bin) { return __float_as_uint(bin.x * bin.x + bin.y * bin.y) & 0x7fffffff; }
+__device__ inline u32 power_of(float2 bin)
+{
+    return __float_as_uint(bin.x * bin.x + bin.y * bin.y) & 0x7fffffff;
+}
 
 // Count each digit among the powers whose higher bits are chosen[0], and find the largest power.
-KERNEL count_powers(const float2 *bins, i64 n, const u32 *chosen, int shift, int width, u32 *counts, u32 *most)
+KERNEL count_powers(const float2 *bins, i64 n, const u32 *chosen, int shift, int width, u32 *counts,
+                    u32 *most)
 {
     __shared__ u32 mine[DIGITS], largest;
     if (threadIdx.x == 0)
@@ -187,7 +191,8 @@ KERNEL count_powers(const float2 *bins, i64 n, const u32 *chosen, int shift, int
 }
 
 // Flag powers above chosen[0] and those equal to it, and count both in each tile.
-KERNEL flag_powers(const float2 *bins, i64 n, const u32 *chosen, u32 *above, u32 *equal, u32 *counts, u32 *ties)
+KERNEL flag_powers(const float2 *bins, i64 n, const u32 *chosen, u32 *above, u32 *equal, u32 *counts,
+                   u32 *ties)
 {
     i64 tile = (i64)blockIdx.x * TILE;
     u32 least = chosen[0], more = 0, same = 0, total;
@@ -195,7 +200,8 @@ KERNEL flag_powers(const float2 *bins, i64 n, const u32 *chosen, u32 *above, u32
     for (int row = 0; row < 32; row++) {
         i64 at = tile + row * THREADS + threadIdx.x;
         u32 power = at < n ? power_of(bins[at]) : 0;
-        u32 word = __ballot_sync(ALL, at < n && power > least), tied = __ballot_sync(ALL, at < n && power == least);
+        u32 word = __ballot_sync(ALL, at < n && power > least);
+        u32 tied = __ballot_sync(ALL, at < n && power == least);
         if (at % 32 == 0 && at < n) {
             above[at / 32] = word;
             equal[at / 32] = tied;
@@ -228,9 +234,9 @@ __device__ inline bool has(const Kept &kept, int row, u32 *rank)
 // Write the largest magnitude, a bitmap of what is kept - all above chosen[0], and the first chosen[1] of
 // those that equal it - and the kept bins' parts, as shares of the largest magnitude, in codes. starts,
 // ties: how many above and equal lie before each tile. Only bins that are kept are read.
-KERNEL write_strongest(const float2 *__restrict__ bins, i64 n, const u32 *chosen, const u32 *most, const u32 *above,
-                       const u32 *equal, const u32 *starts, const u32 *ties, int bits, int mantissa, int base,
-                       float *scale, u8 *bitmap, u16 *__restrict__ codes)
+KERNEL write_strongest(const float2 *__restrict__ bins, i64 n, const u32 *chosen, const u32 *most,
+                       const u32 *above, const u32 *equal, const u32 *starts, const u32 *ties, int bits,
+                       int mantissa, int base, float *scale, u8 *bitmap, u16 *__restrict__ codes)
 {
     __shared__ Kept kept;
     i64 number = (i64)blockIdx.x * THREADS + threadIdx.x, valid = n - 32 * number;
@@ -259,7 +265,7 @@ KERNEL write_strongest(const float2 *__restrict__ bins, i64 n, const u32 *chosen
     }
 }
 
-// --- Back from packets: the largest magnitude, a bitmap of the bins that are there, codes of their parts. ---
+// --- Back from packets: the largest magnitude, a bitmap of the bins, codes of their parts. ---
 
 #define MINE 17 // bins of a thread, neighbours: 256 of them hold a piece
 #define SCALE 4 // B before the bitmap
@@ -325,7 +331,8 @@ __device__ inline void to_values(float2 *held, const float2 *roots)
 // and, where values are added or taken off, 4 B per value; write 4. The rest that is no whole piece is left
 // to others, as bins.
 KERNEL deliver(const u8 *packets, i64 nbytes, int ways, i64 count, i64 bins, int pieces, const u32 *starts,
-               int bits, int mantissa, int base, const float2 *roots, i64 n, int way, float *values, float2 *rest)
+               int bits, int mantissa, int base, const float2 *roots, i64 n, int way, float *values,
+               float2 *rest)
 {
     __shared__ float2 held[HELD];
     Bins block = bins_of(blockIdx.x, bins);
@@ -337,11 +344,14 @@ KERNEL deliver(const u8 *packets, i64 nbytes, int ways, i64 count, i64 bins, int
         i64 rank = starts[(i64)number * pieces + blockIdx.x] - number * count + before(__popc(flags), &total);
         for (int byte = 0; byte < SCALE; byte++)
             word |= (u32)packets[byte] << 8 * byte;
+        float scale = __uint_as_float(word);
         const u8 *codes = packets + SCALE + (bins + 7) / 8;
         for (; flags; flags &= flags - 1, rank++) {
             float2 &sum = mine[__ffs(flags) - 1];
-            sum.x += range_value(unpacked(codes, 2 * rank, 2 * count, bits), bits, mantissa, base) * __uint_as_float(word);
-            sum.y += range_value(unpacked(codes, 2 * rank + 1, 2 * count, bits), bits, mantissa, base) * __uint_as_float(word);
+            u32 real = unpacked(codes, 2 * rank, 2 * count, bits);
+            u32 other = unpacked(codes, 2 * rank + 1, 2 * count, bits);
+            sum.x += range_value(real, bits, mantissa, base) * scale;
+            sum.y += range_value(other, bits, mantissa, base) * scale;
         }
     }
     __syncthreads();
