@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.codecs import CODECS
-from commsched.kernels import bits, cuda, eightbit, half, hashing, merge, pruned, rangefloat, select
+from commsched.errors import CommschedError
+from commsched.kernels import (
+    bits,
+    cuda,
+    eightbit,
+    half,
+    hashing,
+    merge,
+    pruned,
+    rangefloat,
+    select,
+    spectrum,
+)
 from commsched.kernels.device import device
 from commsched.kernels.random import Dither
 from commsched.methods.direct import encode_with_feedback
@@ -185,6 +197,106 @@ def is_coded_alike(both, name, values):
     same(packets)
     out = np.ones(len(values), np.float32)
     same(both(lambda put: decoded(name, put(packets[0]), put(out))))
+
+
+ADDED = [
+    "dense",
+    "fp16",
+    "bf16",
+    "fp8:e4m3",
+    "fp8:e5m2:3",
+    "quant:8",
+    "quant:4",
+    "quant:2",
+    "qsgd:5",
+]
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("numel", [0, 1, 257, 2049, 70_001])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_packet_is_added_and_taken_off_as_what_it_decodes_to(both, name, numel, shift):
+    """Decoded in the same pass, to the bits of two; numbers below 2^-126 are numbers."""
+    codec = CODECS[name]
+    values, sums = drawn(numel, odd=name != "qsgd:5"), drawn(numel + shift, odd=False) * 2.0**-130
+    packet = codec.encode(values, {}).copy()
+
+    def changed(put):
+        added, taken = put(sums)[shift:], put(sums)[shift:]
+        codec.add(put(packet), added)
+        codec.subtract(put(packet), taken)
+        return added, taken
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = both(changed)
+        same(found)
+        plain = decoded(name, packet, np.empty(numel, np.float32))
+        same((found[0][0], sums[shift:] + plain))
+        same((found[0][1], sums[shift:] - plain))
+
+
+LEVELS = 13 * 2.0**-24  # of additions in a transform, each rounded by so much of the norm
+
+
+@pytest.mark.parametrize("numel", [5, 8192, 20_001, 32_768])
+def test_spectra_are_as_near_as_roundings_of_float32(both, numel):
+    values, lost = (drawn(numel + more, odd=False)[:numel] for more in (0, 1))
+
+    def transformed(put):
+        sums = put(values)
+        bins = spectrum.forward(sums, put(lost))
+        return sums, bins, spectrum.forward(put(values))
+
+    sums, bins, plain = zip(*both(transformed), strict=True)
+    same(sums)
+    for first, second in (bins, plain):
+        assert np.linalg.norm(first - second) <= LEVELS * np.linalg.norm(first)
+
+
+@pytest.mark.parametrize("numel", [5, 8192, 20_001, 32_768])
+@pytest.mark.parametrize("ways", [1, 3])
+def test_packets_are_transformed_back_together(both, numel, ways):
+    codec, values = CODECS["fft:0.15"], drawn(numel + 1, odd=False)
+    packets = [codec.encode(values[:numel] * way, {}).copy() for way in range(1, ways + 1)]
+
+    def changed(put):
+        found = [put(values)[1:] for _ in range(3)]
+        codec.combine([put(packet) for packet in packets], found[0])
+        codec.add(put(packets[0]), found[1])
+        codec.subtract(put(packets[0]), found[2])
+        few = put(packets[-1])
+        few[4:5] = few[4:5] ^ np.uint8(1)  # a bin more or less
+        with pytest.raises(CommschedError, match=f"is no spectrum of {numel} values"):
+            codec.combine([put(packets[0]), few], put(values)[1:])
+        return found
+
+    for first, second in zip(*both(changed), strict=True):
+        assert np.linalg.norm(first - second) <= LEVELS * np.linalg.norm(first)
+
+
+def spectra(kind, bins):
+    rng = np.random.default_rng(bins)
+    parts = rng.standard_normal(2 * bins).astype(np.float32)
+    if kind == "equal":
+        parts = rng.choice(np.array([-1, 1], np.float32), 2 * bins)
+    if kind == "few":
+        parts[rng.random(2 * bins) < 0.95] = 0
+    if kind == "broken":
+        parts[rng.integers(0, 2 * bins, len(BROKEN))] = BROKEN
+    return parts.view(np.complex64)
+
+
+@pytest.mark.parametrize("kind", ["normal", "equal", "few", "broken"])
+@pytest.mark.parametrize("bins", [1, 33, 4097, 20_000])
+def test_the_strongest_bins_are_coded_alike(both, kind, bins):
+    form, given = rangefloat.up_to(10, 5, 1.0), spectra(kind, bins)
+    for count in {1, bins // 7 + 1, bins}:
+
+        def coded(put, count=count):
+            return spectrum.strongest(put(given), count, form)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            same(both(coded))
 
 
 @pytest.mark.parametrize("name", ["quant:8", "quant:4", "quant:2:nearest", "qsgd:5", "terngrad"])

@@ -180,6 +180,21 @@ def test_the_largest_are_the_first_of_a_stable_sort(values, count):
     np.testing.assert_array_equal(select.largest(values, count), wanted)
 
 
+@pytest.mark.parametrize("kind", ["normal", "sorted", "equal", "sparse"])
+def test_of_many_the_likely_ones_are_ranked_as_all_are(kind):
+    values = normal(1 << 18)
+    if kind == "sorted":
+        values.sort()
+    if kind == "equal":
+        values = np.rint(values)
+    if kind == "sparse":
+        values[normal(1 << 18, seed=1) > -1] = 0
+    for count in (2 * select.SAMPLE, len(values) // 3, len(values) // 2):
+        wanted = np.sort(np.argsort(-np.abs(values), kind="stable")[:count])
+        wanted = wanted[values[wanted] != 0]
+        np.testing.assert_array_equal(select.largest(values, count), wanted)
+
+
 @given(numel=st.integers(1, 500), share=st.floats(0.01, 1), seed=st.integers(0, 9))
 def test_bisection_finds_the_largest_where_magnitudes_differ(numel, share, seed):
     values, count = normal(numel, seed), int(np.ceil(share * numel))

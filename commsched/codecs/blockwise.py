@@ -13,6 +13,7 @@ from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import run_key
 from commsched.kernels.steps import UNITS, Steps
+from commsched.kernels.ways import ADD, REPLACE, TAKE_OFF, put
 from commsched.plan.bucket import BucketSpec
 
 CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
@@ -50,8 +51,10 @@ class Blockwise(Codec):
         """Write scales and packed codes by one kernel of `cuda.steps`; False where none does it."""
         return False
 
-    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> bool:
-        """Overwrite `out` with what the packed codes mean, likewise."""
+    def decode_there(
+        self, kernels: ModuleType, codes: Array, scales: Array, out: Array, way: int
+    ) -> bool:
+        """Do with `out` and what the packed codes mean what `way` says, likewise."""
         return False
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
@@ -72,21 +75,31 @@ class Blockwise(Codec):
         return packet
 
     def decode(self, packet: Array, out: Array) -> None:
+        self._deliver(packet, out, REPLACE)
+
+    def add(self, packet: Array, out: Array) -> None:
+        self._deliver(packet, out, ADD)
+
+    def subtract(self, packet: Array, values: Array) -> None:
+        self._deliver(packet, values, TAKE_OFF)
+
+    def _deliver(self, packet: Array, out: Array, way: int) -> None:
+        """Do with `out` and the packet's values what `way` says."""
         scales, packed = self._split(packet, len(out))
         gpu = device(out)
-        if gpu is not None and self.decode_there(gpu.steps, packed, scales, out):
+        if gpu is not None and self.decode_there(gpu.steps, packed, scales, out, way):
             return
+        room = None if way == REPLACE else module_of(out).empty(min(CHUNK, len(out)), np.float32)
         for row, first, stop, width in self._pieces(len(out)):
             shape = (-1, width)
             codes = bits.unpack(packed[first * self.bits // 8 :], stop - first, self.bits)
             rows = (stop - first) // width
             scale = scales[row : row + rows]
-            self.value(codes.reshape(shape), scale, out[first:stop].reshape(shape))
-
-    def add(self, packet: Array, out: Array) -> None:
-        values = np.empty_like(out)
-        self.decode(packet, values)
-        out += values
+            mine = out[first:stop]
+            found = mine if room is None else room[: stop - first]
+            self.value(codes.reshape(shape), scale, found.reshape(shape))
+            if room is not None:
+                put(found, mine, way)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         count = np.asarray(stop - start, np.float64)
@@ -155,6 +168,8 @@ class Levels(Blockwise):
         kernels.levels(values, *form, key, scales, codes)
         return True
 
-    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> bool:
-        kernels.level_values(codes, scales, self.block, self.bits, self.levels, out)
+    def decode_there(
+        self, kernels: ModuleType, codes: Array, scales: Array, out: Array, way: int
+    ) -> bool:
+        kernels.level_values(codes, scales, self.block, self.bits, self.levels, out, way)
         return True

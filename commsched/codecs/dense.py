@@ -4,6 +4,7 @@ import numpy as np
 
 from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.kernels.ways import ADD, put
 from commsched.plan.bucket import BucketSpec
 
 
@@ -26,7 +27,7 @@ class Dense(Codec):
             out[:] = packet.view(np.float32)
 
     def add(self, packet: Array, out: Array) -> None:
-        out += packet.view(np.float32)
+        put(packet.view(np.float32), out, ADD)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(4.0 * (stop - start))

@@ -7,6 +7,7 @@ from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import eightbit
+from commsched.kernels.ways import ADD, REPLACE, TAKE_OFF
 from commsched.plan.bucket import BucketSpec
 
 FORMS = {"e4m3": eightbit.E4M3, "e5m2": eightbit.E5M2}
@@ -39,19 +40,20 @@ class Fp8(Codec):
         return eightbit.narrow(values, self._form, self._scale)
 
     def decode(self, packet: Array, out: Array) -> None:
-        self._look_up(packet, out)
+        self._look_up(packet, out, REPLACE)
 
     def add(self, packet: Array, out: Array) -> None:
-        values = np.empty_like(out)
-        self._look_up(packet, values)
-        out += values
+        self._look_up(packet, out, ADD)
 
-    def _look_up(self, packet: Array, out: Array) -> None:
+    def subtract(self, packet: Array, values: Array) -> None:
+        self._look_up(packet, values, TAKE_OFF)
+
+    def _look_up(self, packet: Array, out: Array, way: int) -> None:
         if packet.nbytes != len(out):
             raise CommschedError(
                 f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"
             )
-        eightbit.look_up(self._table, packet.view(np.uint8), out)
+        eightbit.look_up(self._table, packet.view(np.uint8), out, way)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(1.0 * (stop - start))

@@ -8,6 +8,7 @@ from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import half
+from commsched.kernels.ways import ADD, TAKE_OFF
 from commsched.plan.bucket import BucketSpec
 
 
@@ -36,7 +37,10 @@ class Half(Codec):
         self._widen(self._words(packet, out), out)
 
     def add(self, packet: Array, out: Array) -> None:
-        out += self._widen(self._words(packet, out))
+        self._widen(self._words(packet, out), out, ADD)
+
+    def subtract(self, packet: Array, values: Array) -> None:
+        self._widen(self._words(packet, values), values, TAKE_OFF)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(2.0 * (stop - start))

@@ -78,8 +78,10 @@ class Quant(Blockwise):
         kernels.quant(values, self.block, self.bits, self._share, key, scales, codes)
         return True
 
-    def decode_there(self, kernels: ModuleType, codes: Array, scales: Array, out: Array) -> bool:
-        kernels.quant_values(codes, scales, self.block, self.bits, out)
+    def decode_there(
+        self, kernels: ModuleType, codes: Array, scales: Array, out: Array, way: int
+    ) -> bool:
+        kernels.quant_values(codes, scales, self.block, self.bits, out, way)
         return True
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
+from commsched.kernels.ways import REPLACE, in_chunks
 
 CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
 
@@ -70,11 +71,13 @@ def table(form: Format) -> Array:
     return np.concatenate([size, -size]).astype(np.float32)
 
 
-def look_up(table: Array, codes: Array, out: Array) -> None:
-    """Write what a table of 256 float32 says of (n,) uint8 to (n,) `out`."""
+def look_up(table: Array, codes: Array, out: Array, way: int = REPLACE) -> None:
+    """Do with (n,) `out` and what a table of 256 float32 says of (n,) uint8 what `way` says."""
     gpu = device(out)
     if gpu is not None:
-        gpu.eightbit.look_up(table, codes, out)
+        gpu.eightbit.look_up(table, codes, out, way)
+    elif way != REPLACE:
+        in_chunks(lambda first, stop, room: look_up(table, codes[first:stop], room), out, way)
     elif isinstance(out, np.ndarray):
         table.take(codes, out=out, mode="clip")  # without a check of every code
     else:

@@ -10,6 +10,7 @@ import numpy as np
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
+from commsched.kernels.ways import REPLACE, in_chunks
 
 CHUNK = 1 << 16  # values at a time
 
@@ -30,7 +31,7 @@ def to_fp16(values: Array) -> Array:
     out = module.empty(len(values), np.uint16)
     gpu, fast = device(values), compiled(values)
     if gpu is not None:
-        gpu.half.convert("to_fp16", values, out)
+        gpu.half.narrow("to_fp16", values, out)
         return out
     if fast is not None:
         fast.to_fp16(values, values.view(np.uint32), out)
@@ -78,13 +79,16 @@ def _clamped(values: Array) -> Array:
     return words
 
 
-def from_fp16(words: Array, out: Array | None = None) -> Array:
-    """(n,) uint16 -> (n,) float32, in `out` if there is one."""
+def from_fp16(words: Array, out: Array | None = None, way: int = REPLACE) -> Array:
+    """(n,) uint16 -> (n,) float32, put into `out` if there is one, as `way` says."""
     if out is None:
         out = module_of(words).empty(len(words), np.float32)
     gpu, fast = device(words), compiled(words)
     if gpu is not None:
-        gpu.half.convert("from_fp16", words, out)
+        gpu.half.widen("from_fp16", words, out, way)
+        return out
+    if way != REPLACE:
+        in_chunks(lambda first, stop, room: from_fp16(words[first:stop], room), out, way)
         return out
     if fast is not None:
         fast.from_fp16(words, out.view(np.uint32))
@@ -99,7 +103,7 @@ def to_bf16(values: Array) -> Array:
     out = module.empty(len(values), np.uint16)
     gpu, fast = device(values), compiled(values)
     if gpu is not None:
-        gpu.half.convert("to_bf16", values, out)
+        gpu.half.narrow("to_bf16", values, out)
         return out
     if fast is not None:
         fast.to_bf16(values.view(np.uint32), out)
@@ -118,13 +122,16 @@ def to_bf16(values: Array) -> Array:
     return out
 
 
-def from_bf16(words: Array, out: Array | None = None) -> Array:
-    """(n,) uint16 -> (n,) float32, in `out` if there is one."""
+def from_bf16(words: Array, out: Array | None = None, way: int = REPLACE) -> Array:
+    """(n,) uint16 -> (n,) float32, put into `out` if there is one, as `way` says."""
     if out is None:
         out = module_of(words).empty(len(words), np.float32)
     gpu = device(words)
     if gpu is not None:
-        gpu.half.convert("from_bf16", words, out)
+        gpu.half.widen("from_bf16", words, out, way)
+        return out
+    if way != REPLACE:
+        in_chunks(lambda first, stop, room: from_bf16(words[first:stop], room), out, way)
         return out
     for at in range(0, len(words), CHUNK):
         wide = out[at : at + CHUNK].view(np.uint32)

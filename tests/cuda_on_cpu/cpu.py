@@ -1,6 +1,7 @@
 """The CUDA sources, compiled by g++ and run on NumPy's arrays, in place of CuPy's kernels."""
 
 import ctypes
+import mmap
 import re
 import shutil
 import subprocess
@@ -74,7 +75,9 @@ class Guarded:
     def __init__(self, given: Any) -> None:
         assert given.flags.aligned, "a device reads aligned numbers only"
         self._given = given
-        self._room = np.full(given.nbytes + 3 * GUARD, GARBAGE, np.uint8)
+        # Of the system, so that who counts what Python and NumPy take does not count it.
+        self._room = np.frombuffer(mmap.mmap(-1, given.nbytes + 3 * GUARD), np.uint8)
+        self._room.fill(GARBAGE)
         self._start = GUARD + (given.ctypes.data - self._room.ctypes.data) % GUARD
         self._inside[:] = given.reshape(-1).view(np.uint8)
         self.address = np.uint64(self._inside.ctypes.data)

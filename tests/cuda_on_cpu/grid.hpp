@@ -243,6 +243,10 @@ struct alignas(16) float4 {
 struct alignas(8) ushort4 {
     unsigned short x, y, z, w;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline ushort4 make_ushort4(unsigned short x, unsigned short y, unsigned short z, unsigned short w)
 {
@@ -251,13 +255,14 @@ inline ushort4 make_ushort4(unsigned short x, unsigned short y, unsigned short z
 
 // --- Launching: a kernel by its name, with arguments that say their types ---
 
-// Such as i8, or *f4 for a pointer to float: how NumPy writes them.
+// Such as i8, or *f4 for a pointer to float: how NumPy writes them; two floats are a complex number.
 template <class T> std::string written()
 {
     if constexpr (std::is_pointer_v<T>)
         return "*" + written<std::remove_cv_t<std::remove_pointer_t<T>>>();
     else {
-        char kind = std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
+        bool two = std::is_same_v<T, float2>;
+        char kind = two ? 'c' : std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
         return kind + std::to_string(sizeof(T));
     }
 }

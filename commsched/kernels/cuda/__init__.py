@@ -10,7 +10,9 @@ from commsched.kernels.cuda import (
     random,
     rangefloat,
     select,
+    spectrum,
     steps,
+    ways,
 )
 
 __all__ = [
@@ -23,5 +25,7 @@ __all__ = [
     "random",
     "rangefloat",
     "select",
+    "spectrum",
     "steps",
+    "ways",
 ]

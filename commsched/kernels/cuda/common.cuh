@@ -41,6 +41,24 @@ __device__ inline u32 before(u32 count, u32 *total)
     return earlier + sum - count;
 }
 
+// --- What becomes of decoded values: twins of `ways`. ---
+
+// Replace a value, for way 0, add to it, for 1, or take off it, for -1.
+__device__ inline void put_one(float *out, float value, int way)
+{
+    *out = way > 0 ? *out + value : way < 0 ? *out - value : value;
+}
+
+__device__ inline void put_four(float4 *out, float4 values, int way)
+{
+    float4 four = way ? *out : values;
+    put_one(&four.x, values.x, way);
+    put_one(&four.y, values.y, way);
+    put_one(&four.z, values.z, way);
+    put_one(&four.w, values.w, way);
+    *out = four;
+}
+
 // --- 16-bit floats, as words. Twins of `half` and of NumPy's conversion. ---
 
 #define INFINITE 0x7f800000u // the word of infinity; those of NaN lie above
@@ -58,6 +76,13 @@ __device__ inline u32 half_of(float value)
     return code | (word >> 16 & 0x8000);
 }
 
+// Numbers beyond the range become the largest half; infinity and NaN stay. Twin of `half.to_fp16`.
+__device__ inline u32 clamped_half(float value)
+{
+    u32 size = __float_as_uint(value) & 0x7fffffff, code = half_of(value);
+    return (code & 0x7fff) == 0x7c00 && size < INFINITE ? code - 1 : code;
+}
+
 __device__ inline float float_of(u32 code)
 {
     u32 size = code & 0x7fff, word = (size << 13) + (112u << 23);
@@ -66,6 +91,27 @@ __device__ inline float float_of(u32 code)
     if (size < 0x400)
         word = __float_as_uint((float)size * (1.0f / 16777216.0f));
     return __uint_as_float(word | (code & 0x8000) << 16);
+}
+
+// --- Floats of few bits over a range. Twins of `rangefloat.RangeFloat`. base: the cut word of the least. ---
+
+__device__ inline u16 range_code(float value, int bits, int mantissa, int base)
+{
+    int top = (1 << (bits - 1)) - 1, shift = 23 - mantissa;
+    u32 word = __float_as_uint(value), size = word & 0x7fffffff;
+    int code = (int)((size + (1u << (shift - 1))) >> shift) - (base - 1);
+    code = code < 0 ? 0 : code > top ? top : code;
+    if (code)
+        code |= (int)(word >> 31) << (bits - 1);
+    return (u16)(size > INFINITE ? 1 << (bits - 1) : code);
+}
+
+__device__ inline float range_value(u32 code, int bits, int mantissa, int base)
+{
+    u32 number = code & ((1u << (bits - 1)) - 1), sign = code >> (bits - 1);
+    u32 word = (number + base - 1) << (23 - mantissa) | sign << 31;
+    u32 broken = sign ? 0x7fc00000 : 0;
+    return __uint_as_float(number ? word : broken);
 }
 
 // --- Codes of few bits. Twins of `bits.pack` and `bits.unpack`. ---
@@ -123,6 +169,47 @@ __device__ inline u32 unpacked(const u8 *packed, i64 at, i64 count, int width)
     for (int bit = width / 8 * 8; bit < width; bit++, packed += (count + 7) / 8)
         code |= (u32)(packed[at / 8] >> (at % 8) & 1) << bit;
     return code;
+}
+
+// --- Bitmaps, and numbers by their digits. ---
+
+// 32 bits of a bitmap of n bits, which may begin anywhere; those from n on are zero.
+__device__ inline u32 word_of(const u8 *bitmap, i64 n, i64 number)
+{
+    u32 word = 0;
+    for (i64 byte = 0; byte < 4; byte++)
+        if (32 * number + 8 * byte < n)
+            word |= (u32)bitmap[4 * number + byte] << (8 * byte);
+    i64 valid = n - 32 * number;
+    return valid >= 32 ? word : valid <= 0 ? 0 : word & ((1u << valid) - 1);
+}
+
+#define DIGITS 2048 // values of a digit, at most
+
+// Count each digit among n numbers of 31 bits, `number(at)`, whose higher bits are `higher`. Sums within
+// the block first: atomics on shared memory, `mine`, are cheap.
+template <class NUMBER>
+__device__ void count_each_digit(NUMBER number, i64 n, u32 higher, int shift, int width, u32 *mine,
+                                 u32 *counts)
+{
+    for (int digit = threadIdx.x; digit < DIGITS; digit += THREADS)
+        mine[digit] = 0;
+    __syncthreads();
+    u32 mask = (1u << width) - 1;
+    for (i64 at = here(); at < n; at += 4 * stride()) {
+        u32 some[4]; // all are read before any is counted
+#pragma unroll
+        for (int k = 0; k < 4; k++) // what is no number is higher than all
+            some[k] = at + k * stride() < n ? number(at + k * stride()) : 0xffffffff;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (some[k] >> (shift + width) == higher)
+                atomicAdd(&mine[some[k] >> shift & mask], 1u);
+    }
+    __syncthreads();
+    for (int digit = threadIdx.x; digit < DIGITS; digit += THREADS)
+        if (mine[digit])
+            atomicAdd(&counts[digit], mine[digit]);
 }
 
 // --- Random numbers. Twin of `random.Dither`. ---

@@ -23,11 +23,11 @@ KERNEL narrow(const float *values, i64 n, float scale, int mantissa, int bias, f
     }
 }
 
-KERNEL look_up(const float *table, const u8 *codes, i64 n, float *out)
+KERNEL look_up(const float *table, const u8 *codes, i64 n, int way, float *out)
 {
     __shared__ float held[THREADS];
     held[threadIdx.x] = table[threadIdx.x];
     __syncthreads();
     for (i64 i = here(); i < n; i += stride())
-        out[i] = held[codes[i]];
+        put_one(out + i, held[codes[i]], way);
 }

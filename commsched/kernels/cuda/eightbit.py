@@ -17,7 +17,8 @@ def narrow(
     return out
 
 
-def look_up(table: Array, codes: Array, out: Array) -> None:
-    """Write what a table of 256 float32 says of (n,) uint8 to (n,) `out`."""
+def look_up(table: Array, codes: Array, out: Array, way: int) -> None:
+    """Do with (n,) `out` and what a table of 256 float32 says of (n,) uint8 what `way` says."""
     held = module_of(out).asarray(table)
-    launch("eightbit", "look_up", strides(len(out)), held, codes, np.int64(len(out)), out)
+    given = held, codes, np.int64(len(out)), np.int32(way), out
+    launch("eightbit", "look_up", strides(len(out)), *given)

@@ -2,13 +2,6 @@
 
 #include "common.cuh"
 
-// Numbers beyond the range become the largest half; infinity and NaN stay.
-__device__ u32 fp16(float value)
-{
-    u32 size = __float_as_uint(value) & 0x7fffffff, code = half_of(value);
-    return (code & 0x7fff) == 0x7c00 && size < INFINITE ? code - 1 : code;
-}
-
 __device__ u32 bf16(float value)
 {
     u32 word = __float_as_uint(value);
@@ -31,18 +24,19 @@ template <u32 (*CODE)(float)> __device__ void narrow(const float *values, i64 n,
         out[i] = CODE(values[i]);
 }
 
-template <float (*VALUE)(u32)> __device__ void widen(const u16 *codes, i64 n, float *out)
+template <float (*VALUE)(u32)> __device__ void widen(const u16 *codes, i64 n, int way, float *out)
 {
     i64 fours = (u64)codes % 8 == 0 && (u64)out % 16 == 0 ? n / 4 : 0;
     for (i64 i = here(); i < fours; i += stride()) {
         ushort4 four = ((const ushort4 *)codes)[i];
-        ((float4 *)out)[i] = make_float4(VALUE(four.x), VALUE(four.y), VALUE(four.z), VALUE(four.w));
+        float4 values = make_float4(VALUE(four.x), VALUE(four.y), VALUE(four.z), VALUE(four.w));
+        put_four((float4 *)out + i, values, way);
     }
     for (i64 i = 4 * fours + here(); i < n; i += stride())
-        out[i] = VALUE(codes[i]);
+        put_one(out + i, VALUE(codes[i]), way);
 }
 
-KERNEL to_fp16(const float *values, i64 n, u16 *out) { narrow<fp16>(values, n, out); }
+KERNEL to_fp16(const float *values, i64 n, u16 *out) { narrow<clamped_half>(values, n, out); }
 KERNEL to_bf16(const float *values, i64 n, u16 *out) { narrow<bf16>(values, n, out); }
-KERNEL from_fp16(const u16 *codes, i64 n, float *out) { widen<float_of>(codes, n, out); }
-KERNEL from_bf16(const u16 *codes, i64 n, float *out) { widen<wide_bf16>(codes, n, out); }
+KERNEL from_fp16(const u16 *codes, i64 n, int way, float *out) { widen<float_of>(codes, n, way, out); }
+KERNEL from_bf16(const u16 *codes, i64 n, int way, float *out) { widen<wide_bf16>(codes, n, way, out); }

@@ -6,6 +6,12 @@ from commsched.kernels.cuda.launch import launch, strides
 from commsched.kernels.modules import Array
 
 
-def convert(way: str, given: Array, out: Array) -> None:
-    """Write what `way`, a function of `half`, makes of (n,) `given` to (n,) `out`."""
-    launch("half", way, strides(len(given), 4), given, np.int64(len(given)), out)
+def narrow(kernel: str, values: Array, out: Array) -> None:
+    """Write what a kernel makes of (n,) float32 to (n,) uint16."""
+    launch("half", kernel, strides(len(values), 4), values, np.int64(len(values)), out)
+
+
+def widen(kernel: str, words: Array, out: Array, way: int) -> None:
+    """Do with (n,) float32 `out` and what a kernel makes of (n,) uint16 what `way` says."""
+    given = words, np.int64(len(words)), np.int32(way), out
+    launch("half", kernel, strides(len(words), 4), *given)

@@ -4,7 +4,6 @@
 
 #define TILE (32 * THREADS) // elements of a block: a word of flags per thread
 #define EACH 8              // counts of a thread in one turn of a scan
-#define DIGITS 2048         // values of a digit, at most
 
 // Flag |x| >= least, given as the word of a magnitude, and count the flags of each tile. A word of 32
 // flags is what a warp agrees on: it is read once more, not the values. Twin of `select.above`.
@@ -56,17 +55,6 @@ KERNEL add_flag_above(float *values, const float *lost, i64 n, int least, u32 *w
         counts[blockIdx.x] = total;
 }
 
-// 32 bits of a bitmap of n bits, which may begin anywhere; those from n on are zero.
-__device__ u32 word_of(const u8 *bitmap, i64 n, i64 number)
-{
-    u32 word = 0;
-    for (i64 byte = 0; byte < 4; byte++)
-        if (32 * number + 8 * byte < n)
-            word |= (u32)bitmap[4 * number + byte] << (8 * byte);
-    i64 valid = n - 32 * number;
-    return valid >= 32 ? word : valid <= 0 ? 0 : word & ((1u << valid) - 1);
-}
-
 // Count the bits of each tile.
 KERNEL count_set(const u8 *bitmap, i64 n, u32 *counts)
 {
@@ -106,24 +94,12 @@ KERNEL write_places(const u8 *bitmap, i64 n, const u32 *starts, i64 *places)
         places[at++] = 32 * here() + __ffs(word) - 1;
 }
 
-// Count each digit among the magnitudes whose higher bits are chosen[0]. Sums within the block first:
-// atomics on shared memory are cheap.
+// Count each digit among the magnitudes whose higher bits are chosen[0].
 KERNEL count_digits(const int *words, i64 n, const u32 *chosen, int shift, int width, u32 *counts)
 {
     __shared__ u32 mine[DIGITS];
-    for (int digit = threadIdx.x; digit < DIGITS; digit += THREADS)
-        mine[digit] = 0;
-    __syncthreads();
-    u32 higher = chosen[0], mask = (1u << width) - 1;
-    for (i64 at = here(); at < n; at += stride()) {
-        u32 size = words[at] & 0x7fffffff;
-        if (size >> (shift + width) == higher)
-            atomicAdd(&mine[size >> shift & mask], 1u);
-    }
-    __syncthreads();
-    for (int digit = threadIdx.x; digit < DIGITS; digit += THREADS)
-        if (mine[digit])
-            atomicAdd(&counts[digit], mine[digit]);
+    auto magnitude = [&](i64 at) { return (u32)words[at] & 0x7fffffff; };
+    count_each_digit(magnitude, n, chosen[0], shift, width, mine, counts);
 }
 
 // Find the digit of the magnitude of rank chosen[1], counted from the largest, which is 1; clear the

@@ -134,21 +134,22 @@ __device__ u32 code_of(const u8 *codes, i64 at, i64 n, int block, int bits)
     return unpacked(codes + place.first * bits / 8, place.at, place.count, bits);
 }
 
-KERNEL quant_values(const u8 *codes, const float *scales, i64 n, int block, int bits, float *out)
+KERNEL quant_values(const u8 *codes, const float *scales, i64 n, int block, int bits, int way, float *out)
 {
     for (i64 at = here(); at < n; at += stride()) {
         float low = scales[at / block * 2], step = scales[at / block * 2 + 1];
         u32 code = code_of(codes, at, n, block, bits);
         double wide = (double)code * step + low; // for a spread beyond the range of float32
         wide = wide > LARGEST ? LARGEST : wide < -LARGEST ? -LARGEST : wide;
-        out[at] = step > (float)(LARGEST / 512) ? (float)wide : (float)code * step + low;
+        put_one(out + at, step > (float)(LARGEST / 512) ? (float)wide : (float)code * step + low, way);
     }
 }
 
-KERNEL level_values(const u8 *codes, const float *scales, i64 n, int block, int bits, int levels, float *out)
+KERNEL level_values(const u8 *codes, const float *scales, i64 n, int block, int bits, int levels, int way,
+                    float *out)
 {
     for (i64 at = here(); at < n; at += stride()) {
         float unit = scales[at / block] / (float)levels;
-        out[at] = ((float)code_of(codes, at, n, block, bits) - (float)levels) * unit;
+        put_one(out + at, ((float)code_of(codes, at, n, block, bits) - (float)levels) * unit, way);
     }
 }

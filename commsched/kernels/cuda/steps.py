@@ -33,17 +33,18 @@ def levels(
     launch("steps", "levels", len(scales), *_run(values, block, width), *how, scales, out)
 
 
-def quant_values(codes: Array, scales: Array, block: int, width: int, out: Array) -> None:
-    """What the codes of `quant` mean: (n,) float32."""
-    run = np.int64(len(out)), np.int32(block), np.int32(width)
+def quant_values(codes: Array, scales: Array, block: int, width: int, out: Array, way: int) -> None:
+    """Do with (n,) float32 `out` and what the codes of `quant` mean what `way` says."""
+    run = np.int64(len(out)), np.int32(block), np.int32(width), np.int32(way)
     launch("steps", "quant_values", strides(len(out)), codes, scales, *run, out)
 
 
 def level_values(
-    codes: Array, scales: Array, block: int, width: int, count: int, out: Array
+    codes: Array, scales: Array, block: int, width: int, count: int, out: Array, way: int
 ) -> None:
-    """What the codes of `levels` mean: (n,) float32."""
-    run = np.int64(len(out)), np.int32(block), np.int32(width), np.int32(count)
+    """Do with (n,) float32 `out` and what the codes of `levels` mean what `way` says."""
+    form = np.int32(block), np.int32(width), np.int32(count)
+    run = np.int64(len(out)), *form, np.int32(way)
     launch("steps", "level_values", strides(len(out)), codes, scales, *run, out)
 
 

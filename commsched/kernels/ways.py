@@ -1,0 +1,33 @@
+"""What becomes of decoded values: they replace others, are added to them, or are taken off them."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from commsched.kernels.device import device
+from commsched.kernels.modules import Array, module_of
+
+REPLACE, ADD, TAKE_OFF = 0, 1, -1
+CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
+
+
+def put(values: Array, out: Array, way: int) -> None:
+    """Do with (n,) float32 `out` and values what `way` says."""
+    gpu = device(out)
+    if way == REPLACE:
+        out[:] = values
+    elif gpu is not None:
+        gpu.ways.put(values, out, way)
+    elif way == ADD:
+        out += values
+    else:
+        out -= values
+
+
+def in_chunks(write: Callable[[int, int, Array], object], out: Array, way: int) -> None:
+    """Do so with what `write` writes of [first, stop) to a (stop - first,) float32."""
+    room = module_of(out).empty(min(CHUNK, len(out)), np.float32)
+    for first in range(0, len(out), CHUNK):
+        stop = min(first + CHUNK, len(out))
+        write(first, stop, room[: stop - first])
+        put(room[: stop - first], out[first:stop], way)
