@@ -92,9 +92,6 @@ class Method(ABC):
     # Where the state has "list", the ascending indices and the values of a gradient's non-zeros,
     # they stand for "gradient", and the sum is left in "list" instead of "result".
     lists: bool = False
-    # Computes where the gradient lies. False: with NumPy only, so that a rank with a GPU keeps the
-    # bucket in memory of the host.
-    anywhere: bool = True
 
     def at(self, step: int) -> "Method":
         """What it is like in a step of a training, see `Codec.at`."""

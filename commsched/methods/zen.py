@@ -37,7 +37,6 @@ class Zen(Method):
     """
 
     lossless = True
-    anywhere = False
 
     def __init__(self, hierarchical: bool) -> None:
         self.name = "zen:hierarchical" if hierarchical else "zen"

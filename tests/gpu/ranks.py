@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 
+from commsched.kernels.modules import on_host
 from commsched.methods.lockstep import fresh_states
 from commsched.run import place
-from commsched.run.device import on_host
 from tests.mpi.test_staging import (
     BASIC,
     EXACT,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from commsched.kernels.modules import on_host
 from commsched.run import agree, exchanger
-from commsched.run.device import on_host
 from commsched.run.exchanger import Exchanger
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps

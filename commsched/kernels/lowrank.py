@@ -1,0 +1,34 @@
+"""Narrow matrices spread to a wide one, in an order that gives equal bits on every device."""
+
+import numpy as np
+
+from commsched.kernels.device import device
+from commsched.kernels.modules import Array, module_of
+
+CHUNK = 1 << 16  # elements of the product at a time: they stay in the cache
+
+
+def spread(left: Array, right: Array, out: Array, values: Array | None = None) -> None:
+    """Write P Q^T to `out` (n,) float32, row after row; or `values` (n,) less it.
+
+    P = left (rows, rank) float32, Q = right (cols, rank), n <= rows cols. Each element is
+    P_i1 Q_j1 + P_i2 Q_j2 + ..., rounded after each step: a product by a library adds and rounds
+    as it is fastest, which differs from processor to processor.
+    """
+    gpu, module = device(out), module_of(out)
+    if gpu is not None:
+        gpu.lowrank.spread(left, right, out, values)
+        return
+    rows, cols = len(left), len(right)
+    lines, step = right.T.copy(), max(1, CHUNK // cols)
+    sums, term = module.empty((2, min(step, rows), cols), np.float32)
+    for at in range(0, rows, step):
+        some = left[at : at + step]
+        total, next_one = sums[: len(some)], term[: len(some)]
+        np.multiply(some[:, :1], lines[0], out=total)
+        for k in range(1, len(lines)):
+            np.multiply(some[:, k : k + 1], lines[k], out=next_one)
+            total += next_one
+        place = slice(at * cols, min((at + len(some)) * cols, len(out)))
+        found = total.reshape(-1)[: place.stop - place.start]
+        out[place] = found if values is None else values[place] - found
