@@ -20,7 +20,7 @@ SAME = re.findall(
 METHODS = re.findall(
     r"\w+",
     """all any argmax argsort astype clip copy fill item max mean min nonzero reshape sum swapaxes
-    take tolist""",
+    take""",
 )
 FIELDS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 
@@ -80,6 +80,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def get(self):
         return self.held.copy()
 
+    def tolist(self):
+        return self.held.tolist()
+
     def __getattr__(self, name):
         if name in FIELDS:
             return getattr(self.held, name)
@@ -89,7 +92,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         def method(*given, **named):
             assert not (name == "take" and "mode" in named), "CuPy's take has no mode"
             found = getattr(self.held, name)(*map(plain, given), **named)
-            return found if name in ("item", "tolist") else own(found)
+            return found if name == "item" else own(found)
 
         return method
 

@@ -36,11 +36,11 @@ class HashBitmap(Indexed):
 
     def __init__(self, parts: int) -> None:
         self.name = f"hash-bitmap:{parts}"
-        self._parts = parts
+        self.parts = parts
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         module, numel = module_of(values), len(values)
-        sets = index_sets(module, numel, self._parts)
+        sets = index_sets(module, numel, self.parts)
         flags = module.zeros(numel, np.bool_)
         flags[sets.place.take(nonzeros(values))] = True
         kept = values.take(sets.order.take(module.flatnonzero(flags)))
@@ -59,7 +59,7 @@ class HashBitmap(Indexed):
         count, end = count_of(packet, TAG, numel, what), HEADER + packed_bytes(numel)
         require(len(packet) == end + 4 * count, packet, what)
         place = flagged(packet, HEADER, numel, count, what)
-        index = index_sets(module_of(packet), numel, self._parts).order.take(place)
+        index = index_sets(module_of(packet), numel, self.parts).order.take(place)
         return index, numbers(packet[end:], np.float32)
 
 

@@ -64,6 +64,8 @@ class Phase:
     # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
     # as the schedule's goal says, among all.
     ends: Callable[[int], Ends] | None = None
+    # The index sets that take and give look up: elements and parts of each, see `room.Room`.
+    sets: frozenset[tuple[int, int]] = frozenset()
     # Of an exchange whose packets are coded one by one: `take` only prepares, and what `give` gets
     # is empty.
     pieces: Pieces | None = None

@@ -100,6 +100,7 @@ class Hashed:
             take_seconds=take_seconds,
             give_seconds=give_seconds,
             ends=ends,
+            sets=frozenset({(int(np.diff(self.runs).max()), self.parts)}),
         )
 
     def pull(self, schedule: Schedule, ends: Callable[[int], Ends] | None) -> Phase:
@@ -142,6 +143,7 @@ class Hashed:
             take_seconds=take_seconds,
             give_seconds=give_seconds,
             ends=ends,
+            sets=frozenset({(int(np.diff(self.runs).max()), self.parts)}),
         )
 
     @property

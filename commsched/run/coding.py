@@ -10,6 +10,7 @@ from mpi4py import MPI
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
+from commsched.kernels.hashing import index_sets
 from commsched.kernels.modules import beside, on_host
 from commsched.machine import Group
 from commsched.methods import Choice, Held, Phase, error, find_method, hold, phase_of, phases_of
@@ -239,6 +240,10 @@ class Buckets:
         }
         self.decisions.update(kept["decisions"])
 
+    def close(self) -> None:
+        """Give back what serves all buckets; nothing may be under way."""
+        index_sets.cache_clear()
+
     def follow(self, plan: Plan) -> dict[str, Array]:
         """Go on with another plan of the same tensors; nothing may be under way.
 
@@ -253,6 +258,7 @@ class Buckets:
             old = known.pop((launch.pieces, launch.method, launch.group), None)
             self.states.append(self._state(launch) if old is None else old[1])
             self.states[-1]["name"] = launch.name
+        self.close()
         self.given.device.mark().wait()  # what is new was made in the caller's stream
         self._chosen.clear()
         found: dict[str, Array] = {}
