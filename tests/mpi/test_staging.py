@@ -18,7 +18,8 @@ from tests.ranks import together
 from tests.supports import bits, gradients, group, spec
 
 WORLD = MPI.COMM_WORLD
-GROUP = group(2, WORLD.size // 2) if WORLD.size % 2 == 0 else group(1, WORLD.size)
+NODES = max(2, WORLD.size // 2) if WORLD.size % 2 == 0 else 1
+GROUP = group(NODES, WORLD.size // NODES)
 BASIC = ("dense", "fp16", "coo")  # a codec of each kind: as it is, rounding, of unknown length
 EVERY_PAIR = [m for m in legal_methods(GROUP) if isinstance(m, Direct)]
 SOME = [pair for pair in EVERY_PAIR if pair.codec.name in (*BASIC, "quant:8", "topk:0.01")]
@@ -107,7 +108,7 @@ def test_pointers_wait_until_the_device_has_written_what_is_sent():
 def test_ranks_with_and_without_a_device_sum_with_each_other():
     paths = (Plain(64), Staged(Late(), 64), Pointers(Late(np), 64), Staged(Late(np), 64))
     path = paths[WORLD.rank % len(paths)]
-    together([difference(pair, inputs_of(301), path) for pair in EXACT])
+    together([difference(each, inputs_of(301), path) for each in [*EXACT, *SEVERAL]])
 
 
 @pytest.mark.parametrize("numel", [1, 64, 301])
