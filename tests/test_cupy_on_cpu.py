@@ -71,9 +71,10 @@ def test_a_run_deals_non_zeros_to_their_owners_by_the_kernels_of_the_device(tmp_
     ways = ["zen", "zen:hierarchical"]
     plan_file.write(tmp_path / "plan.json", plan(graph([3000, 3000]), machine(1, 2), ways))
     words = ["run", str(tmp_path / "plan.json"), "-o", str(tmp_path / "m.json"), "--verify"]
-    command = [sys.executable, "-m", "commsched", *words, "--steps", "2", "--device", "cuda"]
+    command = [sys.executable, "-m", "commsched", *words, "--steps", "2", "--device"]
     kernels = tmp_path / "kernels"
-    ended(command, command, COMMSCHED_KERNELS="1", CUPY_CACHE_DIR=str(kernels))
+    variables = {"COMMSCHED_KERNELS": "1", "CUPY_CACHE_DIR": str(kernels)}
+    ended([*command, "cuda"], [*command, "cpu"], **variables)
     assert {"hashing", "select"} <= {made.name.split("-")[1] for made in kernels.iterdir()}
 
 
