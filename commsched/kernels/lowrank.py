@@ -5,8 +5,8 @@ import numpy as np
 from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
 
-# Elements of the product at a time, which stay in the cache with another term: 2 ranks, 2 M elements
-# take 2.7 ms, with 1 << 15 3.3, and where each chunk is a row 7.0.
+# Elements of the product at a time, which stay in the cache beside a term: 2 M of them of rank 2
+# take 2.7 ms; 3.3 with 1 << 15, 7.0 row by row. On one core of an Intel Xeon (Sapphire Rapids).
 CHUNK = 1 << 17
 
 
