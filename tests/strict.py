@@ -14,8 +14,8 @@ import numpy as np
 SAME = re.findall(
     r"\w+",
     """abs amax amin append arange argsort bincount clip concatenate copyto count_nonzero cumsum
-    diff dot empty empty_like flatnonzero isin linspace max maximum mean min minimum ones packbits pad
-    partition repeat searchsorted sort split stack sum unpackbits where zeros zeros_like""",
+    diff dot empty empty_like flatnonzero isin linspace max maximum mean min minimum ones packbits
+    pad partition repeat searchsorted sort split stack sum unpackbits where zeros zeros_like""",
 )
 METHODS = re.findall(
     r"\w+",
