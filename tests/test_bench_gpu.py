@@ -63,7 +63,8 @@ MESSAGE = {
 }  # fmt: skip
 STEP = {
     "fabric": "gpu", "net": "gpt2", "family": "ring", "method": "ring+dense", "nbytes": 1e6,
-    "plan": "h", "measured": 1.0, "spread": 0.1, "collectives": [[1.0, 1.0]], "hidden": [1.0, 1.0],
+    "plan": "h", "measured": 1.0, "spread": 0.1, "collectives": [[1.0, 1.0]],
+    "phases": [[1.0, 1.0]], "hidden": [1.0, 1.0],
 }  # fmt: skip
 FOUND = {
     "format": gpu_report.FORMAT,

@@ -49,6 +49,7 @@ def row(fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other:
         "measured": 0.2,
         "spread": spread,
         "collectives": ((0.011, 0.01), (0.02, 0.02), (0.03, 0.03)),
+        "phases": ((0.011, 0.01), (0.012, 0.01), (0.008, 0.01), (0.03, 0.03)),
         "hidden": (0.8, 0.8),
     }
     return Row(**(values | other))  # type: ignore[arg-type]
@@ -91,6 +92,7 @@ def test_a_summary_is_made_of_absolute_errors():
     assert (s.cells, s.median, s.most) == (3, pytest.approx(0.02), pytest.approx(0.03))
     assert s.p90 == pytest.approx(0.028)
     assert s.collective == 0.0  # the median of 10 %, 0 and 0
+    assert s.phase == pytest.approx(0.15)  # of 10, 20, 20 % and 0
     assert s.hidden == pytest.approx(0.75)
 
 

@@ -218,14 +218,12 @@ def _text(rows: "Sequence[Row]", judged: "Sequence[Bar]") -> str:
         for row in rows
     ]
     header = ("fabric", "net", "method", "gradients", "predicted ms", "measured ms", "error")
-    summaries = [
-        (s.what, str(s.cells), *(f"{v:.1%}" for v in (s.median, s.p90, s.most, s.collective)))
-        for s in _summaries(rows)
-    ]
+    totals = ("fabric", "cells", "median", "p90", "worst", "collectives", "their phases")
+    summaries = [(s.what, str(s.cells), *(f"{v:.1%}" for v in s[2:7])) for s in _summaries(rows)]
     lines = [
         table((*header, "spread", "stolen"), cells, range(3, 9)),
         "",
-        table(("fabric", "cells", "median", "p90", "worst", "collectives"), summaries, range(1, 6)),
+        table(totals, summaries, range(1, 7)),
         "",
         *(
             f"{'met   ' if bar.met else 'MISSED'} {bar.what}: {bar.value:.1%} (bar {bar.limit:.1%})"

@@ -159,7 +159,7 @@ class Evaluator:
             covered, alone = np.maximum(compute - start, 0.0), end - start
             slowed = start + alone / part if part else end
             end = np.where(alone <= part * covered, slowed, end + (1.0 - part) * covered)
-        return coding.stretched(start, end) if self.clock.inside else end
+        return coding.stretched(start, end)
 
 
 class _Chain(NamedTuple):

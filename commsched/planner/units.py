@@ -96,8 +96,7 @@ class Clock:
     backward: tuple[float, ...]  # s per layer
     apply: float  # s per element
     overlap: float  # share of a transfer that progresses under compute
-    share: float  # of the processor that coding takes from other coding of its rank
-    inside: bool  # coding takes as much from exchanges, which stay in a node
+    share: float  # of the processor that coding takes from what its rank does beside it
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
 
@@ -114,7 +113,6 @@ class Clock:
             apply=traffic / machine.device.bandwidth,
             overlap=machine.overlap,
             share=float(shares(machine).max()),
-            inside=machine.nodes == 1,
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),

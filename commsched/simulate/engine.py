@@ -264,8 +264,8 @@ class _Simulation:
             compute = self.lanes.get((lane.role, "compute"))
             if compute is not None:
                 ends = under_compute(begins, ends, compute.free, self.plan.machine.overlap)
-            if op.stream == "inside":
-                ends = self.crowds[lane.role].stretched(begins, ends)
+            latest = np.minimum(start[last[ranks]], ends)
+            ends = self.crowds[lane.role].stretched(latest, ends)
             made.append((ends, sent[ranks], last[ranks]))
         return made
 

@@ -120,6 +120,11 @@ def _row(
     measured, stolen = calm(lambda: found.execute(plan, path, output, wanted.steps))
     timeline.write(output, measured)
     both = compare(predicted, measured, WARM)
+    exchanges: dict[str, list[tuple[float, float]]] = {}  # launch -> its phases
+    for o in both.operations:
+        if measure.is_communication(o.stream):
+            phases = exchanges.setdefault(o.name.split("/")[0], [])
+            phases.append((o.seconds.predicted, o.seconds.measured))
     iterations = measure.iteration_seconds(measured)[measure.settled(measured, WARM)]
     low, middle, high = np.quantile(iterations, (0.1, 0.5, 0.9)).tolist()
     return Row(
@@ -134,11 +139,8 @@ def _row(
         measured=both.iteration.measured,
         spread=(high - low) / middle,
         stolen=stolen,
-        collectives=tuple(
-            (o.seconds.predicted, o.seconds.measured)
-            for o in both.operations
-            if measure.is_communication(o.stream)
-        ),
+        collectives=tuple(tuple(np.sum(phases, axis=0).tolist()) for phases in exchanges.values()),
+        phases=tuple(pair for phases in exchanges.values() for pair in phases),
         hidden=(_hidden(both, "predicted"), _hidden(both, "measured")),
     )
 

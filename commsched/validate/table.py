@@ -28,7 +28,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     predicted: float
     measured: float
     spread: float  # p90 - p10 of the measured steps, as a share of their median
-    collectives: tuple[tuple[float, float], ...]  # predicted and measured s of each exchange
+    collectives: tuple[tuple[float, float], ...]  # predicted and measured s of each bucket's
+    phases: tuple[tuple[float, float], ...]  # the same of each phase of them
     hidden: tuple[float, float]  # share of communication under compute: predicted, measured
     stolen: float | None = None  # of the processor time, by other guests of the host; None: unknown
 
@@ -44,7 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: Literal["commsched-validation/1"] = "commsched-validation/1"
+    format: Literal["commsched-validation/2"] = "commsched-validation/2"
     rows: tuple[Row, ...]
 
 
@@ -66,14 +67,14 @@ class Summary(NamedTuple):
     median: float
     p90: float
     most: float
-    collective: float  # median over all exchanges
+    collective: float  # median over the buckets' exchanges, all phases of one together
+    phase: float  # median over the phases
     hidden: float  # median of the share that was hidden over the share that was planned
 
 
 def summary(what: str, rows: Sequence[Row]) -> Summary:
     """Summarise at least one row."""
     errors = np.abs([row.error for row in rows])
-    pairs = np.array([pair for row in rows for pair in row.collectives])
     shares = [row.hidden[1] / row.hidden[0] for row in rows if row.hidden[0]]
     return Summary(
         what=what,
@@ -81,9 +82,16 @@ def summary(what: str, rows: Sequence[Row]) -> Summary:
         median=float(np.median(errors)),
         p90=float(np.quantile(errors, 0.9)),
         most=float(errors.max()),
-        collective=float(np.median(np.abs(pairs[:, 0] / pairs[:, 1] - 1.0))),
+        collective=_off(pair for row in rows for pair in row.collectives),
+        phase=_off(pair for row in rows for pair in row.phases),
         hidden=float(np.median(shares)) if shares else 1.0,
     )
+
+
+def _off(pairs: Iterable[tuple[float, float]]) -> float:
+    """The median relative error of predicted and measured values."""
+    predicted, measured = np.array(list(pairs)).T
+    return float(np.median(np.abs(predicted / measured - 1.0)))
 
 
 class Bar(NamedTuple):
