@@ -17,6 +17,7 @@ from commsched.kernels import (
     eightbit,
     half,
     hashing,
+    lowrank,
     merge,
     pruned,
     rangefloat,
@@ -350,6 +351,24 @@ def test_lists_are_summed_to_the_same_bits(both, numel, density, ways, seed):
 
     with np.errstate(invalid="ignore"):
         same(both(summed))
+
+
+@given(
+    numel=st.integers(1, 3000), cols=st.integers(1, 90), rank=st.integers(1, 4),
+    subtracted=st.booleans(),
+)  # fmt: skip
+def test_narrow_matrices_are_spread_to_the_same_bits(both, numel, cols, rank, subtracted):
+    rows = -(-numel // cols)
+    left, right = drawn(rows * rank).reshape(-1, rank), drawn(cols * rank).reshape(-1, rank)
+
+    def product(put):
+        out = put(np.ones(numel, np.float32))
+        values = put(drawn(numel)) if subtracted else None
+        lowrank.spread(put(left), put(right), out, values)
+        return out
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        same(both(product))
 
 
 @pytest.mark.parametrize("numel", [1, 257, 5000])

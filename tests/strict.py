@@ -14,13 +14,13 @@ import numpy as np
 SAME = re.findall(
     r"\w+",
     """abs amax amin append arange argsort bincount clip concatenate copyto count_nonzero cumsum
-    diff empty empty_like flatnonzero isin linspace max maximum mean min minimum ones packbits pad
-    partition repeat searchsorted sort split stack sum unpackbits where zeros zeros_like""",
+    diff dot empty empty_like flatnonzero isin linspace max maximum mean min minimum ones packbits
+    pad partition repeat searchsorted sort split stack sum unpackbits where zeros zeros_like""",
 )
 METHODS = re.findall(
     r"\w+",
     """all any argmax argsort astype clip copy fill item max mean min nonzero reshape sum swapaxes
-    take tolist""",
+    take""",
 )
 FIELDS = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 
@@ -80,6 +80,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def get(self):
         return self.held.copy()
 
+    def tolist(self):
+        return self.held.tolist()
+
     def __getattr__(self, name):
         if name in FIELDS:
             return getattr(self.held, name)
@@ -89,7 +92,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         def method(*given, **named):
             assert not (name == "take" and "mode" in named), "CuPy's take has no mode"
             found = getattr(self.held, name)(*map(plain, given), **named)
-            return found if name in ("item", "tolist") else own(found)
+            return found if name == "item" else own(found)
 
         return method
 
@@ -131,6 +134,8 @@ def _same(name):
     def function(*given, **named):
         if name == "unpackbits":
             assert "count" not in named, "CuPy's unpackbits has no count"
+        if name == "searchsorted":
+            assert isinstance(given[1], (ndarray, int)), "CuPy looks for numbers and arrays"
         held = {key: plain(value) for key, value in named.items()}
         return own(getattr(np, name)(*map(plain, given), **held))
 

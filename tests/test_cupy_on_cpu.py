@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from commsched.data import DATA
+from commsched.nets import NETS
+from commsched.nets.profile import profiled
 from commsched.plan import file as plan_file
+from commsched.run.learner import Settings
+from commsched.run.outcome import digest_of, digests_of
+from commsched.run.together import Together
 from tests.cuda_on_cpu import cpu
 from tests.launch import Job
 from tests.plans import graph, machine, plan
@@ -35,6 +41,41 @@ def test_ranks_with_and_without_a_gpu_run_one_plan(tmp_path):
     errors = json.loads(found[found.index("{") :])["verified"]["largest_relative_error"]
     assert set(errors) == set(methods)
     assert all(error < (1e-3 if "fp16" in name else 1e-6) for name, error in errors.items())
+
+
+NET, BATCH, STEPS = "mlp:12:8", 16, 3
+CODED = ["zen", "zen:hierarchical", "balanced", "centralised", "node-union"]
+CODED += ["ok-topk:0.1", "powersgd:2", "ring+hash-bitmap:4"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_ranks_with_and_without_a_gpu_learn_the_bits_of_one_process(nodes, tmp_path):
+    made = plan(profiled(NETS[NET], BATCH // (2 * nodes)), machine(nodes, 2), CODED)
+    assert {launch.method for launch in made.launches} == set(CODED)
+    plan_file.write(tmp_path / "plan.json", made)
+    words = ["train", "--net", NET, "--plan", str(tmp_path / "plan.json"), "--json"]
+    words += ["--batch", str(BATCH), "--steps", str(STEPS), "--optimizer", "sgd", "--rate", "0.1"]
+    command = [sys.executable, "-m", "commsched", *words, "--device"]
+    found = ended(*[[*command, "cuda"], [*command, "cpu"]] * nodes)
+    settings = Settings(optimizer="sgd", rate=0.1, batch=BATCH)
+    alone = Together(NETS[NET], DATA[NETS[NET].data](0), made, settings)
+    for step in range(STEPS):
+        alone.step(step)
+    alone.evaluate()  # once all results are applied
+    digest = digest_of(digests_of(alone.learners[0].values))
+    assert json.loads(found[found.index("{") :])["parameters"] == digest
+
+
+@pytest.mark.skipif(bool(cpu.MARKS[0].args[0]), reason="g++ is not installed")
+def test_a_run_deals_non_zeros_to_their_owners_by_the_kernels_of_the_device(tmp_path):
+    ways = ["zen", "zen:hierarchical"]
+    plan_file.write(tmp_path / "plan.json", plan(graph([3000, 3000]), machine(1, 2), ways))
+    words = ["run", str(tmp_path / "plan.json"), "-o", str(tmp_path / "m.json"), "--verify"]
+    command = [sys.executable, "-m", "commsched", *words, "--steps", "2", "--device"]
+    kernels = tmp_path / "kernels"
+    variables = {"COMMSCHED_KERNELS": "1", "CUPY_CACHE_DIR": str(kernels)}
+    ended([*command, "cuda"], [*command, "cpu"], **variables)
+    assert {"hashing", "select"} <= {made.name.split("-")[1] for made in kernels.iterdir()}
 
 
 @pytest.mark.skipif(bool(cpu.MARKS[0].args[0]), reason="g++ is not installed")

@@ -74,8 +74,8 @@ def test_regions_hold_as_many_of_the_largest_and_serve_64_steps():
             state["gradient"][:] = rng.standard_normal(4000) * scale
             state["step"] = step
         run_method(method, spec(4000), group(1, 4), states)
-        seen.append(states[0]["ok cuts"].tolist())
-        assert all(state["ok cuts"].tolist() == seen[-1] for state in states)
+        seen.append(states[0]["ok cuts"])
+        assert all(state["ok cuts"] == seen[-1] for state in states)
     assert seen[0] == seen[1] == seen[2] != seen[3]
     assert seen[0][3] < 500  # three quarters of the largest lie there
 

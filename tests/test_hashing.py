@@ -15,11 +15,11 @@ from commsched.kernels.hashing import (
     grouped,
     grouped_in_memory,
     hierarchical,
+    index_sets,
     murmur,
     placed,
 )
 from commsched.methods import METHODS
-from commsched.methods.hashed import Partition
 from commsched.methods.lockstep import fresh_states, run_method
 from commsched.plan import BucketSpec
 from tests.supports import group
@@ -88,10 +88,15 @@ def test_memories_of_hierarchical_hashing_are_filled_within_a_tenth_of_each_othe
 
 @given(numel=st.integers(0, 500), parts=st.integers(1, 9))
 def test_every_element_has_one_owner_and_its_place_there(numel, parts):
-    made = Partition(numel, parts)
-    np.testing.assert_array_equal(np.sort(np.concatenate(made.owned)), np.arange(numel))
-    for index in made.owned:
-        np.testing.assert_array_equal(made.place[index], np.arange(len(index)))
+    made = index_sets(np, numel, parts)
+    np.testing.assert_array_equal(np.sort(made.order), np.arange(numel))
+    np.testing.assert_array_equal(made.place[made.order], np.arange(numel))
+    for part in range(parts):
+        own = made.part(part)
+        np.testing.assert_array_equal(own, np.sort(own))
+        np.testing.assert_array_equal(
+            np.diff(grouped(own, parts).ends), len(own) * (np.arange(parts) == part)
+        )
 
 
 @pytest.mark.parametrize(("tries", "share"), [(1, 0.21), (2, 0.09), (3, 0.042), (4, 0.0205)])

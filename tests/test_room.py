@@ -1,11 +1,13 @@
 """What launches take of a rank's memory, and plans within a limit."""
 
+import gc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from commsched.errors import CommschedError
+from commsched.kernels.hashing import Sets, index_sets
 from commsched.methods import find_method, legal_methods
 from commsched.methods.kept import kept_of
 from commsched.methods.lockstep import fresh_states, run_method
@@ -13,7 +15,7 @@ from commsched.methods.room import room
 from commsched.plan import BucketSpec
 from commsched.planner import Request, make_plan
 from commsched.strategies import STRATEGIES
-from tests.plans import graph, machine
+from tests.plans import graph, machine, plan
 
 NUMEL = 2**12
 GROUP = machine(2, 2).everyone
@@ -39,6 +41,32 @@ def test_what_a_method_keeps_is_what_its_state_holds(name):
     every = [each for value in values for each in (value if isinstance(value, tuple) else [value])]
     held = sum(each.nbytes for each in every if isinstance(each, np.ndarray))
     assert held == pytest.approx(method.kept(spec), rel=0.05, abs=64)
+
+
+@pytest.mark.parametrize(
+    ("methods", "sizes", "held"),
+    [
+        (["zen"], [4096], 4096 // 2),  # of the rank's own lane
+        (["zen", "zen:hierarchical", "zen"], [4096, 4096, 2048], 4096 // 2 + 2048 // 2),
+        (["balanced"], [1001], 1001),
+        (["all-gather+hash-bitmap:16"], [1001], 1001),
+        (["ring+hash-bitmap:16"], [1001], 250 + 251),  # both lengths of its blocks
+        (["halving-doubling+hash-bitmap:16"], [1024], 512 + 256),
+        (["ring+hash-bitmap:16", "ring+hash-bitmap:4"], [1024, 1024], 256 + 256),
+        (["ring+coo", "split-all-gather"], [1024, 1024], 0),
+    ],
+)
+def test_index_sets_are_counted_as_often_as_they_are_held(methods, sizes, held):
+    made = plan(graph(sizes), machine(2, 2), methods)
+    index_sets.cache_clear()
+    for launch in made.launches:
+        spec = made.spec(launch)
+        states = fresh_states([np.eye(1, spec.numel, dtype=np.float32)[0] for _ in range(4)])
+        run_method(find_method(launch.method), spec, made.group(launch), states)
+    sets = [each for each in gc.get_objects() if isinstance(each, Sets)]
+    there = sum(each.order.nbytes + each.place.nbytes for each in sets)
+    assert there == MEMORY(made).residuals == 8 * held
+    index_sets.cache_clear()
 
 
 @pytest.mark.parametrize(

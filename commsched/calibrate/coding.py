@@ -7,9 +7,9 @@ from mpi4py import MPI
 
 from commsched.calibrate.traits import LARGE_THERE, stretch
 from commsched.codecs import CODECS, Codec
+from commsched.kernels.modules import beside
 from commsched.machine import CodecRate, Device
 from commsched.plan import BucketSpec
-from commsched.run.device import beside
 from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, repeat, used
 

@@ -34,6 +34,7 @@ class Codec(ABC):
     unbiased: bool = False  # of a lossy codec: what is decoded is right on average
     stateful: bool = False  # reads and writes keys of its own in the state
     memory: float = 0.0  # B per value that it keeps there from step to step
+    parts: int = 0  # of the index sets that it holds for every length of a run, see `hashing`
     # Without error feedback it would lose the same again and again: the sender adds what it kept
     # before it encodes, and keeps what was not sent. Rounding to 16 bits does not need it.
     feedback: bool = False

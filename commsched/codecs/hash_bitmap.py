@@ -1,8 +1,5 @@
 """Exact bitmaps in the order of a hash, whose index sets both sides know: `hash-bitmap:PARTS`."""
 
-from functools import lru_cache
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from commsched.codecs import CODECS
@@ -11,7 +8,7 @@ from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack_flags, packed_bytes
-from commsched.kernels.hashing import grouped
+from commsched.kernels.hashing import index_sets
 from commsched.kernels.modules import module_of, numbers
 from commsched.kernels.select import nonzeros
 from commsched.plan.bucket import BucketSpec
@@ -39,11 +36,11 @@ class HashBitmap(Indexed):
 
     def __init__(self, parts: int) -> None:
         self.name = f"hash-bitmap:{parts}"
-        self._parts = parts
+        self.parts = parts
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         module, numel = module_of(values), len(values)
-        sets = index_sets(module, numel, self._parts)
+        sets = index_sets(module, numel, self.parts)
         flags = module.zeros(numel, np.bool_)
         flags[sets.place.take(nonzeros(values))] = True
         kept = values.take(sets.order.take(module.flatnonzero(flags)))
@@ -62,24 +59,8 @@ class HashBitmap(Indexed):
         count, end = count_of(packet, TAG, numel, what), HEADER + packed_bytes(numel)
         require(len(packet) == end + 4 * count, packet, what)
         place = flagged(packet, HEADER, numel, count, what)
-        index = index_sets(module_of(packet), numel, self._parts).order.take(place)
+        index = index_sets(module_of(packet), numel, self.parts).order.take(place)
         return index, numbers(packet[end:], np.float32)
-
-
-class Sets(NamedTuple):
-    """The parts of a run, one after the other."""
-
-    order: Array  # (numel,) int32, elements; those of a part ascend
-    place: Array  # (numel,) int32, of each element in the order
-
-
-@lru_cache(maxsize=1024)
-def index_sets(module: Any, numel: int, parts: int) -> Sets:
-    """The index sets of runs of `numel` elements, where arrays of `module` lie."""
-    order = grouped(module.arange(numel), parts).order.astype(np.int32)
-    place = module.empty(numel, np.int32)
-    place[order] = module.arange(numel, dtype=np.int32)
-    return Sets(order, place)
 
 
 @CODECS.family(HashBitmap.standard)

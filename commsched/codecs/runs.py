@@ -13,6 +13,7 @@ from commsched.codecs.elias import (
 )
 from commsched.codecs.packet import HEADER, count_of, fresh, require, tag_of
 from commsched.kernels.exponents import pack_values
+from commsched.kernels.modules import module_of
 
 TAG = 0x53_4E_55_52  # "RUNS"
 LEAST = 8  # elements of a run on average, from which on they are worth to be looked for
@@ -32,7 +33,7 @@ def bounds_of(index: Array) -> Array | None:
     last = np.flatnonzero(index[1:] - index[:-1] != 1)
     if LEAST * (len(last) + 1) > count:
         return None
-    bounds = np.empty(2 * len(last) + 2, np.int64)
+    bounds = module_of(index).empty(2 * len(last) + 2, np.int64)
     bounds[0], bounds[-1] = index[0], index[-1] + 1
     bounds[1:-1:2] = index.take(last) + 1
     bounds[2::2] = index.take(last + 1)
@@ -69,11 +70,11 @@ def open_runs(packet: Array, numel: int) -> tuple[Array, Array]:
     bounds = read_index(packet, start, numel + 1, count, what)
     lengths = bounds[1::2] - bounds[::2]
     values = values_of(packet, start, int(lengths.sum()), numel if narrow else 0, what)
-    before = np.cumsum(lengths) - lengths
-    kind = np.int32 if numel < 2**31 else np.int64
-    index = np.repeat((bounds[::2] - before).astype(kind), lengths)
-    index += np.arange(len(index), dtype=kind)
-    return index, values
+    steps = module_of(packet).ones(len(values), np.int32 if numel < 2**31 else np.int64)
+    if count:
+        steps[np.cumsum(lengths)[:-1]] += bounds[2::2] - bounds[1:-1:2]  # from run to run
+        steps[0] = bounds[0]
+    return np.cumsum(steps, dtype=steps.dtype), values
 
 
 def nbytes(numel: Floats, runs: Floats, filled: Floats, each: float | Floats = 4.0) -> Floats:

@@ -1,7 +1,8 @@
 """Partition of indices by hash: who owns an element, and the memory of Zen's algorithm."""
 
+from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,6 +57,34 @@ def grouped(index: Array, parts: int) -> Groups:
     return Groups(np.argsort(part, kind="stable"), ends)  # of short integers: by radix
 
 
+class Sets(NamedTuple):
+    """Which elements of a range each part has, I_p = {i : h0(i) = p}."""
+
+    order: Array  # (numel,) int32, the elements of one part after the other; within one ascending
+    place: Array  # (numel,) int32, of each element in the order
+    ends: list[int]  # (parts + 1,)
+
+    def part(self, number: int) -> Array:
+        """The elements of a part, ascending."""
+        return self.order[self.ends[number] : self.ends[number + 1]]
+
+
+SETS = 8  # B per element
+
+
+@lru_cache(maxsize=1024)
+def index_sets(module: Any, numel: int, parts: int) -> Sets:
+    """The sets of [0, numel), where arrays of `module` lie: made once, SETS B per element.
+
+    They are kept until `index_sets.cache_clear()`.
+    """
+    order, ends = grouped(module.arange(numel), parts)
+    order = order.astype(np.int32)
+    place = module.empty(numel, np.int32)
+    place[order] = module.arange(numel, dtype=np.int32)
+    return Sets(order, place, ends)
+
+
 class Memory(NamedTuple):
     """What hierarchical hashing leaves behind."""
 
@@ -77,9 +106,10 @@ def placed(index: Array, parts: int, tries: int = 3) -> Memory:
         parallel, rest = gpu.hashing.placed(index, parts, slots, tries, SEED)
         order, ends = grouped(rest, parts)
         return Memory(parallel, [rest[order[a:b]] for a, b in pairwise(ends)])
-    memory = np.zeros(parts * slots, np.int64)
+    module = module_of(index)
+    memory = module.zeros(parts * slots, np.int64)
     part = below(index, parts, SEED)
-    left = np.arange(len(index))
+    left = module.arange(len(index))
     for number in range(1, tries + 1):
         slot = part[left] * slots + below(index[left], slots, SEED + number)
         free = memory[slot] == 0

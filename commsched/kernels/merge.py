@@ -4,10 +4,11 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from commsched.kernels.compiled import compiled_list
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array
+from commsched.kernels.modules import Array, module_of
 from commsched.kernels.select import nonzeros
 
 # Elements per entry from which on sorting the entries beats a range that is cleared and added into.
@@ -32,14 +33,25 @@ class Listed(NamedTuple):
 
     def part(self, start: int, stop: int) -> "Listed":
         """The entries in [start, stop), counted from `start`."""
-        first, last = np.searchsorted(self.index, (start, stop)).tolist()
+        first, last = ends(self.index, (start, stop))
         return Listed(self.index[first:last] - start, self.values[first:last])
+
+
+def ends(index: Array, cuts: npt.ArrayLike) -> list[int]:
+    """How many ascending indices lie before each of (m,) cuts; in their own type, uncopied."""
+    found = np.searchsorted(index, module_of(index).asarray(np.asarray(cuts, index.dtype)))
+    return found.tolist()  # type: ignore[no-any-return]
 
 
 def listed(values: Array) -> Listed:
     """The non-zeros of (n,) float32; NaN is one."""
-    index = set_flags(values != 0) if device(values) is None else nonzeros(values)
+    index = set_flags(values != 0) if _here(values) else nonzeros(values)
     return Listed(index, values.take(index))
+
+
+def _here(values: Array) -> bool:
+    """Whether NumPy's own ways are the fastest: for an array of the host."""
+    return module_of(values) is np and device(values) is None
 
 
 def set_flags(flags: Array) -> Array:
@@ -69,6 +81,11 @@ def merged(lists: list[Listed], numel: int) -> Listed:
     gpu = device(lists[0].values)
     if gpu is not None:
         return _without_zeros(Listed(*gpu.merge.merged(lists, numel)))
+    if not _here(lists[0].values):
+        total = module_of(lists[0].values).zeros(numel, np.float32)
+        for index, values in lists:
+            total[index] += values
+        return listed(total)
     fast = compiled_list(lists[0].values, numel)
     if fast is not None and numel > JOIN * len(lists) ** 2 * entries:
         return reduce(partial(_joined, fast), lists)
@@ -106,7 +123,7 @@ class Sum:
         if self._total is None:
             found = self.listed()
             entries = len(found.index) + len(part.index)
-            if device(part.values) is not None or self._numel > SPARSE * entries:
+            if not _here(part.values) or self._numel > SPARSE * entries:
                 self._found = merged([found, part], self._numel)
                 return
             self._total = np.zeros(self._numel, np.float32)

@@ -17,3 +17,16 @@ def module_of(array: Array) -> Any:
 def numbers(part: Array, dtype: npt.DTypeLike) -> Array:
     """Bytes of a packet as numbers: a view; a copy on a device, which reads aligned ones only."""
     return part.view(dtype) if isinstance(part, np.ndarray) else part.copy().view(dtype)
+
+
+def on_host(array: Array) -> Array:
+    """The values in NumPy."""
+    return array if module_of(array) is np else array.get()
+
+
+def beside(values: Array, like: Array) -> Array:
+    """The values where another array lies."""
+    module = module_of(like)
+    if module_of(values) is module:
+        return values
+    return on_host(values) if module is np else module.asarray(on_host(values))

@@ -20,7 +20,6 @@ class Balanced(Method):
 
     name = "balanced"
     lossless = True
-    anywhere = False
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         hashed = everyone(spec, group, bits=False)

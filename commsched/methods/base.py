@@ -64,6 +64,8 @@ class Phase:
     # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
     # as the schedule's goal says, among all.
     ends: Callable[[int], Ends] | None = None
+    # The index sets that take and give look up: elements and parts of each, see `room.Room`.
+    sets: frozenset[tuple[int, int]] = frozenset()
     # Of an exchange whose packets are coded one by one: `take` only prepares, and what `give` gets
     # is empty.
     pieces: Pieces | None = None
@@ -92,9 +94,6 @@ class Method(ABC):
     # Where the state has "list", the ascending indices and the values of a gradient's non-zeros,
     # they stand for "gradient", and the sum is left in "list" instead of "result".
     lists: bool = False
-    # Computes where the gradient lies. False: with NumPy only, so that a rank with a GPU keeps the
-    # bucket in memory of the host.
-    anywhere: bool = True
 
     def at(self, step: int) -> "Method":
         """What it is like in a step of a training, see `Codec.at`."""

@@ -35,7 +35,6 @@ class Centralised(Method):
 
     name = "centralised"
     lossless = True
-    anywhere = False
     lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:

@@ -11,7 +11,9 @@ import numpy.typing as npt
 from commsched.codecs import CODECS, Array, State, bitmap, coo
 from commsched.codecs.packet import HEADER, tag_of
 from commsched.kernels.bits import packed_bytes
-from commsched.kernels.hashing import Groups, grouped, grouped_in_memory
+from commsched.kernels.hashing import Groups, Sets, grouped, grouped_in_memory, index_sets
+from commsched.kernels.modules import module_of
+from commsched.kernels.select import nonzeros
 from commsched.machine import Device
 from commsched.methods.base import Ends, Phase
 from commsched.methods.payload import Payload
@@ -38,33 +40,6 @@ COUNTED = Dealing(grouped, HASH_TRAFFIC)
 IN_MEMORY = Dealing(grouped_in_memory, MEMORY_TRAFFIC)
 
 
-class Partition:
-    """Which elements of [0, numel) each of `parts` owns: made once, 8 B per element."""
-
-    def __init__(self, numel: int, parts: int) -> None:
-        order, ends = grouped(np.arange(numel), parts)
-        self.owned = np.split(order.astype(np.int32), ends[1:-1])  # I_p, ascending
-        self.place = np.empty(numel, np.int32)  # of each element among those of its owner
-        for index in self.owned:
-            self.place[index] = np.arange(len(index), dtype=np.int32)
-
-    def split(self, values: Array, dealing: Dealing = COUNTED) -> list[Array]:
-        """Coordinate lists of (numel,) values, one per part, by place in the part."""
-        index = np.flatnonzero(values != 0)
-        order, ends = dealing.group(index, len(self.owned))
-        place: Array = self.place.take(index).take(order)  # looked up in ascending order
-        kept: Array = values.take(index).take(order)
-        return [coo.pack(place[a:b], kept[a:b]) for a, b in pairwise(ends)]
-
-
-def partition(state: State, numel: int, parts: int) -> Partition:
-    """The state's partition, made when it is first asked for."""
-    if "partition" not in state:
-        state["partition"] = Partition(numel, parts)
-    found: Partition = state["partition"]
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
 class Hashed:
     """Push and pull of one or more runs of a bucket, each among `parts` owners.
@@ -89,11 +64,19 @@ class Hashed:
 
         def take(state: State) -> list[Array]:
             values = self._run(state)
-            return partition(state, len(values), self.parts).split(values, self.dealing)
+            sets, index = self._sets(values), nonzeros(values)
+            order, ends = self.dealing.group(index, self.parts)
+            place = sets.place.take(index).take(order)  # looked up in ascending order
+            kept = values.take(index).take(order)
+            return [
+                coo.pack(place[a:b], kept[a:b], first)
+                for (a, b), first in zip(pairwise(ends), sets.ends[:-1], strict=True)
+            ]
 
         def give(state: State, packets: list[Array]) -> None:
-            owned = state["partition"].owned[self.place_of(int(state["rank"]))]
-            share = np.zeros(len(owned), np.float32)
+            values = self._run(state)
+            owned = self._sets(values).part(self.place_of(int(state["rank"])))
+            share = module_of(values).zeros(len(owned), np.float32)
             for packet in packets:
                 CODECS["coo"].add(packet, share)
             state["share"] = share
@@ -117,6 +100,7 @@ class Hashed:
             take_seconds=take_seconds,
             give_seconds=give_seconds,
             ends=ends,
+            sets=frozenset({(int(np.diff(self.runs).max()), self.parts)}),
         )
 
     def pull(self, schedule: Schedule, ends: Callable[[int], Ends] | None) -> Phase:
@@ -124,15 +108,17 @@ class Hashed:
 
         def take(state: State) -> Array:
             share = state["share"]
-            index = np.flatnonzero(share != 0)
+            index = nonzeros(share)
             if self.bits and packed_bytes(len(share)) < 4 * len(index):
                 return CODECS["bitmap"].encode(share, state)
             return coo.pack(index, share.take(index))
 
         def give(state: State, packets: list[Array]) -> None:
             values = self._run(state)
+            sets = self._sets(values)
             values.fill(0)
-            for owned, packet in zip(state["partition"].owned, packets, strict=True):
+            for owner, packet in enumerate(packets):
+                owned = sets.part(owner)
                 index, sums = opened(packet, len(owned))
                 values[owned.take(index)] = sums
             state["result"] = state["gradient"]
@@ -157,6 +143,7 @@ class Hashed:
             take_seconds=take_seconds,
             give_seconds=give_seconds,
             ends=ends,
+            sets=frozenset({(int(np.diff(self.runs).max()), self.parts)}),
         )
 
     @property
@@ -184,6 +171,10 @@ class Hashed:
     def _run(self, state: State) -> Array:
         number = self.run_of(int(state["rank"]))
         return state["gradient"][self.runs[number] : self.runs[number + 1]]
+
+    def _sets(self, values: Array) -> Sets:
+        """Whose each element of a run is."""
+        return index_sets(module_of(values), len(values), self.parts)
 
 
 def opened(packet: Array, numel: int) -> tuple[Array, Array]:

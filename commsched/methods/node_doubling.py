@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.codecs import Array, State, elias
-from commsched.kernels.merge import Listed, Sum
+from commsched.kernels.merge import Listed, Sum, ends
 from commsched.methods.base import Phase, Pieces, copy_seconds
 from commsched.methods.node_lists import (
     Left,
@@ -15,7 +15,6 @@ from commsched.methods.node_lists import (
     coded_bytes,
     compact,
     compact_bytes,
-    ends,
     graded,
     most_bytes,
     opened,

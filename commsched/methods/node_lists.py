@@ -7,6 +7,7 @@ from commsched.codecs import CODECS, Array, State, coo, elias, runs
 from commsched.codecs.packet import HEADER, tag_of
 from commsched.kernels.exponents import EACH
 from commsched.kernels.merge import Listed, listed
+from commsched.kernels.modules import module_of
 from commsched.plan.bucket import BucketSpec
 
 Ints = npt.NDArray[np.int64]
@@ -21,11 +22,6 @@ ROOM = 1.125  # times the expected entries of a list; more take a copy
 def taken(state: State) -> Listed:
     """The non-zeros of this rank's gradient."""
     return Listed(*state["list"]) if "list" in state else listed(state["gradient"])
-
-
-def ends(index: Array, cuts: Ints) -> list[int]:
-    """Where the entries of each run begin in ascending indices; in their own type, uncopied."""
-    return np.searchsorted(index, cuts.astype(index.dtype)).tolist()  # type: ignore[no-any-return]
 
 
 def graded(count: int) -> Ints:
@@ -53,8 +49,9 @@ class Left:
         if self._gradient is None:
             numel = self._cuts[-1]
             size = min(numel, int(ROOM * expected) + 1)
-            self._index = np.empty(size, np.int32 if numel < 2**31 else np.int64)
-            self._values = np.empty(size, np.float32)
+            module = module_of(state["list"][1])
+            self._index = module.empty(size, np.int32 if numel < 2**31 else np.int64)
+            self._values = module.empty(size, np.float32)
 
     def put(self, block: int, part: Listed) -> None:
         """Leave the sum of a block, an ascending list that counts from where the block begins."""
@@ -71,7 +68,8 @@ class Left:
             start = self._cuts[self._next]
             if last > len(self._index):
                 self._grow(last)
-            np.add(index, start, out=self._index[first:last], casting="unsafe")
+            self._index[first:last] = index
+            self._index[first:last] += start
             self._values[first:last] = values
             self._next, self._count = self._next + 1, last
 
@@ -80,7 +78,7 @@ class Left:
         size = min(self._cuts[-1], 2 * size)
         for name in ("_index", "_values"):
             old = getattr(self, name)
-            setattr(self, name, np.empty(size, old.dtype))
+            setattr(self, name, module_of(old).empty(size, old.dtype))
             getattr(self, name)[: self._count] = old[: self._count]
 
     def end(self, state: State) -> None:

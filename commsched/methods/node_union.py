@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.codecs import CODECS, Array, State
-from commsched.kernels.merge import Listed, merged
+from commsched.kernels.merge import Listed, ends, merged
 from commsched.machine import Device, Group
 from commsched.methods.base import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.methods.node_doubling import Doubling
@@ -19,7 +19,6 @@ from commsched.methods.node_lists import (
     coded_bytes,
     compact,
     compact_bytes,
-    ends,
     graded,
     most_bytes,
     opened,
@@ -56,7 +55,6 @@ class NodeUnion(Method):
 
     name = "node-union"
     lossless = True
-    anywhere = False
     lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:

@@ -12,7 +12,8 @@ from commsched.codecs.packet import HEADER
 from commsched.codecs.topk import MOST, RENEW, TopK
 from commsched.kernels import select
 from commsched.kernels.finite import finite
-from commsched.kernels.merge import Listed, merged
+from commsched.kernels.merge import Listed, ends, merged
+from commsched.kernels.modules import module_of
 from commsched.machine import Device, Group
 from commsched.methods.base import Choice, Ends, Method, Phase, copy_seconds
 from commsched.methods.direct import lost_of, route
@@ -41,7 +42,6 @@ class OkTopK(Method):
     """
 
     lossless = False
-    anywhere = False
 
     def __init__(self, share: float) -> None:
         self.name = f"ok-topk:{read.written(share)}"
@@ -122,30 +122,33 @@ class OkTopK(Method):
         index = self._codec.select(wanted, state, 0)
         state["ok own"] = Listed(index, wanted.take(index))
         state["ok wanted"] = wanted if finite(wanted) else None
-        ranks = int(state["ranks"])
         if "ok cuts" in state and int(state["step"]) % REGIONS:
             return np.zeros(0, np.uint8)
-        at = np.arange(1, ranks) * len(index) // ranks
-        inner = index[at] if len(index) else np.arange(1, ranks) * numel // ranks
-        return np.concatenate([[0], inner, [numel]]).astype(np.int64)
+        every, total = np.arange(1, int(state["ranks"])), len(index) or numel
+        inner = every * total // int(state["ranks"])
+        if len(index):
+            inner = index.take(module_of(index).asarray(inner)).tolist()
+        return np.array([0, *inner, numel], np.int64)
 
 
 def _give_regions(state: State, packets: list[Array]) -> None:
     """The mean of what all ranks would like."""
     if len(packets[0]):
-        every = np.array([packet.view(np.int64) for packet in packets])
-        state["ok cuts"] = every.sum(axis=0) // len(packets)
+        every = np.array([packet.view(np.int64).tolist() for packet in packets])
+        state["ok cuts"] = tuple((every.sum(axis=0) // len(packets)).tolist())
 
 
 def _push(state: State) -> list[Array]:
-    own, cuts = state["ok own"], state["ok cuts"].tolist()
-    parts = [own.part(first, stop) for first, stop in pairwise(cuts)]
-    return [coo.pack(*part) for part in parts]
+    (index, values), cuts = state["ok own"], state["ok cuts"]
+    return [
+        coo.pack(index[a:b], values[a:b], first)
+        for (a, b), first in zip(pairwise(ends(index, cuts)), cuts[:-1], strict=True)
+    ]
 
 
 def _region(state: State) -> tuple[int, int]:
-    first, stop = state["ok cuts"][state["rank"] : state["rank"] + 2].tolist()
-    return first, stop
+    rank = int(state["rank"])
+    return state["ok cuts"][rank], state["ok cuts"][rank + 1]
 
 
 def _sum(state: State, packets: list[Array]) -> None:
@@ -156,14 +159,18 @@ def _sum(state: State, packets: list[Array]) -> None:
 
 def _take_threshold(state: State) -> Array:
     """The region's sums where the threshold is renewed."""
-    renewed = "ok threshold" not in state or int(state["step"]) % RENEW == 0
-    return state["ok sum"].values.copy() if renewed else np.zeros(0, np.float32)
+    return state["ok sum"].values.copy() if _renews(state) else np.zeros(0, np.float32)
+
+
+def _renews(state: State) -> bool:
+    """Whether all ranks tell each other their sums."""
+    return "ok threshold" not in state or int(state["step"]) % RENEW == 0
 
 
 def _give_threshold(state: State, packets: list[Array], count: int) -> None:
     """The k-th largest of all sums; on the first step of the bucket always."""
-    sums = np.concatenate([packet.view(np.float32) for packet in packets])
-    if "ok threshold" not in state or int(state["step"]) % RENEW == 0:
+    if _renews(state):
+        sums = np.concatenate([packet.view(np.float32) for packet in packets])
         state["ok threshold"] = select.threshold_of(sums, count)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from commsched.codecs import CODECS, Array, State
 from commsched.codecs import parameters as read
 from commsched.kernels.finite import finite
+from commsched.kernels.lowrank import spread
+from commsched.kernels.modules import module_of, on_host
 from commsched.kernels.random import generator
 from commsched.machine import Device, Group
 from commsched.methods.base import Method, Phase, copy_seconds
@@ -43,12 +45,14 @@ class PowerSgd(Method):
     M is the bucket and what was kept of earlier ones, as one nearly square matrix. Q serves the
     next step as a start; a rank keeps M - P (M^T P)^T of its own M. A gradient that is not finite
     makes the result NaN on all ranks, and leaves what was kept and Q as they were.
+    P is made orthonormal by NumPy, from 4 RANK sqrt(n) bytes, and P Q^T added up in one order, so
+    that a GPU and a processor have equal bits; M Q and M^T P, of which only sums are used, round as
+    the device does.
     Good for large dense tensors: 8 RANK sqrt(n) bytes instead of 4 n. Source: Vogels, Karimireddy &
     Jaggi, "PowerSGD", NeurIPS 2019 (there each weight matrix by itself).
     """
 
     lossless = False
-    anywhere = False
 
     def __init__(self, rank: int) -> None:
         self.name = f"powersgd:{rank}"
@@ -106,13 +110,13 @@ def take_left(state: State, shape: Shape) -> Array:
     """M Q, (rows rank,), where M is the gradient and what was kept."""
     gradient, (rows, cols, _) = state["gradient"], shape
     if "powersgd right" not in state:
-        state["powersgd right"] = start_of(state, shape)
+        state["powersgd right"] = module_of(gradient).asarray(start_of(state, shape))
         state["lost"] = np.zeros_like(gradient)
-    wanted = np.zeros(rows * cols, np.float32)
+    wanted = module_of(gradient).zeros(rows * cols, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         np.add(gradient, state["lost"], out=wanted[: len(gradient)])
         state["powersgd wanted"] = wanted.reshape(rows, cols)
-        return (state["powersgd wanted"] @ state["powersgd right"]).ravel()
+        return (state["powersgd wanted"] @ state["powersgd right"]).reshape(-1)
 
 
 def start_of(state: State, shape: Shape) -> Array:
@@ -123,7 +127,8 @@ def start_of(state: State, shape: Shape) -> Array:
 
 def give_left(state: State, total: Array, shape: Shape) -> None:
     """Keep the sum's orthonormal columns: P."""
-    state["powersgd left"] = orthonormal(total.reshape(shape.rows, shape.rank))
+    found = orthonormal(on_host(total).reshape(shape.rows, shape.rank))
+    state["powersgd left"] = module_of(total).asarray(found)
 
 
 def take_right(state: State) -> Array:
@@ -131,24 +136,26 @@ def take_right(state: State) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         own = state["powersgd wanted"].T @ state["powersgd left"]
     state["powersgd own"] = own
-    return own.ravel().copy()
+    return own.reshape(-1).copy()
 
 
 def give_right(state: State, total: Array, shape: Shape) -> None:
     """Put the sum, P Q^T, over the gradient; keep what this rank did not send."""
     result, left = state["gradient"], state["powersgd left"]
-    numel, right = len(result), total.reshape(shape.cols, shape.rank)
+    right = total.reshape(shape.cols, shape.rank)
     state["result"] = result
     with np.errstate(over="ignore", invalid="ignore"):
-        result[:] = (left @ right.T).ravel()[:numel]
+        spread(left, right, result)
     if not finite(result):
         result[:] = np.nan  # on all ranks alike; the next step starts from what was there
         return
-    wanted = state["powersgd wanted"]
-    wanted -= left @ state["powersgd own"].T
-    state["lost"][:] = wanted.ravel()[:numel]
-    # A column of zeros would stay one: nothing would ever be sent along it again.
-    state["powersgd right"] = np.where(right.any(axis=0), right, start_of(state, shape))
+    wanted = state["powersgd wanted"].reshape(-1)[: len(result)]
+    spread(left, state["powersgd own"], state["lost"], wanted)
+    sent = right.any(axis=0)
+    if not sent.all():  # a column of zeros would stay one: nothing would ever be sent along it
+        start = module_of(right).asarray(start_of(state, shape))
+        right = np.where(sent, right, start)
+    state["powersgd right"] = right
 
 
 def orthonormal(matrix: Array) -> Array:

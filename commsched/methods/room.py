@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.kernels.hashing import SETS
 from commsched.machine import Group
 from commsched.methods.base import Choice, Phase
 from commsched.methods.table import find_method
@@ -22,20 +23,57 @@ class Room(NamedTuple):
     kept: float  # from step to step: what was not sent, a momentum, a mask, a start
     waiting: float  # its own packets, from when they are made until they are sent
     received: float  # packets of others, while the exchange is under way
+    # Index sets, elements and parts of each, that all launches of the plan look up together.
+    sets: frozenset[tuple[int, int]]
+
+    @property
+    def alone(self) -> float:
+        """What would stay from step to step if there were no other launch."""
+        return self.kept + sets_bytes(self.sets)
+
+
+def sets_bytes(sets: frozenset[tuple[int, int]]) -> float:
+    """Bytes of index sets."""
+    return float(SETS * sum(numel for numel, _ in sets))
 
 
 @lru_cache(maxsize=4096)
 def room(name: str, spec: BucketSpec, group: Group) -> Room:
     """The room of a bucket's launch among a group, by the name of its method."""
     method = find_method(name)
-    found = [_exchange(phase) for phase in method.phases(spec, group)]
-    return Room(method.kept(spec), max(own for own, _ in found), max(others for _, others in found))
+    phases = [
+        p.then(p.expected) if isinstance(p, Choice) else p for p in method.phases(spec, group)
+    ]
+    found = [_exchange(phase) for phase in phases]
+    return Room(
+        kept=method.kept(spec),
+        waiting=max(own for own, _ in found),
+        received=max(others for _, others in found),
+        sets=frozenset().union(*(phase.sets | _coded(phase, spec) for phase in phases)),
+    )
 
 
-def _exchange(phase: Phase | Choice) -> tuple[float, float]:
+def _coded(phase: Phase, spec: BucketSpec) -> frozenset[tuple[int, int]]:
+    """The index sets of the runs that a phase's codec reads and writes, on the rank of most."""
+    parts, cuts = phase.payload.codec.parts, phase.payload.cuts
+    if not parts:
+        return frozenset()
+    if cuts is None:
+        return frozenset({(spec.numel, parts)})
+    assert phase.schedule.rounds is not None
+    pairs = np.zeros((2, 0), np.int64)  # rank, elements of a run
+    for round_ in islice(phase.schedule.rounds(), ROUNDS):
+        numel = cuts[round_.stop] - cuts[round_.first]
+        moved = np.stack([np.append(round_.src, round_.dst), np.append(numel, numel)])
+        pairs = np.unique(np.concatenate([pairs, moved], axis=1), axis=1)
+    if not pairs.size:
+        return frozenset()
+    most = int(np.bincount(pairs[0], pairs[1]).argmax())
+    return frozenset((numel, parts) for numel in pairs[1, pairs[0] == most].tolist())
+
+
+def _exchange(phase: Phase) -> tuple[float, float]:
     """Bytes of a rank's own packets and of those that it receives at a time."""
-    if isinstance(phase, Choice):
-        phase = phase.then(phase.expected)
     schedule, payload = phase.schedule, phase.payload
     if schedule.goal is Goal.ALL_GATHER:
         return payload.packets / schedule.ranks, payload.packets * (1 - 1 / schedule.ranks)

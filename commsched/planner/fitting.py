@@ -90,7 +90,7 @@ def _sets(request: Request) -> Iterator[frozenset[str]]:
         return room(method.name, spec, group)
 
     found = {method.name: of(method) for method in request.methods(group)}
-    packets = {name: one.waiting + one.received for name, one in found.items() if not one.kept}
+    packets = {name: one.waiting + one.received for name, one in found.items() if not one.alone}
     least = min(packets.values(), default=0.0)
     yield request.without
     for limit in (math.inf, max(least, SHARE * 4.0 * spec.numel), least):

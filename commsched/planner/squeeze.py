@@ -47,7 +47,7 @@ def _smaller(problem: Problem, candidate: Candidate) -> tuple[list[Change], Floa
         most = max((size for i, size in enumerate(received) if i != k), default=0.0)
         for other in {*problem.options(made), problem.library(made)} - {method}:
             one, old = of(Choice(made, other)), rooms[k]
-            less = old.kept + old.waiting - one.kept - one.waiting
+            less = old.alone + old.waiting - one.alone - one.waiting
             less += max(most, old.received) - max(most, one.received)
             if less > 0:
                 changes.append(Change(k, k + 1, (Choice(made, other),)))

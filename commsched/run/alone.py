@@ -7,11 +7,11 @@ import numpy as np
 
 from commsched.codecs import Array
 from commsched.data import Data
+from commsched.kernels.modules import on_host
 from commsched.nets import Net
 from commsched.nets.optimizers import LossScale
 from commsched.plan import Plan
 from commsched.program import Kind, Op
-from commsched.run.device import on_host
 from commsched.run.learner import Learner, Settings, flat
 from commsched.strategies import STRATEGIES
 

@@ -10,7 +10,8 @@ from mpi4py import MPI
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
-from commsched.kernels.modules import module_of
+from commsched.kernels.hashing import index_sets
+from commsched.kernels.modules import beside, on_host
 from commsched.machine import Group
 from commsched.methods import Choice, Held, Phase, error, find_method, hold, phase_of, phases_of
 from commsched.methods.direct import route
@@ -20,7 +21,7 @@ from commsched.methods.kept import kept_of, restore
 from commsched.methods.lockstep import AGREE
 from commsched.plan import Launch, Plan
 from commsched.program import Kind, Op
-from commsched.run.device import beside, moved, on_host
+from commsched.run.device import moved
 from commsched.run.given import Given
 from commsched.run.merges import Merges
 from commsched.run.worker import Worker, put_back
@@ -63,16 +64,13 @@ class Buckets:
         group = plan.group(launch) if mine is None else mine
         member = group.ranks.index(rank) if mine is not None else -1
         numel = sum(stop - start for _, start, stop in launch.pieces) if mine is not None else 0
-        module = self._module if find_method(launch.method).anywhere else np
-        buffer = module.zeros(numel, np.float32)  # touched now, not inside the first step
+        buffer = self._module.zeros(numel, np.float32)  # touched now, not inside the first step
         state = {"gradient": buffer, "rank": member, "ranks": group.size}
         return state | {"seed": plan.seed, "step": 0, "name": launch.name}
 
     def away(self, op: Op) -> bool:
         """Whether what an operation exchanges is in memory of a device; votes are not."""
-        if op.kind is not Kind.EXCHANGE:
-            return False
-        return module_of(self.states[op.launch]["gradient"]) is not np
+        return op.kind is Kind.EXCHANGE and self._module is not np
 
     def _phase(self, op: Op) -> Phase:
         phase = phase_of(self._plan, op)
@@ -117,7 +115,7 @@ class Buckets:
             before = old.payload == own.payload and old.since < own.since
             kept = "lost" in state and error.keeps(find_method(old.method))
             if before and kept and old.pieces == own.pieces:
-                gradient += beside(state.pop("lost"), gradient)
+                gradient += state.pop("lost")
 
     def _broken(self, step: int, launch: int) -> str:
         """Which tensor's gradient is not finite: here a codec has not dropped or hidden it yet."""
@@ -242,6 +240,10 @@ class Buckets:
         }
         self.decisions.update(kept["decisions"])
 
+    def close(self) -> None:
+        """Give back what serves all buckets; nothing may be under way."""
+        index_sets.cache_clear()
+
     def follow(self, plan: Plan) -> dict[str, Array]:
         """Go on with another plan of the same tensors; nothing may be under way.
 
@@ -256,6 +258,7 @@ class Buckets:
             old = known.pop((launch.pieces, launch.method, launch.group), None)
             self.states.append(self._state(launch) if old is None else old[1])
             self.states[-1]["name"] = launch.name
+        self.close()
         self.given.device.mark().wait()  # what is new was made in the caller's stream
         self._chosen.clear()
         found: dict[str, Array] = {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.kernels.device import gpus
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import Array
 
 DEVICES = ("cpu", "cuda")
 
@@ -131,19 +131,6 @@ def check_device(name: str) -> None:
     """Refuse a name that is no device."""
     if name not in DEVICES:
         raise CommschedError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")
-
-
-def on_host(array: Array) -> Array:
-    """The values in NumPy."""
-    return array if module_of(array) is np else array.get()
-
-
-def beside(values: Array, like: Array) -> Array:
-    """The values where another array lies."""
-    module = module_of(like)
-    if module_of(values) is module:
-        return values
-    return on_host(values) if module is np else module.asarray(on_host(values))
 
 
 def moved(value: Any, move: Callable[[Array], Array]) -> Any:

@@ -137,6 +137,7 @@ class Engine:
             self.board.wake()
         for thread in (*self._threads, self.communication):
             thread.join()
+        self.buckets.close()
 
     def fail(self, error: BaseException) -> None:
         """Something broke in the caller: the communication thread ends the job."""

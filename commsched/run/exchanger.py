@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.errors import CommschedError
+from commsched.kernels.modules import on_host
 from commsched.plan import Plan
 from commsched.plan import file as plan_file
 from commsched.program import Kind, Program, Role
@@ -19,7 +20,7 @@ from commsched.run.board import Status
 from commsched.run.changes import Changes
 from commsched.run.clock import now
 from commsched.run.communication import say
-from commsched.run.device import beside, check_device, on_host
+from commsched.run.device import check_device
 from commsched.run.engine import Engine
 from commsched.run.handover import Handover, places_of
 from commsched.run.measured import Measurement, check_writable
@@ -225,9 +226,9 @@ class Exchanger:
         for place in places:
             bucket = engine.buckets.states[place.launch]["gradient"][place.bucket]
             if len(places) > 1:
-                bucket[:] = beside(flat[place.start : place.stop], bucket)
+                bucket[:] = flat[place.start : place.stop]
             else:
-                bucket.reshape(gradient.shape)[...] = beside(gradient, bucket)
+                bucket.reshape(gradient.shape)[...] = gradient
         self._mark()
 
     def _look_back(self, engine: Engine, step: int) -> None:
@@ -265,8 +266,7 @@ class Exchanger:
             engine.recorder.flush()
         shape = self._plan.graph.tensors[name].shape
         module, results = self._place.device.module, self._caller.results
-        # Some methods sum in memory of the host.
-        parts = [module.asarray(results[place.launch][place.bucket]) for place in places]
+        parts = [results[place.launch][place.bucket] for place in places]
         if len(parts) == 1:
             return parts[0].reshape(shape)
         if name not in self._whole:

@@ -10,13 +10,13 @@ from commsched.codecs import Array
 from commsched.data import Data, batch_of, part_of
 from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
+from commsched.kernels.modules import on_host
 from commsched.nets import Net, Walk
 from commsched.nets.base import narrowed
 from commsched.nets.optimizers import LossScale, find_optimizer
 from commsched.nets.walk import Score, score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
-from commsched.run.device import beside, on_host
 from commsched.run.messages import Mail
 from commsched.run.neighbours import Neighbours
 
@@ -102,19 +102,18 @@ class Learner:
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            out[here] = beside(flat(self._gradients[name])[there], out)
+            out[here] = flat(self._gradients[name])[there]
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._results[launch] = step, values
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            out[here] = beside(flat(self.values[name])[there], out)
+            out[here] = flat(self.values[name])[there]
 
     def replace(self, step: int, launch: int, values: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            own = flat(self.values[name])
-            own[there] = beside(values[here], own)
+            flat(self.values[name])[there] = values[here]
             self._use(name, there)
 
     def _use(self, name: str, there: slice) -> None:
@@ -201,8 +200,7 @@ class Learner:
         for name, there, here in self._plan.launches[launch].places:
             kept = {word: flat(array)[there] for word, array in self.kept[name].items()}
             own = flat(self.values[name])[there]
-            gradient = beside(values[here], own)
-            self._optimizer.update(own, gradient, kept, count, rate)
+            self._optimizer.update(own, values[here], kept, count, rate)
             self._use(name, there)
 
     def settle(self) -> None:

@@ -10,6 +10,7 @@ from commsched.codecs import Array
 from commsched.data import Data
 from commsched.errors import CommschedError
 from commsched.kernels import pruned, random
+from commsched.kernels.modules import on_host
 from commsched.kernels.pruned import Pruned, Rates
 from commsched.nets import Net
 from commsched.nets.optimizers import LossScale
@@ -17,7 +18,6 @@ from commsched.nets.ticket import warmed
 from commsched.nets.walk import Score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
-from commsched.run.device import beside, on_host
 from commsched.run.learner import Settings, shapes_of
 from commsched.run.messages import Mail
 from commsched.run.stage import OnStage, StageNet
@@ -83,7 +83,7 @@ class Masked(OnStage):
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
-            out[here] = beside(self.states[name].packed[there], out)
+            out[here] = self.states[name].packed[there]
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._results[launch] = values
@@ -154,8 +154,7 @@ class Masked(OnStage):
             return
         count = step - self.skipped + 1
         for name, there, here in made.places:
-            gradient = self._module.asarray(values[here])
-            pruned.update(self.states[name], there, gradient, self._divisor, count, self._rates)
+            pruned.update(self.states[name], there, values[here], self._divisor, count, self._rates)
 
     def _close(self, step: int) -> None:
         """Know whether a step counts, on all ranks alike, and how the loss is scaled after it."""

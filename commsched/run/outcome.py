@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from mpi4py import MPI
 
 from commsched.codecs import Array
+from commsched.kernels.modules import on_host
 from commsched.run import agree
-from commsched.run.device import on_host
 
 
 def digests_of(values: Mapping[str, Array]) -> dict[str, str]:

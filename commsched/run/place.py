@@ -11,9 +11,10 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
+from commsched.kernels.modules import on_host
 from commsched.run import agree
 from commsched.run.clock import now
-from commsched.run.device import HOST, Device, find_device, on_host
+from commsched.run.device import HOST, Device, find_device
 from commsched.run.staging import CHUNK, POINTED, Pointers, Staged
 from commsched.run.transfer import CUT, PLAIN, Path, Plain
 

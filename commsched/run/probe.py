@@ -9,13 +9,13 @@ from mpi4py import MPI
 from commsched.codecs import Array, Codec
 from commsched.codecs.dense import Dense
 from commsched.collectives import COLLECTIVES
+from commsched.kernels.modules import beside
 from commsched.machine import Group
 from commsched.methods.held import Reduced
 from commsched.methods.payload import Payload
 from commsched.plan import BucketSpec
 from commsched.run import agree
 from commsched.run.clock import now
-from commsched.run.device import beside
 from commsched.run.pacer import complete
 from commsched.run.place import HERE, Place
 from commsched.run.transfer import Exchange, begin

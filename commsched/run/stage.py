@@ -12,12 +12,13 @@ from commsched.codecs import Array
 from commsched.data import Data, Samples, batch_of, part_of
 from commsched.data.order import check_batch
 from commsched.errors import CommschedError
+from commsched.kernels.modules import on_host
 from commsched.nets import Layer, Net, Walk
 from commsched.nets.base import Gradients, narrowed
 from commsched.nets.walk import Repeated, Score, judged, through
 from commsched.plan import Plan
 from commsched.program import Op
-from commsched.run.device import HOST, Device, Event, on_host
+from commsched.run.device import HOST, Device, Event
 from commsched.run.learner import AT_ONCE, Settings
 from commsched.run.neighbours import Neighbours
 from commsched.strategies import STRATEGIES

@@ -8,10 +8,10 @@ from mpi4py import MPI
 
 from commsched.codecs import Array
 from commsched.errors import CommschedError
+from commsched.kernels.modules import on_host
 from commsched.methods import find_method
 from commsched.plan import Plan
 from commsched.run import agree
-from commsched.run.device import on_host
 from commsched.run.worker import Through, Worker
 
 # float32 rounds at 2**-24 per addition; at most one per rank and one for the mean.

@@ -8,9 +8,8 @@ import numpy as np
 from commsched.codecs import Array
 from commsched.ir import Tensor
 from commsched.kernels import random
-from commsched.kernels.modules import module_of
+from commsched.kernels.modules import beside, module_of, on_host
 from commsched.plan import Launch, Plan
-from commsched.run.device import beside, on_host
 
 
 class Worker(Protocol):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from commsched.methods import Choice, phases_of
-from commsched.methods.room import room
+from commsched.methods.room import room, sets_bytes
 from commsched.plan.model import Plan
 from commsched.program import After, Kind, Op
 
@@ -15,13 +15,15 @@ OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
 def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
     """Bytes that some launches take on a rank beside their buckets, by use.
 
-    All may be encoded before the first one is sent; one exchange at a time receives.
+    All may be encoded before the first one is sent; one exchange at a time receives. Index sets
+    serve all launches that have runs of that length.
     """
     launches = [plan.launches[index] for index in indices]
     found = [room(each.method, plan.spec(each), plan.group(each)) for each in launches]
     waiting = sum(one.waiting for one in found)
     received = max((one.received for one in found), default=0.0)
-    return {"residuals": sum(one.kept for one in found), "packets": waiting + received}
+    sets = sets_bytes(frozenset().union(*(one.sets for one in found)))
+    return {"residuals": sum(one.kept for one in found) + sets, "packets": waiting + received}
 
 
 def exchange_ops(plan: Plan, index: int, before: After, encode: str = "encode") -> list[Op]:

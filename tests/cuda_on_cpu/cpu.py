@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ OPTIONS = [
 GUARD = 64  # B before and behind each array, which no kernel may write
 GARBAGE = 0xA5
 SEEDS = count()
+ALONE = Lock()  # a library has one set of threads, and several of ours may launch kernels
 
 # Of tests that run kernels here: one process compiles them all.
 MARKS = [
@@ -61,7 +63,8 @@ class Kernels:
         values = (ctypes.c_void_p * len(held))(*(number.ctypes.data for number in numbers))
         types = "".join(written(each) + " " for each in given)
         seed = ctypes.c_uint64(next(SEEDS))
-        wrong = self._library.launch(name.encode(), grid[0], types.encode(), values, seed)
+        with ALONE:
+            wrong = self._library.launch(name.encode(), grid[0], types.encode(), values, seed)
         assert not wrong, f"{name}: {wrong.decode()}"
         for each in held:
             if isinstance(each, Guarded):

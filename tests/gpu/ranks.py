@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 
+from commsched.kernels.modules import on_host
 from commsched.methods.lockstep import fresh_states
 from commsched.run import place
-from commsched.run.device import on_host
 from tests.mpi.test_staging import (
     BASIC,
     EXACT,
@@ -27,7 +27,11 @@ def main() -> None:
     """Compare with one process; the way comes from the environment."""
     where = place.choose(sys.argv[1], WORLD)
     pairs = [pair for pair in EXACT if pair.codec.name in (*BASIC, "topk:0.01")]
-    together([difference(each, inputs_of(301), where.path) for each in [*pairs, *SEVERAL]])
+    rounding = [method for method in SEVERAL if method.name.startswith("powersgd")]
+    exact = [each for each in [*pairs, *SEVERAL] if each not in rounding]
+    together([difference(each, inputs_of(301), where.path) for each in exact])
+    # A device adds up products in another order: a few units of the last place in sums of 18.
+    together([difference(each, inputs_of(301), where.path, 1e-4) for each in rounding])
     together([difference(pairs[0], inputs_of(LONG)[:1], where.path)])
     grads = gradients("alone", WORLD.size, LONG)  # whole numbers
     state = fresh_states([g.copy() for g in grads])[WORLD.rank]

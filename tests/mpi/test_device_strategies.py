@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from commsched.data import DATA
+from commsched.kernels.modules import on_host
 from commsched.nets import NETS
 from commsched.nets.profile import profiled
 from commsched.plan import file as plan_file
@@ -15,7 +16,6 @@ from commsched.planner.given import given as planned
 from commsched.program import Kind
 from commsched.run.board import Board
 from commsched.run.checkpoint import Store
-from commsched.run.device import on_host
 from commsched.run.given import Given
 from commsched.run.learner import Settings
 from commsched.run.messages import Blank, Messages

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from commsched.codecs import CODECS
 from commsched.data import DATA
+from commsched.kernels.modules import on_host
 from commsched.methods import legal_methods
 from commsched.nets import NETS
 from commsched.nets.profile import profiled
@@ -17,7 +18,7 @@ from commsched.planner.given import given as planned
 from commsched.run import agree, place, session
 from commsched.run.buffers import measured
 from commsched.run.checkpoint import Store
-from commsched.run.device import HOST, on_host
+from commsched.run.device import HOST
 from commsched.run.learner import Learner, Settings
 from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, Exchanges

@@ -1,0 +1,39 @@
+"""Narrow matrices spread to a wide one, in an order that gives equal bits on every device."""
+
+import numpy as np
+
+from commsched.kernels.device import device
+from commsched.kernels.modules import Array, module_of
+
+# Elements of the product at a time, which stay in the cache beside a term: 2 M of them of rank 2
+# take 2.7 ms; 3.3 with 1 << 15, 7.0 row by row. On one core of an AMD EPYC.
+CHUNK = 1 << 17
+
+
+def spread(left: Array, right: Array, out: Array, values: Array | None = None) -> None:
+    """Write P Q^T to `out` (n,) float32, row after row; or `values` (n,) less it.
+
+    P = left (rows, rank) float32, Q = right (cols, rank), n <= rows cols. Each element is
+    P_i1 Q_j1 + P_i2 Q_j2 + ..., rounded after each step: a product by a library adds and rounds
+    as it is fastest, which differs from processor to processor.
+    """
+    gpu, module = device(out), module_of(out)
+    if gpu is not None:
+        gpu.lowrank.spread(left, right, out, values)
+        return
+    rows, cols = len(left), len(right)
+    lines, step = right.T.copy(), max(1, CHUNK // cols)
+    both = module.empty((2, min(step, rows), cols), np.float32)
+    for at in range(0, rows, step):
+        some = left[at : at + step]
+        total, term = both[:, : len(some)]
+        np.multiply(some[:, :1], lines[0], out=total)
+        for k in range(1, len(lines)):
+            np.multiply(some[:, k : k + 1], lines[k], out=term)
+            total += term
+        place = slice(at * cols, min((at + len(some)) * cols, len(out)))
+        found = total.reshape(-1)[: place.stop - place.start]
+        if values is None:
+            out[place] = found
+        else:
+            np.subtract(values[place], found, out=out[place])
