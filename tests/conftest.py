@@ -28,6 +28,7 @@ if not UNDER_MPI:
     collect_ignore.append("mpi")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups when it is called itself
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With pytest-xdist all tests that start ranks go to one worker, one after the other."""
     for item in items:
