@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from commsched.ir import Graph, Sparsity, Tensor
 from commsched.methods import METHODS, Choice, find_method, legal_methods, phases_of
 from commsched.methods.lockstep import fresh_states, run_method
 from commsched.plan import file as plan_file
-from commsched.run import agree, session
+from commsched.run import session
 from commsched.run.session import Options
 from commsched.run.worker import Emulated, draw_launch
 from commsched.timeline import file as timeline_file
@@ -160,13 +159,12 @@ def test_a_run_gives_the_bits_and_decisions_of_one_process(folder, monkeypatch, 
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory):
+def once(shared):
     """A run for several tests: its plan, file and timeline, and this rank's results."""
     made = everything(seed=1)
-    folder = Path(agree.gather_text(str(tmp_path_factory.mktemp("once")), WORLD)[0])
     with pytest.MonkeyPatch.context() as monkeypatch:
-        timeline, results = execute(made, folder, monkeypatch)
-    return made, folder / "m.json", timeline, results
+        timeline, results = execute(made, shared, monkeypatch)
+    return made, shared / "m.json", timeline, results
 
 
 def test_equal_seeds_give_equal_bits_run_after_run(once, folder, monkeypatch):
