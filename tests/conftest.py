@@ -28,11 +28,30 @@ if not UNDER_MPI:
     collect_ignore.append("mpi")
 
 
+# Files whose jobs are of one or two ranks, but for a few: others may work beside them.
+SMALL = {
+    "test_bench_gpu",
+    "test_checkpoint",
+    "test_cuda_kernels",
+    "test_cuda_training",
+    "test_device",
+    "test_example",
+    "test_exchanger",
+    "test_sparse_bench",
+    "test_train",
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups when it is called itself
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With pytest-xdist all tests that start ranks go to one worker, one after the other."""
+    """With pytest-xdist a file goes to one worker, and all that start many ranks go to the same.
+
+    So many ranks never meet others, and what the tests of a file share is made once.
+    """
     for item in items:
-        if isinstance(item, pytest.Function) and starts_ranks(item.module):
-            item.add_marker(pytest.mark.xdist_group("ranks"))
+        if isinstance(item, pytest.Function):
+            many = starts_ranks(item.module) and item.path.stem not in SMALL
+            item.add_marker(pytest.mark.xdist_group("ranks" if many else item.path.stem))
 
 
 def starts_ranks(module: ModuleType) -> bool:

@@ -262,7 +262,13 @@ def told(method: Method, kind: str, found: np.ndarray, total: np.ndarray) -> lis
 
 def examine(some: Sequence[Case], members: Group, comm: MPI.Intracomm) -> dict[str, list[str]]:
     """Take all cases together, then grade this rank's share of them."""
-    taken = sit(some, members, comm)
+    return shared_out(some, sit(some, members, comm), members, comm)
+
+
+def shared_out(
+    some: Sequence[Case], taken: Sequence[Taken], members: Group, comm: MPI.Intracomm
+) -> dict[str, list[str]]:
+    """Grade this rank's share of the cases that all ranks have taken: what is wrong in each."""
     mine = np.concatenate([result for each in taken for result in each.results])
     counts = np.array([count for each in taken for count in each.sent])
     results = np.empty((comm.size, len(mine)), np.float32)

@@ -4,7 +4,9 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,15 +76,33 @@ def goes_on(
         assert job.wait(LIMIT).status != 0
         assert job.left() == {}
     steps = -(-(kept_step(folder) + 8) // multiple) * multiple
-    found = train(ranks, *keep, "--resume", "--steps", str(steps))
     other = tmp_path / "whole.jsonl"
-    whole = train(ranks, *words, "--steps", str(steps), "--log", str(other))
+    found, whole = trained_both(
+        ranks,
+        (*keep, "--resume", "--steps", str(steps)),
+        (*words, "--steps", str(steps), "--log", str(other)),
+    )
     assert losses(log) == losses(other)  # the same samples in the same order
     assert found["parameters"] == whole["parameters"]
     assert found["loss"] == whole["loss"]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["step"] for line in lines if line["type"] == "step"] == list(range(steps))
     assert kept_step(folder) == steps
+
+
+def trained_both(ranks: int, *lines: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The results of trainings that the same ranks do one after the other: ranks start slowly."""
+    program = f"from commsched.cli.main import main\nfor line in {lines}:\n"
+    program += "    assert main(['train', *line, '--json']) == 0"
+    with Job(ranks, [sys.executable, "-c", program]) as job:
+        done = job.wait(LIMIT)
+    assert done.status == 0, done.output
+    rest, found = done.output, []
+    for _ in lines:
+        result, end = json.JSONDecoder().raw_decode(rest := rest[rest.index("{") :])
+        found.append(result)
+        rest = rest[end:]
+    return found
 
 
 def test_checkpoints_and_scores_do_not_change_a_bit(tmp_path):

@@ -10,7 +10,7 @@ from commsched.methods import Direct, legal_methods
 from commsched.methods.lockstep import fresh_states, run_method
 from commsched.run.script import script
 from commsched.schedule.view import moves_of
-from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
+from tests.supports import SUPPORTS, bits, gradient, gradients, group, rounded, spec
 from tests.test_codecs_lossy import MORE
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (2, 2), (5, 1), (1, 5), (2, 4), (4, 2)]
@@ -58,7 +58,7 @@ def test_every_legal_pair_leaves_equal_bits_on_all_ranks(pair, shape):
 def test_every_exact_pair_sums_mixed_supports_on_any_shape(pair, nodes, lanes, numel, data):
     ranks = nodes * lanes
     kinds = data.draw(st.lists(st.sampled_from(SUPPORTS), min_size=ranks, max_size=ranks))
-    grads = [gradients(kind, ranks, numel)[rank] for rank, kind in enumerate(kinds)]
+    grads = [gradient(kind, rank, numel) for rank, kind in enumerate(kinds)]
     for found in results(pair, (nodes, lanes), grads):
         np.testing.assert_array_equal(found, np.sum(grads, axis=0))
 

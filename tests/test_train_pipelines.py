@@ -1,6 +1,7 @@
 """Pipelines that train on real ranks: the same bits for any number of stages, and SAMO's bytes."""
 
 import json
+from functools import cache
 
 import pytest
 
@@ -15,41 +16,42 @@ from tests.test_train import losses, started, train
 FIXED = ("--batch", str(BATCH), "--steps", str(STEPS), "--optimizer", "adam", "--rate", "0.01")
 
 
-def piped(ranks: int, net: str, strategy: str, stages: int, *words: str) -> dict:
-    given = ("--net", net, "--strategy", strategy, "--param", f"stages={stages}")
-    method = "ring+fp16" if strategy == "samo" else "ring+dense"
-    count = () if "--plan" in words else ("--param", "microbatches=2", "--method", method)
-    return train(ranks, *given, *count, *FIXED, *words)
+@pytest.fixture(scope="module")
+def piped(tmp_path_factory):
+    """Trains: the result and the losses; once for all tests."""
+    log = tmp_path_factory.mktemp("piped") / "log.jsonl"
+
+    @cache
+    def run(ranks: int, net: str, strategy: str, stages: int) -> tuple[dict, list[float]]:
+        method = "ring+fp16" if strategy == "samo" else "ring+dense"
+        words = ["--net", net, "--strategy", strategy, "--method", method, "--log", str(log)]
+        words += ["--param", f"stages={stages}", "--param", "microbatches=2"]
+        return train(ranks, *words, *FIXED), losses(log)
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("net", "strategy"), [("cnn:2", "gpipe"), ("mlp:8:3", "1f1b"), ("gpt:8:1:2", "samo")]
 )
-def test_losses_and_parameters_are_the_same_with_one_two_and_four_stages(net, strategy, tmp_path):
-    found, logs = [], []
-    for stages in (1, 2, 4):
-        log = tmp_path / f"{stages}.jsonl"
-        found.append(piped(stages, net, strategy, stages, "--log", str(log)))
-        logs.append(losses(log))
+def test_losses_and_parameters_are_the_same_with_one_two_and_four_stages(net, strategy, piped):
+    runs = (piped(stages, net, strategy, stages) for stages in (1, 2, 4))
+    found, logs = zip(*runs, strict=True)
     assert len(logs[0]) == STEPS
     assert logs[0] == logs[1] == logs[2]
     for key in ("parameters", "held_out_accuracy"):
         assert found[0][key] == found[1][key] == found[2][key], key
 
 
-def test_replicas_of_two_stages_learn_what_replicas_of_one_do(tmp_path):
-    one, two = piped(2, "mlp:8:3", "1f1b", 1), piped(4, "mlp:8:3", "1f1b", 2)
+def test_replicas_of_two_stages_learn_what_replicas_of_one_do(piped):
+    (one, _), (two, _) = piped(2, "mlp:8:3", "1f1b", 1), piped(4, "mlp:8:3", "1f1b", 2)
     assert one["parameters"] == two["parameters"]
     assert one["loss"] == two["loss"]
 
 
-def test_losses_of_other_numbers_of_replicas_differ_by_rounding_alone(tmp_path):
+def test_losses_of_other_numbers_of_replicas_differ_by_rounding_alone(piped):
     """Of one batch: four replicas of one stage, two of two, one of four."""
-    found = []
-    for stages in (1, 2, 4):
-        log = tmp_path / f"{stages}.jsonl"
-        piped(4, "mlp:8:3", "1f1b", stages, "--log", str(log))
-        found.append(losses(log))
+    found = [piped(4, "mlp:8:3", "1f1b", stages)[1] for stages in (1, 2, 4)]
     assert len(found[0]) == STEPS
     assert found[0] == pytest.approx(found[1], rel=1e-5)
     assert found[0] == pytest.approx(found[2], rel=1e-5)

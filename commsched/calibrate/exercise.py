@@ -199,7 +199,7 @@ def measure(
 ) -> Times:
     """Run the plan on all ranks for about so long; every rank gets the times."""
     machine = plan.machine
-    step = float(simulate(plan, 1).timeline().end.max())
+    step = simulate(plan, 1).end
     counted = int(np.clip(seconds / max(step, 1e-3) - WARM, LEAST, STEPS))
     here = machine.node_of_rank.count(machine.node_of_rank[comm.rank])
     recorder = _Sharing(comm.rank, here / machine.cores if machine.cores else 1.0)
@@ -225,16 +225,12 @@ def predict(plan: Plan) -> Times:
     if plan.machine.overlap == 1.0:
         layers = tuple(replace(layer, backward=APART) for layer in plan.graph.layers)
         plan = replace(plan, graph=replace(plan.graph, layers=layers))
-    t = simulate(plan, 1).timeline()
     cell, kinds = _kinds(plan)
-    order = np.lexsort((t.rank, t.name))
-    keep = order[np.isin(t.name[order], [t.names.index(n) for n in kinds])]
-    index = {t.names.index(n): row for n, row in kinds.items()}
-    table = np.zeros((2, len(kinds), t.ranks))
-    place = np.array([index[int(i)] for i in t.name[keep]])
-    for row, values in enumerate((t.start, t.end)):
-        table[row, place, t.rank[keep]] = values[keep]
-    return _times(cell, table[:, :, None, :])
+    table = np.zeros((2, len(kinds), 1, plan.machine.size))
+    for placed in simulate(plan, 1).placed:
+        if placed.op.name in kinds:
+            table[:, kinds[placed.op.name], 0, placed.ranks] = placed.start, placed.end
+    return _times(cell, table)
 
 
 def _kinds(plan: Plan) -> tuple[npt.NDArray[np.int64], dict[str, int]]:

@@ -36,3 +36,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def folder(tmp_path: Path) -> Path:
     """One folder for all ranks: the first rank's."""
     return Path(agree.gather_text(str(tmp_path), MPI.COMM_WORLD)[0])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for what several tests of a file look at."""
+    return Path(agree.gather_text(str(tmp_path_factory.mktemp("shared")), MPI.COMM_WORLD)[0])

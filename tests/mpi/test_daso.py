@@ -122,25 +122,31 @@ class Reference:
                 self.put(rank, op.launch, values)
 
 
-@pytest.mark.parametrize(("name", "params"), CASES)
-def test_a_run_gives_the_bits_of_one_process(name, params, folder, monkeypatch):
-    plan = made(name, params, monkeypatch)
-    session.run(plan, WORLD, folder / "m.json", Options(steps=STEPS, worker=Kept))
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case[0])
+def ran(request, shared):
+    """Name, parameters, plan, timeline on rank 0, and what this rank's tensors are in the end."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        plan = made(*request.param, monkeypatch)
+    options = Options(steps=STEPS, worker=Kept)
+    measured = session.run(plan, WORLD, shared / "m.json", options)
+    return *request.param, plan, measured, Kept.last._parameters
+
+
+def test_a_run_gives_the_bits_of_one_process(ran):
+    _, _, plan, _, parameters = ran
     reference = Reference(plan)
     for step in range(STEPS):
         reference.step(step)
     problems = []
     for tensor, want in reference.values[WORLD.rank].items():
-        got = Kept.last._parameters[tensor]
+        got = parameters[tensor]
         if not np.array_equal(bits(got), bits(want)):
             problems.append(f"{tensor}: other bits than in one process")
     together(problems)
 
 
-@pytest.mark.parametrize(("name", "params"), CASES)
-def test_a_simulation_has_the_same_operations_and_bytes(name, params, folder, monkeypatch):
-    plan = made(name, params, monkeypatch)
-    measured = session.run(plan, WORLD, folder / "m.json", Options(steps=STEPS))
+def test_a_simulation_has_the_same_operations_and_bytes(ran):
+    name, params, plan, measured, _ = ran
     problems = []
     if measured is not None:
         predicted = simulate(plan, STEPS, measured.meta["decisions"]).timeline()

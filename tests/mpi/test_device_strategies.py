@@ -1,6 +1,7 @@
 """Strategies whose arrays lie on a device learn, bit for bit, what they learn in NumPy."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def settings_of(plan):
     )
 
 
-def trained(plan, folder, where, steps=STEPS, store=None, resume=False):
+def trained(plan, where, steps=STEPS, store=None, resume=False):
     """The learner after some steps, and its losses."""
     net = NETS[NET]
     worker, module = TRAINED[plan.strategy], where.device.module
@@ -98,6 +99,12 @@ def trained(plan, folder, where, steps=STEPS, store=None, resume=False):
     training.run()
     values = {name: on_host(each).copy() for name, each in learner.values.items()}
     return learner, values, [row.loss for row in training.rows]
+
+
+@cache
+def in_memory(case):
+    """The same in NumPy, once for all tests."""
+    return trained(plan_of(case), HERE)
 
 
 def differences(here, there):
@@ -113,11 +120,8 @@ def differences(here, there):
 @pytest.mark.parametrize(
     ("case", "make"), [*((case, staged) for case in CASES), ("gpipe", pointed), ("daso", pointed)]
 )
-def test_every_strategy_learns_on_a_device_what_it_learns_in_memory(
-    case, make, folder, monkeypatch
-):
-    plan = plan_of(case)
-    here, there = trained(plan, folder, HERE), trained(plan, folder, make())
+def test_every_strategy_learns_on_a_device_what_it_learns_in_memory(case, make):
+    here, there = in_memory(case), trained(plan_of(case), make())
     problems = differences(here, there)
     if make is staged and not all(isinstance(v, strict.ndarray) for v in there[0].values.values()):
         problems.append("parameters are not on the device")
@@ -127,9 +131,9 @@ def test_every_strategy_learns_on_a_device_what_it_learns_in_memory(
 @pytest.mark.parametrize("case", ["daso", "shadow", "samo", "1f1b"])
 def test_on_a_device_it_goes_on_from_a_checkpoint_to_the_same_bits(case, folder):
     plan, half = plan_of(case), STEPS // 2
-    here = trained(plan, folder, HERE)
-    trained(plan, folder, staged(), half, folder / "kept")
-    there = trained(plan, folder, staged(), STEPS, folder / "kept", resume=True)
+    here = in_memory(case)
+    trained(plan, staged(), half, folder / "kept")
+    there = trained(plan, staged(), STEPS, folder / "kept", resume=True)
     together(differences((None, here[1], here[2][half:]), there))
 
 

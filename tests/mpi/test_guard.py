@@ -1,5 +1,7 @@
 """The error budget on real ranks: a tensor leaves it, all ranks fall back, nothing is lost."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -39,24 +41,35 @@ class Turning(Emulated):
         self.taken[step, launch] = values.copy()
 
 
-def turned(folder, codec, budget=BUDGET, **changes):
-    """Run a plan whose launches are all lossy: it, the worker, and the timeline on rank 0."""
-    shape = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
-    made = plan(graph(SIZES, 1e-4), machine(*shape), [codec], max_error=budget, **changes)
-    workers = []
+@pytest.fixture(scope="module")
+def turned(shared):
+    """Run a plan whose launches are all lossy: it, the worker, and the timeline on rank 0.
 
-    def worker(of, rank):
-        workers.append(Turning(of, rank))
-        return workers[0]
+    Each plan is run once for all tests.
+    """
 
-    options = Options(steps=STEPS, worker=worker)
-    timeline = session.run(made, WORLD, folder / "m.json", options)
-    return made, workers[0], timeline
+    @cache
+    def run(codec, budget=BUDGET, overlap="forward"):
+        shape = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
+        params = {"overlap": overlap}
+        net = graph(SIZES, 1e-4)
+        made = plan(net, machine(*shape), [codec], max_error=budget, params=params)
+        workers = []
+
+        def worker(of, rank):
+            workers.append(Turning(of, rank))
+            return workers[0]
+
+        options = Options(steps=STEPS, worker=worker)
+        timeline = session.run(made, WORLD, shared / "m.json", options)
+        return made, workers[0], timeline
+
+    return run
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
-def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(folder, overlap):
-    _, worker, timeline = turned(folder, TOPK, params={"overlap": overlap})
+def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(turned, overlap):
+    _, worker, timeline = turned(TOPK, overlap=overlap)
     told = [-1.0, -1.0]
     if timeline is not None:
         (fall,) = timeline.meta["fallbacks"]
@@ -77,8 +90,8 @@ def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(fol
 
 
 @pytest.mark.parametrize("codec", ["all-gather+topk:0.05", "ok-topk:0.05"])
-def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(folder, codec):
-    _, worker, timeline = turned(folder, codec)
+def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(turned, codec):
+    _, worker, timeline = turned(codec, overlap="forward")
     if timeline is not None:
         assert [fall["tensor"] for fall in timeline.meta["fallbacks"]] == ["l1.weight"]
     given = sum(worker.given[step, 1] for step in range(STEPS))
@@ -93,8 +106,8 @@ def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(fol
             assert len(set(every)) == 1, (step, launch)
 
 
-def test_inside_the_budget_nothing_changes(folder):
-    _, _, timeline = turned(folder, "ring+fp16", budget=0.01)
+def test_inside_the_budget_nothing_changes(turned):
+    _, _, timeline = turned("ring+fp16", budget=0.01)
     if timeline is not None:
         assert timeline.meta["fallbacks"] == []
         assert "switches" not in timeline.meta
@@ -166,8 +179,8 @@ def test_an_exchanger_may_end_in_the_middle_of_a_change(folder, steps):
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
-def test_a_replay_has_the_operations_and_bytes_of_the_run_that_fell_back(folder, overlap):
-    made, _, timeline = turned(folder, TOPK, params={"overlap": overlap})
+def test_a_replay_has_the_operations_and_bytes_of_the_run_that_fell_back(turned, overlap):
+    made, _, timeline = turned(TOPK, overlap=overlap)
     if timeline is not None:
         taken = replay(made, timeline, STEPS, "m.json")
         assert len(taken.changes) == 1

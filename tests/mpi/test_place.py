@@ -85,11 +85,18 @@ def execute(made, folder, where, **options):
     return sorted(spans), workers[0].results
 
 
-@pytest.mark.parametrize("make", [staged, pointed])
-def test_a_run_on_a_device_gives_the_results_and_spans_of_one_in_memory(make, folder):
+@pytest.fixture(scope="module")
+def in_memory(shared):
+    """A plan, what was sent, and this rank's results, in NumPy."""
     sizes = [40 + 37 * i % 260 for i in range(len(SOME))]
     made = plan(graph(sizes, seconds=1e-4), machine(*SHAPE), SOME)
-    here, there = execute(made, folder, HERE), execute(made, folder, make())
+    return made, execute(made, shared, HERE)
+
+
+@pytest.mark.parametrize("make", [staged, pointed])
+def test_a_run_on_a_device_gives_the_results_and_spans_of_one_in_memory(make, in_memory, folder):
+    made, here = in_memory
+    there = execute(made, folder, make())
     problems = [] if here[0] == there[0] else ["other spans, or bytes"]
     problems += [
         f"step {step}, {made.launches[launch].method}: other bits"

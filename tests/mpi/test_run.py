@@ -105,26 +105,35 @@ def execute(made, folder, monkeypatch, name="m.json", **options):
 
 
 def reference(made):
-    """What one process computes for every step and launch: this rank's results, and decisions."""
-    found, decisions = [[] for _ in range(STEPS)], {}
-    for launch in made.launches:
+    """What one process computes for every step and launch: this rank's results, and decisions.
+
+    Each rank computes some of the launches, for all.
+    """
+    found, decisions = [{} for _ in range(WORLD.size)], {}
+    for number, launch in enumerate(made.launches):
+        if number % WORLD.size != WORLD.rank:
+            continue
         grads = [draw_launch(made, rank, launch) for rank in range(WORLD.size)]
         states = fresh_states([np.zeros_like(g) for g in grads], made.seed, launch.name)
+        divisor = np.float32(WORLD.size if made.mean else 1)
         for step in range(STEPS):
             for state, gradient in zip(states, grads, strict=True):
                 state["gradient"][:] = gradient
                 state["step"] = step
-            method = find_method(launch.method)
             if launch.method.startswith("native"):
-                result = np.sum(grads, axis=0)
+                results = [np.sum(grads, axis=0)] * WORLD.size
             else:
-                chosen = run_method(method, made.spec(launch), made.group(launch), states)
-                for phase, value in chosen.items():
+                method, group = find_method(launch.method), made.group(launch)
+                for phase, value in run_method(method, made.spec(launch), group, states).items():
                     decisions[f"{step}/{launch.name}/{phase}/decide"] = value
-                result = states[WORLD.rank]["result"]
-            divisor = np.float32(WORLD.size if made.mean else 1)
-            found[step].append(result / divisor)
-    return [result for step in found for result in step], decisions
+                results = [state["result"] for state in states]
+            for own, result in zip(found, results, strict=True):
+                own[step, number] = result / divisor
+    parts = WORLD.alltoall([(own, decisions) for own in found])
+    whole = {key: value for own, _ in parts for key, value in own.items()}
+    return [whole[key] for key in sorted(whole)], {
+        k: v for _, part in parts for k, v in part.items()
+    }
 
 
 @pytest.mark.parametrize(("mean", "params"), [(False, {}), (True, {"encode": "communication"})])
@@ -149,24 +158,32 @@ def test_a_run_gives_the_bits_and_decisions_of_one_process(folder, monkeypatch, 
     together(problems)
 
 
-def test_equal_seeds_give_equal_bits_run_after_run(folder, monkeypatch):
-    runs = []
-    for seed in (1, 1, 2):
-        _, results = execute(everything(seed=seed), folder, monkeypatch)
-        runs.append([result.tobytes() for result in results])
-    together(["equal seeds, other bits"] * (runs[0] != runs[1]))
-    together(["other seeds, equal bits"] * (runs[0] == runs[2]))
+@pytest.fixture(scope="module")
+def once(shared):
+    """A run for several tests: its plan, file and timeline, and this rank's results."""
+    made = everything(seed=1)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        timeline, results = execute(made, shared, monkeypatch)
+    return made, shared / "m.json", timeline, results
 
 
-def test_a_timeline_has_every_operation_once_with_the_bytes_of_its_plan(folder, monkeypatch):
-    made = everything()
-    timeline, _ = execute(made, folder, monkeypatch)
+def test_equal_seeds_give_equal_bits_run_after_run(once, folder, monkeypatch):
+    runs = [once[-1]]
+    for seed, steps in ((1, STEPS), (2, 1)):
+        runs.append(execute(everything(seed=seed), folder, monkeypatch, steps=steps)[1])
+    first, again, other = ([result.tobytes() for result in results] for results in runs)
+    together(["equal seeds, other bits"] * (first != again))
+    together(["other seeds, equal bits"] * (first[: len(other)] == other))
+
+
+def test_a_timeline_has_every_operation_once_with_the_bytes_of_its_plan(once):
+    made, path, timeline, _ = once
     problems = []
     if timeline is not None:
         rows = [(s.rank, s.step, s.name) for s in timeline]
         if len(set(rows)) != len(rows):
             problems.append("an operation stands twice")
-        if timeline_file.read(folder / "m.json").plan_hash != made.hash:
+        if timeline_file.read(path).plan_hash != made.hash:
             problems.append("the file is of another plan")
         sent = {(s.rank, s.step, s.name): s.nbytes for s in timeline}
         for index, launch in enumerate(made.launches):
@@ -177,7 +194,7 @@ def test_a_timeline_has_every_operation_once_with_the_bytes_of_its_plan(folder, 
                     for step in range(STEPS)
                     if sent[rank, step, name] != want
                 ]
-        if find(folder / "m.json"):
+        if find(path):
             problems.append("parts are left")
     together(problems)
 

@@ -12,10 +12,10 @@ from commsched.run.pacer import complete
 from commsched.run.staging import SLOTS, Pointers, Staged
 from commsched.run.transfer import AHEAD, Plain, begin
 from tests import strict
-from tests.exam import inputs, reference
+from tests.exam import Case, Taken, inputs, shared_out
 from tests.late import Late
 from tests.ranks import together
-from tests.supports import bits, gradients, group, spec
+from tests.supports import gradients, group, spec
 
 WORLD = MPI.COMM_WORLD
 NODES = max(2, WORLD.size // 2) if WORLD.size % 2 == 0 else 1
@@ -46,78 +46,61 @@ def over_mpi(method, numel, state, path):
     return sent
 
 
-def difference(method, inputs, path, near=0.0):
-    """What is wrong on this rank after some steps, a sentence or nothing.
+def taken(case, path):
+    """What this rank finds in a case, and the bytes that it sends."""
+    found, state = Taken([], []), {}
+    for step, _, grads in inputs(case.series, WORLD.size):
+        if step == 0:
+            state = fresh_states([np.zeros_like(each) for each in grads], 5, "b0")[WORLD.rank]
+            state["gradient"] = path_module(path).asarray(state["gradient"])
+        state["gradient"][:] = beside(grads[WORLD.rank], state["gradient"])
+        state["step"] = step
+        found.sent.append(over_mpi(case.method, len(grads[0]), state, path))
+        found.results.append(on_host(state["result"]).copy())
+    return found
 
-    With `near`, of a method whose products round as the device does: a sum that is further off
-    than that share of it, or ranks that have other bits than each other.
-    """
-    numel = len(inputs[0][0])
-    fresh = lambda: np.zeros(numel, np.float32)  # noqa: E731
-    states = fresh_states([fresh() for _ in range(WORLD.size)], 5, "b0")
-    own = fresh_states([fresh() for _ in range(WORLD.size)], 5, "b0")[WORLD.rank]
-    own["gradient"] = path_module(path).asarray(own["gradient"])
-    for step, grads in enumerate(inputs):
-        for state, gradient in zip([*states, own], [*grads, grads[WORLD.rank]], strict=True):
-            state["gradient"][:] = beside(gradient, state["gradient"])
-            state["step"] = step
-        sent = over_mpi(method, numel, own, path)
-        wanted = reference(method, GROUP, states)[WORLD.rank]
-        where = f"{method.name}, {numel} elements, step {step}"
-        if sent != wanted:
-            return f"{where}: {sent} B were sent instead of {wanted}"
-        found = on_host(own["result"])
-        exact = states[WORLD.rank]["result"]
-        if near:
-            alike = len(set(agree.gather_text(found.tobytes().hex(), WORLD))) == 1
-            if not alike or np.linalg.norm(found - exact) > near * np.linalg.norm(exact):
-                return f"{where}: {'another sum' if alike else 'other bits on other ranks'}"
-        elif not np.array_equal(bits(found), bits(exact)):
-            return f"{where}: other bits than in one process"
-    return ""
+
+def differences(methods, sizes, path):
+    """What is wrong with this rank's share of the methods, a sentence each."""
+    series = tuple((numel, ("rounded", "mixed", "empty")) for numel in sizes)
+    some = [Case(method.name, method, series) for method in methods]
+    found = shared_out(some, [taken(case, path) for case in some], GROUP, WORLD)
+    return [f"{name}, {problem}" for name, wrong in found.items() for problem in wrong]
 
 
 def path_module(path):
     return np if isinstance(path, Plain) else path.device.module
 
 
-def inputs_of(numel):
-    series = ((numel, ("rounded", "mixed", "empty")),)
-    return [grads for _, _, grads in inputs(series, WORLD.size)]
-
-
 @pytest.mark.parametrize("cut", [64, 1 << 20])
 def test_staged_exchanges_give_the_bits_and_bytes_of_lockstep(cut):
     path = Staged(Late(), cut)
     sizes = (5, 301) if cut == 64 else (301,)
-    found = [difference(pair, inputs_of(numel), path) for pair in EXACT for numel in sizes]
+    found = differences(EXACT, sizes, path)
     together([*found, "" if WORLD.size == 1 or path.device.begun else "nothing was copied"])
 
 
 def test_staged_methods_of_several_phases_give_the_bits_and_bytes_of_lockstep():
     path = Staged(Late(), 64)
-    together([difference(method, inputs_of(103), path) for method in SEVERAL])
+    together(differences(SEVERAL, (103,), path))
 
 
 def test_messages_that_end_at_a_cut_are_followed_by_an_empty_one():
     names = {"ring+dense", "direct+fp16", "all-gather+coo", "tree+coo"}
     pairs = [pair for pair in SOME if pair.name in names]
     assert len(pairs) == len(names)
-    found = []
-    for numel in (32 * WORLD.size, 16 * WORLD.size):
-        found += [difference(pair, inputs_of(numel), Staged(Late(), 64)) for pair in pairs]
-    together(found)
+    together(differences(pairs, (32 * WORLD.size, 16 * WORLD.size), Staged(Late(), 64)))
 
 
 def test_pointers_wait_until_the_device_has_written_what_is_sent():
     path = Pointers(Late(np), 64)
-    together([difference(pair, inputs_of(301), path) for pair in EXACT])
+    together(differences(EXACT, (301,), path))
 
 
 def test_ranks_with_and_without_a_device_sum_with_each_other():
     paths = (Plain(64), Staged(Late(), 64), Pointers(Late(np), 64), Staged(Late(np), 64))
     path = paths[WORLD.rank % len(paths)]
-    together([difference(each, inputs_of(301), path) for each in [*EXACT, *SEVERAL]])
+    together(differences([*EXACT, *SEVERAL], (301,), path))
 
 
 @pytest.mark.parametrize("numel", [1, 64, 301])
