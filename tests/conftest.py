@@ -46,12 +46,20 @@ SMALL = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With pytest-xdist a file goes to one worker, and all that start many ranks go to the same.
 
-    So many ranks never meet others, and what the tests of a file share is made once.
+    So many ranks never meet others, and what the tests of a file share is made once. These long
+    groups come first, so that no worker is left alone with one.
     """
     for item in items:
         if isinstance(item, pytest.Function):
-            many = starts_ranks(item.module) and item.path.stem not in SMALL
-            item.add_marker(pytest.mark.xdist_group("ranks" if many else item.path.stem))
+            item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    if not UNDER_MPI:
+        items.sort(key=lambda item: (group_of(item) != "ranks", item.path.stem not in SMALL))
+
+
+def group_of(item: pytest.Item) -> str:
+    """The tests of a group follow each other on one worker."""
+    many = isinstance(item, pytest.Function) and starts_ranks(item.module)
+    return "ranks" if many and item.path.stem not in SMALL else item.path.stem
 
 
 def starts_ranks(module: ModuleType) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.data import DATA
 from commsched.ir import file as graph_file
+from commsched.kernels.modules import module_of, on_host
 from commsched.nets import NETS
 from commsched.nets.optimizers import GROWTH, OPTIMIZERS, LossScale
 from commsched.nets.profile import profiled
@@ -65,14 +66,15 @@ def go(plan: Plan, ranks: list[Learner], steps: range) -> list[float]:
 def _sum(plan: Plan, ranks: list[Learner], step: int, launch: int) -> None:
     numel = sum(stop - start for _, start, stop in plan.launches[launch].pieces)
     total = np.zeros(numel, np.float32)
+    module = module_of(next(iter(ranks[0].values.values())))
     for each in ranks:
-        out = np.empty(numel, np.float32)
+        out = module.empty(numel, np.float32)
         each.gradient(step, launch, out)
-        total += out
+        total += on_host(out)
     if plan.mean:
         total /= np.float32(len(ranks))
     for each in ranks:
-        each.result(step, launch, total)
+        each.result(step, launch, module.asarray(total))
 
 
 @pytest.mark.parametrize("net", ["mlp:8:2", "cnn:2", "words:4:50", "gpt:8:1:2:tied"])
