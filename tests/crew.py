@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from commsched.kernels.modules import module_of
 from commsched.nets.walk import Score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
@@ -128,7 +129,8 @@ class Crew:
         made = self.plan.launches[launch]
         members, parts = self.plan.group(made).ranks, []
         for rank in members:
-            parts.append(np.empty(self.plan.spec(made).numel, np.float32))
+            module = module_of(next(iter(self.ranks[rank].values.values())))
+            parts.append(module.empty(self.plan.spec(made).numel, np.float32))
             self.ranks[rank].gradient(step, launch, parts[-1])
         total = self._add(parts)
         return total / np.float32(len(members)) if self.plan.mean else total

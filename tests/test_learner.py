@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.data import DATA
 from commsched.ir import file as graph_file
+from commsched.kernels.modules import on_host
 from commsched.nets import NETS
 from commsched.nets.optimizers import GROWTH, OPTIMIZERS, LossScale
 from commsched.nets.profile import profiled
@@ -66,13 +67,13 @@ def _sum(plan: Plan, ranks: list[Learner], step: int, launch: int) -> None:
     numel = sum(stop - start for _, start, stop in plan.launches[launch].pieces)
     total = np.zeros(numel, np.float32)
     for each in ranks:
-        out = np.empty(numel, np.float32)
+        out = each.asarray(np.empty(numel, np.float32))
         each.gradient(step, launch, out)
-        total += out
+        total += on_host(out)
     if plan.mean:
         total /= np.float32(len(ranks))
     for each in ranks:
-        each.result(step, launch, total)
+        each.result(step, launch, each.asarray(total))
 
 
 @pytest.mark.parametrize("net", ["mlp:8:2", "cnn:2", "words:4:50", "gpt:8:1:2:tied"])
