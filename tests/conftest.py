@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups come first, so that no worker is left alone with one.
     """
     for item in items:
-        if isinstance(item, pytest.Function):
+        if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if not UNDER_MPI:
         items.sort(key=lambda item: (group_of(item) != "ranks", item.path.stem not in SMALL))

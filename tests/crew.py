@@ -2,11 +2,10 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from commsched.kernels.modules import module_of, on_host
+from commsched.kernels.modules import module_of
 from commsched.nets.walk import Score
 from commsched.plan import Plan
 from commsched.program import Kind, Op
@@ -27,11 +26,6 @@ def in_rank_order(parts: list[np.ndarray]) -> np.ndarray:
 def of_halves(parts: list[np.ndarray]) -> np.ndarray:
     """The same of halves, each sum rounded to one."""
     return in_rank_order([part.astype(np.float16) for part in parts]).astype(np.float32)
-
-
-def where(rank: Trainee) -> Any:
-    """The module of a rank's arrays."""
-    return module_of(next(iter(rank.values.values())))
 
 
 class Crew:
@@ -126,7 +120,7 @@ class Crew:
             assert own.mail is not None
             own.mail.incoming(step, op, self._post.pop((rank, op.name)))
         elif op.kind is Kind.DECODE:
-            own.result(step, op.launch, where(own).asarray(self._sum(step, op.launch)))
+            own.result(step, op.launch, self._sum(step, op.launch))
         elif op.kind is Kind.DECIDE:
             votes = [float(each.overflow(step)) for each in self.ranks]
             self.decisions[f"{step}/{op.name}"] = sum(votes) / len(votes)
@@ -135,10 +129,9 @@ class Crew:
         made = self.plan.launches[launch]
         members, parts = self.plan.group(made).ranks, []
         for rank in members:
-            own = self.ranks[rank]
-            part = where(own).empty(self.plan.spec(made).numel, np.float32)
-            own.gradient(step, launch, part)
-            parts.append(on_host(part))
+            module = module_of(next(iter(self.ranks[rank].values.values())))
+            parts.append(module.empty(self.plan.spec(made).numel, np.float32))
+            self.ranks[rank].gradient(step, launch, parts[-1])
         total = self._add(parts)
         return total / np.float32(len(members)) if self.plan.mean else total
 

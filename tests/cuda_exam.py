@@ -21,6 +21,7 @@ from commsched.kernels import (
     merge,
     pruned,
     rangefloat,
+    rows,
     select,
     spectrum,
 )
@@ -394,3 +395,14 @@ def test_a_pruned_step_is_the_same(both, numel):
 
     with np.errstate(over="ignore", invalid="ignore"):
         same(both(stepped))
+
+
+@given(
+    numel=st.integers(0, 90), width=st.integers(1, 9), table=st.integers(1, 30),
+    kind=st.sampled_from([np.int32, np.int64]),
+)  # fmt: skip
+def test_rows_of_a_table_are_summed_to_the_same_bits(both, numel, width, table, kind):
+    index = np.random.default_rng(numel).integers(0, table, numel).astype(kind)
+    values = drawn(numel * width).reshape(numel, width)
+    with np.errstate(over="ignore", invalid="ignore"):
+        same(both(lambda put: rows.summed_rows(table, put(index), put(values))))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from commsched.data import DATA
+from commsched.ir import file as graph_file
 from commsched.nets import NETS
 from commsched.nets.profile import profiled
 from commsched.plan import file as plan_file
@@ -41,6 +42,28 @@ def test_ranks_with_and_without_a_gpu_run_one_plan(tmp_path):
     errors = json.loads(found[found.index("{") :])["verified"]["largest_relative_error"]
     assert set(errors) == set(methods)
     assert all(error < (1e-3 if "fp16" in name else 1e-6) for name, error in errors.items())
+
+
+def test_the_doctor_says_how_buffers_go_that_two_ranks_have_tried():
+    doctor = [sys.executable, "-m", "commsched", "doctor"]
+    told = "GPU buffers: through pinned memory of the host: this MPI does not take its pointers"
+    assert told in ended(doctor, doctor)
+    told = "GPU buffers: by its pointers: COMMSCHED_BUFFERS=direct, and a message arrived"
+    assert told in ended(doctor, doctor, COMMSCHED_BUFFERS="direct")
+
+
+def test_a_net_is_measured_on_a_device(tmp_path):
+    command = [sys.executable, "-m", "commsched"]
+    path = str(tmp_path / "net.json")
+    ended([*command, "profile", "mlp:8:2", "--device", "cuda", "-o", path])
+    assert all(layer.forward > 0 < layer.backward for layer in graph_file.read(path).layers)
+
+
+def test_messages_of_a_gpu_are_measured_by_both_ways():
+    command = [sys.executable, "-m", "commsched", "bench", "buffers", "--device", "cuda", "--json"]
+    found = ended(command, command, COMMSCHED_BUFFERS="direct")
+    times = json.loads(found[found.index("{") :])
+    assert min(times["copy"], times["staged"], times["pointed"]) > 0
 
 
 NET, BATCH, STEPS = "mlp:12:8", 16, 3

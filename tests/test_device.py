@@ -54,10 +54,17 @@ def test_all_ranks_end_with_one_sentence_where_there_is_no_gpu(command, made, tm
     assert not (tmp_path / "m.json").exists()
 
 
-@pytest.mark.parametrize("words", [["profile", "mlp:8:2", "-o", "x.json"], ["bench", "codecs"]])
+@pytest.mark.parametrize(
+    "words", [["profile", "mlp:8:2", "-o", "x.json"], ["bench", "codecs"], ["bench"]]
+)
 def test_commands_without_ranks_say_it_too(words, capsys, without):
     assert main([*words, "--device", "cuda"]) == 2
     assert one_sentence(capsys.readouterr().err)
+
+
+def test_a_bench_of_the_processor_has_a_name(capsys):
+    assert main(["bench"]) == 2
+    assert capsys.readouterr().err.startswith("commsched: bench needs a NAME; known: all-reduce, ")
 
 
 def test_the_sentence_says_what_is_missing(without):

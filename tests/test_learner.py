@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.data import DATA
 from commsched.ir import file as graph_file
-from commsched.kernels.modules import module_of, on_host
+from commsched.kernels.modules import on_host
 from commsched.nets import NETS
 from commsched.nets.optimizers import GROWTH, OPTIMIZERS, LossScale
 from commsched.nets.profile import profiled
@@ -66,15 +66,14 @@ def go(plan: Plan, ranks: list[Learner], steps: range) -> list[float]:
 def _sum(plan: Plan, ranks: list[Learner], step: int, launch: int) -> None:
     numel = sum(stop - start for _, start, stop in plan.launches[launch].pieces)
     total = np.zeros(numel, np.float32)
-    module = module_of(next(iter(ranks[0].values.values())))
     for each in ranks:
-        out = module.empty(numel, np.float32)
+        out = each.asarray(np.empty(numel, np.float32))
         each.gradient(step, launch, out)
         total += on_host(out)
     if plan.mean:
         total /= np.float32(len(ranks))
     for each in ranks:
-        each.result(step, launch, module.asarray(total))
+        each.result(step, launch, each.asarray(total))
 
 
 @pytest.mark.parametrize("net", ["mlp:8:2", "cnn:2", "words:4:50", "gpt:8:1:2:tied"])
@@ -122,6 +121,38 @@ def test_it_trains_where_its_arrays_lie(half):
         assert isinstance(there[0].values[name], strict.ndarray)
         if not half:
             np.testing.assert_array_equal(there[0].values[name].held, values)
+
+
+READS = ("__bool__", "__int__", "__float__", "__index__", "get", "tolist")
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("net", ["mlp:8:2", "cnn:2"])
+def test_a_step_waits_for_its_device_at_its_end_only(net, half, monkeypatch):
+    plan = plan_of(net, 1)
+    ranks = learners(net, plan, replace(SETTINGS, half=half), strict)
+    reads, doing = [], []
+    for word in READS:
+        read = getattr(strict.ndarray, word)
+        noted = lambda array, read=read: reads.append(doing[-1]) or read(array)  # noqa: E731
+        monkeypatch.setattr(strict.ndarray, word, noted)
+    perform = Learner.perform
+    noted = lambda each, step, op: doing.append(op.name) or perform(each, step, op)  # noqa: E731
+    monkeypatch.setattr(Learner, "perform", noted)
+    go(plan, ranks, range(2))
+    assert set(reads) == {f"backward/{next(iter(ranks[0].net)).name}"}
+
+
+@pytest.mark.parametrize("module", [np, strict])
+def test_gradients_that_overflow_leave_a_step_out_wherever_they_lie(module):
+    plan = plan_of("mlp:8:2", 1)
+    (rank,) = learners("mlp:8:2", plan, replace(SETTINGS, half=True), module)
+    rank.scale.value = 2.0**24
+    before = {name: on_host(values).copy() for name, values in rank.values.items()}
+    go(plan, [rank], range(1))
+    for name, values in before.items():
+        np.testing.assert_array_equal(on_host(rank.values[name]), values)
+    assert (rank.skipped, rank.scale.value) == (1, 2.0**23)
 
 
 def test_a_step_that_overflows_is_left_out_on_all_ranks():

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from commsched.errors import CommschedError
+from commsched.kernels.rows import summed_rows
 from commsched.nets import NETS, gradients
 from commsched.nets.attention import Attention, LayerNorm
 from commsched.nets.base import Chain, Residual, product
 from commsched.nets.convolution import Convolution
 from commsched.nets.dense import Gelu, Linear, Relu, Shape, Tanh
-from commsched.nets.embedding import Embedding, Positions, Tied, summed_rows
+from commsched.nets.embedding import Embedding, Positions, Tied
 from commsched.nets.walk import cross_entropy, score
 from tests import strict
 

@@ -32,7 +32,7 @@ EXAMPLE = """example:
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 2 commsched bench all-reduce --device cuda
   mpiexec -n 2 commsched bench buffers --device cuda
-  commsched bench gpu -o gpu
+  commsched bench --device cuda -o gpu
   mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
 """
 
@@ -45,13 +45,19 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("name", choices=sorted(BENCHES), metavar="NAME", help=", ".join(sorted(BENCHES)))
+    p.add_argument(
+        "name",
+        nargs="?",
+        choices=sorted(BENCHES),
+        metavar="NAME",
+        help=f"{', '.join(sorted(BENCHES))}; with --device cuda default: gpu",
+    )
     p.add_argument("--json", action="store_true", help="the same as JSON")
     p.add_argument(
         "--device",
         default="cpu",
         metavar="D",
-        help="of codecs, all-reduce, overlap and buffers: cpu or cuda; default: cpu",
+        help="of codecs, all-reduce, overlap and buffers: cpu or cuda; default: cpu, of gpu cuda",
     )
     both = p.add_argument_group("of bench sparse and bench codecs")
     both.add_argument(
@@ -142,10 +148,13 @@ def bench(args: argparse.Namespace) -> None:
     from commsched.run.device import check_device
 
     check_device(args.device)
-    if args.device != "cpu" and args.name not in ON_DEVICE:
+    name = args.name or ("gpu" if args.device == "cuda" else "")
+    if not name:
+        raise CommschedError(f"bench needs a NAME; known: {', '.join(sorted(BENCHES))}")
+    if args.device != "cpu" and name not in ON_DEVICE:
         able = ", ".join(ON_DEVICE)
-        raise CommschedError(f"bench {args.name} has no --device {args.device}; use it for {able}")
-    BENCHES[args.name](args)
+        raise CommschedError(f"bench {name} has no --device {args.device}; use it for {able}")
+    BENCHES[name](args)
 
 
 def simulator(args: argparse.Namespace) -> None:
@@ -373,7 +382,7 @@ def _codec_json(row: "CodecRow") -> dict[str, object]:
     return {**plain, **rates}
 
 
-ON_DEVICE = ("codecs", "all-reduce", "overlap", "buffers")
+ON_DEVICE = ("codecs", "all-reduce", "overlap", "buffers", "gpu")
 BENCHES = {
     "buffers": buffers,
     "codecs": codecs,

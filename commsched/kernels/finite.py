@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # a NumPy or CuPy array
+from commsched.kernels.modules import Array, module_of
+
 CHUNK = 1 << 18  # elements
 
 
@@ -19,3 +20,19 @@ def finite(values: Array) -> bool:
         return True
     parts = range(0, len(values), CHUNK)
     return all(bool(np.isfinite(values[at : at + CHUNK]).all()) for at in parts)
+
+
+def cleared(values: Array) -> Any:
+    """Make float32 `values` zeros, in place, where any is no finite number; whether it was so.
+
+    Of a device nobody waits: the answer is a number of the module, for later.
+    """
+    module = module_of(values)
+    if module is not np:
+        broken = ~np.isfinite(values).all()
+        values[...] = module.where(broken, np.float32(0), values)
+        return broken
+    broken = not finite(values)
+    if broken:
+        values.fill(0)
+    return broken

@@ -7,7 +7,7 @@ import numpy as np
 
 from commsched.codecs import Array, State
 from commsched.errors import CommschedError
-from commsched.kernels.finite import finite
+from commsched.kernels.finite import cleared
 from commsched.methods.base import Ends, Phase, Pieces
 from commsched.methods.payload import Payload
 from commsched.schedule import Goal, Schedule
@@ -75,8 +75,8 @@ class Reduced:
         self._codec.decode(packet, run)
         with np.errstate(over="ignore", invalid="ignore"):
             kept -= run
-        if finite(kept):
-            lost[start : start + len(run)] += kept
+        cleared(kept)
+        lost[start : start + len(run)] += kept
 
     def add(self, first: int, stop: int, packet: Array) -> None:
         self._codec.add(packet, self._run(first, stop))

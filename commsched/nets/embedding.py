@@ -1,8 +1,7 @@
 """Tables whose rows are looked up: gradients that are zero but for the rows that were read."""
 
-import numpy as np
-
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import Array
+from commsched.kernels.rows import summed_rows
 from commsched.nets.base import Gradients, Kept, Layer, Parameters, Start, product, wide
 
 
@@ -18,8 +17,8 @@ class Embedding(Layer):
 
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
         rows, width = parameters[self._weight].shape
-        table = summed_rows(rows, kept.reshape(-1), above.reshape(-1, width))
-        return None, {self._weight: table}
+        table = summed_rows(rows, kept.reshape(-1), wide(above.reshape(-1, width)))
+        return None, {self._weight: table.astype(above.dtype, copy=False)}
 
 
 class Positions(Layer):
@@ -51,27 +50,3 @@ class Tied(Layer):
         rows, width = parameters[self._weight].shape
         table = product(above.reshape(-1, rows).T, kept.reshape(-1, width))
         return product(above, parameters[self._weight]), {self._weight: table}
-
-
-def summed_rows(rows: int, index: Array, values: Array) -> Array:
-    """Sum values (m, width) with the same index (m,), in their order: (rows, width).
-
-    The n-th values of all rows are added at once: the same sums on any module, run after run.
-    """
-    module = module_of(values)
-    out = module.zeros((rows, values.shape[1]), wide(values).dtype)
-    if not len(index):
-        return out
-    order = module.argsort(index, kind="stable")
-    ordered = index.take(order)
-    place = module.arange(len(index))
-    begins = place[1:][ordered[1:] != ordered[:-1]]
-    begins = module.concatenate([place[:1], begins])
-    run = module.searchsorted(begins, place, side="right") - 1
-    turn = place - begins.take(run)  # how many values of the same row come before
-    by_turn = module.argsort(turn, kind="stable")
-    ends = np.cumsum(module.bincount(turn).tolist()).tolist()
-    for start, stop in zip([0, *ends], ends, strict=False):
-        these = order.take(by_turn[start:stop])
-        out[index.take(these)] += values.take(these, axis=0)
-    return out.astype(values.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from commsched.codecs import Array
 from commsched.data import Data, batch_of, part_of
 from commsched.errors import CommschedError
-from commsched.kernels.finite import finite
+from commsched.kernels.finite import cleared
 from commsched.kernels.modules import on_host
 from commsched.nets import Net, Walk
 from commsched.nets.base import narrowed
@@ -166,8 +166,12 @@ class Learner:
         for name, gradient in self._walk.backward(index).items():
             self._gradients[name] = self._unscaled(gradient)
         if index == 0:
-            self._score = self._score.told()  # no earlier: who reads it waits for the device
-            self.report(step, self._score, self._overflow)
+            self._tell(step)
+
+    def _tell(self, step: int) -> None:
+        """Report how a step went, at its end: who reads of a device waits for it."""
+        self._score, self._overflow = self._score.told(), bool(self._overflow)
+        self.report(step, self._score, self._overflow)
 
     def _unscaled(self, gradient: Array) -> Array:
         """A gradient as float32 and without the loss scale."""
@@ -175,9 +179,8 @@ class Learner:
             return gradient
         found = gradient.astype(np.float32)
         found /= np.float32(self.scale.value)
-        if not finite(found):  # all ranks leave this step out; nothing may be sent of it
-            self._overflow = True
-            found = self._module.zeros_like(found)
+        # All ranks leave a step out in which that was so; nothing may be sent of it.
+        self._overflow = self._overflow | cleared(found)
         return found
 
     def _close(self, step: int) -> None:

@@ -49,7 +49,7 @@ class Piped(OnStage, Learner):
                 self._score = self._score.plus(found) if found else self._score
             self._turns = (self._turns + 1) % (2 * self._stage.microbatches)
         if self._turns == 0:
-            self.report(step, self._score.told(), self._overflow)
+            self._tell(step)
 
     def _add(self, gradients: Iterable[Gradients]) -> None:
         """Add up a microbatch's gradients."""

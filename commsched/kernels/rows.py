@@ -1,0 +1,33 @@
+"""Sums of rows of a table: the gradient of what was looked up there."""
+
+import numpy as np
+
+from commsched.kernels.device import device
+from commsched.kernels.modules import Array, module_of
+
+
+def summed_rows(rows: int, index: Array, values: Array) -> Array:
+    """Sum values (m, width) with the same index (m,), in their order: (rows, width).
+
+    The n-th values of all rows are added at once: the same sums on any module, run after run.
+    """
+    module, gpu = module_of(values), device(values)
+    out = module.zeros((rows, values.shape[1]), values.dtype)
+    if not len(index):
+        return out
+    order = module.argsort(index, kind="stable")
+    ordered = index.take(order)
+    if gpu is not None and values.dtype == np.float32:
+        gpu.rows.add_rows(ordered, order, values, out)
+        return out
+    place = module.arange(len(index))
+    begins = place[1:][ordered[1:] != ordered[:-1]]
+    begins = module.concatenate([place[:1], begins])
+    run = module.searchsorted(begins, place, side="right") - 1
+    turn = place - begins.take(run)  # how many values of the same row come before
+    by_turn = module.argsort(turn, kind="stable")
+    ends = np.cumsum(module.bincount(turn).tolist()).tolist()
+    for start, stop in zip([0, *ends], ends, strict=False):
+        these = order.take(by_turn[start:stop])
+        out[index.take(these)] += values.take(these, axis=0)
+    return out
