@@ -118,9 +118,9 @@ def reference(
             send_port[src] = leave + busy + over
             begins = max(leave + over + away, receive_port[dst])
             receive_port[dst] = begins + busy + over
-            work = rate.fixed + nbytes * rate.add if rnd.add else 0.0
+            work = rate.per_add + nbytes * rate.add if rnd.add else 0.0
             if not rnd.add and rate.decode:
-                work = rate.fixed + values * rate.decode
+                work = rate.per_decode + values * rate.decode
             merged[dst] = max(begins + alone + over, processor[dst]) + work
         for _, dst, _ in moves:
             processor[dst] = merged[dst]
@@ -146,7 +146,12 @@ def machines(draw: st.DrawFn) -> Machine:
     nodes, lanes = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     placed = draw(st.permutations([node for node in range(nodes) for _ in range(lanes)]))
     rate = CodecRate(
-        encode=draw(slopes), add=draw(slopes), decode=draw(slopes), fixed=draw(seconds)
+        encode=draw(slopes),
+        add=draw(slopes),
+        decode=draw(slopes),
+        fixed=draw(seconds),
+        fixed_add=draw(st.none() | seconds),
+        fixed_decode=draw(st.none() | seconds),
     )
     nics = st.builds(Nic, per_node=st.integers(1, 3), per_byte=slopes)
     return machine(
@@ -365,11 +370,11 @@ def test_sparse_sums_grow_on_their_way():
 
 def test_coding_and_fixed_costs_are_counted_where_they_occur():
     """Two ranks, one element each way: encode, hop and add; then encode, hop and decode."""
-    rate = CodecRate(encode=1e-6, add=2e-6, decode=3e-6, fixed=7e-3)
+    rate = CodecRate(encode=1e-6, add=2e-6, decode=3e-6, fixed=7e-3, fixed_add=5e-3)
     on = filled(1, 2, device=replace(DEVICE, codecs={"fp16": rate}))
     [end] = set(played("ring", on, 2, "fp16").end)
     hop = FAST.latency + 2 * FAST.overhead + 2 * FAST.per_byte
-    assert end == pytest.approx(2 * hop + 4 * 7e-3 + (4 + 4) * 1e-6 + 2 * 2e-6 + 4 * 3e-6)
+    assert end == pytest.approx(2 * hop + 3 * 7e-3 + 5e-3 + (4 + 4) * 1e-6 + 2 * 2e-6 + 4 * 3e-6)
 
 
 def test_packets_that_are_only_forwarded_are_not_coded():

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commsched.calibrate import exercise
 from commsched.simulate import simulate
-from commsched.simulate.crowd import MOST, Crowd, under_compute
+from commsched.simulate.crowd import MOST, Crowd, Spans, stretch, under_compute
 from tests.plans import graph, machine, plan
 
 RANKS = np.arange(4)
@@ -104,6 +105,42 @@ def test_an_exchange_between_nodes_lacks_what_coding_takes_once_its_last_rank_ha
     assert (last[crowded] <= alone + MOST * coded[crowded] + 1e-12).all()
     assert last[crowded].max() > 1.02 * alone
     assert waited[crowded].max() > alone
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=6)
+
+
+@given(coding=SPANS, exchanges=SPANS, slowed=st.sampled_from([1.0, 1.5, 3.0]))
+def test_coding_is_slowed_for_as_long_as_any_exchange_of_its_rank_lies_beside_it(
+    coding, exchanges, slowed
+):
+    def spans(pairs):
+        start, length = np.array(pairs, float).T
+        return Spans(np.stack([start, start], 1), np.stack([start + length, start + length], 1))
+
+    busy = {tick for start, length in exchanges for tick in range(start, start + length)}
+    got = stretch(spans(coding), spans(exchanges), slowed)
+    for (start, length), times in zip(coding, got, strict=True):
+        beside = len(busy & set(range(start, start + length)))
+        assert times == pytest.approx(1 + (slowed - 1) * beside / length)
+
+
+@pytest.mark.parametrize("slowed", [1.0, 1.6, 2.5])
+def test_the_exercise_finds_how_much_exchanges_slow_coding(slowed):
+    row = exercise.row(replace(machine(2, 2), slowed=slowed), 2.0)
+    assert exercise.slowed(exercise.simulated(row)) == pytest.approx(slowed, rel=0.05)
+
+
+def test_exchanges_slow_only_the_coding_beside_them():
+    net, lengths = graph([400_000] * 6, seconds=1e-3), []
+    for slowed in (1.0, 2.0):
+        t = simulate(plan(net, replace(machine(2, 2), slowed=slowed), ["ring+fp16"])).timeline()
+        coding = np.isin(t.stream, [t.streams.index("encode"), t.streams.index("decode")])
+        lengths.append((t.end - t.start)[coding])
+    before, after = lengths
+    assert after[0] == before[0]  # the first encode has no exchange beside it
+    assert (after >= before).all()
+    assert before.sum() < after.sum() < 2 * before.sum()
 
 
 @given(

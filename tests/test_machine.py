@@ -74,6 +74,7 @@ FILE = {
                 "add_GBps": 3.3,
                 "decode_GBps": None,
                 "fixed_us": 4,
+                "fixed_add_us": 6,
                 "source": "s",
             }
         },
@@ -81,6 +82,7 @@ FILE = {
     },
     "jitter": 0.1,
     "overlap": 0.9,
+    "slowed": 1.7,
     "native_us": [[1024, 30], [4096, 40.5]],
     "fabric": {
         "hosts": ["h0", "h1"],
@@ -106,6 +108,9 @@ def test_a_machine_file_says_what_it_means() -> None:
     assert two.device.memory == pytest.approx(16.1e9)
     assert two.device.flops == pytest.approx(15.7e12)
     assert two.device.codecs["coo"].add == pytest.approx(1 / 3.3e9)
+    assert two.slowed == 1.7
+    coo = two.device.codecs["coo"]
+    assert [coo.fixed, coo.per_add, coo.per_decode] == pytest.approx([4e-6, 6e-6, 4e-6])
     assert two.native[1] == pytest.approx((4096, 40.5e-6))
     assert two.fabric is not None
     assert two.fabric.hosts == ("h0", "h1")
@@ -176,6 +181,7 @@ def test_a_resized_machine_has_the_wanted_counts(nodes: int, lanes: int) -> None
         ({"overrides": {5: LINK}}, "override of node 5"),
         ({"overlap": 1.5}, r"overlap must be in \[0, 1\], got 1.5"),
         ({"jitter": float("nan")}, "jitter must be finite"),
+        ({"slowed": 0.5}, "slowed must be finite and at least 1, got 0.5"),
         ({"native": ((4.0, 1.0), (2.0, 2.0))}, "out of order"),
     ],
 )

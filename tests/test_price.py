@@ -63,7 +63,15 @@ def both(name: str, on: Machine, spec: BucketSpec, codec: str = "dense") -> tupl
 seconds = st.floats(0, 1e-3)
 slopes = st.sampled_from([0.0, 1e-10, 3e-9, 1e-8])
 links = st.builds(Link, latency=seconds, overhead=seconds, per_byte=slopes)
-rates = st.builds(CodecRate, encode=slopes, add=slopes, decode=slopes, fixed=seconds)
+rates = st.builds(
+    CodecRate,
+    encode=slopes,
+    add=slopes,
+    decode=slopes,
+    fixed=seconds,
+    fixed_add=st.none() | seconds,
+    fixed_decode=st.none() | seconds,
+)
 
 
 def test_every_visible_route_has_a_closed_form():
@@ -101,7 +109,7 @@ def test_a_dense_ring_costs_what_the_textbook_says(p, numel, link, rate):
     cost, _ = both("ring", flat(p, link, rate), BucketSpec.uniform(numel))
     n, away = 4 * numel, link.latency + 2 * link.overhead
     want = 2 * (p - 1) * (away + n * link.per_byte / p)
-    want += (p - 1) * (rate.fixed + n * rate.add / p)
+    want += (p - 1) * (rate.per_add + n * rate.add / p)
     assert cost.seconds == pytest.approx(want, rel=1e-9)
 
 

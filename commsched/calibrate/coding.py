@@ -79,13 +79,15 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
     most = large(arena.place)
     short, long = (_times(comm, arena, codec, numel, clock) for numel in (SMALL, most))
     slopes = np.maximum(long[0] - short[0], 0.0) / (long[1] - short[1])
-    fixed = max(float(np.mean(short[0] - slopes * short[1])), 0.0)
+    encode, add, decode = np.maximum(short[0] - slopes * short[1], 0.0).tolist()
     zero_copy = codec.encode_traffic == 0.0
     return CodecRate(
         encode=0.0 if zero_copy else float(slopes[0]),
         add=float(slopes[1]),
         decode=0.0 if zero_copy else float(slopes[2]),
-        fixed=fixed,
+        fixed=encode,
+        fixed_add=add,
+        fixed_decode=decode,
         source=f"runs of {SMALL} and {most} elements, sparse ones at a density of {DENSITY:.0%}",
     )
 

@@ -36,7 +36,8 @@ Floats = npt.NDArray[np.float64]
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
 NATIVE = "native+dense"
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
-PHASED = ("zen",)  # exchanges that follow each other within one launch
+ROWS = "ring+dense"
+PHASED = ("zen", "hitopk:0.01", "sparse-ps")  # exchanges that follow each other within one launch
 DENSITY = 0.05  # of what `coo` and methods of several phases exchange
 LARGEST = 16 * 2**20  # B of the largest bucket
 SIZES = (1, 4, 16)  # the largest divided by
@@ -51,6 +52,9 @@ PAUSE, GAP = 1.3, 5e-3
 TINY, LONG = 1e-6, 2e-4  # s: clocks tell no less; coding whose jitter is looked at
 LATE = 0.9  # quantile of hand-overs that tells their mean: a few of the rest last far too long
 APART = 100.0  # s between cells, simulated
+# Of buckets one after the other: how many come alone, how many in a row, and after which part of an
+# exchange the next one may begin.
+ALONE, ROW, NEXT = 3, 8, 0.6
 PART = 3  # one of so many cells is held out of the fit
 
 
@@ -156,11 +160,37 @@ def held_out(cells: Sequence[Cell]) -> npt.NDArray[np.bool_]:
     return np.array([i % PART == 1 and cell not in ends for i, cell in enumerate(cells)])
 
 
-def make_plan(machine: Machine, cells: Sequence[Cell]) -> Plan:
-    """One layer and one launch per cell; backward, the first cell comes first."""
+def row(machine: Machine, seconds: float) -> Plan:
+    """Equal buckets, some alone, the others as in a training: coded beside exchanges.
+
+    As large as can be exchanged often enough in `seconds`.
+    """
+    nbytes = LARGEST
+    while True:
+        cell = Cell(ROWS, nbytes)
+        alone, next_ = _pause(machine, cell), NEXT * _seconds(machine, cell)
+        step = ALONE * alone + ROW * next_ / NEXT
+        if step * (WARM + LEAST) <= seconds or nbytes <= 2**16:
+            pauses = [alone] * ALONE + [next_] * ROW
+            return make_plan(machine, [cell] * len(pauses), pauses)
+        nbytes //= 2
+
+
+def slowed(times: Times) -> float:
+    """How many times longer coding lasts beside exchanges than alone, from the times of a row."""
+    alone = times.encode[:ALONE].mean() + times.decode[:ALONE].mean()
+    beside = times.encode[ALONE + 1 :].mean() + times.decode[ALONE:-1].mean()
+    return max(1.0, float(beside / max(alone, TINY)))
+
+
+def make_plan(machine: Machine, cells: Sequence[Cell], pauses: Sequence[float] = ()) -> Plan:
+    """One layer and one launch per cell; backward, the first cell comes first.
+
+    pauses: s of compute from where a cell may begin until the next one may.
+    """
+    pauses = pauses or [_pause(machine, cell) for cell in cells]
     layers: list[Layer] = []
     launches: list[Launch] = []
-    pause = 0.0
     for number, cell in enumerate(cells):
         law = Sparsity(law="uniform", density=cell.density) if cell.density < 1 else Sparsity()
         name = f"c{number}"
@@ -170,11 +200,10 @@ def make_plan(machine: Machine, cells: Sequence[Cell]) -> Plan:
                 name=name,
                 after=(f"c{number + 1}",) if number + 1 < len(cells) else (),
                 forward=0.0,
-                backward=pause,
+                backward=0.0 if number == 0 else pauses[number - 1],
                 tensors=(tensor,),
             )
         )
-        pause = _pause(machine, cell)
         launches.append(
             Launch(
                 name=name,
@@ -225,6 +254,11 @@ def predict(plan: Plan) -> Times:
     if plan.machine.overlap == 1.0:
         layers = tuple(replace(layer, backward=APART) for layer in plan.graph.layers)
         plan = replace(plan, graph=replace(plan.graph, layers=layers))
+    return simulated(plan)
+
+
+def simulated(plan: Plan) -> Times:
+    """The same times of the plan as it is."""
     cell, kinds = _kinds(plan)
     table = np.zeros((2, len(kinds), 1, plan.machine.size))
     for placed in simulate(plan, 1).placed:

@@ -38,6 +38,7 @@ FACTORS = {
     "shared port": 0.1,
     "addition": 0.5,
     **{f"coding {codec}": 0.5 for _, codec in CODED},
+    "coding others": 0.5,
     "memory": 1.0,
     "gather": 1.0,
 }
@@ -163,13 +164,19 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
 
 
 def _device(device: Device, factors: Factors) -> Device:
-    coding = [factors.get(f"coding {codec}", 1.0) for _, codec in CODED]
-    usual = float(np.exp(np.mean(np.log(coding))))  # of codecs that the exercise leaves out
+    others = factors.get("coding others", 1.0)
 
     def rate(name: str, old: CodecRate) -> CodecRate:
-        times = factors.get("addition" if name == "dense" else f"coding {name}", usual)
-        values = {k: times * getattr(old, k) for k in ("encode", "add", "decode", "fixed")}
-        return replace(old, **values)
+        times = factors.get("addition" if name == "dense" else f"coding {name}", others)
+        return replace(
+            old,
+            encode=times * old.encode,
+            add=times * old.add,
+            decode=times * old.decode,
+            fixed=times * old.fixed,
+            fixed_add=times * old.per_add,
+            fixed_decode=times * old.per_decode,
+        )
 
     return replace(
         device,

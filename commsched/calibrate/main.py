@@ -23,7 +23,7 @@ from commsched.run.fabric import fabric
 from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, together
 
-LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.5  # shares of the time
+LINKS, CODING, TRAITS, EXERCISE, ROW = 0.3, 0.1, 0.1, 0.4, 0.1  # shares of the time
 ARENA = 64 * 2**20  # B that exchanges walk through: more than the caches hold
 STARTUP = 1e-4  # s, at the least: what the fit begins with
 
@@ -52,11 +52,20 @@ def calibrate(
     plan = exercise.make_plan(machine, cells)
     agree.check_plan(plan, comm)
     times = exercise.measure(comm, plan, seconds * EXERCISE, timeout, place)
+    row = exercise.row(machine, seconds * ROW)
+    agree.check_plan(row, comm)
+    slowed = exercise.slowed(exercise.measure(comm, row, seconds * ROW, timeout, place))
     progress("fitting", 1.0)
     if comm.rank == 0:
         machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
     together(comm)
-    machine = replace(machine, jitter=jitter, handover=times.handover, coding_jitter=times.jitter)
+    machine = replace(
+        machine,
+        jitter=jitter,
+        handover=times.handover,
+        coding_jitter=times.jitter,
+        slowed=slowed,
+    )
     return _agreed(machine, comm)
 
 

@@ -158,6 +158,7 @@ def price(
         schedule, payload = phase.schedule, phase.payload
         played.append(exchange(schedule, payload, machine, group, start, later=later, limit=limit))
         seconds += sum(float(part.end.max()) for part in played)
+        seconds += phase.within_seconds(device)
         sent += sum(float(part.sent.mean()) for part in played)
         messages += sum(float(part.messages.mean()) for part in played)
     return Price(encode=encode, exchange=seconds, decode=decode, sent=sent, messages=messages)

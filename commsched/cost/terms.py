@@ -66,8 +66,8 @@ class Coding:
         """Seconds to add or decode what arrived."""
         rate = self.rate
         if add:
-            return rate.fixed + size.wire * rate.add
-        decode = rate.fixed + size.raw * rate.decode if rate.decode else 0.0
+            return rate.per_add + size.wire * rate.add
+        decode = rate.per_decode + size.raw * rate.decode if rate.decode else 0.0
         return np.full_like(size.wire, decode)
 
 

@@ -131,5 +131,7 @@ class Works:
         raw = self._payload.raw(first, stop) if rate.encode or rate.decode else wire
         code = share * (rate.fixed + raw * rate.encode) if rate.encode else None
         if add:
-            return code, share * (rate.fixed + wire * rate.add) if rate.add or rate.fixed else None
-        return code, share * (rate.fixed + raw * rate.decode) if rate.decode else None
+            return code, share * (
+                rate.per_add + wire * rate.add
+            ) if rate.add or rate.per_add else None
+        return code, share * (rate.per_decode + raw * rate.decode) if rate.decode else None

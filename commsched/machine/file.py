@@ -63,6 +63,7 @@ def from_data(data: Any, where: str) -> Machine:
             ),
             handover=significant((file.handover_us or 0.0) * 1e-6),
             alone=1.0 if file.alone is None else significant(file.alone),
+            slowed=1.0 if file.slowed is None else significant(file.slowed),
             burst=significant(file.burst_us * 1e-6),
             cores=file.cores,
             overlap=significant(file.overlap),
@@ -102,6 +103,7 @@ def to_data(machine: Machine) -> dict[str, Any]:
         else None,
         handover_us=significant(machine.handover * 1e6) or None,
         alone=significant(machine.alone) if machine.alone != 1.0 else None,
+        slowed=significant(machine.slowed) if machine.slowed != 1.0 else None,
         burst_us=significant(machine.burst * 1e6),
         cores=machine.cores,
         overlap=significant(machine.overlap),
@@ -229,6 +231,8 @@ def _codec(file: CodecFile, place: str) -> CodecRate:
         add=_per_byte(file.add_GBps, f"{place}: add_GBps"),
         decode=_per_byte(file.decode_GBps, f"{place}: decode_GBps"),
         fixed=significant(file.fixed_us) * 1e-6,
+        fixed_add=_maybe(file.fixed_add_us, 1e-6),
+        fixed_decode=_maybe(file.fixed_decode_us, 1e-6),
         source=file.source,
     )
 
@@ -239,8 +243,14 @@ def _codec_file(codec: CodecRate) -> CodecFile:
         add_GBps=_rate(codec.add),
         decode_GBps=_rate(codec.decode),
         fixed_us=significant(codec.fixed * 1e6),
+        fixed_add_us=_maybe(codec.fixed_add, 1e6),
+        fixed_decode_us=_maybe(codec.fixed_decode, 1e6),
         source=_source(codec.source),
     )
+
+
+def _maybe(value: float | None, times: float) -> float | None:
+    return None if value is None else significant(value * times)
 
 
 def _fabric(file: FabricFile) -> Fabric:

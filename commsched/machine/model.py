@@ -72,11 +72,24 @@ class CodecRate:
     add: float  # s/B
     decode: float  # s/B
     fixed: float = 0.0  # s per call
+    fixed_add: float | None = None  # s per call of add; None: as all calls
+    fixed_decode: float | None = None  # the same of decode
     source: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("encode", "add", "decode", "fixed"):
-            _check(f"codec: {name}", getattr(self, name))
+        for name in ("encode", "add", "decode", "fixed", "fixed_add", "fixed_decode"):
+            if getattr(self, name) is not None:
+                _check(f"codec: {name}", getattr(self, name))
+
+    @property
+    def per_add(self) -> float:
+        """Seconds per call of add, however few bytes."""
+        return self.fixed if self.fixed_add is None else self.fixed_add
+
+    @property
+    def per_decode(self) -> float:
+        """Seconds per call of decode, however few bytes."""
+        return self.fixed if self.fixed_decode is None else self.fixed_decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +164,7 @@ class Machine:
     restart: float = 0.0  # the same before a later exchange of a launch: everybody is awake
     handover: float = 0.0  # s, mean until another thread of the rank takes up what is ready
     alone: float = 1.0  # seconds of coding where no other rank codes, of those where all do
+    slowed: float = 1.0  # seconds of coding beside an exchange of the same rank, of those apart
     burst: float = 0.0  # s of bytes that a port to other nodes lets through at once after a rest
     cores: int = 0  # of a node, where its ranks are more than its cores serve; 0: no matter
     overlap: float = 1.0  # share of a transfer that progresses while its rank computes
@@ -185,6 +199,8 @@ class Machine:
             raise CommschedError(f"overlap must be in [0, 1], got {self.overlap}")
         if not 0.0 < self.alone <= 1.0:
             raise CommschedError(f"alone must be in (0, 1], got {self.alone}")
+        if not (isfinite(self.slowed) and self.slowed >= 1.0):
+            raise CommschedError(f"slowed must be finite and at least 1, got {self.slowed}")
         _check_points("native", self.native)
 
     @property

@@ -51,6 +51,8 @@ class CodecFile(Keys, kw_only=True, frozen=True):
     add_GBps: float | None
     decode_GBps: float | None
     fixed_us: float = 0.0
+    fixed_add_us: float | None = None
+    fixed_decode_us: float | None = None
     source: str
 
 
@@ -105,6 +107,7 @@ class MachineFile(Keys, kw_only=True, frozen=True):
     restart_us: float | None = None
     handover_us: float | None = None
     alone: float | None = None
+    slowed: float | None = None
     burst_us: float = 0.0
     cores: int = 0
     overlap: float = 1.0

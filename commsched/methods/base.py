@@ -61,6 +61,8 @@ class Phase:
     give: Callable[[State, Array], None]
     take_seconds: Callable[[Device], float]
     give_seconds: Callable[[Device], float]
+    # Of coding within the exchange that its payload does not count, once nothing more comes.
+    within_seconds: Callable[[Device], float] = lambda device: 0.0
     # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
     # as the schedule's goal says, among all.
     ends: Callable[[int], Ends] | None = None

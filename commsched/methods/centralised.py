@@ -144,7 +144,7 @@ def _phase(spec: BucketSpec, stage: Stage, first: bool, last: bool) -> Phase:
     def give_seconds(device: Device) -> float:
         rate = CODECS["coo"].rate(device)
         written = copy_seconds(4.0 * spec.numel)(device) if last else 0.0
-        return rate.fixed + 2 * longest() * rate.add + written
+        return rate.per_add + 2 * longest() * rate.add + written
 
     return Phase(
         name=stage.name,

@@ -102,7 +102,8 @@ class Direct(Method):
         def give_seconds(device: Device) -> float:
             rate = codec.rate(device)
             wire = codec.nbytes(spec, np.zeros(1, np.int64), np.array([spec.numel]), 1)[0]
-            return ranks * rate.fixed + raw * rate.decode + (ranks - 1) * float(wire) * rate.add
+            received = rate.per_add + float(wire) * rate.add
+            return rate.per_decode + raw * rate.decode + (ranks - 1) * received
 
         return Phase(
             name="",

@@ -88,7 +88,7 @@ class Hashed:
 
         def give_seconds(device: Device) -> float:
             rate = CODECS["coo"].rate(device)
-            received = self.parts * (rate.fixed + float(self._pushed().mean()) * rate.add)
+            received = self.parts * (rate.per_add + float(self._pushed().mean()) * rate.add)
             return received + self._raw / self.parts / device.bandwidth
 
         return Phase(

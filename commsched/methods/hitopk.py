@@ -80,8 +80,8 @@ class HiTopK(Method):
 
         def give_seconds(device: Device) -> float:
             rate = codec.rate(device)
-            received = (two.nodes - 1) * float(sizes().mean()) * rate.add
-            return two.nodes * rate.fixed + raw * rate.decode + received
+            received = rate.per_add + float(sizes().mean()) * rate.add
+            return rate.per_decode + raw * rate.decode + (two.nodes - 1) * received
 
         return Phase(
             name="between",

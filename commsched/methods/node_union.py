@@ -228,7 +228,7 @@ class Union:
 
         def give_seconds(device: Device) -> float:
             rate = CODECS["coo"].rate(device)
-            each = rate.fixed + 8.0 * float(filled.mean()) * rate.add
+            each = rate.per_add + 8.0 * float(filled.mean()) * rate.add
             return lanes * each + copy_seconds(self.raw)(device)
 
         return Phase(
@@ -290,6 +290,7 @@ class Union:
             give=give,
             take_seconds=self._take_seconds,
             give_seconds=self._give_seconds,
+            within_seconds=self._within_seconds,
             pieces=Pieces(make, read, lambda at, _: most_bytes(self.length(at // nodes))),
         )
 
@@ -306,14 +307,16 @@ class Union:
         rate = CODECS["elias"].rate(device)
         return self.count * rate.fixed + self.raw * rate.encode
 
-    def _give_seconds(self, device: Device) -> float:
+    def _within_seconds(self, device: Device) -> float:
+        """Read and add up what came; little of it is done before the last of it is here."""
         rate, payload = CODECS["elias"].rate(device), self._payload()
-        each = self.count * rate.fixed + payload.packets / self.nodes / self.lanes * rate.add
-        seconds = self.nodes * each + copy_seconds(self.raw)(device)
-        if self.lanes > 1:
-            received = float(payload.sums().sum()) / self.lanes * (self.lanes - 1)
-            seconds += received * rate.add + 4.0 * self.spec.numel / device.bandwidth
-        return seconds
+        each = self.count * rate.per_add + payload.packets / self.nodes / self.lanes * rate.add
+        received = float(payload.sums().sum()) / self.lanes * (self.lanes - 1)
+        return self.nodes * each + received * rate.add
+
+    def _give_seconds(self, device: Device) -> float:
+        shared = 4.0 * self.spec.numel / device.bandwidth if self.lanes > 1 else 0.0
+        return copy_seconds(self.raw)(device) + shared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def pull(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
     def give_seconds(device: Device) -> float:
         rate = written.rate(device)
         decode = rate.decode or 2 / device.bandwidth  # dense values are copied into place
-        return ranks * rate.fixed + raw * decode
+        return ranks * rate.per_decode + raw * decode
 
     return Phase(
         name="pull",

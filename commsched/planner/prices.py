@@ -113,7 +113,7 @@ class Prices:
                 schedule, payload, machine, self.group, start, later=number > 0, limit=limit
             )
             found[1, number] = phase.take_seconds(machine.device)
-            found[2, number] = played.end.max()
+            found[2, number] = played.end.max() + phase.within_seconds(machine.device)
             found[3, number] = phase.give_seconds(machine.device)
         found[1, 0] += gather
         found[3, -1] += scale

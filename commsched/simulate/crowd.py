@@ -1,6 +1,7 @@
 """What a rank's own work does to the rest of it: they share its cores, or wait for its polls."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,13 @@ THREADS = 2  # of a rank that are busy while it codes during an exchange
 # busy cores in the median.
 MOST = 0.8
 NOTHING = 1e-12  # s
+
+
+class Spans(NamedTuple):
+    """Operations of a role's ranks, (n, ranks) s each."""
+
+    start: Floats
+    end: Floats
 
 
 class Crowd:
@@ -89,6 +97,26 @@ def beside(
             break  # nor does it meet what comes later
         end = np.where(within, end + np.minimum(share * length, slower * left), end)
     return end
+
+
+def stretch(coding: Spans, exchanges: Spans, slowed: float) -> Floats:
+    """How many times longer each coding lasts, (n, ranks), for its part beside exchanges.
+
+    A thread that polls for messages and the processor time that messages take keep coding from its
+    core, its caches and the interpreter: `slowed` times as long is measured, see `Machine`.
+    """
+    found = np.ones_like(coding.start)
+    for rank in range(found.shape[1]):
+        order = np.argsort(exchanges.start[:, rank])
+        end = np.maximum.accumulate(exchanges.end[order, rank])
+        start = np.maximum(exchanges.start[order, rank], np.append(-np.inf, end[:-1]))
+        until = np.cumsum(end - start)
+        moments = np.stack([start, end], axis=1).ravel()
+        passed = np.stack([until - (end - start), until], axis=1).ravel()  # s of exchanges by then
+        own = coding.end[:, rank] - coding.start[:, rank]
+        before = np.interp((coding.start[:, rank], coding.end[:, rank]), moments, passed)
+        found[:, rank] += (slowed - 1.0) * np.diff(before, axis=0)[0] / np.maximum(own, NOTHING)
+    return found
 
 
 def under_compute(start: Floats, end: Floats, busy: Floats, overlap: float) -> Floats:

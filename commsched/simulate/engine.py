@@ -14,7 +14,7 @@ from commsched.methods import Choice, Phase, method_at, phase_of, phases_of
 from commsched.methods.base import copy_seconds, gather_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
-from commsched.simulate.crowd import Crowd, under_compute
+from commsched.simulate.crowd import Crowd, Spans, stretch, under_compute
 from commsched.simulate.messages import Clocks, Messages, is_pipeline, moving
 from commsched.simulate.path import Placed
 from commsched.simulate.result import Prediction
@@ -33,10 +33,12 @@ Ints = npt.NDArray[np.int64]
 Progress = Callable[[int], None]
 MOVES = 2**26  # that one simulation plays, about a second
 EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
+CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)
 SAME = 1e-11  # s to which starts are equal where exchanges are kept
 
 # An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
 Known = dict[tuple[object, ...], tuple[Floats, Floats]]
+Slower = dict[tuple[int, int, str], Floats]  # (role, step, coding) -> how many times, (ranks,)
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +55,11 @@ class _Lane:
 class _Simulation:
     """State of a run of the simulator."""
 
-    def __init__(self, plan: Plan, decisions: Mapping[str, float], limit: int) -> None:
+    def __init__(
+        self, plan: Plan, decisions: Mapping[str, float], limit: int, slower: Slower
+    ) -> None:
         self.plan = plan
+        self.slower = slower
         self.known: Known | None = None
         self.limit = limit
         self.decisions = decisions
@@ -208,7 +213,22 @@ class _Simulation:
             return start + op.seconds * self.factor[lane.role]
         sigma, ranks = self.plan.machine.coding_jitter, self.ranks[lane.role]
         factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
+        factor = factor * self.slower.get((lane.role, step, op.name), 1.0)
         return self.crowds[lane.role].coded(start, start + factor * self._coding(op, step))
+
+    def beside(self) -> Slower:
+        """How many times longer codings last for what they lie beside."""
+        found: Slower = {}
+        for role, ranks in enumerate(self.ranks):
+            mine = [placed for placed in self.placed if placed.ranks is ranks]
+            codings = [placed for placed in mine if placed.op.kind in CODINGS]
+            exchanges = [placed for placed in mine if placed.op.kind in EXCHANGES]
+            if not codings or not exchanges:
+                continue
+            times = stretch(_spans(codings), _spans(exchanges), self.plan.machine.slowed)
+            keys = ((role, placed.step, placed.op.name) for placed in codings)
+            found.update(zip(keys, times, strict=True))
+        return found
 
     def _coding(self, op: Op, step: int) -> float:
         """Seconds of coding, without jitter."""
@@ -255,6 +275,8 @@ class _Simulation:
         found = self._played(op, step, teams, start[teams.ranks], rest[teams.ranks])
         end, sent, last = np.zeros(len(start)), np.zeros(len(start)), np.arange(len(start))
         end[teams.ranks], sent[teams.ranks] = found
+        exchange = op.kind is Kind.EXCHANGE
+        within = self._phase(op, step).within_seconds(self.plan.machine.device) if exchange else 0.0
         rows = np.arange(len(teams.ranks))
         latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
         last[teams.ranks] = latest[:, np.newaxis]
@@ -264,6 +286,7 @@ class _Simulation:
             compute = self.lanes.get((lane.role, "compute"))
             if compute is not None:
                 ends = under_compute(begins, ends, compute.free, self.plan.machine.overlap)
+            ends = ends + within
             latest = np.minimum(start[last[ranks]], ends)
             ends = self.crowds[lane.role].stretched(latest, ends)
             made.append((ends, sent[ranks], last[ranks]))
@@ -298,6 +321,10 @@ class _Simulation:
         return found
 
 
+def _spans(placed: list[Placed]) -> Spans:
+    return Spans(np.array([p.start for p in placed]), np.array([p.end for p in placed]))
+
+
 def simulate(
     plan: Plan,
     steps: int = 3,
@@ -316,22 +343,29 @@ def simulate(
     priced by their closed form from the start of the last rank. `known` keeps what was played for
     other simulations of expected decisions on the same machine: starts then count to 10 ps.
     `changes` are other plans of the same tensors and roles, by the step from which on they hold:
-    then all ranks wait for all.
+    then all ranks wait for all. Where exchanges slow the coding beside them, all is placed twice:
+    first without that, to see what lies beside what.
     """
     if steps < 1:
         raise CommschedError(f"steps must be at least 1, got {steps}")
     share = moves // (steps * max(len(plan.launches), 1))
-    simulation = _Simulation(plan, decisions or {}, min(price.LIMIT, share))
     assert known is None or not decisions
-    simulation.known = known
     changes = {step: other for step, other in (changes or {}).items() if 0 < step < steps}
     assert known is None or not changes
-    for step in range(steps):
-        if step in changes:
-            simulation.follow(changes[step], step)
-        simulation.step(step)
-        if progress is not None:
-            progress(step)
+
+    def placed(slower: Slower, progress: Progress | None) -> _Simulation:
+        simulation = _Simulation(plan, decisions or {}, min(price.LIMIT, share), slower)
+        simulation.known = known
+        for step in range(steps):
+            if step in changes:
+                simulation.follow(changes[step], step)
+            simulation.step(step)
+            if progress is not None:
+                progress(step)
+        return simulation
+
+    slower = placed({}, None).beside() if plan.machine.slowed > 1.0 else {}
+    simulation = placed(slower, progress)
     memory = simulation.strategy.memory(plan)
     return Prediction(
         plan=plan, steps=steps, placed=simulation.placed, memory=memory, changes=changes
