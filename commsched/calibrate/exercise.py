@@ -44,8 +44,8 @@ SIZES = (1, 4, 16)  # the largest divided by
 BETWEEN = (2, 3, 6, 8, 64)  # and for the MPI's own, of which nothing but measured sizes is known
 SMALL = 1024  # B of the smallest bucket
 WARM = 2  # steps that are dropped
-STEPS = 8  # that count, at the most
-LEAST = 6  # that count, at the least
+STEPS = 14  # that count, at the most
+LEAST = 10  # that count, at the least
 # s of compute after an exchange began, until the next one may begin: per second of it, and at the
 # least. Coding of the next one beside it would be measured with it, where ranks share cores.
 PAUSE, GAP = 1.3, 5e-3

@@ -63,7 +63,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--lanes", type=int, default=2, metavar="N", help="ranks per host; default: 2")
     p.add_argument("--scale", type=float, metavar="X", help="of bytes and seconds; default: 1")
     p.add_argument("--steps", type=int, default=11, metavar="N", help="the first is dropped: 11")
-    p.add_argument("--seconds", type=float, metavar="S", help="of calibration, per fabric: 20")
+    p.add_argument("--seconds", type=float, metavar="S", help="of calibration, per fabric: 30")
     p.add_argument(
         "--patience",
         type=float,
@@ -108,7 +108,7 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
     if args.steps < 3:
         raise CommschedError(f"--steps must be at least 3, got {args.steps}")
     scale = args.scale if args.scale is not None else QUICK_SCALE if args.quick else 1.0
-    spent = args.seconds if args.seconds is not None else QUICK_SECONDS if args.quick else 20.0
+    spent = args.seconds if args.seconds is not None else QUICK_SECONDS if args.quick else Wanted.seconds
     for option, value in (("--scale", scale), ("--seconds", spent)):
         if not 0 < value < float("inf"):
             raise CommschedError(f"{option} must be more than 0, got {value:g}")

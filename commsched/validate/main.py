@@ -45,7 +45,7 @@ class Wanted:
     others: bool = False  # the other families, too, with one net per fabric
     scale: float = 1.0  # of bytes and seconds
     steps: int = 11  # of which the first is dropped
-    seconds: float = 20.0  # of calibration per fabric
+    seconds: float = 30.0  # of calibration per fabric
     patience: float = PATIENCE  # s for all repetitions of what was disturbed
 
     @property
