@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.calibrate import exercise
 from commsched.simulate import simulate
-from commsched.simulate.crowd import MOST, Crowd, Spans, stretch, under_compute
+from commsched.simulate.crowd import MOST, Crowd, Spans, longer, under_compute
 from tests.plans import graph, machine, plan
 
 RANKS = np.arange(4)
@@ -119,7 +119,7 @@ def test_coding_is_slowed_for_as_long_as_any_exchange_of_its_rank_lies_beside_it
         return Spans(np.stack([start, start], 1), np.stack([start + length, start + length], 1))
 
     busy = {tick for start, length in exchanges for tick in range(start, start + length)}
-    got = stretch(spans(coding), spans(exchanges), slowed)
+    got = longer(spans(coding), spans(exchanges), slowed)
     for (start, length), times in zip(coding, got, strict=True):
         beside = len(busy & set(range(start, start + length)))
         assert times == pytest.approx(1 + (slowed - 1) * beside / length)

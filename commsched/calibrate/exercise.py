@@ -37,8 +37,9 @@ DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
 NATIVE = "native+dense"
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
 ROWS = "ring+dense"
-PHASED = ("zen", "hitopk:0.01", "sparse-ps")  # exchanges that follow each other within one launch
-DENSITY = 0.05  # of what `coo` and methods of several phases exchange
+# Exchanges that follow each other within one launch, of gradients so dense.
+PHASED = (("zen", 0.05), ("hitopk:0.01", 1.0), ("sparse-ps", 0.05))
+DENSITY = 0.05  # of what `coo` exchanges
 LARGEST = 16 * 2**20  # B of the largest bucket
 SIZES = (1, 4, 16)  # the largest divided by
 BETWEEN = (2, 3, 6, 8, 64)  # and for the MPI's own, of which nothing but measured sizes is known
@@ -142,7 +143,7 @@ def _cells(machine: Machine, largest: int) -> list[Cell]:
     for collective, codec in CODED:
         density = DENSITY if codec == "coo" else 1.0
         found += [Cell(f"{collective}+{codec}", n, density) for n in sorted(sizes[:-1])]
-    found += [Cell(method, n, DENSITY) for method in PHASED for n in sorted(sizes[:-1])]
+    found += [Cell(method, n, density) for method, density in PHASED for n in sorted(sizes[:-1])]
     return found
 
 

@@ -38,7 +38,7 @@ FACTORS = {
     "shared port": 0.1,
     "addition": 0.5,
     **{f"coding {codec}": 0.5 for _, codec in CODED},
-    "coding others": 0.5,
+    "coding others": 0.2,
     "memory": 1.0,
     "gather": 1.0,
 }

@@ -108,7 +108,8 @@ def _wanted(args: argparse.Namespace) -> "Wanted":
     if args.steps < 3:
         raise CommschedError(f"--steps must be at least 3, got {args.steps}")
     scale = args.scale if args.scale is not None else QUICK_SCALE if args.quick else 1.0
-    spent = args.seconds if args.seconds is not None else QUICK_SECONDS if args.quick else Wanted.seconds
+    usual = QUICK_SECONDS if args.quick else Wanted.seconds
+    spent = usual if args.seconds is None else args.seconds
     for option, value in (("--scale", scale), ("--seconds", spent)):
         if not 0 < value < float("inf"):
             raise CommschedError(f"{option} must be more than 0, got {value:g}")

@@ -2,8 +2,8 @@
 
 It is the timeline of `simulate` where all ranks end an exchange together and jitter is off: then
 both agree to rounding. Of hand-overs between threads it takes the mean. Elsewhere ranks that end
-early begin their next exchange early, which only the simulator knows; the planner asks it about
-the last few candidates.
+early begin their next exchange early, and exchanges slow the coding beside them, which only the
+simulator knows; the planner asks it about the last few candidates.
 """
 
 from collections.abc import Callable, Sequence

@@ -99,11 +99,11 @@ def beside(
     return end
 
 
-def stretch(coding: Spans, exchanges: Spans, slowed: float) -> Floats:
+def longer(coding: Spans, exchanges: Spans, slowed: float) -> Floats:
     """How many times longer each coding lasts, (n, ranks), for its part beside exchanges.
 
-    A thread that polls for messages and the processor time that messages take keep coding from its
-    core, its caches and the interpreter: `slowed` times as long is measured, see `Machine`.
+    A thread that polls for messages, and the processor time that messages take, keep coding from
+    its core, its caches and the interpreter. `slowed` (see `Machine`) is measured.
     """
     found = np.ones_like(coding.start)
     for rank in range(found.shape[1]):

@@ -14,7 +14,7 @@ from commsched.methods import Choice, Phase, method_at, phase_of, phases_of
 from commsched.methods.base import copy_seconds, gather_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
-from commsched.simulate.crowd import Crowd, Spans, stretch, under_compute
+from commsched.simulate.crowd import Crowd, Spans, longer, under_compute
 from commsched.simulate.messages import Clocks, Messages, is_pipeline, moving
 from commsched.simulate.path import Placed
 from commsched.simulate.result import Prediction
@@ -225,7 +225,7 @@ class _Simulation:
             exchanges = [placed for placed in mine if placed.op.kind in EXCHANGES]
             if not codings or not exchanges:
                 continue
-            times = stretch(_spans(codings), _spans(exchanges), self.plan.machine.slowed)
+            times = longer(_spans(codings), _spans(exchanges), self.plan.machine.slowed)
             keys = ((role, placed.step, placed.op.name) for placed in codings)
             found.update(zip(keys, times, strict=True))
         return found
