@@ -38,7 +38,6 @@ FACTORS = {
     "shared port": 0.1,
     "addition": 0.5,
     **{f"coding {codec}": 0.5 for _, codec in CODED},
-    "coding others": 0.2,
     "memory": 1.0,
     "gather": 1.0,
 }
@@ -164,10 +163,10 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
 
 
 def _device(device: Device, factors: Factors) -> Device:
-    others = factors.get("coding others", 1.0)
 
     def rate(name: str, old: CodecRate) -> CodecRate:
-        times = factors.get("addition" if name == "dense" else f"coding {name}", others)
+        # Others are as the tight loops found them.
+        times = factors.get("addition" if name == "dense" else f"coding {name}", 1.0)
         return replace(
             old,
             encode=times * old.encode,

@@ -40,13 +40,14 @@ class _Table(NamedTuple):
 class Works:
     """Works of rounds, derived once per table of runs where rounds have one.
 
-    Rates of codecs are those of all ranks at work; of p ranks, m take max(m / p, `alone`) of that.
+    Rates of codecs are those of all ranks at work; of p ranks, m take max(m / p, `alone`) of that,
+    times what exchanges slow coding, where the others poll: no more than all of it.
     """
 
     def __init__(self, payload: Payload, machine: Machine) -> None:
         self._payload = payload
         self._rate = payload.rate(machine.device)
-        self._alone, self._ranks = machine.alone, machine.size
+        self._alone, self._ranks, self._slowed = machine.alone, machine.size, machine.slowed
         # Sums of sparse packets grow from round to round: a table would serve one round.
         self._grows = payload.cuts is not None and not payload.codec.fixed
         self._key: tuple[object, ...] = ()
@@ -127,7 +128,7 @@ class Works:
     ) -> tuple[Floats | None, Floats | None]:
         """Seconds to encode and to merge each message, `coders` of them at a time."""
         rate = self._rate
-        share = max(coders / self._ranks, self._alone)
+        share = min(1.0, max(coders / self._ranks, self._alone) * self._slowed)
         raw = self._payload.raw(first, stop) if rate.encode or rate.decode else wire
         code = share * (rate.fixed + raw * rate.encode) if rate.encode else None
         if add:
