@@ -8,6 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.calibrate import exercise
+from commsched.cost.price import price
+from commsched.machine import CodecRate
+from commsched.methods import find_method
+from commsched.plan import BucketSpec
 from commsched.simulate import simulate
 from commsched.simulate.crowd import MOST, Crowd, Spans, longer, under_compute
 from tests.plans import graph, machine, plan
@@ -141,6 +145,20 @@ def test_exchanges_slow_only_the_coding_beside_them():
     assert after[0] == before[0]  # the first encode has no exchange beside it
     assert (after >= before).all()
     assert before.sum() < after.sum() < 2 * before.sum()
+
+
+def test_who_codes_alone_in_an_exchange_is_slowed_by_those_who_poll():
+    rate = CodecRate(encode=1e-8, add=1e-8, decode=1e-8)
+    on = machine(1, 4)
+    on = replace(on, device=replace(on.device, codecs={"fp16": rate}))
+
+    def seconds(**changes: float) -> float:
+        made = replace(on, **changes)
+        spec = BucketSpec.uniform(100_000)
+        return price(find_method("tree+fp16"), spec, made, made.everyone).exchange
+
+    lasts = [seconds(alone=0.5, slowed=slowed) for slowed in (1.0, 1.5, 2.0, 9.0)]
+    assert lasts[0] < lasts[1] < lasts[2] == lasts[3] == seconds(slowed=9.0)
 
 
 @given(

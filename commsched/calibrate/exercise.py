@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
 NATIVE = "native+dense"
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
-ROWS = "ring+dense"
+ROWS = "ring+dense"  # of buckets in a row
 # Exchanges that follow each other within one launch, of gradients so dense.
 PHASED = (("zen", 0.05), ("hitopk:0.01", 1.0), ("sparse-ps", 0.05))
 DENSITY = 0.05  # of what `coo` exchanges
