@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from commsched import files
@@ -19,7 +20,7 @@ from commsched.plot.timeline import SETTINGS, SUFFIXES
 
 BAND = 0.10
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS: tuple[str, ...] = (*"os^Dv<>Pp*Xhd8H", "$Y$")
+MARKERS: tuple[str | Outline, ...] = (*"os^Dv<>Pp*Xhd8H", Outline.unit_regular_star(4))
 
 
 class Row(Protocol):
@@ -72,7 +73,7 @@ def _colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def _marker(index: int) -> str:
+def _marker(index: int) -> str | Outline:
     return MARKERS[index % len(MARKERS)]
 
 
