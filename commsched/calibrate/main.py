@@ -23,7 +23,7 @@ from commsched.run.fabric import fabric
 from commsched.run.place import HERE, Place
 from commsched.run.probe import Arena, together
 
-LINKS, CODING, TRAITS, EXERCISE, ROW = 0.2, 0.1, 0.1, 0.5, 0.1  # shares of the time
+LINKS, CODING, TRAITS, EXERCISE, ROW = 0.3, 0.1, 0.1, 0.4, 0.1  # shares of the time
 ARENA = 64 * 2**20  # B that exchanges walk through: more than the caches hold
 STARTUP = 1e-4  # s, at the least: what the fit begins with
 
