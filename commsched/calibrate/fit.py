@@ -18,7 +18,8 @@ NOISE = 0.05  # expected error of the logarithm of a measured time
 WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
 # s; times count the less, the shorter they are than this.
 SHORT = {"exchange": 3e-3, "encode": 2e-3, "decode": 2e-3}
-ROUNDS = 8
+ROUNDS = 12
+RENEWED = 6  # rounds after which the slopes are found anew
 STEP = 0.02  # of a logarithm, for the slopes
 NEAR = 0.1  # change of the logarithms after which the slopes are still good
 DONE = 0.003  # change of the logarithms that ends the search
@@ -71,7 +72,8 @@ def _fit(
 
     Least squares of the errors of logarithms, damped towards the machine as it is; errors beyond
     OUTLIER count linearly. Source: Gauss-Newton with Huber's weights (Huber, "Robust Statistics",
-    1981) and a normal prior.
+    1981) and a normal prior; slopes are corrected by each move as Broyden does ("A class of methods
+    for solving nonlinear simultaneous equations", 1965).
     """
     machine = plan.machine
     names = [name for name in FACTORS if _matters(machine, name)]
@@ -85,8 +87,8 @@ def _fit(
 
     here = errors(logs)
     slopes, far = np.zeros((0, 0)), True
-    for _ in range(ROUNDS):
-        if far:
+    for number in range(ROUNDS):
+        if far and number % RENEWED == 0:
             slopes = np.stack(
                 [(errors(logs + STEP * unit) - here) / STEP for unit in np.eye(len(logs))]
             )
@@ -94,8 +96,10 @@ def _fit(
         normal = slopes * weight @ slopes.T + np.diag(doubt**-2.0)
         move = -np.linalg.solve(normal, slopes @ (weight * here) + logs / doubt**2)
         move *= min(1.0, 1.0 / np.abs(move).max()) if move.any() else 1.0
-        logs = logs + move
+        logs, before = logs + move, here
         here = errors(logs)
+        if move.any():
+            slopes += np.outer(move, here - before - move @ slopes) / (move @ move)
         far = bool(np.abs(move).max() > NEAR)
         if np.abs(move).max() < DONE:
             break

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from commsched.errors import CommschedError
 from commsched.kernels.threads import one_thread
+from commsched.run.memory import keep_freed
 
 # Launcher -> its variables for this process's rank and the number of ranks. The launcher of a
 # rank comes before Slurm, inside whose job it may have been started.
@@ -82,9 +83,10 @@ def library() -> str:
 def load() -> None:
     """Load and initialise MPI; a sentence where that would end in an abort or a traceback.
 
-    Before NumPy is loaded: a rank's matrix products take one core.
+    Before NumPy is loaded: a rank's matrix products take one core, and its threads one heap.
     """
     one_thread()
+    keep_freed()
     by_open_mpi = _started_by(os.environ) == "openmpi"
     if by_open_mpi and (found := family(library())) != "Open MPI":  # MPICH 5 aborts at its PMIx
         raise CommschedError(

@@ -20,7 +20,6 @@ from commsched.methods.lockstep import AGREE, fresh_states
 from commsched.run import agree, probe, supports
 from commsched.run.bench import together
 from commsched.run.clock import now
-from commsched.run.memory import keep_freed
 from commsched.run.pacer import complete
 from commsched.run.script import script
 from commsched.run.transfer import begin
@@ -81,7 +80,6 @@ class Options:
 def sparse(options: Options) -> tuple[list[Cell], Group] | None:
     """All cells and where the ranks are, on rank 0; every sum is compared with MPI's own."""
     _check(options)
-    keep_freed()
     with together(options.timeout) as (comm, dog):
         hosts = agree.gather_text(MPI.Get_processor_name(), comm)
         names = list(dict.fromkeys(hosts))
