@@ -47,6 +47,8 @@ SMALL = 1024  # B of the smallest bucket
 WARM = 2  # steps that are dropped
 STEPS = 14  # that count, at the most
 LEAST = 10  # that count, at the least
+FEW = 4  # instead, where more would leave time only for buckets whose bytes hardly take any
+TELLING = 4.0  # times the smallest ring that the largest must last for its bytes to show
 # s of compute after an exchange began, until the next one may begin: per second of it, and at the
 # least. Coding of the next one beside it would be measured with it, where ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
@@ -119,12 +121,26 @@ class _Sharing(Recorder):
 
 
 def choose(machine: Machine, seconds: float) -> list[Cell]:
-    """Cells of all kinds, as large as can be exchanged often enough in `seconds`."""
+    """Cells of all kinds, as large as can be exchanged often enough in `seconds`.
+
+    What is slow for its bytes would be extrapolated from start-ups: then fewer, larger ones.
+    """
+    cells = _fitting(machine, seconds, LEAST)
+    return cells if tell_bytes(machine, cells) else _fitting(machine, seconds, FEW)
+
+
+def tell_bytes(machine: Machine, cells: Sequence[Cell]) -> bool:
+    """Whether the largest exchanges last long enough for more than their start-ups."""
+    rings = [_seconds(machine, cell) for cell in cells if cell.method == ROWS]
+    return max(rings) >= TELLING * min(rings)
+
+
+def _fitting(machine: Machine, seconds: float, steps: int) -> list[Cell]:
     largest = LARGEST
     while True:
         cells = _cells(machine, largest)
         step = sum(_pause(machine, cell) for cell in cells)
-        if step * (WARM + LEAST) <= seconds or largest <= 2**16:
+        if step * (WARM + steps) <= seconds or largest <= 2**16:
             return cells
         largest //= 2
 
@@ -230,7 +246,7 @@ def measure(
     """Run the plan on all ranks for about so long; every rank gets the times."""
     machine = plan.machine
     step = simulate(plan, 1).end
-    counted = int(np.clip(seconds / max(step, 1e-3) - WARM, LEAST, STEPS))
+    counted = int(np.clip(seconds / max(step, 1e-3) - WARM, FEW, STEPS))
     here = machine.node_of_rank.count(machine.node_of_rank[comm.rank])
     recorder = _Sharing(comm.rank, here / machine.cores if machine.cores else 1.0)
     worker = Emulated(plan, comm.rank, place.device.module)

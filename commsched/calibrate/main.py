@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,6 +50,13 @@ def calibrate(
         return machine  # nothing is exchanged
     jitter = machine.jitter  # which the exercise leaves out
     cells = exercise.choose(machine, seconds * EXERCISE)
+    if comm.rank == 0 and not exercise.tell_bytes(machine, cells):
+        largest = max(cell.nbytes for cell in cells) / 1e3
+        print(
+            f"warning: {seconds:g} s are too few here: times of buckets above {largest:.3g} kB are"
+            " extrapolated; give more with --seconds",
+            file=sys.stderr,
+        )
     plan = exercise.make_plan(machine, cells)
     agree.check_plan(plan, comm)
     times = exercise.measure(comm, plan, seconds * EXERCISE, timeout, place)

@@ -24,7 +24,7 @@ EXAMPLE = """example:
 # The net's bytes and times are scaled so that the run ends soon on two cores. Compute is stretched
 # so that it lasts about as long as the communication of a CPU: then there is something to hide.
 NET, SCALE, STRETCH = "resnet50", 0.25, 6.0
-CALIBRATE = 4.0  # s
+CALIBRATE = 8.0  # s
 RUN_LIMIT = 300.0  # s
 
 

@@ -216,7 +216,7 @@ class _Simulation:
         factor = factor * self.slower.get((lane.role, step, op.name), 1.0)
         return self.crowds[lane.role].coded(start, start + factor * self._coding(op, step))
 
-    def beside(self) -> Slower:
+    def slower_beside(self) -> Slower:
         """How many times longer codings last for what they lie beside."""
         found: Slower = {}
         for role, ranks in enumerate(self.ranks):
@@ -364,7 +364,7 @@ def simulate(
                 progress(step)
         return simulation
 
-    slower = placed({}, None).beside() if plan.machine.slowed > 1.0 else {}
+    slower = placed({}, None).slower_beside() if plan.machine.slowed > 1.0 else {}
     simulation = placed(slower, progress)
     memory = simulation.strategy.memory(plan)
     return Prediction(
