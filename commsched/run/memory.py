@@ -6,10 +6,10 @@ TRIM, MAPPED, ARENAS = -1, -3, -8  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA
 
 
 def keep_freed() -> None:
-    """Let glibc hand no memory back before 2 GB are free, nor from thread to thread by the system.
+    """Let glibc hand no memory back before 2 GB are free, and all threads share one heap.
 
-    Where it does not, an array of some MB is new to the system: 3 us per 4 kB on a virtual machine.
-    Elsewhere than in glibc nothing changes.
+    By default every array of some MB is new to the system: 3 us per 4 kB on a virtual machine.
+    With other C libraries nothing changes.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

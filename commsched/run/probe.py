@@ -84,8 +84,8 @@ class Arena:
 
     def __init__(self, nbytes: int, place: Place = HERE) -> None:
         self.place = place
-        # `zeros` would leave the first touch of each page to what is measured.
-        self.values = place.device.module.full(nbytes // 4, 0.0, np.float32)
+        self.values = place.device.module.zeros(nbytes // 4, np.float32)
+        self.values[:] = 0.0  # else the first touch of each page is left to what is measured
         self._next = 0
 
     def part(self, nbytes: int) -> "Arena":
