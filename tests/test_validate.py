@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from commsched.calibrate.fit import adjusted
 from commsched.cli.main import main
 from commsched.cost.price import price
 from commsched.errors import CommschedError
@@ -19,6 +21,7 @@ from commsched.validate import table
 from commsched.validate.calm import Calm
 from commsched.validate.cells import (
     CROSSED,
+    LARGEST,
     METHODS,
     NETS,
     ROTATED,
@@ -64,6 +67,13 @@ def test_a_net_is_scaled_until_one_ring_lasts_as_long_as_asked(net):
     assert lasts == pytest.approx(0.1, rel=0.03)
     compute = sum(sum(plan.graph.seconds(x, MACHINE.device)) for x in plan.graph.layers)
     assert compute == pytest.approx(0.1, rel=0.03)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-6, 0.1])
+def test_a_net_does_not_grow_without_end_where_bytes_seem_to_take_no_time(slope):
+    machine = adjusted(MACHINE, {"bytes inside": slope, "bytes between": slope, "addition": slope})
+    scale = fitting("lstm", replace(machine, nic=None), 0.1)
+    assert make_plan(Cell("any", "lstm", "ring"), machine, scale).graph.numel <= 1.01 * LARGEST
 
 
 @pytest.mark.parametrize("family", METHODS)

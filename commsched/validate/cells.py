@@ -45,6 +45,7 @@ DENSE_SECONDS = 0.2  # that one ring all-reduce of a net lasts: long enough to m
 SHARED_SECONDS = 0.1  # in shared memory, where coding lasts several times as long as copying
 COMPUTE = 1.0  # seconds of compute per second of that
 BUCKETS = 8  # per net, at the most
+LARGEST = 2**26  # elements of a net, where a link's bytes seem to take no time
 
 
 class Cell(NamedTuple):
@@ -90,7 +91,7 @@ def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale
         price(ring, BucketSpec.uniform(int(n)), machine, machine.everyone).seconds for n in sizes
     )
     per_element = (long - short) / (sizes[1] - sizes[0])
-    numel = seconds / per_element if per_element else graph.numel
+    numel = seconds / max(per_element, seconds / LARGEST)
     compute = sum(sum(graph.seconds(layer, machine.device)) for layer in graph.layers)
     return Scale(numel=numel / graph.numel, seconds=seconds * COMPUTE / compute)
 
