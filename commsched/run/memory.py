@@ -1,7 +1,5 @@
 """Memory that a rank frees stays with it: a fresh page costs more than what is written to it."""
 
-import ctypes
-
 TRIM, MAPPED, ARENAS = -1, -3, -8  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX of malloc.h
 
 
@@ -11,6 +9,8 @@ def keep_freed() -> None:
     By default every array of some MB is new to the system: 3 us per 4 kB on a virtual machine.
     With other C libraries nothing changes.
     """
+    import ctypes  # only ranks need it: commands start without
+
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # another C library
