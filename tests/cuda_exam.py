@@ -24,6 +24,7 @@ from commsched.kernels import (
     rows,
     select,
     spectrum,
+    ways,
 )
 from commsched.kernels.device import device
 from commsched.kernels.random import Dither
@@ -352,6 +353,23 @@ def test_lists_are_summed_to_the_same_bits(both, numel, density, ways, seed):
 
     with np.errstate(invalid="ignore"):
         same(both(summed))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(20_000,), (90, 256)])
+def test_values_are_added_at_distinct_indices(both, shape, kind):
+    out, rng = drawn(int(np.prod(shape))).reshape(shape), np.random.default_rng(1)
+    for count in (0, 1, len(out) // 3, len(out)):
+        index = rng.permutation(len(out))[:count].astype(kind)
+        values = 1e-45 * np.ones((count, *shape[1:]), np.float32)  # lost where it is taken for 0
+
+        def added(put, index=index, values=values):
+            found = put(out.copy())
+            ways.add_at(put(index), put(values), found)
+            return found
+
+        with np.errstate(invalid="ignore"):
+            same(both(added))
 
 
 @given(

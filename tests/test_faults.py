@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from commsched.plan import file as plan_file
 from commsched.run.launcher import family, library
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
-from tests.launch import RUN, Ended, Job, Single
+from tests.launch import ROOT, RUN, Ended, Job, Single
 from tests.plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "ring+dense"]
@@ -23,6 +25,7 @@ SECONDS = 60.0  # for a job to end; generous, because many tests may share two c
 BROKEN = """
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from commsched.cli.main import main
@@ -368,3 +371,21 @@ def test_an_impossible_option_is_refused(tmp_path, options, message):
     assert ended.status == 2, ended.output
     assert said(ended.output).startswith("commsched: " + message.format(folder=tmp_path))
     assert nothing_written(tmp_path)
+
+
+def test_a_rank_does_not_end_the_job_before_its_launcher_has_read_why():
+    code = (
+        "from commsched.run.communication import be_heard, say\n"
+        "say('no such tensor'); be_heard(); print('heard', flush=True)"
+    )
+    launched = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with launched as rank:
+        assert rank.stdout is not None
+        assert rank.stderr is not None
+        assert select.select([rank.stderr], [], [], SECONDS)[0]  # it has said so
+        assert not select.select([rank.stdout], [], [], 0.3)[0]
+        assert rank.stderr.readline() == b"commsched: no such tensor\n"
+        assert rank.stdout.readline() == b"heard\n"
+    assert rank.returncode == 0

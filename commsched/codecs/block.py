@@ -7,6 +7,7 @@ from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.kernels.modules import module_of, numbers
+from commsched.kernels.ways import ADD, add_at, put
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x4B_43_4C_42  # "BLCK"
@@ -57,8 +58,8 @@ class Block(Codec):
 
     def add(self, packet: Array, out: Array) -> None:
         ids, body, tail = self._open(packet, len(out))
-        out[: len(out) // BLOCK * BLOCK].reshape(-1, BLOCK)[ids] += body  # ids are distinct
-        out[len(out) - len(tail) :] += tail
+        add_at(ids, body, out[: len(out) // BLOCK * BLOCK].reshape(-1, BLOCK))
+        put(tail, out[len(out) - len(tail) :], ADD)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """Exact for independent elements; beyond SAMPLES blocks in a run, every k-th is asked."""

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 
 from commsched.codecs.base import Array, Codec
+from commsched.kernels.ways import add_at
 
 
 class Indexed(Codec):
@@ -20,4 +21,4 @@ class Indexed(Codec):
 
     def add(self, packet: Array, out: Array) -> None:
         index, values = self.open(packet, len(out))
-        out[index] += values
+        add_at(index, values, out)

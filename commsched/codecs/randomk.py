@@ -10,6 +10,7 @@ from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import hashes, run_key
+from commsched.kernels.ways import add_at
 from commsched.plan.bucket import BucketSpec
 
 HEADER = 24  # B: tag, key of the random numbers, first element; little-endian 64-bit words
@@ -61,7 +62,7 @@ class RandomK(Codec):
 
     def add(self, packet: Array, out: Array) -> None:
         index, values = self._open(packet, out)
-        out[index] += values  # indices are distinct
+        add_at(index, values, out)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(HEADER + 4.0 * self._share * (stop - start))

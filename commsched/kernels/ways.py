@@ -24,6 +24,18 @@ def put(values: Array, out: Array, way: int) -> None:
         out -= values
 
 
+def add_at(index: Array | slice, values: Array, out: Array) -> None:
+    """Add values (m,) to the elements of (n,) `out` at distinct indices (m,), or one to a slice.
+
+    Of rows, values (m, width) and `out` (n, width), alike.
+    """
+    gpu = device(out)
+    if gpu is None or isinstance(index, slice):
+        out[index] += values
+    else:
+        gpu.ways.add_at(index, values, out)
+
+
 def in_chunks(write: Callable[[int, int, Array], object], out: Array, way: int) -> None:
     """Do so with what `write` writes of [first, stop) to a (stop - first,) float32."""
     room = module_of(out).empty(min(CHUNK, len(out)), np.float32)

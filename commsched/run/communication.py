@@ -1,8 +1,11 @@
 """The one thread of a rank that talks to MPI: exchanges, deadlines, and the end of a broken run."""
 
 import faulthandler
+import fcntl
 import os
+import stat
 import sys
+import termios
 import threading
 import time
 import traceback
@@ -30,6 +33,7 @@ from commsched.units import nbytes, seconds
 IDLE = 0.1  # s between looks at the deadlines
 GRACE = 2.0  # s that the other ranks get to say what they wait for before the job is aborted
 HARD = 10.0  # s that MPI_Abort gets
+HEARD = 2.0  # s that the launcher gets to read what was said before
 ALARM = 1  # tag on the control communicator
 
 
@@ -267,9 +271,23 @@ def end_all(error: BaseException, comm: MPI.Intracomm) -> None:
 
 def abort(comm: MPI.Intracomm) -> None:
     """End all ranks; this one also where MPI waits in its own end for ranks that cannot come."""
+    be_heard()
     # A thread of C: MPI_Abort may wait while it holds the interpreter.
     faulthandler.dump_traceback_later(HARD, exit=True, file=os.open(os.devnull, os.O_WRONLY))
     comm.Abort(2)
+
+
+def be_heard() -> None:
+    """Wait until the launcher has read what this rank said: it reads no more after an abort."""
+    out = 2  # also where a test has put something else in place of sys.stderr
+    if not stat.S_ISFIFO(os.fstat(out).st_mode):
+        return
+    end, unread = time.monotonic() + HEARD, bytearray(4)
+    while time.monotonic() < end:
+        fcntl.ioctl(out, termios.FIONREAD, unread)
+        if not any(unread):
+            return
+        time.sleep(0.001)
 
 
 def describe(error: BaseException) -> str:

@@ -11,3 +11,21 @@ KERNEL put(const float *values, i64 n, int way, float *out)
     for (i64 i = 4 * fours + here(); i < n; i += stride())
         put_one(out + i, values[i], way);
 }
+
+// Rows of values (m, width), added to those of `out` (n, width) at distinct indices: from lists of
+// int32 and of int64.
+template <class I> __device__ void add_rows_at(const I *index, const float *values, i64 m, i64 width, float *out)
+{
+    for (i64 i = here(); i < m * width; i += stride())
+        out[width == 1 ? index[i] : index[i / width] * width + i % width] += values[i];
+}
+
+KERNEL add_at_int32(const int *index, const float *values, i64 m, i64 width, float *out)
+{
+    add_rows_at(index, values, m, width, out);
+}
+
+KERNEL add_at_int64(const i64 *index, const float *values, i64 m, i64 width, float *out)
+{
+    add_rows_at(index, values, m, width, out);
+}

@@ -1,4 +1,4 @@
-"""Additions on a GPU. Twin of `ways.put`: CuPy would take numbers below 2^-126 for zero."""
+"""Additions on a GPU. Twins of `ways`: CuPy would take numbers below 2^-126 for zero."""
 
 import numpy as np
 
@@ -11,3 +11,11 @@ def put(values: Array, out: Array, way: int) -> None:
     assert len(values) == len(out), f"{len(values)} values for {len(out)}"  # a kernel reads on
     given = values, np.int64(len(out)), np.int32(way), out
     launch("ways", "put", strides(len(out), 4), *given)
+
+
+def add_at(index: Array, values: Array, out: Array) -> None:
+    """Add rows of float32 at distinct indices."""
+    assert values.shape == (len(index), *out.shape[1:]), f"{values.shape} for {len(index)}"
+    width = np.int64(out[:1].size)  # 1, or that of a row
+    given = index, values, np.int64(len(index)), width, out
+    launch("ways", f"add_at_{index.dtype}", strides(values.size), *given)
