@@ -173,11 +173,20 @@ def test_codes_are_packed_to_the_same_bytes(both, numel, width):
 
 
 @given(numel=st.integers(0, 600), shift=st.integers(0, 5), density=st.sampled_from([0, 0.02, 0.6]))
-def test_bits_are_found_and_counted_wherever_a_bitmap_begins(both, numel, shift, density):
+def test_bits_are_found_wherever_a_bitmap_begins(both, numel, shift, density):
     flags = np.random.default_rng(numel).random(numel) < density
     packed = np.concatenate([np.zeros(shift, np.uint8), np.packbits(flags, bitorder="little")])
     same(both(lambda put: bits.set_bits(put(packed)[shift:], numel)))
-    same(both(lambda put: np.int64(bits.count_bits(put(packed)[shift:]))))
+
+
+@given(
+    flags=st.lists(st.integers(0, 255), max_size=300).map(lambda f: np.array(f, np.uint8)),
+    shift=st.integers(0, 3),
+)
+def test_flags_are_packed_to_the_same_bytes(both, flags, shift):
+    for kind in (np.uint8, np.bool_):
+        given = flags.astype(kind)
+        same(both(lambda put, given=given: bits.pack_flags(put(given)[shift:])))
 
 
 @given(key=st.integers(0, 2**64 - 1), sizes=st.lists(st.integers(1, 700), min_size=1, max_size=3))
@@ -355,21 +364,22 @@ def test_lists_are_summed_to_the_same_bits(both, numel, density, ways, seed):
         same(both(summed))
 
 
+@pytest.mark.parametrize("way", [ways.REPLACE, ways.ADD, ways.TAKE_OFF])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(20_000,), (90, 256)])
-def test_values_are_added_at_distinct_indices(both, shape, kind):
+def test_values_are_put_at_distinct_indices(both, shape, kind, way):
     out, rng = drawn(int(np.prod(shape))).reshape(shape), np.random.default_rng(1)
     for count in (0, 1, len(out) // 3, len(out)):
         index = rng.permutation(len(out))[:count].astype(kind)
         values = 1e-45 * np.ones((count, *shape[1:]), np.float32)  # lost where it is taken for 0
 
-        def added(put, index=index, values=values):
+        def changed(put, index=index, values=values):
             found = put(out.copy())
-            ways.add_at(put(index), put(values), found)
+            ways.put_at(put(index), put(values), found, way)
             return found
 
         with np.errstate(invalid="ignore"):
-            same(both(added))
+            same(both(changed))
 
 
 @given(

@@ -66,6 +66,13 @@ def test_messages_of_a_gpu_are_measured_by_both_ways():
     assert min(times["copy"], times["staged"], times["pointed"]) > 0
 
 
+def test_ranks_that_have_a_gpu_each_sum_by_nccl(tmp_path):
+    command = [sys.executable, "-m", "tests.gpu.ranks", "cuda"]
+    variables = {"COMMSCHED_CARDS": str(tmp_path), "COMMSCHED_NATIVE": "nccl"}
+    assert "native sums by NCCL" in ended(command, command, **variables)
+    assert list(tmp_path.glob("*/*-1"))  # they have been there
+
+
 NET, BATCH, STEPS = "mlp:12:8", 16, 3
 CODED = ["zen", "zen:hierarchical", "balanced", "centralised", "node-union"]
 CODED += ["ok-topk:0.1", "powersgd:2", "ring+hash-bitmap:4"]
@@ -110,3 +117,20 @@ def test_kernels_are_compiled_into_a_folder_and_loaded(tmp_path):
     assert "1 passed" in ended([sys.executable, *words], **variables)
     (made,) = tmp_path.iterdir()
     assert made.name.startswith("commsched-half-")
+
+
+@pytest.mark.skipif(bool(cpu.MARKS[0].args[0]), reason="g++ is not installed")
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        ("test_codecs.py", "coded_there and (coo or bitmap or block or elias or randomk)"),
+        ("test_ranks.py", "staged_exchanges or gpu_give or is_verified or caller or refused"),
+    ],
+)
+def test_what_a_gpu_is_given_passes_here(file, tests):
+    """The kernels run in the first, which is slow."""
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", tests, f"tests/gpu/{file}"]
+    variables = {"COMMSCHED_KERNELS": "1"} if file == "test_codecs.py" else {}
+    found = ended([sys.executable, *words], **variables)
+    assert " passed" in found
+    assert "skipped" not in found

@@ -7,7 +7,7 @@ from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import packed_bytes
-from commsched.kernels.modules import numbers
+from commsched.kernels.device import numbers
 from commsched.kernels.select import set_apart
 from commsched.plan.bucket import BucketSpec
 

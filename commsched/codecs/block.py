@@ -6,8 +6,9 @@ from commsched.codecs import CODECS
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
 from commsched.kernels.bits import pack_flags, packed_bytes
-from commsched.kernels.modules import module_of, numbers
-from commsched.kernels.ways import ADD, add_at, put
+from commsched.kernels.device import numbers
+from commsched.kernels.modules import module_of
+from commsched.kernels.ways import ADD, REPLACE, put, put_at
 from commsched.plan.bucket import BucketSpec
 
 TAG = 0x4B_43_4C_42  # "BLCK"
@@ -53,12 +54,12 @@ class Block(Codec):
     def decode(self, packet: Array, out: Array) -> None:
         ids, body, tail = self._open(packet, len(out))
         out.fill(0)
-        out[: len(out) // BLOCK * BLOCK].reshape(-1, BLOCK)[ids] = body
+        put_at(ids, body, out[: len(out) // BLOCK * BLOCK].reshape(-1, BLOCK), REPLACE)
         out[len(out) - len(tail) :] = tail
 
     def add(self, packet: Array, out: Array) -> None:
         ids, body, tail = self._open(packet, len(out))
-        add_at(ids, body, out[: len(out) // BLOCK * BLOCK].reshape(-1, BLOCK))
+        put_at(ids, body, out[: len(out) // BLOCK * BLOCK].reshape(-1, BLOCK), ADD)
         put(tail, out[len(out) - len(tail) :], ADD)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:

@@ -42,7 +42,8 @@ class Coo(Indexed):
             raise CommschedError(f"a packet of {len(packet)} B is not a coordinate list")
         body = packet[HEADER:]
         index = body[: 4 * count].view(np.int32)
-        if count and not (index[0] >= 0 and index[-1] < numel and (index[1:] > index[:-1]).all()):
+        ascending = (index[1:] > index[:-1]).all()
+        if count and not ((index[0] >= 0) & (index[-1] < numel) & ascending):  # one read of a GPU
             raise CommschedError(
                 f"a coordinate list must ascend within its run of {numel} elements; this one has"
                 f" indices from {index.min()} to {index.max()}"

@@ -10,8 +10,9 @@ from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require, tag_of
 from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
 from commsched.kernels.compiled import compiled_list
+from commsched.kernels.device import numbers
 from commsched.kernels.exponents import EACH, open_values, pack_values
-from commsched.kernels.modules import module_of, numbers
+from commsched.kernels.modules import module_of
 from commsched.kernels.select import nonzeros
 from commsched.plan.bucket import BucketSpec
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
+from commsched.kernels.modules import module_of
 from commsched.machine import CodecRate, Device
 from commsched.plan.bucket import BucketSpec
 
@@ -53,7 +54,8 @@ class Fed(Codec):
         self._inner.decode(packet, sent)
         pairs = (values, values), (values, sent), (sent, sent)
         with np.errstate(over="ignore", invalid="ignore"):
-            whole, along, square = (float((a * b).sum(dtype=np.float64)) for a, b in pairs)
+            sums = [(a * b).sum(dtype=np.float64) for a, b in pairs]
+        whole, along, square = module_of(values).stack(sums).tolist()  # one read of a GPU
         if not whole - 2 * along + square > whole / 2:  # nor where a sum is infinite
             return 1.0
         return min(2.0 ** floor(log2(along / square)), 1.0) if along > 0 else 0.0

@@ -10,7 +10,8 @@ from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Codec, Floats, Ints, State
 from commsched.errors import CommschedError
 from commsched.kernels import bits
-from commsched.kernels.modules import module_of, numbers
+from commsched.kernels.device import numbers
+from commsched.kernels.modules import module_of
 from commsched.plan.bucket import BucketSpec
 
 DEGREE = 5  # of a polynomial; source: DeepReduce, section 5

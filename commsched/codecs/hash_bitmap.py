@@ -7,9 +7,10 @@ from commsched.codecs import parameters as read
 from commsched.codecs.base import Array, Floats, Ints, State
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
-from commsched.kernels.bits import pack_flags, packed_bytes
+from commsched.kernels.bits import pack_flags, packed_bytes, set_bits
+from commsched.kernels.device import numbers
 from commsched.kernels.hashing import index_sets
-from commsched.kernels.modules import module_of, numbers
+from commsched.kernels.modules import module_of
 from commsched.kernels.select import nonzeros
 from commsched.plan.bucket import BucketSpec
 
@@ -43,10 +44,11 @@ class HashBitmap(Indexed):
         sets = index_sets(module, numel, self.parts)
         flags = module.zeros(numel, np.bool_)
         flags[sets.place.take(nonzeros(values))] = True
-        kept = values.take(sets.order.take(module.flatnonzero(flags)))
-        size = packed_bytes(numel)
+        packed = pack_flags(flags)
+        kept = values.take(sets.order.take(set_bits(packed, numel)))
+        size = len(packed)
         packet = fresh(TAG, len(kept), size + 4 * len(kept), values)
-        packet[HEADER : HEADER + size] = pack_flags(flags)
+        packet[HEADER : HEADER + size] = packed
         packet[HEADER + size :] = kept.view(np.uint8)
         return packet
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 
 from commsched.codecs.base import Array, Codec
-from commsched.kernels.ways import add_at
+from commsched.kernels.ways import ADD, REPLACE, put_at
 
 
 class Indexed(Codec):
@@ -17,8 +17,8 @@ class Indexed(Codec):
         index, values = self.open(packet, len(out))
         if not isinstance(index, slice):
             out.fill(0)
-        out[index] = values
+        put_at(index, values, out, REPLACE)
 
     def add(self, packet: Array, out: Array) -> None:
         index, values = self.open(packet, len(out))
-        add_at(index, values, out)
+        put_at(index, values, out, ADD)

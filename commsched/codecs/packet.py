@@ -6,7 +6,7 @@ import numpy as np
 
 from commsched.codecs.base import Array
 from commsched.errors import CommschedError
-from commsched.kernels.bits import count_bits, packed_bytes, set_bits
+from commsched.kernels.bits import packed_bytes, set_bits
 from commsched.kernels.modules import module_of
 
 HEADER = 16  # B: the format's tag and a count, two little-endian 64-bit words
@@ -33,9 +33,9 @@ def tag_of(packet: Array) -> int:
 
 def count_of(packet: Array, tag: int, most: int, what: str) -> int:
     """The count in a header; another format, or a count outside [0, most], is refused."""
-    count = int(packet[8:HEADER].view(np.int64)[0]) if len(packet) >= HEADER else -1
-    require(tag_of(packet) == tag and 0 <= count <= most, packet, what)
-    return count
+    found, count = packet[:HEADER].view(np.int64).tolist() if len(packet) >= HEADER else (0, -1)
+    require(found == tag and 0 <= count <= most, packet, what)
+    return int(count)
 
 
 def require(right: bool, packet: Array, what: str) -> None:
@@ -47,6 +47,7 @@ def require(right: bool, packet: Array, what: str) -> None:
 def flagged(packet: Array, start: int, numel: int, count: int, what: str) -> Array:
     """The positions in a bitmap of `numel` bits from byte `start` on, `count` of them: (count,)."""
     flags = packet[start : start + packed_bytes(numel)]
-    index = set_bits(flags, numel)
-    require(len(index) == count == count_bits(flags), packet, what)
+    index, last = set_bits(flags, numel), numel % 8
+    require(len(index) == count, packet, what)
+    require(not last or int(flags[-1]) < 1 << last, packet, what)  # none beyond the last element
     return index

@@ -10,7 +10,7 @@ from commsched.errors import CommschedError
 from commsched.kernels.finite import finite
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import hashes, run_key
-from commsched.kernels.ways import add_at
+from commsched.kernels.ways import ADD, REPLACE, put_at
 from commsched.plan.bucket import BucketSpec
 
 HEADER = 24  # B: tag, key of the random numbers, first element; little-endian 64-bit words
@@ -58,11 +58,11 @@ class RandomK(Codec):
     def decode(self, packet: Array, out: Array) -> None:
         index, values = self._open(packet, out)
         out.fill(0)
-        out[index] = values
+        put_at(index, values, out, REPLACE)
 
     def add(self, packet: Array, out: Array) -> None:
         index, values = self._open(packet, out)
-        add_at(index, values, out)
+        put_at(index, values, out, ADD)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         return np.asarray(HEADER + 4.0 * self._share * (stop - start))

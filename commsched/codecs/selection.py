@@ -12,8 +12,10 @@ from commsched.codecs.index import IndexCode, Plain
 from commsched.codecs.indexed import Indexed
 from commsched.codecs.packet import header
 from commsched.errors import CommschedError
-from commsched.kernels.modules import module_of, numbers
+from commsched.kernels.device import numbers
+from commsched.kernels.modules import module_of
 from commsched.kernels.random import run_key
+from commsched.kernels.ways import TAKE_OFF, put_at
 from commsched.machine import CodecRate, Device
 from commsched.plan.bucket import BucketSpec
 
@@ -104,7 +106,7 @@ class Selection(Indexed):
 
     def subtract(self, packet: Array, values: Array) -> None:
         index, sent = self.open(packet, len(values))
-        values[index] -= sent
+        put_at(index, sent, values, TAKE_OFF)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         kept, numel = self.kept(spec, start, stop, merged), np.asarray(stop - start, np.float64)

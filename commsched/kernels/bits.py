@@ -3,7 +3,7 @@
 import numpy as np
 
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array, module_of, numbers
+from commsched.kernels.modules import Array, module_of
 
 
 def packed_bytes(count: int, width: int = 1) -> int:
@@ -15,6 +15,9 @@ def packed_bytes(count: int, width: int = 1) -> int:
 
 def pack_flags(flags: Array) -> Array:
     """(n,) bool or uint8 -> (ceil(n / 8),) uint8, the first element in the lowest bit."""
+    gpu = device(flags)
+    if gpu is not None:
+        return gpu.bits.pack_flags(flags)
     return module_of(flags).packbits(flags, bitorder="little")
 
 
@@ -38,16 +41,6 @@ def set_bits(packed: Array, numel: int) -> Array:
     return found[: np.searchsorted(found, numel)]
 
 
-def count_bits(packed: Array) -> int:
-    """Number of bits that are set, those past the last element included."""
-    gpu = device(packed)
-    if gpu is not None:
-        return int(gpu.select.bit_counts(packed, 8 * len(packed))[:-1].sum(dtype=np.int64))
-    words = len(packed) // 8 * 8
-    many = np.bitwise_count(numbers(packed[:words], np.uint64)).sum(dtype=np.int64)
-    return int(many + np.bitwise_count(packed[words:]).sum(dtype=np.int64))
-
-
 def pack(codes: Array, width: int) -> Array:
     """(n,) codes below 2**width, width 0 to 32 -> (packed_bytes,) uint8.
 
@@ -56,11 +49,11 @@ def pack(codes: Array, width: int) -> Array:
     """
     if width == 8:
         return codes.astype(np.uint8, copy=False)
-    if width == 1:
-        return pack_flags(codes)
     gpu, module = device(codes), module_of(codes)
     if gpu is not None:
         return gpu.bits.pack(codes, width, packed_bytes(len(codes), width))
+    if width == 1:
+        return pack_flags(codes)
     if width in (2, 4):
         per = 8 // width
         padded = codes.astype(np.uint8)

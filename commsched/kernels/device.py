@@ -2,6 +2,9 @@
 
 from types import ModuleType
 
+import numpy as np
+import numpy.typing as npt
+
 from commsched.errors import CommschedError
 from commsched.kernels.modules import Array
 
@@ -21,6 +24,15 @@ def device(values: Array) -> ModuleType | None:
 def on_gpu(values: Array) -> bool:
     """Whether an array is CuPy's."""
     return type(values).__module__.partition(".")[0] == "cupy"
+
+
+def numbers(part: Array, dtype: npt.DTypeLike) -> Array:
+    """Bytes of a packet as numbers: a view; a copy on a device, which reads aligned ones only."""
+    return (
+        part.view(dtype)
+        if isinstance(part, np.ndarray) and not on_gpu(part)
+        else part.copy().view(dtype)
+    )
 
 
 def gpus() -> int:

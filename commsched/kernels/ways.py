@@ -24,16 +24,20 @@ def put(values: Array, out: Array, way: int) -> None:
         out -= values
 
 
-def add_at(index: Array | slice, values: Array, out: Array) -> None:
-    """Add values (m,) to the elements of (n,) `out` at distinct indices (m,), or one to a slice.
+def put_at(index: Array | slice, values: Array, out: Array, way: int) -> None:
+    """Do so with the elements of (n,) float32 `out` at distinct indices (m,), or with a slice.
 
-    Of rows, values (m, width) and `out` (n, width), alike.
+    Rows of `out` (n, width) take values (m, width).
     """
     gpu = device(out)
-    if gpu is None or isinstance(index, slice):
+    if gpu is not None and not isinstance(index, slice):
+        gpu.ways.put_at(index, values, out, way)
+    elif way == REPLACE:
+        out[index] = values
+    elif way == ADD:
         out[index] += values
     else:
-        gpu.ways.add_at(index, values, out)
+        out[index] -= values
 
 
 def in_chunks(write: Callable[[int, int, Array], object], out: Array, way: int) -> None:

@@ -174,9 +174,10 @@ class Communication(threading.Thread):
         step, op = active.step, active.op
         if op.kind is Kind.DECIDE:
             self._buckets.decide(step, op)
-        end = now()
         exchange = active.exchange
-        coded = min(exchange.coded, end - active.start)
+        spent = exchange.coded
+        end = now()
+        coded = min(spent, end - active.start)
         self._recorder.add(stream, op.name, step, active.start, end, exchange.sent, coded)
         self._board.mark(step, op.name, end)
 

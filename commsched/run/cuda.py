@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.kernels.modules import Array
 from commsched.run.device import Event
 
-STREAMS = ("compute", "codec", "out", "in", "native")
+STREAMS = ("compute", "codec", "out", "in")
 LOOKS = 5  # tries to find the host's moment of an event; the fastest counts
 FRESH = 10.0  # s that one is used: the device gives differences in float32 ms, 1 us in 10 s
 
@@ -113,20 +113,19 @@ class Cuda:
         return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
     def copy_out(self, source: Array, to: Array) -> Event:
-        stream = self.after("out")
+        stream = self.after(self._streams["out"])
         source.data.copy_to_host_async(to.ctypes.data, source.nbytes, stream)
         return self.end(stream)
 
     def copy_in(self, source: Array, to: Array) -> Event:
-        stream = self.after("in")
+        stream = self.after(self._streams["in"])
         to.data.copy_from_host_async(source.ctypes.data, source.nbytes, stream)
         return self.end(stream)
 
-    def after(self, name: str) -> Any:
-        """The stream of that name, which goes on after what this thread's stream was given."""
+    def after(self, stream: Any) -> Any:
+        """That stream, which goes on after what this thread's stream was given."""
         given = cupy.cuda.Event(disable_timing=True)
         given.record()
-        stream = self._streams[name]
         stream.wait_event(given)
         return stream
 

@@ -96,7 +96,8 @@ class Exchanger:
 
     With `device="cuda"` gradients and sums are CuPy arrays on the GPU that is current where the
     block begins. `ready` and `wait` work in the current stream, which must be the same one in the
-    whole block; `ready` waits for no device.
+    whole block; `ready` waits for no device. CUDA's default stream waits for all others: nothing
+    passes beside work that is given to it.
     """
 
     names: tuple[str, ...]  # all tensors, in the order in which their sums come back

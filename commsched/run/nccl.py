@@ -14,7 +14,7 @@ from commsched.run.cuda import Cuda
 from commsched.run.device import Event
 from commsched.run.transfer import Exchange, Lane, Path, Waiting
 
-KNOWN = MPI.Comm.Create_keyval()  # what NCCL has made of MPI's communicator; it ends with it
+KNOWN = MPI.Comm.Create_keyval()  # what NCCL has made of MPI's communicator, and its stream
 
 
 class Nccl:
@@ -28,7 +28,8 @@ class Nccl:
 
     def join(self, comm: MPI.Intracomm) -> None:
         if comm.Get_attr(KNOWN) is None:
-            comm.Set_attr(KNOWN, joined(comm))
+            # A stream of its own: there it waits for its ranks, and for no other communicator's.
+            comm.Set_attr(KNOWN, (joined(comm), cupy.cuda.Stream()))
 
     def native(self, held: Held, comm: MPI.Intracomm) -> Exchange:
         return Sum(held.take(0, 1), self, comm)
@@ -36,10 +37,11 @@ class Nccl:
     def begin(self, values: Array, comm: MPI.Intracomm) -> Event:
         """Begin to sum (n,) float32 in place, after what this thread's stream was given."""
         self.join(comm)
-        stream = self.device.after("native")  # of its own: it waits there for the other ranks
+        attribute: Any = comm.Get_attr(KNOWN)
+        known, own = attribute
+        stream = self.device.after(own)
         if values.size:
             where, kind, how = values.data.ptr, nccl.NCCL_FLOAT32, nccl.NCCL_SUM
-            known: Any = comm.Get_attr(KNOWN)
             known.allReduce(where, where, values.size, kind, how, stream.ptr)
         return self.device.end(stream)
 

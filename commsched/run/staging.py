@@ -161,6 +161,9 @@ class Ordered:
         self._live = [moving for moving in self._live if not moving.over]
         return moved
 
+    def mark(self) -> Event:
+        return self.way.device.mark()
+
 
 class Cut:
     """A packet of known size that goes piece by piece, after the one before with the same peer."""

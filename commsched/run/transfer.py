@@ -9,7 +9,7 @@ from mpi4py import MPI
 from commsched.codecs import Array
 from commsched.methods import Held
 from commsched.methods.room import AHEAD
-from commsched.run.clock import now
+from commsched.run.device import Event, Instant
 from commsched.run.script import Receive, script
 from commsched.schedule import Schedule
 
@@ -29,7 +29,10 @@ class Exchange(Protocol):
 
     sent: int  # B handed to MPI by this rank
     moves: int  # grows whenever something happened
-    coded: float  # s spent in encoding, adding and decoding
+
+    @property
+    def coded(self) -> float:
+        """Seconds spent in encoding, adding and decoding; once it is over. Waits for a device."""
 
     def progress(self) -> bool:
         """Do what can be done now without waiting; True when the exchange is over."""
@@ -64,6 +67,9 @@ class Lane(Protocol):
 
     def progress(self) -> bool:
         """Get on with all packets under way; True where something happened."""
+
+    def mark(self) -> Event:
+        """The end of all that was given so far to the device where the packets lie."""
 
 
 class Path(Protocol):
@@ -169,6 +175,9 @@ class InPlace:
         """MPI does it."""
         return False
 
+    def mark(self) -> Event:
+        return Instant()
+
 
 class Plain:
     """Packets in memory of the host, in pieces of `cut` bytes, which all ranks must agree on."""
@@ -205,7 +214,13 @@ class Transfer:
         self._probing = False  # for the packet that was posted last
         self.sent = 0
         self.moves = 0
-        self.coded = 0.0
+        self._codings: list[tuple[Event, Event]] = []  # from when to when
+
+    @property
+    def coded(self) -> float:
+        if self._codings:
+            self._codings[-1][1].wait()
+        return sum((end.when() - start.when() for start, end in self._codings), 0.0)
 
     def progress(self) -> bool:
         """Post, test and merge until nothing more can be done now; True when all is over."""
@@ -242,9 +257,9 @@ class Transfer:
         # One at a time: what has left gets on while the next packet is made.
         if self._issued < len(sends) and sends[self._issued].merged <= self._merged:
             send = sends[self._issued]
-            started = now()
+            start = self._lane.mark()
             packet = self._held.take(send.first, send.stop)
-            self.coded += now() - started
+            self._codings.append((start, self._lane.mark()))
             self._leaving.append(self._lane.send(packet, send.peer))
             self.sent += packet.nbytes
             self._issued += 1
@@ -293,9 +308,9 @@ class Transfer:
                 break  # the blocks are still being sent
             packet = self._posted.popleft().packet
             merge = self._held.add if move.add else self._held.put
-            started = now()
+            start = self._lane.mark()
             merge(move.first, move.stop, packet)
-            self.coded += now() - started
+            self._codings.append((start, self._lane.mark()))
             self._merged += 1
             moved = True
         return moved

@@ -103,6 +103,41 @@ def test_ranks_with_and_without_a_device_sum_with_each_other():
     together(differences([*EXACT, *SEVERAL], (301,), path))
 
 
+class Ticking(Late):
+    """Its clock goes on by a second at every mark; moments are known once somebody has waited."""
+
+    def __init__(self):
+        super().__init__()
+        self.marks = self.reached = 0
+
+    def mark(self):
+        self.marks += 1
+        return Tick(self, self.marks)
+
+
+class Tick:
+    def __init__(self, device, number):
+        self._device, self._number = device, number
+
+    def wait(self):
+        self._device.reached = max(self._device.reached, self._number)
+
+    def when(self):
+        assert self._number <= self._device.reached, "nobody has waited for it"
+        return float(self._number)
+
+
+def test_coding_within_an_exchange_is_timed_where_it_is_done():
+    (ring,) = (pair for pair in EXACT if pair.name == "ring+fp16")
+    state = fresh_states([np.zeros(301, np.float32)] * WORLD.size, 5, "b0")[WORLD.rank]
+    state["gradient"] = strict.asarray(state["gradient"])
+    (phase,) = ring.phases(spec(301), GROUP)
+    exchange = begin(phase.schedule, hold(phase, state), WORLD, 7, Staged(Ticking(), 64))
+    complete(exchange)
+    messages = 2 * 2 * (WORLD.size - 1)  # taken and sent, received and merged, in both halves
+    together(["" if exchange.coded == messages else f"{exchange.coded} instead of {messages} s"])
+
+
 @pytest.mark.parametrize("numel", [1, 64, 301])
 def test_the_sum_of_the_mpi_itself_goes_through_host_memory(numel):
     found = []

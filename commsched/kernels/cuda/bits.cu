@@ -24,3 +24,14 @@ KERNEL pack_uint16(const u16 *codes, i64 n, int width, u8 *out) { pack(codes, n,
 KERNEL pack_int64(const i64 *codes, i64 n, int width, u8 *out) { pack(codes, n, width, out); }
 KERNEL unpack_uint8(const u8 *packed, i64 n, int width, u8 *codes) { unpack(packed, n, width, codes); }
 KERNEL unpack_int64(const u8 *packed, i64 n, int width, i64 *codes) { unpack(packed, n, width, codes); }
+
+// Flags are 0 or any other byte.
+KERNEL pack_flags(const u8 *flags, i64 n, u8 *out)
+{
+    for (i64 eight = here(); 8 * eight < n; eight += stride()) {
+        u32 mine[8];
+        for (int k = 0; k < 8; k++)
+            mine[k] = 8 * eight + k < n && flags[8 * eight + k] != 0;
+        pack_eight(mine, 8 * eight, n, 1, out);
+    }
+}

@@ -1,4 +1,4 @@
-"""Packed codes on a GPU. Twins of `bits.pack` and `bits.unpack`."""
+"""Packed codes on a GPU. Twins of `bits.pack`, `bits.pack_flags` and `bits.unpack`."""
 
 import numpy as np
 
@@ -15,6 +15,14 @@ def pack(codes: Array, width: int, nbytes: int) -> Array:
     out = module_of(codes).empty(nbytes, np.uint8)
     given = codes, np.int64(len(codes)), np.int32(width), out
     launch("bits", f"pack_{kind}", strides(len(codes), 8), *given)
+    return out
+
+
+def pack_flags(flags: Array) -> Array:
+    """(n,) bool or uint8 -> (ceil(n / 8),) uint8."""
+    out = module_of(flags).empty(-(-len(flags) // 8), np.uint8)
+    given = flags.view(np.uint8), np.int64(len(flags)), out
+    launch("bits", "pack_flags", strides(len(flags), 8), *given)
     return out
 
 

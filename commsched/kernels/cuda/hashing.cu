@@ -33,9 +33,12 @@ KERNEL count_parts(const i64 *index, i64 n, int parts, u32 seed, u32 *counts)
         counts[(i64)threadIdx.x * gridDim.x + blockIdx.x] = mine[threadIdx.x];
 }
 
-// Write the positions of each part's indices one after the other, within a part in their order.
-KERNEL write_groups(const i64 *index, i64 n, int parts, u32 seed, const u32 *starts, i64 *order)
+// Write the positions of each part's indices one after the other, within a part in their order; and
+// where parts begin and end, (parts + 1).
+KERNEL write_groups(const i64 *index, i64 n, int parts, u32 seed, const u32 *starts, i64 *order, u32 *ends)
 {
+    for (int part = threadIdx.x; blockIdx.x == 0 && part <= parts; part += THREADS)
+        ends[part] = starts[(i64)part * gridDim.x];
     __shared__ u32 next[PARTS], found[WARPS][PARTS]; // where a part goes on; what each warp found of it
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x < parts)

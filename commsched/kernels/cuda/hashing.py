@@ -15,12 +15,12 @@ def grouped(index: Array, parts: int, seed: int) -> tuple[Array, list[int]]:
     """Positions of (n,) int64 indices by part, and where each part ends. parts <= PARTS."""
     module, tiles = module_of(index), -(-len(index) // TILE)
     counts = module.empty(parts * tiles + 1, np.uint32)
-    order = module.empty(len(index), np.int64)
+    order, ends = module.empty(len(index), np.int64), module.empty(parts + 1, np.uint32)
     given = index, np.int64(len(index)), np.int32(parts), np.uint32(seed), counts
     launch("hashing", "count_parts", tiles, *given)
     select.scan(counts)
-    launch("hashing", "write_groups", tiles, *given, order)
-    return order, counts[::tiles].tolist() if tiles else [0] * (parts + 1)
+    launch("hashing", "write_groups", tiles, *given, order, ends)
+    return order, ends.tolist() if tiles else [0] * (parts + 1)
 
 
 def placed(index: Array, parts: int, slots: int, tries: int, seed: int) -> tuple[Array, Array]:

@@ -12,20 +12,20 @@ KERNEL put(const float *values, i64 n, int way, float *out)
         put_one(out + i, values[i], way);
 }
 
-// Rows of values (m, width), added to those of `out` (n, width) at distinct indices: from lists of
-// int32 and of int64.
-template <class I> __device__ void add_rows_at(const I *index, const float *values, i64 m, i64 width, float *out)
+// The same with rows of values (m, width) for those of `out` (n, width) at distinct indices.
+template <class INDEX>
+__device__ void put_rows(const INDEX *index, const float *values, i64 m, i64 width, int way, float *out)
 {
     for (i64 i = here(); i < m * width; i += stride())
-        out[width == 1 ? index[i] : index[i / width] * width + i % width] += values[i];
+        put_one(out + (width == 1 ? (i64)index[i] : index[i / width] * width + i % width), values[i], way);
 }
 
-KERNEL add_at_int32(const int *index, const float *values, i64 m, i64 width, float *out)
+KERNEL put_at_int32(const int *index, const float *values, i64 m, i64 width, int way, float *out)
 {
-    add_rows_at(index, values, m, width, out);
+    put_rows(index, values, m, width, way, out);
 }
 
-KERNEL add_at_int64(const i64 *index, const float *values, i64 m, i64 width, float *out)
+KERNEL put_at_int64(const i64 *index, const float *values, i64 m, i64 width, int way, float *out)
 {
-    add_rows_at(index, values, m, width, out);
+    put_rows(index, values, m, width, way, out);
 }

@@ -13,9 +13,9 @@ def put(values: Array, out: Array, way: int) -> None:
     launch("ways", "put", strides(len(out), 4), *given)
 
 
-def add_at(index: Array, values: Array, out: Array) -> None:
-    """Add rows of float32 at distinct indices."""
+def put_at(index: Array, values: Array, out: Array, way: int) -> None:
+    """The same at distinct indices, of int32 or int64."""
     assert values.shape == (len(index), *out.shape[1:]), f"{values.shape} for {len(index)}"
     width = np.int64(out[:1].size)  # 1, or that of a row
-    given = index, values, np.int64(len(index)), width, out
-    launch("ways", f"add_at_{index.dtype}", strides(values.size), *given)
+    given = index, values, np.int64(len(index)), width, np.int32(way), out
+    launch("ways", f"put_at_{index.dtype}", strides(values.size), *given)

@@ -5,14 +5,15 @@ rubbish. CuPy's refusals: differences of events without time, or that were never
 """
 
 import ctypes
+import os
 import threading
 import tracemalloc
 from collections import deque
 from time import perf_counter
 
-from cupy.cuda import nvrtc, runtime
+from cupy.cuda import nccl, nvrtc, runtime
 
-__all__ = ["nvrtc", "runtime"]
+__all__ = ["nccl", "nvrtc", "runtime"]
 LOOKS = 3
 RUBBISH = 0xAA
 HERE = threading.local()
@@ -131,14 +132,14 @@ def alloc_pinned_memory(nbytes):
 
 
 class Device:
-    """The only one."""
+    """The only one; where COMMSCHED_CARDS is set every process takes it for another."""
 
     compute_capability = "90"
-    pci_bus_id = "0000:00:00.0"
 
     def __init__(self, number=0):
         assert number == 0
         self.id = number
+        self.pci_bus_id = f"0000:{os.getpid() if nccl.available else 0:02x}:00.0"
 
     def use(self):
         """There is no other."""
