@@ -20,6 +20,7 @@ SIDE, RANK = 512, 2  # a product as PowerSGD's: a bucket as a matrix, by two col
 DENSITY = 0.05  # of what codecs get that only leave out zeros
 WINDOWS = 16  # large runs that a codec walks through: codecs are many, and each fills them
 TOGETHER = 3  # packets that are decoded together with another one
+CALL = 1e-6  # s that a call takes, at the least: a fit multiplies it
 LEAST = 3  # repeats at the least, so that one that was disturbed does not count
 
 
@@ -44,13 +45,18 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
     flops = 2 * size * RANK / repeat(comm, budget(), multiply)
     room = arena.part(WINDOWS * 4 * size)
     name, memory = arena.place.device.about()
+    codecs = {name: _rate(comm, room, codec, clock) for name, codec in CODECS.items()}
+    call = max(codecs["dense"].fixed, CALL)
     return Device(
         name=name,
         memory=memory / comm.size,
         bandwidth=bandwidth,
         gather=3 / bandwidth,
+        scale=2 / bandwidth,
+        fixed_scale=call,
+        fixed_gather=call,
         flops=flops,
-        codecs={name: _rate(comm, room, codec, clock) for name, codec in CODECS.items()},
+        codecs=codecs,
     )
 
 

@@ -41,6 +41,9 @@ FACTORS = {
     **{f"coding {codec}": 0.5 for _, codec in CODED},
     "memory": 1.0,
     "gather": 1.0,
+    "fixed gather": 3.0,
+    "scale": 1.0,
+    "fixed scale": 3.0,
 }
 
 
@@ -185,5 +188,8 @@ def _device(device: Device, factors: Factors) -> Device:
         device,
         bandwidth=device.bandwidth / factors.get("memory", 1.0),
         gather=device.gather * factors.get("gather", 1.0),
+        fixed_gather=device.fixed_gather * factors.get("fixed gather", 1.0),
+        scale=device.scale * factors.get("scale", 1.0),
+        fixed_scale=device.fixed_scale * factors.get("fixed scale", 1.0),
         codecs={name: rate(name, old) for name, old in device.codecs.items()},
     )

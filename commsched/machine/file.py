@@ -206,6 +206,9 @@ def _device(file: DeviceFile) -> Device:
         flops=significant(file.tflops) * 1e12,
         efficiency=significant(file.efficiency),
         gather=_per_byte(file.gather_GBps, "gather_GBps"),
+        fixed_gather=significant(file.fixed_gather_us or 0.0) * 1e-6,
+        scale=_per_byte(file.scale_GBps, "scale_GBps"),
+        fixed_scale=significant(file.fixed_scale_us or 0.0) * 1e-6,
         codecs={name: _codec(codec, f"codec {name!a}") for name, codec in file.codecs.items()},
         source=file.source,
     )
@@ -219,6 +222,9 @@ def _device_file(device: Device) -> DeviceFile:
         tflops=significant(device.flops * 1e-12),
         efficiency=significant(device.efficiency),
         gather_GBps=_rate(device.gather),
+        fixed_gather_us=significant(device.fixed_gather * 1e6) or None,
+        scale_GBps=_rate(device.scale),
+        fixed_scale_us=significant(device.fixed_scale * 1e6) or None,
         codecs={name: _codec_file(codec) for name, codec in sorted(device.codecs.items())},
         source=_source(device.source),
     )

@@ -102,6 +102,9 @@ class Device:
     flops: float  # 1/s, peak
     efficiency: float = 1.0  # share of the peak that dense layers reach
     gather: float = 0.0  # s/B to bring a bucket together; 0: three passes over memory
+    fixed_gather: float = 0.0  # s to do so, however small it is
+    scale: float = 0.0  # s/B to make a bucket's sum a mean; 0: a copy
+    fixed_scale: float = 0.0  # s to do so, however small it is
     codecs: Mapping[str, CodecRate] = field(default_factory=dict)  # measured; else from bandwidth
     source: str = ""
 
@@ -114,6 +117,9 @@ class Device:
         if not 0.0 < self.efficiency <= 1.0:
             raise CommschedError(f"device: efficiency must be in (0, 1], got {self.efficiency}")
         _check("device: gather", self.gather)
+        _check("device: fixed_gather", self.fixed_gather)
+        _check("device: scale", self.scale)
+        _check("device: fixed_scale", self.fixed_scale)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,9 @@ class DeviceFile(Keys, kw_only=True, frozen=True):
     tflops: float
     efficiency: float = 1.0
     gather_GBps: float | None = None
+    fixed_gather_us: float | None = None
+    scale_GBps: float | None = None
+    fixed_scale_us: float | None = None
     codecs: dict[str, CodecFile] = {}
     source: str
 

@@ -19,7 +19,20 @@ def copy_seconds(nbytes: float) -> Callable[[Device], float]:
 
 def gather_seconds(numel: int) -> Callable[[Device], float]:
     """Seconds to copy `numel` gradients into their bucket, and to look for NaN and infinity."""
-    return lambda device: 4.0 * numel * (device.gather or 3 / device.bandwidth)
+
+    def seconds(device: Device) -> float:
+        return device.fixed_gather + 4.0 * numel * (device.gather or 3 / device.bandwidth)
+
+    return seconds
+
+
+def scale_seconds(numel: int) -> Callable[[Device], float]:
+    """Seconds to divide `numel` sums where they lie."""
+
+    def seconds(device: Device) -> float:
+        return device.fixed_scale + 4.0 * numel * (device.scale or 2 / device.bandwidth)
+
+    return seconds
 
 
 class Ends(NamedTuple):

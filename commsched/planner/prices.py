@@ -13,7 +13,7 @@ from commsched.cost import price
 from commsched.ir import Sparsity
 from commsched.methods import Choice as Decision
 from commsched.methods import Direct, Method
-from commsched.methods.base import copy_seconds, gather_seconds
+from commsched.methods.base import gather_seconds, scale_seconds
 from commsched.plan import BucketSpec
 from commsched.planner.prune import Kept, keep
 from commsched.planner.request import Request
@@ -122,7 +122,7 @@ class Prices:
     def _packing(self, spec: BucketSpec) -> tuple[float, float]:
         """Seconds to gather a bucket, and to make its sum a mean."""
         device = self.request.machine.device
-        scale = copy_seconds(4.0 * spec.numel)(device) if self.request.mean else 0.0
+        scale = scale_seconds(spec.numel)(device) if self.request.mean else 0.0
         return gather_seconds(spec.numel)(device), scale
 
     @cached_property

@@ -11,7 +11,7 @@ from commsched.cost import price
 from commsched.errors import CommschedError
 from commsched.kernels import random
 from commsched.methods import Choice, Phase, method_at, phase_of, phases_of
-from commsched.methods.base import copy_seconds, gather_seconds
+from commsched.methods.base import copy_seconds, gather_seconds, scale_seconds
 from commsched.plan import Plan
 from commsched.program import Kind, Op, Role, is_exchange_stream
 from commsched.simulate.crowd import Crowd, Spans, longer, under_compute
@@ -241,9 +241,12 @@ class _Simulation:
             gather = gather_seconds(numel)(device) if op.phase == 0 else 0.0
             return phase.take_seconds(device) + gather
         last = op.root >= 0 or op.phase == len(phases_of(self.plan, op.launch)) - 1
-        copied = last and (self.plan.mean or launch.payload == "parameter")
-        scale = copy_seconds(4.0 * numel)(device) if copied else 0.0
-        return phase.give_seconds(device) + scale
+        found = phase.give_seconds(device)
+        if last and launch.payload == "parameter":
+            found += copy_seconds(4.0 * numel)(device)
+        elif last and self.plan.mean:
+            found += scale_seconds(numel)(device)
+        return found
 
     def _phase(self, op: Op, step: int) -> Phase:
         """The phase of an operation; a choice takes the recorded decision, else the expected."""
