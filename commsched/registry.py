@@ -12,11 +12,11 @@ Maker = Callable[[list[str]], T]  # from the parameters behind a family's name
 
 
 class Registry(Mapping[str, T]):
-    """A dictionary of plug-ins, filled by importing every module of `package` on first use."""
+    """A dictionary of plug-ins, filled by importing every module of `packages` on first use."""
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, *packages: str) -> None:
         self.kind = kind
-        self.package = package
+        self.packages = packages
         self._items: dict[str, T] = {}
         self._families: dict[str, tuple[str, Maker[T]]] = {}
         self._made: dict[str, T] = {}
@@ -70,9 +70,10 @@ class Registry(Mapping[str, T]):
     def _load(self) -> dict[str, T]:
         if not self._loaded:
             self._loaded = True
-            package = importlib.import_module(self.package)
-            for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
-                importlib.import_module(f"{self.package}.{module}")
+            for package in self.packages:
+                path = importlib.import_module(package).__path__
+                for module in sorted(m.name for m in pkgutil.iter_modules(path)):
+                    importlib.import_module(f"{package}.{module}")
         return self._items
 
     def __getitem__(self, name: str) -> T:

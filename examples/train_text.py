@@ -22,10 +22,11 @@ import numpy as np
 from mpi4py import MPI
 
 import commsched
-from commsched.ir import Graph, Layer, Tensor
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
-from commsched.planner import Request, make_plan
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
 
 WORDS, LAST, WIDTH, HIDDEN = 1000, 3, 64, 128
 STREAMS, RUN = 48, 5  # places where the text is read at the same time, and words read in a step
@@ -118,7 +119,7 @@ def plan_for(parameters, streams, comm):
             )
         )
         before = (name,)
-    graph = Graph(name="text", layers=tuple(layers), batch=STREAMS // comm.size * RUN)
+    graph = Net(name="text", layers=tuple(layers), batch=STREAMS // comm.size * RUN)
     machine = resized(machine_file.load("localhost"), 1, comm.size)
     return make_plan(Request(graph=graph, machine=machine, params={"overlap": "backward"}))
 

@@ -5,8 +5,8 @@ The recorded table is traces/validation; `commsched validate` makes one of your 
 
 from pathlib import Path
 
+from commsched.lab.validate import table
 from commsched.plot.accuracy import draw
-from commsched.validate import table
 
 HERE = Path(__file__).resolve().parent
 

@@ -5,8 +5,8 @@ The tables are traces/convergence; `commsched bench convergence` makes them.
 
 from pathlib import Path
 
+from commsched.lab.convergence import table as convergence
 from commsched.plot.convergence import draw
-from commsched.timeline import convergence
 
 HERE = Path(__file__).resolve().parent
 TABLES = ("digits", "deep", "text")

@@ -5,8 +5,8 @@ The recorded run is traces/demo; `commsched demo` makes one of your machine.
 
 from pathlib import Path
 
-from commsched import timeline
 from commsched.plot.timeline import draw
+from commsched.timeline import file as timeline_file
 
 HERE = Path(__file__).resolve().parent
 TRACES = HERE.parent / "traces" / "demo"
@@ -14,8 +14,8 @@ TRACES = HERE.parent / "traces" / "demo"
 
 def main() -> None:
     """Draw."""
-    predicted = timeline.read(TRACES / "predicted.json")
-    draw(predicted, timeline.read(TRACES / "measured.json"), HERE / "demo.png")
+    predicted = timeline_file.read(TRACES / "predicted.json")
+    draw(predicted, timeline_file.read(TRACES / "measured.json"), HERE / "demo.png")
 
 
 if __name__ == "__main__":

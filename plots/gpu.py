@@ -5,7 +5,7 @@ It reads traces/gpu/gpu.json, which `commsched bench gpu -o traces/gpu` leaves.
 
 from pathlib import Path
 
-from commsched.bench.gpu_report import read
+from commsched.lab.bench.gpu_report import read
 from commsched.plot.gpu import draw
 
 HERE = Path(__file__).resolve().parent

@@ -5,8 +5,8 @@ The recorded tables are in traces/reproduce; `commsched reproduce -o traces/repr
 
 from pathlib import Path
 
+from commsched.lab.reproduce.paper import read
 from commsched.plot.reproduction import draw
-from commsched.reproduce.base import read
 
 HERE = Path(__file__).resolve().parent
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.plan import BucketSpec
+from commsched.coding.registry import CODECS
+from commsched.net.bucket import BucketSpec
 
 EXACT = [name for name in CODECS if CODECS[name].lossless]
 

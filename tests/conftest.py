@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
-from commsched.run.launcher import environment_rank
+from commsched.run.job.launcher import environment_rank
 
 os.environ["MPLBACKEND"] = "Agg"
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from commsched.kernels.modules import module_of
-from commsched.nets.walk import Score
-from commsched.plan import Plan
-from commsched.program import Kind, Op
-from commsched.run.trainee import Trainee
-from commsched.strategies import STRATEGIES
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.train.forward_backward import Score
+from commsched.train.workers.trainee import Trainee
 
 Sum = Callable[[list[np.ndarray]], np.ndarray]
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
+from commsched.exchange.pair import encode_with_feedback
+from commsched.kernels import accumulate as ways
 from commsched.kernels import (
     bits,
     cuda,
@@ -24,11 +26,9 @@ from commsched.kernels import (
     rows,
     select,
     spectrum,
-    ways,
 )
 from commsched.kernels.device import device
 from commsched.kernels.random import Dither
-from commsched.methods.direct import encode_with_feedback
 from tests.test_codecs_lossy import ODD
 
 SIZES = (0, 1, 7, 8, 33, 255, 257, 8191, 8193, 20_000)

@@ -19,14 +19,16 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from commsched.machine import Group
-from commsched.methods import METHODS, Choice, Method, find_method, hold, legal_methods, node_union
-from commsched.methods.direct import route
-from commsched.methods.held import Gathered, Held
-from commsched.methods.lockstep import AGREE, exchange, fresh_states
-from commsched.run.clock import now
-from commsched.run.pacer import Pacer
-from commsched.run.transfer import CUT, Exchange, Plain, begin
+from commsched.exchange.endpoint import Endpoint, GatheringEndpoint, open_endpoint
+from commsched.exchange.lockstep import AGREE, exchange, fresh_states
+from commsched.exchange.method import Choice, Method
+from commsched.exchange.pair import route
+from commsched.exchange.registry import METHODS, find_method, legal_methods
+from commsched.machine.model import Group
+from commsched.methods.node_union import method as node_union
+from commsched.run.engine.pacer import Pacer
+from commsched.run.engine.transfer import CUT, Exchange, PlainPath, begin
+from commsched.run.job.clock import now
 from tests import throwaway
 from tests.supports import SUPPORTS, bits, gradient, rounded, spec
 
@@ -110,7 +112,7 @@ def inputs(series: Series, ranks: int) -> list[tuple[int, str, list[np.ndarray]]
 class Counted:
     """One rank's side of an exchange in lockstep, with the bytes that leave it."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Endpoint) -> None:
         self._held = held
         self.add, self.put, self.result = held.add, held.put, held.result
         self.sent = 0
@@ -127,7 +129,7 @@ def reference(method: Method, members: Group, states: list[dict]) -> list[int]:
     for phase in method.phases(spec(len(states[0]["gradient"])), members):
         if isinstance(phase, Choice):
             phase = phase.then(float(AGREE[phase.agree]([*map(phase.vote, states)])))
-        held = [Counted(hold(phase, state)) for state in states]
+        held = [Counted(open_endpoint(phase, state)) for state in states]
         exchange(phase.schedule, held)
         for state, each in zip(states, held, strict=True):
             phase.give(state, each.result())
@@ -172,8 +174,8 @@ class Candidate:
             self.under_way = next(self._way, None)
         return True
 
-    def _begin(self, schedule, held: Held) -> Exchange:
-        return begin(schedule, held, self._comm, self._tag, Plain(self.case.cut))
+    def _begin(self, schedule, held: Endpoint) -> Exchange:
+        return begin(schedule, held, self._comm, self._tag, PlainPath(self.case.cut))
 
     def _steps(self) -> Iterator[Exchange]:
         """Every exchange of every step, votes included."""
@@ -186,11 +188,11 @@ class Candidate:
             for phase in self.case.method.phases(spec(len(grads[rank])), self._members):
                 if isinstance(phase, Choice):
                     vote = np.array([phase.vote(state)]).view(np.uint8)
-                    ballots = Gathered({rank: vote}, [*range(self._comm.size)])
+                    ballots = GatheringEndpoint({rank: vote}, [*range(self._comm.size)])
                     yield self._begin(route("all-gather", self._members), ballots)
                     votes = [float(each.view(np.float64)[0]) for each in ballots.result()]
                     phase = phase.then(float(AGREE[phase.agree](votes)))
-                held = hold(phase, state)
+                held = open_endpoint(phase, state)
                 under_way = self._begin(phase.schedule, held)
                 yield under_way
                 phase.give(state, held.result())

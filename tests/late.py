@@ -9,7 +9,7 @@ from collections import deque
 
 import numpy as np
 
-from commsched.run.clock import now
+from commsched.run.job.clock import now
 from tests import strict
 
 LOOKS = 3

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from commsched.run.launcher import environment, environment_rank, find_mpiexec
+from commsched.run.job.launcher import environment, environment_rank, find_mpiexec
 
 ROOT = Path(__file__).parent.parent
 MARK = "COMMSCHED_TEST_JOB"  # in the environment of everything that a job starts

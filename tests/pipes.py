@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from commsched.ir import Graph
-from commsched.machine import Link, Machine, Nic
-from commsched.plan import Plan
-from commsched.planner import Request, make_plan
-from commsched.simulate import simulate
+from commsched.machine.model import Link, Machine, Nic
+from commsched.net.graph import Net
+from commsched.plan.model import Plan
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.simulate.engine import simulate
 from tests.plans import graph, machine
 
 FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0, source="test")
@@ -18,7 +19,7 @@ def free(on: Machine) -> Machine:
     return replace(on, inside=FREE, between=FREE)
 
 
-def net(layers: int, elements: int = 100, activation: float = 4000.0) -> Graph:
+def net(layers: int, elements: int = 100, activation: float = 4000.0) -> Net:
     """A chain of equal layers."""
     made = graph([elements] * layers, FORWARD)
     kept = (replace(layer, activation=activation) for layer in made.layers)
@@ -34,12 +35,12 @@ def staged(
     strategy: str,
     stages: int,
     replicas: int = 1,
-    layers: int | Graph | None = None,
+    layers: int | Net | None = None,
     on: Machine | None = None,
     **params: object,
 ) -> Plan:
     """A plan of so many stages and replicas, a layer per stage unless told otherwise."""
-    made = layers if isinstance(layers, Graph) else net(layers or stages)
+    made = layers if isinstance(layers, Net) else net(layers or stages)
     request = Request(
         graph=made,
         machine=on or machine(1, stages * replicas),

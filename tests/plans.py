@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-from commsched.ir import Graph, Layer, Tensor
-from commsched.machine import Device, Link, Machine
-from commsched.machine.model import placement
-from commsched.plan import Launch, Plan
+from commsched.machine.model import Device, Link, Machine, placement
+from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan import file as plan_file
-from commsched.plan.model import Param
-from commsched.planner.base import buckets, launches, make_plan
+from commsched.plan.model import Launch, Param, Plan
+from commsched.planner.frame import buckets, launches, make_plan
 from commsched.planner.request import Request
 
 FAST = Link(latency=2e-6, overhead=1e-6, per_byte=1e-9, source="test")
@@ -30,7 +28,7 @@ def machine(nodes: int = 1, lanes: int = 4, jitter: float = 0.0) -> Machine:
     )
 
 
-def graph(sizes: list[int], seconds: float = 1e-3) -> Graph:
+def graph(sizes: list[int], seconds: float = 1e-3) -> Net:
     """A chain of layers; backward takes twice as long as forward."""
     layers = tuple(
         Layer(
@@ -43,11 +41,11 @@ def graph(sizes: list[int], seconds: float = 1e-3) -> Graph:
         )
         for i, size in enumerate(sizes)
     )
-    return Graph(name="chain", layers=layers, source="test")
+    return Net(name="chain", layers=layers, source="test")
 
 
 def plan(
-    net: Graph,
+    net: Net,
     on: Machine,
     methods: list[str],
     bucket: float = 1.0,
@@ -64,7 +62,7 @@ def plan(
     return plan_file.frozen(replace(made, **changes))  # type: ignore[arg-type]
 
 
-def strategy_plan(net: Graph, on: Machine, strategy: str, **params: Param) -> Plan:
+def strategy_plan(net: Net, on: Machine, strategy: str, **params: Param) -> Plan:
     """A plan of any strategy with buckets of 100 kB, by the cheapest methods."""
     request = Request(graph=net, machine=on, strategy=strategy, params=params, bucket=1e5)
     return make_plan(request, "greedy")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
-from commsched.run import agree
+from commsched.run.job import agree
 
 
 def together(problems: Sequence[str]) -> None:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from commsched.ir import Graph, Layer, Tensor
-from commsched.plan import Plan
-from commsched.program import Kind
-from commsched.strategies.pipeline import grid
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.plan.model import Plan
+from commsched.program.model import Kind
+from commsched.program.stages import grid
 from tests.pipes import staged
 from tests.plans import machine
 
@@ -32,7 +32,7 @@ def plan_of(variant: str, stages: int) -> Plan:
         )
         for i in range(stages)
     )
-    net = Graph(name="mlp", layers=layers, source="test")
+    net = Net(name="mlp", layers=layers, source="test")
     return staged("local", stages, layers=net, on=machine(1, stages), **VARIANTS[variant])
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from commsched.machine import Group
-from commsched.plan import BucketSpec
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
 
 SUPPORTS = ("full", "empty", "one", "alone", "skewed", "sparse")
 

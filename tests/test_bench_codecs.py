@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from commsched.bench import codecs
 from commsched.cli.main import main
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.kernels.merge import Listed, merged
+from commsched.lab.bench import codecs
 
 
 def bench(capsys, *arguments: str) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commsched.bench import gpu, gpu_report
-from commsched.bench.codecs import PARTITION
 from commsched.cli import bench_gpu
 from commsched.cli.main import main
 from commsched.errors import CommschedError
+from commsched.lab.bench import gpu, gpu_report
+from commsched.lab.bench.codecs import PARTITION
+from commsched.lab.bench.device_buffers import Buffers
 from commsched.plot.gpu import draw
-from commsched.run.buffers import Buffers
 from tests.cuda_on_cpu import cpu
 
 pytestmark = cpu.MARKS

@@ -5,26 +5,36 @@ from pathlib import Path
 
 import pytest
 
-from commsched.bench.measured import KINDS, Cell, Run, Wanted, cells, plans, read, request, rows
 from commsched.cli.main import main
 from commsched.errors import CommschedError
+from commsched.lab.bench.measured_plans import (
+    KINDS,
+    MeasuredPlansRequest,
+    MeasuredRun,
+    PlanCell,
+    cells,
+    plans,
+    read,
+    request,
+    rows,
+)
+from commsched.lab.validate.fabrics import SHARED, FabricShape
 from commsched.machine import file as machine_file
-from commsched.machine import resized
-from commsched.planner.ddp import BUCKET, FIRST
-from commsched.validate.fabrics import SHARED, Shape
+from commsched.machine.model import resized
+from commsched.planner.baselines.ddp import BUCKET, FIRST
 
 MACHINE = resized(machine_file.load("p3.16xlarge"), 2, 2)
 
 
-def run(planners: str, *measured: float, again: tuple[float, ...] = (99.0,)) -> Run:
+def run(planners: str, *measured: float, again: tuple[float, ...] = (99.0,)) -> MeasuredRun:
     """Two runs of some planners' plan."""
     names = tuple(planners.split())
-    return Run(planners=names, plan=planners, predicted=1.0, measured=(measured, again))
+    return MeasuredRun(planners=names, plan=planners, predicted=1.0, measured=(measured, again))
 
 
-def cell(*runs: Run) -> Cell:
+def cell(*runs: MeasuredRun) -> PlanCell:
     """A cell of some runs."""
-    return Cell(fabric="1gbit", net="lstm", kind="lossless", runs=runs)
+    return PlanCell(fabric="1gbit", net="lstm", kind="lossless", runs=runs)
 
 
 def test_we_are_compared_with_the_baseline_of_the_shortest_median_step_of_a_run():
@@ -66,12 +76,12 @@ def test_buckets_of_fixed_size_shrink_with_the_net():
 
 
 def test_finished_cells_are_not_run_again(tmp_path):
-    wanted = Wanted(
+    wanted = MeasuredPlansRequest(
         folder=tmp_path,
         fabrics=(SHARED,),
         nets=("lstm",),
         kinds=("lossless",),
-        shape=Shape(1, 2),
+        shape=FabricShape(1, 2),
         scale=0.1,
         steps=3,
         seconds=1.0,

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.ir import Sparsity
-from commsched.plan import BucketSpec
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 
 UNIFORM = Sparsity(law="uniform", density=0.25)
 

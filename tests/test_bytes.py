@@ -9,13 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commsched.codecs import CODECS
-from commsched.ir import Sparsity
-from commsched.methods import METHODS, Choice, Direct, find_method, hold, legal_methods
-from commsched.methods.held import Gathered
-from commsched.methods.lockstep import AGREE, exchange, fresh_states
-from commsched.methods.payload import frame_bytes
-from commsched.plan import BucketSpec
+from commsched.coding.registry import CODECS
+from commsched.exchange.endpoint import GatheringEndpoint, open_endpoint
+from commsched.exchange.lockstep import AGREE, exchange, fresh_states
+from commsched.exchange.method import Choice
+from commsched.exchange.pair import Pair
+from commsched.exchange.payload import frame_bytes
+from commsched.exchange.registry import METHODS, find_method, legal_methods
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 from commsched.simulate.engine import simulate
 from tests.plans import graph, machine, plan
 from tests.supports import group
@@ -83,7 +85,7 @@ class Weighed:
 
     def _before(self, first, stop):
         """Bytes of what was encoded for this message, and of its frame."""
-        if isinstance(self._held, Gathered):
+        if isinstance(self._held, GatheringEndpoint):
             parts = [self._held._packets[block].nbytes for block in range(first, stop)]
             return sum(parts) + int(frame_bytes(np.array(stop - first)))
         run = (first, stop)
@@ -97,7 +99,10 @@ def launched(method, spec, members, states):
         if isinstance(phase, Choice):
             phase = phase.then(float(AGREE[phase.agree]([*map(phase.vote, states)])))
         made = [{} for _ in states]
-        held = [hold(logged(phase, log), state) for log, state in zip(made, states, strict=True)]
+        held = [
+            open_endpoint(logged(phase, log), state)
+            for log, state in zip(made, states, strict=True)
+        ]
         both = [Weighed(each, log) for each, log in zip(held, made, strict=True)]
         exchange(phase.schedule, both)
         encoded += [each.encoded for each in both]
@@ -173,7 +178,7 @@ def test_bytes_are_priced_encoded_and_sent_alike(name, shape, law):
 @pytest.mark.parametrize("name", ["threshold:1", "threshold:1/onebit", "threshold:1/bloom:0.001"])
 def test_what_does_not_reach_a_threshold_makes_a_packet_smaller_than_its_price(name):
     """How many elements reach it no law of a support says: the price is of all non-zeros."""
-    method, shape = Direct("all-gather", name), (2, 2)
+    method, shape = Pair("all-gather", name), (2, 2)
     grads = [np.random.default_rng(r).standard_normal(NUMEL).astype(np.float32) for r in range(4)]
     encoded, sent = launched(method, of(FULL), group(*shape), fresh_states(grads))
     np.testing.assert_array_equal(encoded, sent)
@@ -187,7 +192,7 @@ WARMING = ("dgc:0.01:2", "dgc:0.01:2:0.5/qsgd:4", "dgc:0.1:3/fp16")
 
 @pytest.mark.parametrize("name", WARMING)
 def test_a_warm_up_is_priced_as_it_is_sent_step_by_step(name):
-    method, shape = Direct("all-gather", name), (1, 3)
+    method, shape = Pair("all-gather", name), (1, 3)
     states, seen = fresh_states([np.zeros(NUMEL, np.float32) for _ in range(3)]), []
     for step in range(10):
         for rank, state in enumerate(states):
@@ -208,7 +213,7 @@ def test_a_simulated_warm_up_sends_what_is_sent():
     spans = simulate(made, 10).timeline()
     exchanges = np.flatnonzero(spans.nbytes)
     for i in exchanges.tolist():
-        now = Direct("all-gather", "dgc:0.01:2").at(int(spans.step[i]))
+        now = Pair("all-gather", "dgc:0.01:2").at(int(spans.step[i]))
         assert spans.nbytes[i] == pytest.approx(expected_bytes(now, of(FULL), (1, 3)), abs=1)
     assert len(exchanges) == 10 * 3
 

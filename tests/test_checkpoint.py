@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.run.packing import packed, unpacked
+from commsched.train.packing import packed, unpacked
 from tests.launch import Job
 from tests.test_train import LIMIT, TRAIN, WORDS, daso_plan, losses, started, train
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.collectives import COLLECTIVES
-from commsched.collectives.circle import circles, everyone, ring_all_gather, ring_reduce_scatter
-from commsched.collectives.parallel import parallel
-from commsched.collectives.places import node_order
-from commsched.machine import Group
-from commsched.schedule import Goal, Round, Schedule, dumps
+from commsched.machine.model import Group
+from commsched.schedule.circles import circles, everyone, ring_all_gather, ring_reduce_scatter
+from commsched.schedule.fold import node_order
+from commsched.schedule.parallel import parallel
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Round, Schedule
+from commsched.schedule.text import dumps
 
 
 def placed(*nodes: int) -> Group:

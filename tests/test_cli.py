@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import commsched.ir.file
+import commsched.net.file
 from commsched.cli.main import main
-from commsched.ir.transformer import gpt
+from commsched.net.generate.transformer import gpt
 from commsched.plan import file as plan_file
 from commsched.shipped import names
-from commsched.timeline import Timeline
 from commsched.timeline import file as timeline_file
+from commsched.timeline.model import Timeline
 from tests.plans import graph, machine, plan
 
 COMMANDS = [
@@ -75,7 +75,7 @@ def test_a_transformer_is_the_formula_written_down(tmp_path, capsys):
     assert main(["models", "--transformer", sizes, "-o", str(path)]) == 0
     assert capsys.readouterr().out == ""
     want = gpt("small", layers=2, hidden=64, heads=4, sequence=16, vocabulary=100, batch=3)
-    assert commsched.ir.file.load(path) == want
+    assert commsched.net.file.load(path) == want
 
 
 def test_models_lists_all_that_is_shipped(capsys):

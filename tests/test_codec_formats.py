@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
-from commsched.codecs.coo import HEADER, TAG
+from commsched.codecs.coo import TAG
+from commsched.coding.packet import HEADER
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.ir import Sparsity
-from commsched.plan import BucketSpec
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 from tests.coded import EXACT, encoded, round_trip
 
 # --- Each format by itself. ---

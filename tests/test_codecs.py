@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.ir import Sparsity
-from commsched.machine import CodecRate, Device
-from commsched.plan import BucketSpec
+from commsched.machine.model import CodecRate, Device
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 from tests.coded import EXACT, decoded, encoded, expected_bytes, round_trip
 from tests.supports import SUPPORTS, gradient
 

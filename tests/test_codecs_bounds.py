@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from tests.coded import round_trip
 from tests.test_codecs_lossy import LOSSY
 

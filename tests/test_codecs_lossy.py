@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.methods import Direct
-from commsched.methods.lockstep import run_method
-from commsched.plan import BucketSpec
+from commsched.exchange.lockstep import run_method
+from commsched.exchange.pair import Pair
+from commsched.net.bucket import BucketSpec
 from tests.supports import gradients, group, spec
 from tests.test_codecs import decoded, encoded, expected_bytes, round_trip
 from tests.test_methods import steps
@@ -208,7 +208,7 @@ def test_a_lossy_packet_is_read_wherever_it_lies_in_a_message(name):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 2)], ids=str)
 @pytest.mark.parametrize("name", FEEDBACK)
 def test_feedback_loses_nothing(name, shape):
-    method = Direct("all-gather", name)
+    method = Pair("all-gather", name)
     numel, sent, total, states = 300, 0.0, 0.0, []
     for grads, states in steps(method, shape, 4, numel, 1):
         sent = sent + states[0]["result"].astype(np.float64)
@@ -223,7 +223,7 @@ def test_feedback_loses_nothing(name, shape):
 @pytest.mark.parametrize("collective", ["ring", "tree", "direct", "doubling", "halving-doubling"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 2), (1, 5)], ids=str)
 def test_a_shared_random_choice_loses_nothing_on_any_way(collective, shape):
-    method = Direct(collective, "randomk:0.2")
+    method = Pair(collective, "randomk:0.2")
     sent, total, states = 0.0, 0.0, []
     for grads, states in steps(method, shape, 4, 90, 1):
         sent = sent + states[0]["result"].astype(np.float64)
@@ -234,7 +234,7 @@ def test_a_shared_random_choice_loses_nothing_on_any_way(collective, shape):
 
 @pytest.mark.parametrize("name", FEEDBACK)
 def test_a_broken_gradient_does_not_stay_in_the_feedback(name):
-    method, shape = Direct("all-gather", name), (1, 3)
+    method, shape = Pair("all-gather", name), (1, 3)
     for step, (_, states) in enumerate(steps(method, shape, 2, 200, 1)):
         if step == 0:
             kept = states[1]["lost"].copy()
@@ -269,7 +269,7 @@ def test_feedback_delivers_a_constant_gradient_in_the_long_run(name, kind):
         for state, gradient in zip(states, grads, strict=True):
             state["gradient"][:] = gradient
             state["step"] = step
-        run_method(Direct("all-gather", name), spec(64), group(1, 2), states)
+        run_method(Pair("all-gather", name), spec(64), group(1, 2), states)
         total = total + states[0]["result"].astype(np.float64)
     # At most two gradients' worth of 100 steps, which a share of 1 % takes to send all, is kept.
     bound = (8 * 2 * 120) / count
@@ -298,7 +298,7 @@ def test_a_family_stands_for_its_listed_member_and_numbers_are_written_one_way()
         "topk/fp16/int32": "topk:0.01/fp16",
     }
     assert {name: CODECS[name].name for name in names} == names
-    assert Direct("all-gather", "topk:0.010").name == "all-gather+topk:0.01"
+    assert Pair("all-gather", "topk:0.010").name == "all-gather+topk:0.01"
 
 
 @pytest.mark.parametrize(
@@ -339,6 +339,6 @@ def test_packets_that_cannot_be_added_go_with_an_all_gather_only():
         if CODECS[name].addable:
             continue
         with pytest.raises(CommschedError, match="use 'all-gather' or 'all-gather-direct'"):
-            Direct("ring", name).phases(spec(10), group(1, 2))
+            Pair("ring", name).phases(spec(10), group(1, 2))
         for collective in ("all-gather", "all-gather-direct"):
-            Direct(collective, name).phases(spec(10), group(1, 2))
+            Pair(collective, name).phases(spec(10), group(1, 2))

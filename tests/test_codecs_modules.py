@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from tests import strict
 from tests.test_codecs_lossy import LOSSY
 

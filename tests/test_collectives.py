@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.collectives import COLLECTIVES
 from commsched.errors import CommschedError
-from commsched.machine import Group
-from commsched.schedule import Goal, Round, check, dumps
+from commsched.machine.model import Group
+from commsched.schedule.check import check
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Round
+from commsched.schedule.text import dumps
 
 NAMES = list(COLLECTIVES)
 ROUTES = [name for name in NAMES if name != "native"]

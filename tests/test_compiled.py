@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS, elias
+from commsched.codecs import elias
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.kernels import compiled, half, merge, select, steps
+from commsched.kernels import compiled, half, merge, select
+from commsched.kernels import quantise as steps
 from commsched.kernels.random import Dither
 from tests.test_codecs_lossy import LOSSY, ODD
 

@@ -6,17 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commsched.bench import convergence as bench
-from commsched.bench.cases import TABLES, cases, plan_of
-from commsched.bench.convergence import Wanted
 from commsched.cli.main import main
 from commsched.errors import CommschedError
+from commsched.lab.convergence import table as convergence
+from commsched.lab.convergence import trainings as bench
+from commsched.lab.convergence import trials
+from commsched.lab.convergence.cases import TABLES, cases, plan_of
+from commsched.lab.convergence.table import CaseResult, ConvergenceTable
+from commsched.lab.convergence.trainings import ConvergenceRequest
+from commsched.lab.convergence.trials import HeldOutScore, Trial, Trials, mean, student
 from commsched.plan import file as plan_file
 from commsched.plot.convergence import draw
-from commsched.strategies import STRATEGIES
-from commsched.timeline import convergence, trials
-from commsched.timeline.convergence import Case, Table
-from commsched.timeline.trials import Held, Trial, Trials, mean, student
+from commsched.program.registry import STRATEGIES
 from tests.launch import Job
 
 LIMIT = 120.0  # s
@@ -91,13 +92,13 @@ def test_what_a_sweep_cannot_do_is_refused(words, message, capsys):
 
 
 def test_every_trained_strategy_without_stages_and_every_lossy_codec_has_a_case():
-    from commsched.codecs import CODECS
-    from commsched.methods import METHODS
-    from commsched.run.train_job import TRAINED
-    from commsched.strategies import STRATEGIES
-    from commsched.strategies.pipeline import Staged
+    from commsched.coding.registry import CODECS
+    from commsched.exchange.registry import METHODS
+    from commsched.program.registry import STRATEGIES
+    from commsched.program.stages import PipelineStrategy
+    from commsched.train.job import TRAINED
 
-    flat = {name for name in TRAINED if not isinstance(STRATEGIES[name], Staged)}
+    flat = {name for name in TRAINED if not isinstance(STRATEGIES[name], PipelineStrategy)}
     assert {case.strategy for case in KNOWN.values()} == flat
     lossy = [name for name, codec in CODECS.items() if not codec.lossless]
     lossy += [name for name, method in METHODS.items() if not method.lossless]
@@ -107,17 +108,17 @@ def test_every_trained_strategy_without_stages_and_every_lossy_codec_has_a_case(
 
 @pytest.mark.parametrize("table", ["deep", "text"])
 def test_every_strategy_with_stages_has_a_case_where_the_net_can_be_cut(table):
-    from commsched.run.train_job import TRAINED
-    from commsched.strategies import STRATEGIES
-    from commsched.strategies.pipeline import Staged
+    from commsched.program.registry import STRATEGIES
+    from commsched.program.stages import PipelineStrategy
+    from commsched.train.job import TRAINED
 
-    staged = {name for name in TRAINED if isinstance(STRATEGIES[name], Staged)}
+    staged = {name for name in TRAINED if isinstance(STRATEGIES[name], PipelineStrategy)}
     assert staged <= {case.strategy for case in cases(table)}
 
 
 def test_top_k_of_the_table_sends_as_much_as_the_spectrum():
     """What the paper holds its method against: the same bytes."""
-    from commsched.simulate import simulate
+    from commsched.simulate.engine import simulate
 
     sent = [
         simulate(plan_of(KNOWN[name], NET, 2, 2), 2).timeline().nbytes.sum()
@@ -150,14 +151,16 @@ def test_recorded_state_is_what_strategies_count(table):
             assert times.state_bytes == pytest.approx(state), case.name
 
 
-def trained(name: str, *losses: float, right: float = 0.5) -> Case:
+def trained(name: str, *losses: float, right: float = 0.5) -> CaseResult:
     """A case whose loss falls alike with every seed."""
-    curve = tuple(Held(steps=10 * (i + 1), loss=x, accuracy=right) for i, x in enumerate(losses))
+    curve = tuple(
+        HeldOutScore(steps=10 * (i + 1), loss=x, accuracy=right) for i, x in enumerate(losses)
+    )
     found = tuple(
         Trial(fold=0, seed=seed, held_out=curve, sent_bytes=100.0 + seed) for seed in range(3)
     )
     made = Trials(plan="0" * 64, made={}, trials=found)
-    return Case(name=name, family=name, strategy="sync", method="", trained=made)
+    return CaseResult(name=name, family=name, strategy="sync", method="", trained=made)
 
 
 def test_a_case_is_held_against_dense_training_by_training():
@@ -175,7 +178,7 @@ def test_a_case_is_held_against_dense_training_by_training():
     )
     assert (
         convergence.against(
-            Case(name="z", family="z", strategy="sync", method="", trained=alone), dense
+            CaseResult(name="z", family="z", strategy="sync", method="", trained=alone), dense
         )
         is None
     )
@@ -197,21 +200,21 @@ def test_quantiles_of_student_are_those_of_the_textbook():
 
 
 def test_a_table_comes_back_as_it_was_and_of_other_steps_is_refused(tmp_path):
-    wanted = Wanted(table="digits")
+    wanted = ConvergenceRequest(table="digits")
     path = bench.path_of(wanted, tmp_path)
     path.parent.mkdir()
-    table = Table(net=NET.name, ranks=4, steps=NET.steps, cases=(trained("dense", 1.0),))
+    table = ConvergenceTable(net=NET.name, ranks=4, steps=NET.steps, cases=(trained("dense", 1.0),))
     convergence.write(path, table.with_case(trained("x", 2.0)))
     assert [case.name for case in bench.kept(wanted, tmp_path).cases] == ["dense", "x"]
     with pytest.raises(CommschedError, match="its ranks is 4, not 8; give another folder"):
-        bench.kept(Wanted(table="digits", hosts=4), tmp_path)
+        bench.kept(ConvergenceRequest(table="digits", hosts=4), tmp_path)
     with pytest.raises(CommschedError, match="--case must be one of dense, "):
-        bench.chosen(Wanted(table="digits", names=("none",)))
+        bench.chosen(ConvergenceRequest(table="digits", names=("none",)))
 
 
 def test_the_figure_names_every_case_and_family(tmp_path):
     cases = (trained("dense", 1.0), trained("fft:0.15", 2.0), trained("far", 2.0, right=0.25))
-    table = Table(net=NET.name, ranks=4, steps=NET.steps, cases=cases)
+    table = ConvergenceTable(net=NET.name, ranks=4, steps=NET.steps, cases=cases)
     draw([table], tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text()
     for name in ("dense", "fft:0.15"):

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
-from commsched.collectives import COLLECTIVES
+from commsched.coding.registry import CODECS
 from commsched.cost.play import Played, play
-from commsched.machine import CodecRate, Device, Group, Link, Machine, Nic
-from commsched.methods import Payload
-from commsched.plan.bucket import BucketSpec
-from commsched.schedule import Goal, Round, Rows, Schedule
+from commsched.exchange.payload import Payload
+from commsched.machine.model import CodecRate, Device, Group, Link, Machine, Nic
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Round, Rows, Schedule
 
 ROUTES = [name for name in COLLECTIVES if name != "native"]
 DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)

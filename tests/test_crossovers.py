@@ -13,12 +13,12 @@ from dataclasses import replace
 import pytest
 
 from commsched.cli.main import main
-from commsched.codecs import CODECS
-from commsched.ir import Sparsity
-from commsched.machine import CodecRate, Machine
+from commsched.coding.registry import CODECS
+from commsched.exchange.registry import find_method
 from commsched.machine import file as machine_file
-from commsched.methods import find_method
-from commsched.planner.prune import compresses
+from commsched.machine.model import CodecRate, Machine
+from commsched.net.sparsity import Sparsity
+from commsched.planner.search.shortlist import compresses
 from tests.test_sparse_methods import FREE, wire_only
 
 NUMEL = 2**26

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from commsched.calibrate import exercise
 from commsched.cost.price import price
-from commsched.machine import CodecRate
-from commsched.methods import find_method
-from commsched.plan import BucketSpec
-from commsched.simulate import simulate
-from commsched.simulate.crowd import MOST, Crowd, Spans, longer, under_compute
+from commsched.exchange.registry import find_method
+from commsched.machine.model import CodecRate
+from commsched.net.bucket import BucketSpec
+from commsched.simulate.cpu import MOST, SharedCores, Spans, longer, under_compute
+from commsched.simulate.engine import simulate
 from tests.plans import graph, machine, plan
 
 RANKS = np.arange(4)
 
 
-def crowd(cores: int) -> Crowd:
-    return Crowd(replace(machine(1, 4), cores=cores), RANKS)
+def crowd(cores: int) -> SharedCores:
+    return SharedCores(replace(machine(1, 4), cores=cores), RANKS)
 
 
 @pytest.mark.parametrize(("cores", "share"), [(0, 0.0), (8, 0.0), (6, 0.5), (4, MOST), (2, MOST)])

@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commsched.data import DATA
-from commsched.nets import NETS
-from commsched.nets.profile import profiled
-from commsched.planner import Request
-from commsched.planner.given import given as planned
-from commsched.run.learner import Settings
-from commsched.run.together import Together
-from commsched.run.train_job import TRAINED
+from commsched.planner.fixed_method import given as planned
+from commsched.planner.request import Request
+from commsched.train.in_process import InProcessTraining
+from commsched.train.job import TRAINED
+from commsched.train.profile import profiled
+from commsched.train.registry import DATA, NETS
+from commsched.train.workers.learner import Settings
 from tests.cuda_on_cpu import cpu
 from tests.plans import machine
 
@@ -43,7 +42,7 @@ def learned(strategy: str, method: str) -> dict[str, np.ndarray]:
     )
     settings = Settings(optimizer="adam", rate=0.01, batch=BATCH, half=strategy == "samo")
     plan, data = planned(request, method), DATA[NETS[NET].data](0)
-    all_ranks = Together(NETS[NET], data, plan, settings, TRAINED[strategy])
+    all_ranks = InProcessTraining(NETS[NET], data, plan, settings, TRAINED[strategy])
     for step in range(STEPS):
         all_ranks.step(step)
     all_ranks.evaluate()

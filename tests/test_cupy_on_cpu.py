@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from commsched.data import DATA
-from commsched.ir import file as graph_file
-from commsched.nets import NETS
-from commsched.nets.profile import profiled
+from commsched.net import file as graph_file
 from commsched.plan import file as plan_file
-from commsched.run.learner import Settings
-from commsched.run.outcome import digest_of, digests_of
-from commsched.run.together import Together
+from commsched.train.digest import digest_of, digests_of
+from commsched.train.in_process import InProcessTraining
+from commsched.train.profile import profiled
+from commsched.train.registry import DATA, NETS
+from commsched.train.workers.learner import Settings
 from tests.cuda_on_cpu import cpu
 from tests.launch import Job
 from tests.plans import graph, machine, plan
@@ -88,7 +87,7 @@ def test_ranks_with_and_without_a_gpu_learn_the_bits_of_one_process(nodes, tmp_p
     command = [sys.executable, "-m", "commsched", *words, "--device"]
     found = ended(*[[*command, "cuda"], [*command, "cpu"]] * nodes)
     settings = Settings(optimizer="sgd", rate=0.1, batch=BATCH)
-    alone = Together(NETS[NET], DATA[NETS[NET].data](0), made, settings)
+    alone = InProcessTraining(NETS[NET], DATA[NETS[NET].data](0), made, settings)
     for step in range(STEPS):
         alone.step(step)
     alone.evaluate()  # once all results are applied

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.collectives.chain import chain
 from commsched.errors import CommschedError
 from commsched.kernels import random
-from commsched.machine import Link
+from commsched.machine.model import Link
 from commsched.plan import file as plan_file
-from commsched.program import Kind, Op
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.schedule.chain import chain
 from commsched.schedule.check import check
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
-from commsched.strategies.epochs import epoch_of
-from commsched.strategies.plateau import Plateau
+from commsched.simulate.engine import simulate
+from commsched.strategies.daso.epochs import epoch_of
+from commsched.strategies.daso.plateau import Plateau
 from tests.plans import graph, machine, strategy_plan
 
 DASO = STRATEGIES["daso"]

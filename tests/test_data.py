@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.data import DATA, FOLDS, batch_of, epoch_of, part_of
-from commsched.data.order import check_batch
 from commsched.errors import CommschedError
-from commsched.nets import NETS
-from commsched.nets.walk import score
+from commsched.train.forward_backward import score
+from commsched.train.registry import DATA, NETS
+from commsched.train.sample_order import batch_of, check_batch, epoch_of, part_of
+from commsched.train.samples import FOLDS
 
 
 @pytest.mark.parametrize("name", ["digits", "bytes:32", "words:500:3"])

@@ -9,10 +9,10 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.kernels.device import gpus
 from commsched.plan import file as plan_file
-from commsched.program import After
-from commsched.run.device import HOST, find_device
-from commsched.run.given import Given
-from commsched.run.record import Recorder
+from commsched.program.model import After
+from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.recorder import Recorder
+from commsched.run.wire.device import HOST, find_device
 from tests.late import Late
 from tests.launch import Job
 from tests.plans import graph, machine, plan
@@ -88,7 +88,7 @@ def test_numpy_is_a_device_without_streams():
 
 def test_spans_of_a_device_are_recorded_in_order_once_they_are_over():
     recorder = Recorder(0, None)
-    given = Given(Late(), recorder)
+    given = DeviceQueue(Late(), recorder)
     for name in ("forward", "backward"):
         given.add(3, name, given.device.mark())
     assert not recorder.spans
@@ -100,7 +100,7 @@ def test_spans_of_a_device_are_recorded_in_order_once_they_are_over():
 
 
 def test_who_needs_compute_waits_for_the_device():
-    given = Given(Late(), Recorder(0, None))
+    given = DeviceQueue(Late(), Recorder(0, None))
     given.add(3, "backward", given.device.mark())
     open_ = given._open[0]
     given.wait(4, [After("backward", 1), After("other", 0)])

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from commsched.cli.reasons import notes
-from commsched.machine import CodecRate, HeldOut
-from commsched.planner import Request, make_plan
-from commsched.planner.encoding import elsewhere, encoded
-from commsched.planner.timing import iteration
-from commsched.program import Kind
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
+from commsched.machine.fabric import HeldOut
+from commsched.machine.model import CodecRate
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.planner.search.encoding import elsewhere, encoded
+from commsched.planner.search.timing import iteration
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import simulate
 from tests.plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "zen", "native+dense", "dsar"]

@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from commsched.codecs import CODECS
-from commsched.collectives import COLLECTIVES
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.methods import Direct, find_method, legal_methods
-from commsched.methods.lockstep import fresh_states
-from commsched.run.transfer import CUT
+from commsched.exchange.lockstep import fresh_states
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import find_method, legal_methods
+from commsched.run.engine.transfer import CUT
+from commsched.schedule.registry import COLLECTIVES
 from tests import exam
 from tests.launch import Job
 from tests.test_codecs_lossy import MORE
@@ -58,7 +59,7 @@ def test_what_is_not_examined_says_why_it_is_no_method(shape):
     legal = {method.name for method in legal_methods(members, more=UNLISTED)}
     for collective in COLLECTIVES:
         for codec in (*CODECS, *MORE, *FED):
-            pair = Direct(collective, codec)
+            pair = Pair(collective, codec)
             if pair.name in legal:
                 assert pair.phases(exam.spec(10), members)
                 continue

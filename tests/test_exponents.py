@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.codecs import elias
-from commsched.codecs.packet import HEADER
+from commsched.coding.packet import HEADER
 from commsched.errors import CommschedError
 from commsched.kernels.exponents import narrow_bytes, open_values, pack_values
 from commsched.kernels.merge import listed

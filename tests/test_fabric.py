@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from commsched.cli.main import main
 from commsched.errors import CommschedError
-from commsched.machine import Fabric, HeldOut, resized
 from commsched.machine import file as machine_file
-from commsched.machine.fabric import shape
+from commsched.machine.fabric import Fabric, HeldOut, shape
+from commsched.machine.model import resized
 from commsched.plan import file as plan_file
 from commsched.run.summary import lines as summary_lines
 from commsched.run.summary import summary
-from commsched.simulate import simulate
+from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
-from commsched.timeline import read, write
 from commsched.timeline.compare import compare
 from commsched.timeline.fabric import fabric as fabric_of
+from commsched.timeline.file import read, write
 from commsched.timeline.spread import interval, rivals
 from tests.plans import graph, machine, plan
 

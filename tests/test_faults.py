@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from commsched.plan import file as plan_file
-from commsched.run.launcher import family, library
+from commsched.run.job.launcher import family, library
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
 from tests.launch import ROOT, RUN, Ended, Job, Single
@@ -375,7 +375,7 @@ def test_an_impossible_option_is_refused(tmp_path, options, message):
 
 def test_a_rank_does_not_end_the_job_before_its_launcher_has_read_why():
     code = (
-        "from commsched.run.communication import be_heard, say\n"
+        "from commsched.run.engine.engine.communication import be_heard, say\n"
         "say('no such tensor'); be_heard(); print('heard', flush=True)"
     )
     launched = subprocess.Popen(

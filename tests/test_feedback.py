@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.machine import CodecRate, Device
-from commsched.methods import Direct, find_method, illegal
-from commsched.methods.direct import route
-from commsched.methods.lockstep import fresh_states, run_method
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.pair import Pair, illegal, route
+from commsched.exchange.registry import find_method
+from commsched.machine.model import CodecRate, Device
 from tests.coded import encoded, round_trip
 from tests.supports import group, rounded, spec
 from tests.test_codecs_lossy import FED, FEEDBACK, LOSSY
@@ -64,7 +64,7 @@ def summed(method, shape, numel, count=4):
 @pytest.mark.parametrize("name", FEEDBACK)
 def test_what_was_sent_and_is_left_is_the_sum_but_for_roundings_of_float32(name, shape):
     numel = 2500
-    sent, left, total, size = summed(Direct("all-gather", name), shape, numel)
+    sent, left, total, size = summed(Pair("all-gather", name), shape, numel)
     # An element is rounded when it is added to what is left, when that is taken off, and when it is
     # summed; it and what is sent of it are at most twice the largest. A spectrum is transformed.
     roundings = 3 + (np.log2(numel) * np.sqrt(numel) if name.startswith("fft") else 0)
@@ -76,7 +76,7 @@ def test_what_was_sent_and_is_left_is_the_sum_but_for_roundings_of_float32(name,
 @pytest.mark.parametrize("name", ADDED)
 def test_ranks_that_merge_keep_what_they_round_away(name, way, shape):
     ranks = shape[0] * shape[1]
-    sent, left, total, size = summed(Direct(way, name), shape, 200)
+    sent, left, total, size = summed(Pair(way, name), shape, 200)
     # At most `ranks` additions and as many losses that are added up, of partial sums.
     assert np.abs(sent + left - total).max() <= (2 * ranks + 2) * HALF_ULP * size
 
@@ -84,7 +84,7 @@ def test_ranks_that_merge_keep_what_they_round_away(name, way, shape):
 def test_a_way_that_makes_a_sum_on_several_ranks_is_refused():
     message = "makes the same sum on several ranks, which would all keep what codec 'fp16:feedback'"
     with pytest.raises(CommschedError, match=message):
-        Direct("doubling", "fp16:feedback").phases(spec(10), group(1, 4))
+        Pair("doubling", "fp16:feedback").phases(spec(10), group(1, 4))
     for name in ("randomk:0.3", "fp16", "coo"):
         assert illegal(route("doubling", group(1, 4)), CODECS[name]) is None
 

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
 from commsched.codecs.bloom import filter_bits
+from commsched.coding.registry import CODECS
 from commsched.cost.price import price
-from commsched.ir import Sparsity
-from commsched.machine import CodecRate, Link, Machine
-from commsched.machine.model import placement
-from commsched.methods import METHODS, Choice
-from commsched.plan import BucketSpec
-from commsched.planner.asked import asked
-from commsched.program import Kind
-from commsched.strategies import STRATEGIES
+from commsched.exchange.method import Choice
+from commsched.exchange.registry import METHODS
+from commsched.machine.model import CodecRate, Link, Machine, placement
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
+from commsched.planner.price_strategy import price_strategy
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
 from tests.pipes import staged
 from tests.supports import group
 from tests.test_sparse_methods import FREE, WIRE, wire_only
@@ -79,7 +79,7 @@ def test_the_exchanges_of_daso_cost_their_formulas(nodes, lanes):
     Source: Coquelin et al., 2022, from its description. The chain of the spread has 8 blocks.
     """
     inside, between = replace(WIRE, per_byte=1e-10), WIRE
-    found = asked(NUMEL, 1.0, on(nodes, lanes, inside, between), "daso", {}, 0.0)
+    found = price_strategy(NUMEL, 1.0, on(nodes, lanes, inside, between), "daso", {}, 0.0)
     seconds = {part.purpose: part.seconds for part in found.sums}
     whole = 2 * (nodes - 1) / nodes * M * between.per_byte
     want = {

@@ -5,10 +5,10 @@ import pytest
 
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.machine import Group
-from commsched.methods import METHODS, find_method
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.plan import BucketSpec
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.registry import METHODS, find_method
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
 from tests.supports import bits, gradients, group, spec
 from tests.test_bytes import launched
 from tests.test_methods import assert_equal_bits, steps

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.machine import CodecRate
 from commsched.machine import file as machine_file
-from commsched.simulate import simulate
+from commsched.machine.model import CodecRate
+from commsched.simulate.engine import simulate
 from tests.plans import graph, machine, plan
 from tests.test_cost import DEVICE, filled
 from tests.test_ports import ends

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.ir import Sparsity
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.registry import METHODS
 from commsched.kernels import hashing
 from commsched.kernels.hashing import (
     below,
@@ -19,9 +20,8 @@ from commsched.kernels.hashing import (
     murmur,
     placed,
 )
-from commsched.methods import METHODS
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.plan import BucketSpec
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 from tests.supports import group
 
 

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer, Sparsity, Tensor, file
-from commsched.machine import Device
+from commsched.machine.model import Device
+from commsched.net import file
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
 
 
 def chain(*names: str) -> tuple[Layer, ...]:
@@ -27,13 +29,13 @@ def chain(*names: str) -> tuple[Layer, ...]:
 def test_layers_are_sorted_only_where_the_edges_need_it() -> None:
     a, b, c = chain("a", "b", "c")
     free = Layer(name="free")
-    assert [x.name for x in Graph(name="n", layers=(free, a, b, c)).layers] == [
+    assert [x.name for x in Net(name="n", layers=(free, a, b, c)).layers] == [
         "free",
         "a",
         "b",
         "c",
     ]
-    assert [x.name for x in Graph(name="n", layers=(c, free, b, a)).layers] == [
+    assert [x.name for x in Net(name="n", layers=(c, free, b, a)).layers] == [
         "free",
         "a",
         "b",
@@ -47,14 +49,14 @@ def test_sorted_layers_follow_their_predecessors(order: list[int], data: st.Data
     for i in range(9):
         before = data.draw(st.sets(st.integers(0, i - 1))) if i else set()
         layers.append(Layer(name=f"l{i}", after=tuple(f"l{k}" for k in sorted(before))))
-    graph = Graph(name="n", layers=tuple(layers[i] for i in order))
+    graph = Net(name="n", layers=tuple(layers[i] for i in order))
     place = {layer.name: i for i, layer in enumerate(graph.layers)}
     assert all(place[b] < place[layer.name] for layer in graph.layers for b in layer.after)
-    assert Graph(name="n", layers=graph.layers).layers == graph.layers
+    assert Net(name="n", layers=graph.layers).layers == graph.layers
 
 
 def test_the_dag_carries_layers_and_edges() -> None:
-    graph = Graph(name="n", layers=chain("a", "b", "c"))
+    graph = Net(name="n", layers=chain("a", "b", "c"))
     assert list(graph.dag.edges) == [("a", "b"), ("b", "c")]
     assert [graph.dag.nodes[n]["layer"] for n in graph.dag] == list(graph.layers)
     assert list(graph.tensors) == ["a.w", "b.w", "c.w"]
@@ -74,13 +76,13 @@ def test_the_dag_carries_layers_and_edges() -> None:
 )
 def test_a_graph_that_is_no_dag_is_refused(layers: tuple[Layer, ...], message: str) -> None:
     with pytest.raises(CommschedError, match=message):
-        Graph(name="n", layers=layers)
+        Net(name="n", layers=layers)
 
 
 def test_a_loop_is_shown_along_the_data() -> None:
     conv, relu = Layer(name="conv1", after=("relu1",)), Layer(name="relu1", after=("conv1",))
     with pytest.raises(CommschedError) as error:
-        Graph(name="n", layers=(conv, relu))
+        Net(name="n", layers=(conv, relu))
     loops = [
         f"the layers form a loop: {s}"
         for s in ("conv1 -> relu1 -> conv1", "relu1 -> conv1 -> relu1")
@@ -100,14 +102,14 @@ DEVICE = Device(name="d", memory=1e9, bandwidth=1e9, flops=2e9, efficiency=0.5)
 
 def test_measured_seconds_win_over_the_roofline() -> None:
     layer = Layer(name="a", backward=7.0, forward_flops=2e9, forward_bytes=1e9, backward_flops=9e9)
-    graph = Graph(name="n", layers=(layer,))
+    graph = Net(name="n", layers=(layer,))
     assert graph.seconds(layer, DEVICE) == (2.0, 7.0)
 
 
 @given(flops=st.floats(0, 1e15), nbytes=st.floats(0, 1e12))
 def test_the_roofline_is_the_slower_of_compute_and_memory(flops: float, nbytes: float) -> None:
     layer = Layer(name="a", backward_flops=flops, backward_bytes=nbytes)
-    seconds = Graph(name="n", layers=(layer,)).seconds(layer, DEVICE)[1]
+    seconds = Net(name="n", layers=(layer,)).seconds(layer, DEVICE)[1]
     assert seconds == pytest.approx(max(flops / 1e9, nbytes / 1e9))
 
 
@@ -115,7 +117,7 @@ def test_the_roofline_is_the_slower_of_compute_and_memory(flops: float, nbytes: 
 def test_a_scaled_net_keeps_its_proportions(scale: float, stretch: float) -> None:
     words = Tensor(name="e", shape=(1000, 8), sparsity=Sparsity(law="zipf", density=0.1, rows=1000))
     layer = Layer(name="a", tensors=(words,), forward=2.0, backward_flops=4e9, activation=100.0)
-    graph = Graph(name="n", layers=(layer,), batch=3)
+    graph = Net(name="n", layers=(layer,), batch=3)
     small = graph.scaled(scale, stretch)
     got = small.layers[0]
     assert got.forward == pytest.approx(2.0 * scale * stretch)
@@ -129,7 +131,7 @@ def test_a_scaled_net_keeps_its_proportions(scale: float, stretch: float) -> Non
 
 
 def test_scaling_keeps_at_least_one_row() -> None:
-    small = Graph(name="n", layers=chain("a")).scaled(1e-6)
+    small = Net(name="n", layers=chain("a")).scaled(1e-6)
     assert small.tensors["a.w"].shape == (1, 3)
     with pytest.raises(CommschedError, match="scale must be finite"):
         small.scaled(0.0)
@@ -184,7 +186,7 @@ def test_a_net_file_says_what_it_means() -> None:
 @given(numbers=st.lists(st.floats(0, 1e12), min_size=3, max_size=3))
 def test_reading_and_writing_a_net_is_a_fixed_point(numbers: list[float]) -> None:
     layer = Layer(name="a", forward=numbers[0], backward_flops=numbers[1], activation=numbers[2])
-    once = file.to_data(Graph(name="n", layers=(layer,)))
+    once = file.to_data(Net(name="n", layers=(layer,)))
     assert file.to_data(file.from_data(once, "here")) == once
     again = file.from_data(NET, "here")
     assert file.from_data(file.to_data(again), "here") == again

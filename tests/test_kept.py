@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from commsched.codecs import CODECS
-from commsched.methods import METHODS, Direct, find_method
-from commsched.methods.kept import kept_of, restore
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.methods.table import legal_methods
-from commsched.plan import BucketSpec
+from commsched.coding.registry import CODECS
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import METHODS, find_method, legal_methods
+from commsched.exchange.state import kept_of, restore
+from commsched.net.bucket import BucketSpec
 from tests.plans import machine
 
 NUMEL, RANKS, BEFORE, AFTER = 600, 4, 3, 3
@@ -76,8 +76,6 @@ def test_error_feedback_is_among_what_is_kept():
 
 
 def test_every_codec_and_method_sits_the_exam():
-    codecs = {
-        find_method(name).codec.name for name in NAMES if isinstance(find_method(name), Direct)
-    }
+    codecs = {find_method(name).codec.name for name in NAMES if isinstance(find_method(name), Pair)}
     assert set(CODECS) <= codecs
     assert set(METHODS) <= set(NAMES)

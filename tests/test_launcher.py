@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from commsched.run.doctor import ucx_words
-from commsched.run.launcher import (
+from commsched.run.job.launcher import (
     environment,
     environment_rank,
     expected_size,
@@ -40,7 +40,7 @@ def findings(text: str) -> dict[str, dict[str, str]]:
 def test_the_launcher_starts_ranks_of_one_world():
     code = (
         "from mpi4py import MPI\n"
-        "from commsched.run.launcher import environment_rank, expected_size\n"
+        "from commsched.run.job.start.launcher import environment_rank, expected_size\n"
         "world = MPI.COMM_WORLD\n"
         "same = (environment_rank(), expected_size()) == (world.rank, world.size)\n"
         "world.Barrier()\n"

@@ -7,19 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.data import DATA
-from commsched.ir import file as graph_file
 from commsched.kernels.modules import on_host
-from commsched.nets import NETS
-from commsched.nets.optimizers import GROWTH, OPTIMIZERS, LossScale
-from commsched.nets.profile import profiled
-from commsched.plan import Plan
+from commsched.net import file as graph_file
 from commsched.plan import file as plan_file
-from commsched.planner import Request
-from commsched.planner.given import given as planned
-from commsched.program import Kind
-from commsched.run.learner import Learner, Settings
-from commsched.strategies import STRATEGIES
+from commsched.plan.model import Plan
+from commsched.planner.fixed_method import given as planned
+from commsched.planner.request import Request
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.train.optimizers import GROWTH, OPTIMIZERS, LossScale
+from commsched.train.profile import profiled
+from commsched.train.registry import DATA, NETS
+from commsched.train.workers.learner import Learner, Settings
 from tests import strict
 from tests.plans import machine
 

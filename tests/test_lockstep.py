@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
-from commsched.methods import Direct, legal_methods
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.run.script import script
+from commsched.coding.registry import CODECS
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import legal_methods
+from commsched.run.engine.script import script
 from commsched.schedule.view import moves_of
 from tests.supports import SUPPORTS, bits, gradient, gradients, group, rounded, spec
 from tests.test_codecs_lossy import MORE
@@ -19,7 +20,7 @@ PAIRS = sorted(
         (method.collective, method.codec.name)
         for shape in SHAPES
         for method in legal_methods(group(*shape), more=MORE)
-        if isinstance(method, Direct) and method.collective != "native"
+        if isinstance(method, Pair) and method.collective != "native"
     }
 )
 # Whole numbers up to 64 survive in these.
@@ -28,7 +29,7 @@ WHOLE = [pair for pair in PAIRS if CODECS[pair[1]].lossless or pair[1] in ("fp16
 
 def results(pair, shape, grads):
     states = fresh_states([g.copy() for g in grads])
-    run_method(Direct(*pair), spec(len(grads[0])), group(*shape), states)
+    run_method(Pair(*pair), spec(len(grads[0])), group(*shape), states)
     return [state["result"] for state in states]
 
 
@@ -86,7 +87,7 @@ def test_a_nan_on_one_rank_reaches_all_ranks():
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_rank_sends_only_after_what_it_carries_is_merged(shape):
     for method in legal_methods(group(*shape)):
-        if not isinstance(method, Direct) or method.collective == "native":
+        if not isinstance(method, Pair) or method.collective == "native":
             continue
         schedule = method.phases(spec(64), group(*shape))[0].schedule
         for rank in range(schedule.ranks):

@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commsched.codecs import CODECS
 from commsched.codecs.bloom import filter_bits
 from commsched.codecs.dgc import WARM_UP
-from commsched.codecs.index import INDEX_CODES
+from commsched.coding.index import INDEX_CODES
+from commsched.coding.registry import CODECS
 from commsched.cost.price import price
 from commsched.errors import CommschedError
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.pair import Pair
 from commsched.kernels.lengths import fast_length
-from commsched.machine import CodecRate, Device, Link, Machine
-from commsched.methods import Direct
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.plan import BucketSpec
+from commsched.machine.model import CodecRate, Device, Link, Machine
+from commsched.net.bucket import BucketSpec
 from tests.supports import group, rounded, spec
 from tests.test_codecs import decoded, encoded, round_trip
 
@@ -102,7 +102,7 @@ def test_compression_pays_from_the_published_ratio_on(gigabits, least):
         on = Machine(
             name="m", node_of_rank=(0, 1), inside=link, between=link, nic=None, device=device
         )
-        method = Direct("all-gather", codec)
+        method = Pair("all-gather", codec)
         return price(method, BucketSpec.uniform(numel), on, on.everyone).seconds
 
     plain = seconds("dense")
@@ -154,7 +154,7 @@ def test_the_majority_decides_and_a_tie_is_zero():
     grads = [np.float32([1, -2, 3, -1]), np.float32([1, -2, -3, 1]), np.float32([-1, -2, 3, -5])]
     for count, signs in ((3, [1, -1, 1, -1]), (2, [1, -1, 0, 0])):
         states = fresh_states([g.copy() for g in grads[:count]])
-        run_method(Direct("all-gather", "sign:vote"), spec(4), group(1, count), states)
+        run_method(Pair("all-gather", "sign:vote"), spec(4), group(1, count), states)
         scale = sum(np.abs(g).mean() for g in grads[:count])
         for state in states:
             np.testing.assert_allclose(state["result"], scale * np.array(signs), rtol=1e-6)
@@ -254,7 +254,7 @@ def test_equal_seeds_leave_equal_bits_with_every_listed_codec():
         results = []
         for _ in range(2):
             states = fresh_states([g.copy() for g in rounded(3, 700)], 9, "b0")
-            run_method(Direct("all-gather", name), spec(700), group(1, 3), states)
+            run_method(Pair("all-gather", name), spec(700), group(1, 3), states)
             results.append(states[1]["result"].tobytes())
         assert results[0] == results[1]
 

@@ -11,17 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.machine import (
-    CodecRate,
-    Device,
-    Fabric,
-    HeldOut,
-    Link,
-    Machine,
-    Nic,
-    file,
-    resized,
-)
+from commsched.machine import file
+from commsched.machine.fabric import Fabric, HeldOut
+from commsched.machine.model import CodecRate, Device, Link, Machine, Nic, resized
 
 LINK = Link(latency=1e-6, overhead=2e-7, per_byte=1e-9, source="s")
 DEVICE = Device(name="d", memory=1e9, bandwidth=1e9, flops=1e12, source="s")

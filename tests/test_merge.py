@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.kernels import merge
-from commsched.kernels.merge import Listed, Sum, listed, merged, set_flags
+from commsched.kernels.merge import Listed, SparseSum, listed, merged, set_flags
 from tests.supports import bits
 
 some_lists = given(
@@ -52,7 +52,7 @@ def test_lists_that_come_one_after_the_other_sum_to_the_same_bits(numel, density
     for sparse, _ in WAYS:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(merge, "SPARSE", sparse)
-            found, so_far = Sum(lists[0], numel), lists[0]
+            found, so_far = SparseSum(lists[0], numel), lists[0]
             for each in lists[1:]:
                 found.add(each)
                 so_far = merged([so_far, each], numel)

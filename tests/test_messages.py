@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.kernels import random
-from commsched.program import After, Draft, Kind, Op, Role
-from commsched.simulate import simulate
-from commsched.simulate.messages import Clocks, Messages
-from commsched.strategies import STRATEGIES
+from commsched.program.draft import Draft
+from commsched.program.model import After, Kind, Op, Role
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import simulate
+from commsched.simulate.pipelines import Clocks, PipelineMessages
 from commsched.timeline.measure import overlaps
 from tests.pipes import FREE, free, net, shared_nic, staged
 from tests.plans import SLOW, machine
@@ -24,7 +25,7 @@ def roles_of(made, step=0):
     return STRATEGIES[made.strategy].lower(made, step, {}).roles
 
 
-def plain(made: Messages, factor) -> dict[tuple[int, str], float]:
+def plain(made: PipelineMessages, factor) -> dict[tuple[int, str], float]:
     """Ends of one pipeline, by looking for the operation that begins first again and again."""
     left = {(r, op.name): op for r, role in enumerate(made.roles) for op in role.ops}
     left = {key: op for key, op in left.items() if op.kind in (Kind.COMPUTE, Kind.SEND)}
@@ -109,7 +110,9 @@ def test_all_pipelines_at_once_are_each_pipeline_by_itself(made):
     for column in range(len(roles[0].ranks)):
         ranks = np.array([role.ranks[column] for role in roles])
         factor = random.jitter(made.machine.jitter, made.seed, 0, ranks)
-        alone = Messages(made.machine, tuple(replace(r, ranks=r.ranks[column:][:1]) for r in roles))
+        alone = PipelineMessages(
+            made.machine, tuple(replace(r, ranks=r.ranks[column:][:1]) for r in roles)
+        )
         for (_, name), end in plain(alone, factor).items():
             assert ends[name][column] == pytest.approx(end, rel=1e-12)
 
@@ -134,7 +137,7 @@ def test_what_arrives_first_goes_first_and_the_most_urgent_of_those_that_wait(or
         )
         draft.add(0, work)
     roles: tuple[Role, ...] = draft.roles
-    made = Messages(free(machine(1, 7)), roles)
+    made = PipelineMessages(free(machine(1, 7)), roles)
     zeros = np.zeros((7, 1))
     own, _ = made.place(Clocks(zeros, zeros, zeros), np.ones((7, 1)), {})
     start = {i: own.start[made.places[0, f"w{i}"], 0] for i in order}

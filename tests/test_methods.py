@@ -7,20 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.methods import (
-    METHODS,
-    Choice,
-    Direct,
-    Payload,
-    find_method,
-    illegal,
-    legal_methods,
-)
-from commsched.methods.direct import route
-from commsched.methods.held import Gathered
-from commsched.methods.lockstep import fresh_states, run_method
+from commsched.exchange.endpoint import GatheringEndpoint
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.method import Choice
+from commsched.exchange.pair import Pair, illegal, route
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.schedule.check import exclusive
 from tests import throwaway
 from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
@@ -219,7 +213,7 @@ def test_a_choice_may_come_before_anything_is_sent():
 
 def test_the_legal_pairs_of_a_group_are_all_pairs_that_no_rule_refuses():
     for shape in SHAPES:
-        found = [m.name for m in legal_methods(group(*shape)) if isinstance(m, Direct)]
+        found = [m.name for m in legal_methods(group(*shape)) if isinstance(m, Pair)]
         assert len(found) == len(set(found))
         assert {"ring+dense", "tree+fp16", "all-gather+coo", "native+dense"} <= set(found)
         assert not {"native+fp16", "all-to-all+dense", "reduce-scatter+dense"} & set(found)
@@ -252,7 +246,7 @@ def test_an_unknown_method_is_named_with_what_is_allowed():
 
 
 def test_a_shape_that_a_collective_does_not_fit_leaves_it_out():
-    from commsched.machine import Group
+    from commsched.machine.model import Group
 
     uneven = Group(ranks=(0, 1, 2), nodes=(0, 0, 1))
     names = [method.name for method in legal_methods(uneven)]
@@ -266,20 +260,20 @@ def test_packets_of_any_length_travel_together_in_one_message(data, lengths):
     packets = {i: np.arange(n, dtype=np.uint8) + i for i, n in enumerate(lengths)}
     first = data.draw(st.integers(0, count - 1))
     stop = data.draw(st.integers(first + 1, count))
-    there = Gathered({}, list(range(first, stop)))
-    there.put(first, stop, Gathered(packets, []).take(first, stop))
+    there = GatheringEndpoint({}, list(range(first, stop)))
+    there.put(first, stop, GatheringEndpoint(packets, []).take(first, stop))
     for block, packet in zip(range(first, stop), there.result(), strict=True):
         np.testing.assert_array_equal(packet, packets[block])
 
 
 def test_a_torn_message_of_packets_is_refused():
     packets = {i: np.arange(3, dtype=np.uint8) for i in range(2)}
-    message = Gathered(packets, []).take(0, 2)
+    message = GatheringEndpoint(packets, []).take(0, 2)
     for torn in (message[:-1], np.concatenate([message, message[:1]]), message[:16], message[:3]):
         with pytest.raises(CommschedError, match="does not hold 2 packets"):
-            Gathered({}, [0, 1]).put(0, 2, torn)
+            GatheringEndpoint({}, [0, 1]).put(0, 2, torn)
 
 
 def test_every_codec_is_in_a_legal_pair():
-    used = {m.codec.name for m in legal_methods(group(1, 2)) if isinstance(m, Direct)}
+    used = {m.codec.name for m in legal_methods(group(1, 2)) if isinstance(m, Pair)}
     assert used == set(CODECS)

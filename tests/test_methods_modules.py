@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from commsched.ir import Sparsity
+from commsched.exchange import error
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.registry import METHODS, find_method
 from commsched.kernels.cuda import launch
-from commsched.methods import METHODS, error, find_method
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.methods.node_union import Union, levels
+from commsched.methods.node_union.method import Union, levels
 from commsched.methods.powersgd import shape_of
-from commsched.plan import BucketSpec
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 from tests import strict
 from tests.cuda_on_cpu import cpu
 from tests.supports import bits, group

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from commsched import shipped
-from commsched.ir import file as nets
-from commsched.ir import generate, profiled
 from commsched.machine import file as machines
+from commsched.net import file as nets
+from commsched.net.generate import profiled
+from commsched.net.generate import shipped as generate
 
 NETS, MACHINES = shipped.names("nets"), shipped.names("machines")
 

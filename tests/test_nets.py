@@ -5,13 +5,13 @@ import pytest
 
 from commsched.errors import CommschedError
 from commsched.kernels.rows import summed_rows
-from commsched.nets import NETS, gradients
-from commsched.nets.attention import Attention, LayerNorm
-from commsched.nets.base import Chain, Residual, product
-from commsched.nets.convolution import Convolution
-from commsched.nets.dense import Gelu, Linear, Relu, Shape, Tanh
-from commsched.nets.embedding import Embedding, Positions, Tied
-from commsched.nets.walk import cross_entropy, score
+from commsched.train.forward_backward import cross_entropy, gradients, score
+from commsched.train.layers.attention import Attention, LayerNorm
+from commsched.train.layers.convolution import Convolution
+from commsched.train.layers.dense import Gelu, Linear, Relu, Reshape, Tanh
+from commsched.train.layers.embedding import Embedding, Positions, Tied
+from commsched.train.layers.layer import LayerChain, Residual, product
+from commsched.train.registry import NETS
 from tests import strict
 
 STEP = 1e-6
@@ -22,14 +22,14 @@ LAYERS = {
     "relu": (Relu("l"), (4, 6)),
     "tanh": (Tanh("l"), (4, 6)),
     "gelu": (Gelu("l"), (4, 6)),
-    "shape": (Shape("l", (2, 3)), (4, 6)),
+    "shape": (Reshape("l", (2, 3)), (4, 6)),
     "convolution": (Convolution("l", 2, 3), (2, 5, 4, 2)),
     "convolution, stride 2": (Convolution("l", 2, 3, stride=2), (2, 6, 4, 2)),
     "convolution, odd image, stride 2": (Convolution("l", 1, 2, 5, stride=2), (2, 5, 7, 1)),
     "norm": (LayerNorm("l", 6), (3, 2, 6)),
     "attention": (Attention("l", 6, 2, 1.0), (2, 5, 6)),
     "positions": (Positions("l", 4, 3, 1.0), (2, 4, 3)),
-    "chain": (Chain("l", [Linear("l.a", 5, 4), Tanh("l.b"), Linear("l.c", 4, 2)]), (3, 5)),
+    "chain": (LayerChain("l", [Linear("l.a", 5, 4), Tanh("l.b"), Linear("l.c", 4, 2)]), (3, 5)),
     "residual": (Residual("l", [LayerNorm("l.a", 4), Linear("l.b", 4, 4)]), (3, 4)),
 }
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from commsched.cost.price import price
-from commsched.ir import Sparsity
-from commsched.machine import Group
-from commsched.methods import METHODS, node_routes, node_union
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.plan import BucketSpec
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.registry import METHODS
+from commsched.machine.model import Group
+from commsched.methods.node_union import method as node_union
+from commsched.methods.node_union import routes as node_routes
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 from commsched.schedule.check import check
 from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
 from tests.test_sparse_methods import sent, wire_only

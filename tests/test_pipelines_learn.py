@@ -7,32 +7,32 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from commsched.data import DATA, batch_of, part_of
 from commsched.errors import CommschedError
 from commsched.kernels.pruned import Rates, adam, kept_of, largest
-from commsched.nets import NETS, Walk
-from commsched.nets.base import narrowed
-from commsched.nets.optimizers import OPTIMIZERS, LossScale
-from commsched.nets.profile import profiled
-from commsched.nets.ticket import ROUND, distance, warmed
-from commsched.nets.walk import Repeated
-from commsched.plan import Plan
-from commsched.planner import Request
-from commsched.planner.given import given as planned
-from commsched.run.coding import Buckets
-from commsched.run.device import HOST
-from commsched.run.given import Given
-from commsched.run.learner import Settings
-from commsched.run.masked import Masked, mask_of, start_of
-from commsched.run.piped import Piped
-from commsched.run.record import Recorder
+from commsched.plan.model import Plan
+from commsched.planner.fixed_method import given as planned
+from commsched.planner.request import Request
+from commsched.run.engine.buckets import Buckets
+from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.recorder import Recorder
+from commsched.run.wire.device import HOST
+from commsched.train.early_bird import ROUND, distance, warmed
+from commsched.train.forward_backward import ForwardBackward, Repeated
+from commsched.train.layers.layer import narrowed
+from commsched.train.optimizers import OPTIMIZERS, LossScale
+from commsched.train.profile import profiled
+from commsched.train.registry import DATA, NETS
+from commsched.train.sample_order import batch_of, part_of
+from commsched.train.workers.learner import Settings
+from commsched.train.workers.pipeline import PipelineWorker
+from commsched.train.workers.samo import SamoWorker, mask_of, start_of
 from tests import strict
 from tests.crew import Crew, in_rank_order, of_halves
 from tests.plans import machine
 
 BATCH, STEPS = 24, 4
 CUT = ["mlp:8:3", "cnn:2", "words:4:50", "gpt:8:1:2"]
-WORKERS = {"gpipe": Piped, "1f1b": Piped, "samo": Masked}
+WORKERS = {"gpipe": PipelineWorker, "1f1b": PipelineWorker, "samo": SamoWorker}
 
 
 @lru_cache(maxsize=32)
@@ -78,7 +78,7 @@ def batches(net: str, step: int, replica: int, replicas: int, count: int):
 
 def walked(net: str, parameters, some, weight: float, half: bool = False):
     """The summed loss of a microbatch, and its gradients."""
-    walk = Walk(NETS[net], parameters, narrowed(some.inputs) if half else some.inputs)
+    walk = ForwardBackward(NETS[net], parameters, narrowed(some.inputs) if half else some.inputs)
     places = range(len(NETS[net].layers))
     for index in places:
         walk.forward(index)
@@ -153,7 +153,7 @@ def test_activations_that_are_computed_again_change_no_bit(net, strategy):
 def test_a_walk_keeps_the_inputs_of_segments_and_one_segment_on_its_way_back():
     net, some = NETS["mlp:8:3"], DATA["digits"](0).train.of(np.arange(6))
     places, starts = range(len(net.layers)), (0, 2)
-    plain = Walk(net, net.start(0), some.inputs)
+    plain = ForwardBackward(net, net.start(0), some.inputs)
     again = Repeated(net, net.start(0), some.inputs, starts)
     for walk in (plain, again):
         for index in places:
@@ -248,7 +248,7 @@ def test_live_bytes_of_a_rank_are_24_f_phi_and_2_phi(pruned):
             phi = sum(state.half.size for state in own.states.values())
             kept = sum(state.values.size for state in own.states.values())
             live = sum(state.nbytes for state in own.states.values())
-            given = Given(HOST, Recorder(rank, None))
+            given = DeviceQueue(HOST, Recorder(rank, None))
             buckets = [state["gradient"] for state in Buckets(plan, rank, own, given).states]
             live += sum(4 * len(bucket) + 2 * len(bucket) for bucket in buckets)
             assert live == 24 * kept + 2 * phi

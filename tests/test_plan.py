@@ -12,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer, Sparsity, Tensor
-from commsched.plan import BucketSpec, Launch, Piece, Plan, Reason, file
+from commsched.net.bucket import BucketSpec, Piece
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
+from commsched.plan import file
+from commsched.plan.model import Launch, Plan, Reason
 from tests.plans import graph, machine, plan
 
 METHODS = ("ring+dense", "tree+fp16", "all-gather+coo")
@@ -27,7 +30,7 @@ SMALL = plan(graph([30, 20, 10]), machine(2, 2), list(METHODS))
 
 
 @st.composite
-def nets(draw: st.DrawFn) -> Graph:
+def nets(draw: st.DrawFn) -> Net:
     """Chains of up to five layers with up to three tensors each, at least one in all."""
     layers: list[Layer] = []
     for i in range(draw(st.integers(1, 5))):
@@ -44,7 +47,7 @@ def nets(draw: st.DrawFn) -> Graph:
         layers.append(
             Layer(name=f"l{i}", after=after, tensors=tensors, forward=seconds, backward=seconds)
         )
-    return Graph(name="random", layers=tuple(layers), source="test")
+    return Net(name="random", layers=tuple(layers), source="test")
 
 
 @st.composite

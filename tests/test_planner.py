@@ -4,24 +4,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.cost.price import method_seconds
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer, Sparsity, Tensor
-from commsched.methods import find_method, legal_methods
-from commsched.planner import PLANNERS, Request, make_plan
-from commsched.planner.base import buckets
+from commsched.exchange.registry import find_method, legal_methods
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
+from commsched.planner.frame import PLANNERS, buckets, make_plan
+from commsched.planner.request import Request
 from tests.plans import graph, machine
 
 SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=8)
 
 
-def sparse(density: float, numel: int = 10**6) -> Graph:
+def sparse(density: float, numel: int = 10**6) -> Net:
     """One embedding whose gradient is mostly zeros."""
     law = Sparsity(law="uniform", density=density)
     tensor = Tensor(name="embedding", shape=(numel,), sparsity=law)
     layer = Layer(name="embedding", forward=1e-4, backward=1e-4, tensors=(tensor,))
-    return Graph(name="sparse", layers=(layer,), source="test")
+    return Net(name="sparse", layers=(layer,), source="test")
 
 
 @given(sizes=SIZES, limit=st.floats(1, 1e7), first=st.one_of(st.none(), st.floats(1, 1e6)))

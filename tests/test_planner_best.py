@@ -6,23 +6,23 @@ from dataclasses import replace
 import pytest
 
 from commsched import shipped
-from commsched.bench.optimum import MOST, instance, optimum, searched
-from commsched.cli.plan import pairs
+from commsched.cli.commands.plan import pairs
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer
-from commsched.ir import file as graph_file
-from commsched.machine import Machine
+from commsched.exchange.registry import find_method
+from commsched.lab.bench.optimum import MOST, instance, optimum, searched
 from commsched.machine import file as machine_file
-from commsched.machine.model import resized
-from commsched.methods import find_method
-from commsched.plan import Reason
-from commsched.planner import Request, make_plan
-from commsched.planner.bound import lower_bound
-from commsched.planner.exact import exact
-from commsched.planner.margin import advice
-from commsched.planner.problem import BASELINES, Problem
-from commsched.planner.timing import iteration
-from commsched.planner.units import Candidate, Choice
+from commsched.machine.model import Machine, resized
+from commsched.net import file as graph_file
+from commsched.net.graph import Layer, Net
+from commsched.plan.model import Reason
+from commsched.planner.frame import make_plan
+from commsched.planner.reasons.margin import advice
+from commsched.planner.request import Request
+from commsched.planner.search.bound import lower_bound
+from commsched.planner.search.exact import exact
+from commsched.planner.search.problem import BASELINES, Problem
+from commsched.planner.search.space import Candidate, MethodChoice
+from commsched.planner.search.timing import iteration
 from commsched.simulate.engine import Known
 from tests.plans import graph, machine, plan
 
@@ -51,7 +51,7 @@ def test_branch_and_bound_finds_the_optimum():
         problem = instance(seed)
         if len(problem.units) > 5:
             continue
-        choices = tuple(Choice(b, problem.prices.free[0]) for b in problem.tensors)
+        choices = tuple(MethodChoice(b, problem.prices.free[0]) for b in problem.tensors)
         first = Candidate(choices, True)
         found = problem.evaluator.one(exact(problem, problem.units, first))
         best = optimum(problem)  # of whole tensors; units may be parts of them
@@ -231,7 +231,7 @@ def test_a_codec_that_only_loses_is_no_way_out_of_lossless():
 
 def test_a_net_without_tensors_has_none_to_force():
     request = Request(
-        graph=Graph(name="none", layers=(Layer(name="l"),)), machine=machine(), force={"x": "zen"}
+        graph=Net(name="none", layers=(Layer(name="l"),)), machine=machine(), force={"x": "zen"}
     )
     with pytest.raises(CommschedError, match="no tensor named 'x' in net 'none'; it has none"):
         make_plan(request)
@@ -251,5 +251,5 @@ def test_an_unknown_planner_gets_the_nearest_name():
 def test_one_rank_and_a_net_without_tensors_are_planned():
     assert make_plan(Request(graph=graph([10, 20]), machine=on_one_rank())).launches
     layer = Layer(name="relu", forward=1e-3, backward=1e-3)
-    net = Graph(name="empty", layers=(layer,), source="test")
+    net = Net(name="empty", layers=(layer,), source="test")
     assert make_plan(Request(graph=net, machine=machine())).launches == ()

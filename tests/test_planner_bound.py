@@ -7,17 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched.bench.optimum import instance, optimum
 from commsched.cost import price
-from commsched.ir import Graph, Layer, Sparsity, Tensor
-from commsched.machine import Link, Machine, Nic
-from commsched.methods import Choice, Method, find_method, legal_methods
-from commsched.plan import BucketSpec
-from commsched.planner import Request, make_plan
-from commsched.planner.bound import lower_bound
-from commsched.planner.problem import Problem
-from commsched.planner.prune import Kept
-from commsched.planner.traffic import least_seconds
+from commsched.exchange.method import Choice, Method
+from commsched.exchange.registry import find_method, legal_methods
+from commsched.lab.bench.optimum import instance, optimum
+from commsched.machine.model import Link, Machine, Nic
+from commsched.net.bucket import BucketSpec
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.planner.search.bound import lower_bound
+from commsched.planner.search.problem import Problem
+from commsched.planner.search.shortlist import Shortlist
+from commsched.planner.search.traffic import least_seconds
 from tests.plans import graph, machine
 
 SHAPES = [(1, 2), (1, 5), (2, 1), (2, 3), (4, 2)]
@@ -115,7 +118,9 @@ def test_no_bound_is_above_the_optimum_of_nets_with_zeros():
     for seed in range(80):
         drawn = instance(seed)
         kept = [m for m in drawn.kept.methods if m.lossless]
-        problem = Problem(replace(drawn.request, lossy=()), kept=Kept.of(kept)) if kept else None
+        problem = (
+            Problem(replace(drawn.request, lossy=()), kept=Shortlist.of(kept)) if kept else None
+        )
         if problem is None or len(problem.tensors) > 5:
             continue
         best, bound = optimum(problem), lower_bound(problem)
@@ -128,10 +133,10 @@ def test_no_bound_is_above_the_optimum_of_nets_with_zeros():
     assert tight >= 5
 
 
-def embedding(density: float, numel: int = 4 * 10**6) -> Graph:
+def embedding(density: float, numel: int = 4 * 10**6) -> Net:
     tensors = (Tensor(name="e", shape=(numel,), sparsity=Sparsity(law="uniform", density=density)),)
     layers = (Layer(name="e", forward=1e-4, backward=1e-4, tensors=tensors),)
-    return Graph(name="sparse", layers=layers, source="test")
+    return Net(name="sparse", layers=layers, source="test")
 
 
 @pytest.mark.parametrize(("density", "share"), [(0.001, 0.4), (0.01, 0.5), (0.2, 0.6)])

@@ -7,10 +7,10 @@ import pytest
 from commsched.cli.main import main
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.methods import find_method, legal_methods
-from commsched.plan import BucketSpec
+from commsched.exchange.registry import find_method, legal_methods
+from commsched.net.bucket import BucketSpec
 from commsched.planner.crossover import at_rate, winners
-from commsched.planner.prune import compresses
+from commsched.planner.search.shortlist import compresses
 from tests.plans import machine
 
 DENSITIES, RATES = (0.001, 1.0), (1e7, 1e10)

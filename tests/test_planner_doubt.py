@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from commsched.cli.reasons import notes
 from commsched.errors import CommschedError
-from commsched.machine import HeldOut, Machine
-from commsched.plan import Reason
-from commsched.planner import Request, make_plan
-from commsched.planner.doubt import Doubt
-from commsched.planner.problem import BASELINES, Problem
-from commsched.planner.timing import iteration
-from commsched.planner.units import Candidate
+from commsched.machine.fabric import HeldOut
+from commsched.machine.model import Machine
+from commsched.plan.model import Reason
+from commsched.planner.frame import make_plan
+from commsched.planner.limits.risk import Doubt
+from commsched.planner.request import Request
+from commsched.planner.search.problem import BASELINES, Problem
+from commsched.planner.search.space import Candidate
+from commsched.planner.search.timing import iteration
 from tests.plans import graph, machine, plan
 
 SIZES = [40_000, 3_000, 500, 120_000, 9_000, 60_000]

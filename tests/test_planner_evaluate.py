@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched.ir import Graph, Layer, Sparsity, Tensor
-from commsched.machine import CodecRate, Machine
-from commsched.planner import Request
-from commsched.planner.evaluate import BATCH
-from commsched.planner.problem import Problem
-from commsched.planner.prune import Kept
-from commsched.planner.timing import iteration
-from commsched.planner.units import Bucket, Candidate, Choice, bucket
+from commsched.machine.model import CodecRate, Machine
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
+from commsched.planner.request import Request
+from commsched.planner.search.evaluate import BATCH
+from commsched.planner.search.problem import Problem
+from commsched.planner.search.shortlist import Shortlist
+from commsched.planner.search.space import Bucket, Candidate, MethodChoice, bucket
+from commsched.planner.search.timing import iteration
 from commsched.simulate.engine import Known
 from tests.plans import FAST, machine
 
@@ -26,7 +27,7 @@ SECONDS = st.sampled_from([0.0, 1e-5, 3e-4, 2e-3])
 
 
 @st.composite
-def nets(draw: st.DrawFn) -> Graph:
+def nets(draw: st.DrawFn) -> Net:
     """Layers of one or two tensors, some of them sparse, of any speed."""
     layers = []
     for i, size in enumerate(draw(SIZES)):
@@ -42,7 +43,7 @@ def nets(draw: st.DrawFn) -> Graph:
                 tensors=tuple(tensors),
             )
         )
-    return Graph(name="random", layers=tuple(layers), source="test")
+    return Net(name="random", layers=tuple(layers), source="test")
 
 
 def cut(problem: Problem, draw: st.DataObject) -> Candidate:
@@ -55,15 +56,15 @@ def cut(problem: Problem, draw: st.DataObject) -> Candidate:
         units = units[count:]
     made = draw.draw(st.permutations(made))
     methods = [draw.draw(st.sampled_from(problem.options(b))) for b in made]
-    choices = tuple(Choice(b, m) for b, m in zip(made, methods, strict=True))
+    choices = tuple(MethodChoice(b, m) for b, m in zip(made, methods, strict=True))
     return Candidate(choices, draw.draw(st.booleans()))
 
 
-def problem_of(net: Graph, on: Machine, names: Set[str] = METHODS) -> Problem:
+def problem_of(net: Net, on: Machine, names: Set[str] = METHODS) -> Problem:
     """All named methods, whichever may be the fastest."""
     request = Request(graph=net, machine=on, lossy=("fp16",))
     kept = [m for m in request.methods(on.everyone) if m.name in names]
-    return Problem(request, kept=Kept.of(kept))
+    return Problem(request, kept=Shortlist.of(kept))
 
 
 @given(

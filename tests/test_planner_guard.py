@@ -6,12 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer, Sparsity, Tensor
-from commsched.methods import find_method
-from commsched.methods.error import SMALL, after, before, error, is_small
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.plan import BucketSpec
-from commsched.planner import PLANNERS, Request, make_plan
+from commsched.exchange.error import SMALL, after, before, error, is_small
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.registry import find_method
+from commsched.net.bucket import BucketSpec
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
+from commsched.planner.frame import PLANNERS, make_plan
+from commsched.planner.request import Request
 from tests.plans import machine
 
 LARGE = (256, 512)
@@ -20,7 +22,7 @@ KEEPING = ("all-gather+topk:0.1", "ok-topk:0.05", "powersgd:2", "all-gather+oneb
 SPARSE = Sparsity(law="uniform", density=0.01)
 
 
-def net() -> Graph:
+def net() -> Net:
     """Weights with their biases, the last of few non-zeros; exchanges that nothing hides."""
     layers = [
         Layer(
@@ -34,7 +36,7 @@ def net() -> Graph:
         )
         for i, law in enumerate([Sparsity(), Sparsity(), SPARSE])
     ]
-    return Graph(name="guarded", layers=tuple(layers), source="test")
+    return Net(name="guarded", layers=tuple(layers), source="test")
 
 
 def request(**changes: object) -> Request:

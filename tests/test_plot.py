@@ -9,7 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plot import colours, timeline, view
-from commsched.timeline import Span, Timeline, measure, write
+from commsched.timeline import measure
+from commsched.timeline.file import write
+from commsched.timeline.model import Span, Timeline
 
 HASH = "3fa9c1d2e4b5a697" * 4
 STREAMS = ("compute", "encode", "inside", "between", "decode")

@@ -18,9 +18,11 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plot import html
 from commsched.plot.view import ranks_to_draw, view
-from commsched.timeline import Span, Timeline, measure, write
+from commsched.timeline import measure
 from commsched.timeline.compare import compare
+from commsched.timeline.file import write
 from commsched.timeline.intervals import intervals, union
+from commsched.timeline.model import Span, Timeline
 
 HASH = "3fa9c1d2e4b5a697" * 4
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
-from commsched.collectives import COLLECTIVES
+from commsched.coding.registry import CODECS
 from commsched.cost.play import play
-from commsched.machine import CodecRate, Link, Machine, Nic
-from commsched.methods import Payload
-from commsched.methods.teams import teams
-from commsched.plan.bucket import BucketSpec
+from commsched.exchange.node_lanes import teams
+from commsched.exchange.payload import Payload
+from commsched.machine.model import CodecRate, Link, Machine, Nic
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.registry import COLLECTIVES
 from tests.test_cost import DEVICE, ROUTES, SLOW, carry, filled, played
 
 FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0)

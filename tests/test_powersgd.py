@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.methods import METHODS, find_method
-from commsched.methods.lockstep import fresh_states, run_method
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.registry import METHODS, find_method
 from commsched.methods.powersgd import orthonormal, shape_of
 from tests.supports import bits, group, rounded, spec
 from tests.test_methods import assert_equal_bits, run, steps

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 
 from commsched import shipped
 from commsched.cli.main import main
-from commsched.codecs import CODECS
-from commsched.collectives import COLLECTIVES
+from commsched.coding.registry import CODECS
 from commsched.cost import price
 from commsched.cost.closed import FORMS, closed, closed_seconds
 from commsched.cost.play import play
-from commsched.machine import CodecRate, Device, Group, Link, Machine, Nic
+from commsched.exchange.method import Choice, Method
+from commsched.exchange.pair import Pair
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import legal_methods
 from commsched.machine import file as machine_file
-from commsched.machine.model import resized
-from commsched.methods import Choice, Direct, Method, Payload, legal_methods
-from commsched.plan.bucket import BucketSpec
-from commsched.schedule import Goal, Schedule
+from commsched.machine.model import CodecRate, Device, Group, Link, Machine, Nic, resized
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Schedule
 
 DEVICE = Device(name="test", memory=1e10, bandwidth=1e11, flops=1e13)
 LINK = Link(latency=5e-6, overhead=1e-6, per_byte=1e-10)
@@ -260,8 +262,8 @@ def test_every_legal_method_has_a_price(density):
 def test_a_method_costs_its_coding_and_its_exchange():
     on = flat(4)
     spec = BucketSpec.uniform(1000, 0.1)
-    [phase] = Direct("all-gather", "coo").phases(spec, on.everyone)
-    found = price.price(Direct("all-gather", "coo"), spec, on, on.everyone)
+    [phase] = Pair("all-gather", "coo").phases(spec, on.everyone)
+    found = price.price(Pair("all-gather", "coo"), spec, on, on.everyone)
     end = play(phase.schedule, phase.payload, on, on.everyone, np.zeros(4)).end.max()
     assert found.encode == phase.take_seconds(DEVICE) > 0
     assert found.decode == phase.give_seconds(DEVICE) > 0
@@ -274,8 +276,8 @@ def test_a_choice_costs_its_votes_and_what_is_expected():
         name, lossless = "undecided", True
 
         def phases(self, spec, group):
-            [dense] = Direct("ring", "dense").phases(spec, group)
-            [tree] = Direct("tree", "dense").phases(spec, group)
+            [dense] = Pair("ring", "dense").phases(spec, group)
+            [tree] = Pair("tree", "dense").phases(spec, group)
             choice = Choice(
                 name="which",
                 vote=lambda state: 1.0,
@@ -286,7 +288,7 @@ def test_a_choice_costs_its_votes_and_what_is_expected():
             return (choice,)
 
     on, spec = flat(4), BucketSpec.uniform(1000)
-    known = price.price(Direct("ring", "dense"), spec, on, on.everyone)
+    known = price.price(Pair("ring", "dense"), spec, on, on.everyone)
     found = price.price(Undecided(), spec, on, on.everyone)
     votes = price.votes(on, on.everyone, np.zeros(4))
     assert found.seconds == pytest.approx(known.seconds + votes.end.max(), rel=1e-12)

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer, Tensor
-from commsched.methods import METHODS, phases_of
-from commsched.plan import Launch, Piece, Plan
-from commsched.program import STREAMS, Kind, Op, is_exchange_stream
-from commsched.strategies import STRATEGIES
+from commsched.exchange.registry import METHODS, phases_of
+from commsched.net.bucket import Piece
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.plan.model import Launch, Plan
+from commsched.program.model import STREAMS, Kind, Op, is_exchange_stream
+from commsched.program.registry import STRATEGIES
 from tests import throwaway
 from tests.plans import graph, machine, plan
 from tests.test_plan import plans
@@ -243,7 +244,7 @@ def test_a_group_of_all_ranks_may_be_spelt_out():
 
 
 def test_a_tensor_cut_over_launches_is_applied_before_its_layer_runs():
-    net = Graph(
+    net = Net(
         name="one",
         layers=(Layer(name="l", tensors=(Tensor(name="t", shape=(10,)),), forward=0, backward=0),),
     )

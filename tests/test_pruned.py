@@ -19,8 +19,8 @@ from commsched.kernels.pruned import (
     update,
     whole,
 )
-from commsched.nets.optimizers import LossScale
 from commsched.strategies.samo import state_memory
+from commsched.train.optimizers import LossScale
 from tests.supports import bits
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from commsched.cli import stages
 from commsched.errors import CommschedError
-from commsched.strategies import STRATEGIES
+from commsched.program.registry import STRATEGIES
 from tests.pipes import BACKWARD, FORWARD, free, makespan, net, staged, without_launches
 from tests.plans import machine
 

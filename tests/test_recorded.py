@@ -10,27 +10,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsched.cli.commands.run import replanned
 from commsched.cli.main import main
-from commsched.cli.run import replanned
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer, Sparsity, Tensor, file
-from commsched.methods import find_method, recorded
-from commsched.methods.error import SAMPLE, STEPS, _drawn, error
-from commsched.methods.recorded import COUNT, RUNS, Recorded
-from commsched.planner import Request, make_plan
-from commsched.planner.guard import verdict
+from commsched.exchange import recorded_gradients as recorded
+from commsched.exchange.error import SAMPLE, STEPS, _drawn, error
+from commsched.exchange.recorded_gradients import COUNT, RUNS, Recorded
+from commsched.exchange.registry import find_method
+from commsched.net import file
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
+from commsched.planner.frame import make_plan
+from commsched.planner.limits.error_budget import verdict
+from commsched.planner.request import Request
 from tests.plans import machine
 
 LARGE = (128, 256)  # SAMPLE elements
 TOPK = "all-gather+topk:0.01"
 
 
-def net(*names: str) -> Graph:
+def net(*names: str) -> Net:
     layers = [
         Layer(name=name, forward=1e-5, backward=2e-5, tensors=(Tensor(name=name, shape=LARGE),))
         for name in names
     ]
-    return Graph(name="net", layers=tuple(layers), source="test")
+    return Net(name="net", layers=tuple(layers), source="test")
 
 
 def peaked(count: int = COUNT) -> np.ndarray:
@@ -105,7 +109,7 @@ def test_a_sample_is_runs_of_neighbours_from_the_first_element_to_the_last(numel
 
 
 def test_whole_gradients_and_samples_of_them_are_read_alike(tmp_path):
-    graph = Graph(
+    graph = Net(
         name="net",
         layers=(
             Layer(name="l", tensors=(Tensor(name="a/b", shape=(300, 200)),)),
@@ -173,7 +177,7 @@ INFINITE = np.ones((4, 20)) * 1e300
     ],
 )
 def test_what_are_no_gradients_of_the_net_is_refused_in_one_sentence(tmp_path, content, reason):
-    graph = Graph(name="net", layers=(Layer(name="l", tensors=(Tensor(name="w", shape=(4, 5)),)),))
+    graph = Net(name="net", layers=(Layer(name="l", tensors=(Tensor(name="w", shape=(4, 5)),)),))
     path = tmp_path / "g.npz"
     path.write_bytes(content)
     with pytest.raises(CommschedError) as refusal:
@@ -185,7 +189,7 @@ def test_what_are_no_gradients_of_the_net_is_refused_in_one_sentence(tmp_path, c
 
 
 def test_a_header_that_promises_more_than_memory_holds_is_refused(tmp_path):
-    graph = Graph(name="net", layers=(Layer(name="l", tensors=(Tensor(name="w", shape=(20,)),)),))
+    graph = Net(name="net", layers=(Layer(name="l", tensors=(Tensor(name="w", shape=(20,)),)),))
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (4, 1000000000000000), }"
     start = b"\x93NUMPY\x01\x00" + (len(header) + 1).to_bytes(2, "little") + header + b"\n"
     path = tmp_path / "g.npz"

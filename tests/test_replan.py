@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from commsched.machine import Link
+from commsched.lab.testbed import network, system
+from commsched.lab.testbed.bed import Testbed
+from commsched.lab.validate.fabrics import launcher, variables
+from commsched.machine.model import Link
 from commsched.plan import file as plan_file
-from commsched.testbed import Testbed, network, system
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import part_path
-from commsched.validate.fabrics import launcher, variables
 from tests.plans import graph, machine, plan
 
 REASON = system.lacking()

@@ -8,11 +8,12 @@ import pytest
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
-from commsched.simulate import simulate
+from commsched.simulate.engine import simulate
 from commsched.simulate.replay import replay
-from commsched.timeline import Timeline, check
+from commsched.timeline import check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
+from commsched.timeline.model import Timeline
 from tests.plans import graph, machine, plan
 
 LOSSY, DENSE = "all-gather+topk:0.05", "ring+dense"

@@ -12,14 +12,22 @@ from hypothesis import strategies as st
 from commsched import files
 from commsched.cli.main import main
 from commsched.errors import CommschedError
-from commsched.ir import file as nets
+from commsched.lab.reproduce import paper as base
+from commsched.lab.reproduce.paper import PAPERS, PublishedRow, Reproduction
+from commsched.lab.reproduce.papers import samo
+from commsched.lab.reproduce.papers.samo import dealt
+from commsched.lab.reproduce.papers.zen import EMBEDDING, summed_first
+from commsched.lab.reproduce.training_steps import (
+    computing,
+    in_turn,
+    overlapped,
+    pipelined,
+    simulated,
+)
 from commsched.machine import file as machines
-from commsched.machine import resized
+from commsched.machine.model import resized
+from commsched.net import file as nets
 from commsched.plot.reproduction import draw
-from commsched.reproduce import PAPERS, Reproduction, Row, base, samo
-from commsched.reproduce.samo import dealt
-from commsched.reproduce.steps import computing, in_turn, overlapped, pipelined, simulated
-from commsched.reproduce.zen import EMBEDDING, summed_first
 from tests.pipes import net as chain
 
 RECORDED = Path(__file__).resolve().parent.parent / "traces" / "reproduce"
@@ -116,7 +124,7 @@ def test_a_bar_is_met_when_the_error_is_not_above_it(
     published: float, error: float, bar: float
 ) -> None:
     predicted = published * (1 + error)
-    row = Row(
+    row = PublishedRow(
         group="g", what="w", inputs="", unit="s", published=published, predicted=predicted, bar=bar
     )
     assert row.error == pytest.approx(error, abs=1e-9)
@@ -125,7 +133,7 @@ def test_a_bar_is_met_when_the_error_is_not_above_it(
 
 
 def test_a_bar_without_a_prediction_is_missed() -> None:
-    row = Row(group="g", what="w", inputs="", unit="s", published=1.0, bar=0.1)
+    row = PublishedRow(group="g", what="w", inputs="", unit="s", published=1.0, bar=0.1)
     assert not row.met
     assert not Reproduction(name="n", source="s", rows=(row,), trends=()).met
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from commsched.errors import CommschedError
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.memory import launch_memory
+from commsched.exchange.registry import find_method, legal_methods
+from commsched.exchange.state import kept_of
 from commsched.kernels.hashing import Sets, index_sets
-from commsched.methods import find_method, legal_methods
-from commsched.methods.kept import kept_of
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.methods.room import room
-from commsched.plan import BucketSpec
-from commsched.planner import Request, make_plan
-from commsched.strategies import STRATEGIES
+from commsched.net.bucket import BucketSpec
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
 from tests.plans import graph, machine, plan
 
 NUMEL = 2**12
@@ -82,7 +83,7 @@ def test_index_sets_are_counted_as_often_as_they_are_held(methods, sizes, held):
     ],
 )
 def test_packets_beside_a_bucket_of_four_ranks(name, share):
-    found = room(name, BucketSpec.uniform(NUMEL), machine(1, 4).everyone)
+    found = launch_memory(name, BucketSpec.uniform(NUMEL), machine(1, 4).everyone)
     assert found.waiting + found.received == pytest.approx(share * 4 * NUMEL)
 
 

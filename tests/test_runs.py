@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import runs
-from commsched.codecs.packet import HEADER
+from commsched.coding import runs
+from commsched.coding.packet import HEADER
 from commsched.errors import CommschedError
-from commsched.ir import Sparsity
 from commsched.kernels.merge import Listed
-from commsched.methods import node_lists
-from commsched.plan import BucketSpec
+from commsched.methods.node_union import lists as node_lists
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 
 ZIPF = Sparsity(law="zipf", density=0.02, rows=2**12)
 

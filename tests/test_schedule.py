@@ -7,10 +7,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from commsched.collectives import COLLECTIVES
 from commsched.errors import CommschedError
-from commsched.machine import Group
-from commsched.schedule import Goal, Round, Schedule, check, dumps, exclusive, moves_of
+from commsched.machine.model import Group
+from commsched.schedule.check import check, exclusive
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Round, Schedule
+from commsched.schedule.text import dumps
+from commsched.schedule.view import moves_of
 
 ROUTES = [name for name in COLLECTIVES if name != "native"]
 

@@ -8,21 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched.data import DATA
 from commsched.errors import CommschedError
-from commsched.nets import NETS
-from commsched.nets.profile import profiled
-from commsched.plan import Plan
 from commsched.plan import file as plan_file
-from commsched.planner import Request
-from commsched.planner.given import given as planned
-from commsched.planner.scheduled import scheduled
-from commsched.program import Kind
-from commsched.run.learner import Settings
-from commsched.run.together import Together
-from commsched.run.worker import Emulated
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
+from commsched.plan.model import Plan
+from commsched.planner.fixed_method import given as planned
+from commsched.planner.method_schedule import scheduled
+from commsched.planner.request import Request
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.run.engine.worker import Emulated
+from commsched.simulate.engine import simulate
+from commsched.train.in_process import InProcessTraining
+from commsched.train.profile import profiled
+from commsched.train.registry import DATA, NETS
+from commsched.train.workers.learner import Settings
 from tests.plans import machine
 
 NET = "mlp:8:2"
@@ -44,11 +43,11 @@ def plan_of(
     return scheduled(planned(request, method), later or {}, refresh)
 
 
-def learners(plan: Plan) -> Together:
-    return Together(NETS[NET], DATA["digits"](0), plan, SETTINGS)
+def learners(plan: Plan) -> InProcessTraining:
+    return InProcessTraining(NETS[NET], DATA["digits"](0), plan, SETTINGS)
 
 
-def go(plan: Plan, steps: int) -> Together:
+def go(plan: Plan, steps: int) -> InProcessTraining:
     found = learners(plan)
     for step in range(steps):
         found.step(step)
@@ -108,7 +107,7 @@ def test_what_a_codec_has_kept_goes_on_with_the_next_one(methods):
     """Sent and kept together are all gradients, also where a launch stands for another."""
     plan = plan_of(methods[0], {3: methods[1]})
     plan = plan_file.frozen(replace(plan, launches=tuple(plan.launches)))
-    ranks = Together(
+    ranks = InProcessTraining(
         NETS[NET], DATA["digits"](0), plan, SETTINGS, lambda *given: Drawn(given[2], given[4])
     )
     steps = 6

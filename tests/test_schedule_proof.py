@@ -9,10 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from commsched.collectives import COLLECTIVES
 from commsched.errors import CommschedError
-from commsched.machine import Group
-from commsched.schedule import Goal, Round, Schedule, check
+from commsched.machine.model import Group
+from commsched.schedule.check import check
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 ROUTES = [name for name in COLLECTIVES if name != "native"]
 REDUCES = (Goal.ALL_REDUCE, Goal.REDUCE_SCATTER)

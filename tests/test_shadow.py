@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.program import Kind, Op
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import simulate
 from tests.plans import graph, machine, strategy_plan
 
 SHADOW = STRATEGIES["shadow"]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from commsched.cost.closed import closed_seconds
 from commsched.errors import CommschedError
-from commsched.methods import phases_of
-from commsched.program import After
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
+from commsched.exchange.registry import phases_of
+from commsched.program.model import After
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import simulate
 from commsched.timeline.measure import exposed, hidden, iteration_seconds, overlaps
 from tests.plans import graph, machine, plan
 

@@ -7,8 +7,8 @@ from math import lgamma, log
 import numpy as np
 import pytest
 
-from commsched.methods import METHODS
-from commsched.run import supports
+from commsched.exchange.registry import METHODS
+from commsched.lab.bench import sparse_inputs as supports
 from tests.launch import Job
 
 BENCH = [sys.executable, "-m", "commsched", "bench", "sparse"]

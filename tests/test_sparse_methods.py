@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.cost.price import Price, price
 from commsched.errors import CommschedError
-from commsched.ir import Sparsity
+from commsched.exchange.endpoint import open_endpoint
+from commsched.exchange.lockstep import AGREE, exchange, fresh_states, run_method
+from commsched.exchange.method import Choice, Method
+from commsched.exchange.registry import METHODS, find_method
 from commsched.kernels.merge import listed
-from commsched.machine import CodecRate, Device, Link, Machine
-from commsched.machine.model import placement
-from commsched.methods import METHODS, Choice, Method, find_method, hold
-from commsched.methods.lockstep import AGREE, exchange, fresh_states, run_method
-from commsched.plan import BucketSpec
+from commsched.machine.model import CodecRate, Device, Link, Machine, placement
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
 from tests.supports import SUPPORTS, gradients, group
 
 FREE = CodecRate(encode=0.0, add=0.0, decode=0.0)
@@ -62,7 +63,7 @@ def sent(method, spec, members, states):
     for phase in method.phases(spec, members):
         if isinstance(phase, Choice):
             phase = phase.then(float(AGREE[phase.agree]([*map(phase.vote, states)])))
-        held = [hold(phase, state) for state in states]
+        held = [open_endpoint(phase, state) for state in states]
         for rank, each in enumerate(held):
             each.take = counted(each.take, total, rank)
         exchange(phase.schedule, held)

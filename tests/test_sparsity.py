@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.ir import Sparsity
-from commsched.ir.sparsity import Law
+from commsched.net.sparsity import Law, Sparsity
 
 densities = st.floats(1e-6, 1.0)
 

@@ -5,11 +5,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from commsched.bench.gpu import EXTRA
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
+from commsched.exchange.pair import encode_with_feedback
 from commsched.kernels import rangefloat, spectrum
 from commsched.kernels.lengths import fast_length
-from commsched.methods.direct import encode_with_feedback
+from commsched.lab.bench.gpu import EXTRA
 from tests.cuda_on_cpu import cpu
 
 PIECE = spectrum.PIECE

@@ -2,16 +2,17 @@
 
 import pytest
 
-from commsched.bench import convergence as bench
-from commsched.bench.cases import RATIOS, TABLES
-from commsched.bench.convergence import Wanted
-from commsched.bench.step_times import Where, elapsed, moving, timed
-from commsched.program import Kind
-from commsched.simulate import simulate
-from commsched.timeline import Timeline, convergence, measure
-from commsched.timeline.convergence import Moved, Table, Times
-from commsched.timeline.model import Span
-from commsched.timeline.targets import targets
+from commsched.lab.convergence import table as convergence
+from commsched.lab.convergence import trainings as bench
+from commsched.lab.convergence.cases import RATIOS, TABLES
+from commsched.lab.convergence.step_times import Where, elapsed, moving, timed
+from commsched.lab.convergence.table import ConvergenceTable, Moved, StepTimes
+from commsched.lab.convergence.targets import targets
+from commsched.lab.convergence.trainings import ConvergenceRequest
+from commsched.program.model import Kind
+from commsched.simulate.engine import simulate
+from commsched.timeline import measure
+from commsched.timeline.model import Span, Timeline
 from tests.pipes import shared_nic
 from tests.plans import machine
 from tests.test_convergence import trained
@@ -19,10 +20,12 @@ from tests.test_convergence import trained
 NAMES = ("dense", "1f1b", "local-greedy", "local-chunked", "samo-dense", "samo")
 
 
-def simulated(folder, table: str, names: tuple[str, ...]) -> tuple[Table, dict[str, float]]:
+def simulated(
+    folder, table: str, names: tuple[str, ...]
+) -> tuple[ConvergenceTable, dict[str, float]]:
     """A table whose steps were simulated twice, and the compute of each case, s a rank and step."""
     found: dict[str, float] = {}
-    net, wanted = TABLES[table], Wanted(table=table, names=names)
+    net, wanted = TABLES[table], ConvergenceRequest(table=table, names=names)
 
     def execute(plan, path, output, steps):
         done = simulate(plan, steps)
@@ -37,7 +40,7 @@ def simulated(folder, table: str, names: tuple[str, ...]) -> tuple[Table, dict[s
     path = bench.path_of(wanted, folder)
     path.parent.mkdir()
     cases = tuple(trained(name, 2.0, 1.0) for name in names)
-    convergence.write(path, Table(net=net.name, ranks=4, steps=net.steps, cases=cases))
+    convergence.write(path, ConvergenceTable(net=net.name, ranks=4, steps=net.steps, cases=cases))
     on = shared_nic(machine(2, 2), 40e-9)  # 200 Mbit/s
     where = Where(machine=on, execute=execute, jitter=1e-9, name="simulated")
     done = timed(wanted, where, folder, lambda sentence: None)
@@ -92,12 +95,12 @@ def test_a_step_lasts_as_long_as_time_passes_where_ranks_are_slow_in_turn():
     assert measure.iteration_seconds(made)[1:].mean() == 2.0
 
 
-def times(measured: float, moved: float, state: float = 100.0) -> Times:
+def times(measured: float, moved: float, state: float = 100.0) -> StepTimes:
     """What matters of a case that was timed with the ratio of its target."""
     launch = Moved(
         launch="b0", tensors=("embedding.weight",), density=0.01, predicted=1.0, measured=moved
     )
-    return Times(
+    return StepTimes(
         ratio="samo" if state != 100.0 else "fft",
         value=2.0,
         scale=1.0,
@@ -136,7 +139,7 @@ def test_targets_are_held_against_what_was_trained_and_timed():
         case("1f1b", 1.0, measured=1.0, moved=0.0),
         case("local-chunked", 1.5, measured=1.25, moved=0.0),
     )
-    found = list(targets(Table(net="mlp", ranks=4, steps=30, cases=cases)))
+    found = list(targets(ConvergenceTable(net="mlp", ranks=4, steps=30, cases=cases)))
     assert [(row.found, row.holds) for row in found] == [
         ("-0.40 +- 0.00 points, top-k -0.10 +- 0.00", False),  # top-k is better
         ("-0.10 +- 0.00 points, top-k -1.00 +- 0.00", True),
@@ -146,4 +149,4 @@ def test_targets_are_held_against_what_was_trained_and_timed():
         ("4.0 times less (predicted 1.0)", False),
         ("-25.0% less (predicted 0.0%); held-out loss +0.500 +- 0.000", False),
     ]
-    assert not list(targets(Table(net="mlp", ranks=4, steps=30, cases=cases[:1])))
+    assert not list(targets(ConvergenceTable(net="mlp", ranks=4, steps=30, cases=cases[:1])))

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from commsched.errors import CommschedError
-from commsched.methods import Phase, phase_of
-from commsched.plan import Plan
+from commsched.exchange.method import Phase
+from commsched.exchange.registry import phase_of
 from commsched.plan import file as plan_file
-from commsched.program import STREAMS, Kind
-from commsched.schedule import Goal
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
-from commsched.strategies.pipeline import Staged
+from commsched.plan.model import Plan
+from commsched.program.model import STREAMS, Kind
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+from commsched.schedule.rounds import Goal
+from commsched.simulate.engine import simulate
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
 from tests.plans import graph, machine, strategy_plan
@@ -36,7 +37,7 @@ every = pytest.mark.parametrize("name", list(STRATEGIES))
 def made(name: str, shape: tuple[int, int]) -> Plan:
     net, on = graph([3000, 40000, 200, 25000]), machine(*shape, jitter=0.1)
     params = dict(PARAMS.get(name, {}))
-    if isinstance(STRATEGIES[name], Staged):
+    if isinstance(STRATEGIES[name], PipelineStrategy):
         stages = next(k for k in (2, 3, 1) if on.size % k == 0)
         params |= {"stages": stages, "microbatches": 3}
     return strategy_plan(net, on, name, **params)

@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from commsched.cli import stages
 from commsched.cli.main import main
 from commsched.errors import CommschedError
-from commsched.planner import Request, make_plan
-from commsched.program import Kind
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy, balanced, grid, ranks_of
 from commsched.run.summary import summary
-from commsched.simulate import simulate
+from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
-from commsched.strategies import STRATEGIES
-from commsched.strategies.pipeline import Staged, balanced, grid, ranks_of
 from commsched.timeline.measure import busy, exposed, idle, iteration_seconds, step_starts
 from tests.pipes import BACKWARD, FORWARD, free, makespan, net, staged, without_launches
 from tests.plans import graph, machine
 
-PIPELINES = [name for name in STRATEGIES if isinstance(STRATEGIES[name], Staged)]
+PIPELINES = [name for name in STRATEGIES if isinstance(STRATEGIES[name], PipelineStrategy)]
 FLUSHED = ["gpipe", "1f1b"]
 
 

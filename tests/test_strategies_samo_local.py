@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.plan import Plan
-from commsched.planner import Request, make_plan
-from commsched.program import Kind
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
+from commsched.plan.model import Plan
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import simulate
 from commsched.strategies.samo import packing_traffic, state_memory
 from commsched.timeline.measure import iteration_seconds
 from tests.pipes import BACKWARD, FORWARD, FREE, free, makespan, net, staged, without_launches

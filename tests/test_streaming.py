@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched.program import Kind
-from commsched.strategies import STRATEGIES
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
 from tests.streams import VARIANTS, Stage, plan_of, sequential
 
 STEPS = 4

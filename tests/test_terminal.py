@@ -11,8 +11,8 @@ import termios
 
 import pytest
 
-from commsched.run.launcher import environment, find_mpiexec
-from commsched.run.terminal import bar
+from commsched.run.job.launcher import environment, find_mpiexec
+from commsched.run.job.terminal import bar
 from tests.launch import ROOT
 
 WORDS = ("--net", "mlp:8:1", "--steps", "5", "--method", "ring+dense")

@@ -14,13 +14,16 @@ import pytest
 
 from commsched.cli.main import main
 from commsched.errors import CommschedError
+from commsched.lab.testbed import bed as beds
+from commsched.lab.testbed import network, system
+from commsched.lab.testbed.bed import Testbed
+from commsched.lab.testbed.hosts import home
+from commsched.lab.testbed.mpi import Launcher
+from commsched.lab.testbed.spec import Spec
+from commsched.lab.validate.fabrics import launcher
 from commsched.plan import file as plan_file
-from commsched.testbed import Launcher, Spec, Testbed, network, system
-from commsched.testbed import bed as beds
-from commsched.testbed.hosts import home
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
-from commsched.validate.fabrics import launcher
 from tests.launch import Single
 from tests.plans import graph, machine, plan
 

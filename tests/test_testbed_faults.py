@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from commsched.cli.main import main
+from commsched.lab.testbed import bed as beds
+from commsched.lab.testbed import network, system
+from commsched.lab.testbed.bed import Testbed
+from commsched.lab.testbed.hosts import home
 from commsched.plan import file as plan_file
-from commsched.testbed import Testbed, network, system
-from commsched.testbed import bed as beds
-from commsched.testbed.hosts import home
 from commsched.timeline.parts import find
 from tests.launch import Ended, Single
 from tests.plans import graph, machine, plan

@@ -8,11 +8,11 @@ import pytest
 
 from commsched.cli.main import main
 from commsched.errors import CommschedError
-from commsched.simulate import simulate
-from commsched.testbed import Spec, Traffic
-from commsched.testbed import bed as beds
-from commsched.testbed.proof import Crossing, crossing, missing, stated
-from commsched.testbed.spec import parse_rate, rate_text
+from commsched.lab.testbed import bed as beds
+from commsched.lab.testbed.network import Traffic
+from commsched.lab.testbed.proof import Crossing, crossing, missing, stated
+from commsched.lab.testbed.spec import Spec, parse_rate, rate_text
+from commsched.simulate.engine import simulate
 from tests.launch import ROOT
 from tests.plans import graph, machine, plan
 
@@ -63,7 +63,7 @@ def test_what_is_lacking_is_one_sentence_and_exit_2(action, without):
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     if without == "root" and os.geteuid() == 0:
         code += "import os; from commsched.cli import testbed, main\n"
-        code += "import commsched.testbed.bed, commsched.errors; os.setuid(65534)\n"
+        code += "import commsched.lab.testbed.bed, commsched.errors; os.setuid(65534)\n"
     code += f"from commsched.cli.main import main; sys.exit(main({['testbed', *action]!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from commsched.plan import Plan
-from commsched.simulate import simulate
+from commsched.plan.model import Plan
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import simulate
 from commsched.simulate.report import report
-from commsched.strategies import STRATEGIES
 from tests.pipes import net
 from tests.plans import graph, machine, strategy_plan
 

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.timeline import Span, Timeline, measure, parts, read, write
+from commsched.timeline import measure, parts
 from commsched.timeline.compare import compare
+from commsched.timeline.file import read, write
+from commsched.timeline.model import Span, Timeline
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 COLUMNS = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes")

@@ -8,13 +8,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
-from commsched.machine import CodecRate
-from commsched.simulate import simulate
-from commsched.timeline import Span, Timeline, measure
+from commsched.machine.model import CodecRate
+from commsched.simulate.engine import simulate
+from commsched.timeline import measure
 from commsched.timeline.attribute import attribute, central
+from commsched.timeline.breakdown import makeup
 from commsched.timeline.chain import Walk
 from commsched.timeline.compare import compare
-from commsched.timeline.makeup import makeup
+from commsched.timeline.model import Span, Timeline
 from tests.plans import graph, machine, plan
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")

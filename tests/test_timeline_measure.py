@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from commsched.cli.main import main
 from commsched.errors import CommschedError
-from commsched.timeline import Span, Timeline, measure, write
+from commsched.timeline import measure
 from commsched.timeline.compare import compare
+from commsched.timeline.file import write
 from commsched.timeline.intervals import Intervals, difference, intersection, union
+from commsched.timeline.model import Span, Timeline
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from commsched.cli.main import main
 from commsched.cost import price
 from commsched.errors import CommschedError
-from commsched.methods import METHODS, phases_of
-from commsched.simulate import simulate
-from commsched.simulate.makeup import makeups
-from commsched.timeline import Span, Timeline, parts, read, write
+from commsched.exchange.registry import METHODS, phases_of
+from commsched.simulate.breakdown import makeups
+from commsched.simulate.engine import simulate
+from commsched.timeline import parts
 from commsched.timeline.attribute import attribute
 from commsched.timeline.compare import check_clocks, compare
+from commsched.timeline.file import read, write
 from commsched.timeline.measure import communicates
+from commsched.timeline.model import Span, Timeline
 from commsched.timeline.spread import Interval, interval, rivals
 from tests import throwaway
 from tests.plans import graph, machine, plan

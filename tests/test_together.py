@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.collectives import COLLECTIVES
+from commsched.cost.alongside import alongside
 from commsched.cost.price import price
-from commsched.cost.together import alongside
 from commsched.errors import CommschedError
-from commsched.machine import Group, Machine, resized
+from commsched.exchange.registry import find_method
 from commsched.machine import file as machines
-from commsched.methods import find_method
-from commsched.plan import BucketSpec
-from commsched.program import Kind
+from commsched.machine.model import Group, Machine, resized
+from commsched.net.bucket import BucketSpec
+from commsched.program.model import Kind
+from commsched.program.stages import ranks_of
 from commsched.schedule.check import check
-from commsched.simulate import simulate
-from commsched.strategies.pipeline import ranks_of
+from commsched.schedule.registry import COLLECTIVES
+from commsched.simulate.engine import simulate
 from tests.pipes import net, shared_nic, staged
 from tests.plans import machine
 

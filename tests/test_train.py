@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from commsched import timeline
 from commsched.cli.main import main
-from commsched.timeline import training
+from commsched.timeline import file as timeline_file
+from commsched.timeline import training_log as training
 from tests.launch import Ended, Job
 
 TRAIN = [sys.executable, "-m", "commsched", "train"]
@@ -133,7 +133,7 @@ def test_the_timeline_has_the_programs_operations_and_compares(tmp_path):
     words = ["--net", "gpt:16:1:2", "--plan", str(plan), "--batch", "8", "--steps", "6"]
     words += ["-o", str(measured), "--log", str(log), "--figure", str(figure), "--evaluate", "3"]
     train(2, *words)
-    found = timeline.read(measured)
+    found = timeline_file.read(measured)
     names = set(found.names)
     assert {"forward/embedding", "backward/head"} <= names
     assert {(s.rank, s.step) for s in found} == {(r, s) for r in range(2) for s in range(6)}

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from commsched import timeline
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
-from commsched.nets import NETS
-from commsched.nets.profile import profiled
 from commsched.plan import file as plan_file
-from commsched.planner import Request
-from commsched.planner.given import given
-from commsched.timeline import training
+from commsched.planner.fixed_method import given
+from commsched.planner.request import Request
+from commsched.timeline import file as timeline_file
+from commsched.timeline import training_log as training
+from commsched.train.profile import profiled
+from commsched.train.registry import NETS
 from tests.test_train import started
 
 RANKS, STEPS, BUDGET = 2, 8, 0.05
@@ -26,7 +26,7 @@ def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
     plan_file.write(path, plan_file.frozen(replace(made, max_error=BUDGET)))
     done = started(RANKS, *NET, "--plan", str(path), "--log", str(log), "-o", str(measured))
     assert done.status == 0, done.output
-    falls = timeline.read(measured).meta["fallbacks"]
+    falls = timeline_file.read(measured).meta["fallbacks"]
     assert {fall["tensor"] for fall in falls} == set(request.graph.tensors)
     assert len({fall["since"] for fall in falls}) == 1
     assert all(

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from commsched.data import DATA, batch_of, part_of
 from commsched.errors import CommschedError
-from commsched.nets import NETS, Walk
-from commsched.nets.heads import with_heads
-from commsched.nets.optimizers import RATES, find_optimizer
-from commsched.run.outcome import digest_of, digests_of
+from commsched.train.digest import digest_of, digests_of
+from commsched.train.forward_backward import ForwardBackward
+from commsched.train.layers.heads import with_heads
+from commsched.train.optimizers import RATES, find_optimizer
+from commsched.train.registry import DATA, NETS
+from commsched.train.sample_order import batch_of, part_of
 from tests.test_train import started, train
 
 # A stage per layer, however long each takes here.
@@ -46,7 +47,7 @@ def sequential(ends: list[int], microbatches: int, overlapping: bool) -> str:
             some = train_data.of(chosen[part_of(BATCH, m, microbatches)])
             weight, walks, inputs = 1.0 / (some.targets.size * microbatches), [], some.inputs
             for k in range(STAGES):
-                walks.append(Walk(net, values, inputs))
+                walks.append(ForwardBackward(net, values, inputs))
                 walks[k].forward(k)
                 inputs = walks[k].values
             again = [walk.twin() for walk in walks]

@@ -5,10 +5,10 @@ from functools import cache
 
 import pytest
 
-from commsched import timeline
 from commsched.cli.main import main
 from commsched.plan import file as plan_file
-from commsched.run.outcome import digest_of, digests_of
+from commsched.timeline import file as timeline_file
+from commsched.train.digest import digest_of, digests_of
 from tests.launch import Ended
 from tests.test_pipelines_learn import BATCH, STEPS, masked_dense
 from tests.test_train import losses, started, train
@@ -73,7 +73,7 @@ def test_samo_on_real_ranks_is_masked_dense_adam_and_sends_f_phi_halves(tmp_path
         found = train(4, *words, *given)
         plan = plan_file.read(path)
         assert found["parameters"] == digest_of(digests_of(masked_dense(net, plan, 2, 2)[0]))
-        spans = [s for s in timeline.read(measured) if s.name.endswith("/exchange")]
+        spans = [s for s in timeline_file.read(measured) if s.name.endswith("/exchange")]
         for launch in plan.launches:
             mine = [s for s in spans if s.name == f"{launch.name}/exchange"]
             kept = plan.spec(launch).numel
@@ -84,13 +84,13 @@ def test_samo_on_real_ranks_is_masked_dense_adam_and_sends_f_phi_halves(tmp_path
         kept = plan.graph.numel
         assert sent[pruned] == STEPS * 2 * 2 * kept
     assert sent[0.75] / sent[0.0] == pytest.approx(0.25, rel=0.02)  # whole elements
-    decided = timeline.read(measured).meta["decisions"]
+    decided = timeline_file.read(measured).meta["decisions"]
     assert decided == {f"{step}/overflow/decide": 0.0 for step in range(STEPS)}
     predicted = tmp_path / "predicted.json"
     again = ["simulate", str(path), "-o", str(predicted), "--steps", str(STEPS)]
     assert main([*again, "--replay", str(measured)]) == 0
     rows = [
-        {(s.rank, s.step, s.stream, s.name): s.nbytes for s in timeline.read(p)}
+        {(s.rank, s.step, s.stream, s.name): s.nbytes for s in timeline_file.read(p)}
         for p in (predicted, measured)
     ]
     assert rows[0] == rows[1]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from commsched.data import DATA, batch_of, part_of
-from commsched.nets import NETS
-from commsched.nets.optimizers import RATES, find_optimizer
-from commsched.nets.walk import gradients
-from commsched.run.outcome import digest_of, digests_of
+from commsched.train.digest import digest_of, digests_of
+from commsched.train.forward_backward import gradients
+from commsched.train.optimizers import RATES, find_optimizer
+from commsched.train.registry import DATA, NETS
+from commsched.train.sample_order import batch_of, part_of
 from tests.test_train import WORDS, losses, train
 
 RANKS, STEPS, BATCH = 2, 11, 16

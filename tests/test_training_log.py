@@ -6,28 +6,28 @@ import pytest
 
 from commsched.errors import CommschedError
 from commsched.plot.training import draw
-from commsched.timeline.training import Header, Held, Log, Row, read
+from commsched.timeline.training_log import HeldOutRow, LogHeader, LogRow, TrainingLog, read
 
-HEADER = Header(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
+HEADER = LogHeader(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
 
 
-def row(step: int, loss: float | None = 1.5) -> Row:
-    return Row(step=step, loss=loss, accuracy=0.25, seconds=0.01, sent_bytes=10)
+def row(step: int, loss: float | None = 1.5) -> LogRow:
+    return LogRow(step=step, loss=loss, accuracy=0.25, seconds=0.01, sent_bytes=10)
 
 
 @pytest.fixture
 def path(tmp_path) -> Path:
     path = tmp_path / "log.jsonl"
-    log = Log(path, HEADER)
+    log = TrainingLog(path, HEADER)
     for step in range(4):
         log.write(row(step, None if step == 2 else 2.0 - step / 8))
-    log.write(Held(step=3, loss=1.75, accuracy=0.5))
+    log.write(HeldOutRow(step=3, loss=1.75, accuracy=0.5))
     log.close()
     return path
 
 
 def test_what_is_written_comes_back(path):
-    held = Held(step=3, loss=1.75, accuracy=0.5)
+    held = HeldOutRow(step=3, loss=1.75, accuracy=0.5)
     want = [HEADER, row(0, 2.0), row(1, 1.875), row(2, None), row(3, 1.625), held]
     assert read(path) == want
 
@@ -41,17 +41,17 @@ def test_a_line_that_a_crash_has_torn_is_left_out(path):
 
 
 def test_a_resumed_training_goes_on_before_its_step(path):
-    log = Log(path, HEADER, resume_at=2)
+    log = TrainingLog(path, HEADER, resume_at=2)
     log.write(row(2))
     log.close()
-    assert [line.step for line in read(path)[1:] if isinstance(line, Row)] == [0, 1, 2]
-    other = Header(net="cnn:4", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
+    assert [line.step for line in read(path)[1:] if isinstance(line, LogRow)] == [0, 1, 2]
+    other = LogHeader(net="cnn:4", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
     with pytest.raises(CommschedError, match="the log of another training; give another file"):
-        Log(path, other, resume_at=2)
+        TrainingLog(path, other, resume_at=2)
 
 
 def test_a_training_that_is_not_resumed_begins_anew(path):
-    Log(path, HEADER).close()
+    TrainingLog(path, HEADER).close()
     assert read(path) == [HEADER]
 
 

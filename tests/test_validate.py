@@ -11,34 +11,36 @@ from commsched.calibrate.fit import adjusted
 from commsched.cli.main import main
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.machine import file as machine_file
-from commsched.machine import resized
-from commsched.methods import find_method
-from commsched.plan import BucketSpec
-from commsched.plot.accuracy import draw
-from commsched.testbed import system
-from commsched.validate import table
-from commsched.validate.calm import Calm
-from commsched.validate.cells import (
+from commsched.exchange.registry import find_method
+from commsched.lab.testbed import system
+from commsched.lab.validate import table
+from commsched.lab.validate.cells import (
     CROSSED,
     LARGEST,
     METHODS,
     NETS,
     ROTATED,
-    Cell,
+    ValidationCell,
     fitting,
     make_plan,
 )
-from commsched.validate.fabrics import FABRICS, Shape
-from commsched.validate.main import Wanted
-from commsched.validate.table import Row, bars, summary
+from commsched.lab.validate.disturbance import Calm
+from commsched.lab.validate.fabrics import FABRICS, FabricShape
+from commsched.lab.validate.main import ValidationRequest
+from commsched.lab.validate.table import ValidationRow, bars, summary
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.net.bucket import BucketSpec
+from commsched.plot.accuracy import draw
 
 MACHINE = resized(machine_file.load("p3.16xlarge"), 2, 2)
 REASON = system.lacking()
 SPARSE = ("coo", "zen", "dsar", "omnireduce", "sparse-ps", "node-union")  # without a loss
 
 
-def row(fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other: object) -> Row:
+def row(
+    fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other: object
+) -> ValidationRow:
     """A row whose prediction is off by `error`."""
     values = {
         "fabric": fabric,
@@ -55,13 +57,13 @@ def row(fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other:
         "phases": ((0.011, 0.01), (0.012, 0.01), (0.008, 0.01), (0.03, 0.03)),
         "hidden": (0.8, 0.8),
     }
-    return Row(**(values | other))  # type: ignore[arg-type]
+    return ValidationRow(**(values | other))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("net", NETS)
 def test_a_net_is_scaled_until_one_ring_lasts_as_long_as_asked(net):
     scale = fitting(net, MACHINE, 0.1)
-    plan = make_plan(Cell("any", net, "ring"), MACHINE, scale)
+    plan = make_plan(ValidationCell("any", net, "ring"), MACHINE, scale)
     whole = BucketSpec.uniform(plan.graph.numel)
     lasts = price(find_method("ring+dense"), whole, MACHINE, MACHINE.everyone).seconds
     assert lasts == pytest.approx(0.1, rel=0.03)
@@ -73,12 +75,15 @@ def test_a_net_is_scaled_until_one_ring_lasts_as_long_as_asked(net):
 def test_a_net_does_not_grow_without_end_where_bytes_seem_to_take_no_time(slope):
     machine = adjusted(MACHINE, {"bytes inside": slope, "bytes between": slope, "addition": slope})
     scale = fitting("lstm", replace(machine, nic=None), 0.1)
-    assert make_plan(Cell("any", "lstm", "ring"), machine, scale).graph.numel <= 1.01 * LARGEST
+    assert (
+        make_plan(ValidationCell("any", "lstm", "ring"), machine, scale).graph.numel
+        <= 1.01 * LARGEST
+    )
 
 
 @pytest.mark.parametrize("family", METHODS)
 def test_every_bucket_travels_by_the_method_of_its_family(family):
-    plan = make_plan(Cell("any", "lstm", family), MACHINE, fitting("lstm", MACHINE))
+    plan = make_plan(ValidationCell("any", "lstm", family), MACHINE, fitting("lstm", MACHINE))
     assert {launch.method for launch in plan.launches} == {METHODS[family]}
     numel = sum(piece.stop - piece.start for x in plan.launches for piece in x.pieces)
     assert numel == plan.graph.numel
@@ -87,8 +92,8 @@ def test_every_bucket_travels_by_the_method_of_its_family(family):
 
 
 def test_some_families_meet_all_nets_and_the_others_one_per_fabric_each_time_another():
-    wanted = Wanted(
-        fabrics=FABRICS, nets=NETS, families=tuple(CROSSED), shape=Shape(2, 2), others=True
+    wanted = ValidationRequest(
+        fabrics=FABRICS, nets=NETS, families=tuple(CROSSED), shape=FabricShape(2, 2), others=True
     )
     cells = wanted.cells
     assert len(set(cells)) == len(cells) == len(FABRICS) * (len(NETS) * len(CROSSED) + len(ROTATED))
@@ -106,7 +111,7 @@ def test_a_summary_is_made_of_absolute_errors():
     assert s.hidden == pytest.approx(0.75)
 
 
-def missed(rows: list[Row]) -> list[str]:
+def missed(rows: list[ValidationRow]) -> list[str]:
     """The bars that do not hold."""
     return [bar.what for bar in bars(rows) if not bar.met]
 

@@ -9,13 +9,14 @@ import math
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs.base import Codec
+from commsched.coding.codec import Codec
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Choice, Method, Phase
+from commsched.exchange.pair import Pair, route
+from commsched.exchange.payload import Payload
 from commsched.kernels import random
-from commsched.methods import Choice, Direct, Method, Payload, Phase
-from commsched.methods.direct import route
-from commsched.plan import BucketSpec
-from commsched.schedule import Goal
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Goal
 
 
 def free(device):
@@ -163,7 +164,7 @@ class TopK(Codec):
         return -(-numel // 10)
 
 
-class Pair(Direct):
+class Pair(Pair):
     """A collective with a codec that is not registered."""
 
     def __init__(self, collective, codec):
@@ -249,7 +250,7 @@ class EarlyChoice(Method):
     def phases(self, spec, group):
         def then(densest):
             sparse = 4 * densest < spec.numel
-            pair = Direct("all-gather", "coo") if sparse else Direct("ring", "dense")
+            pair = Pair("all-gather", "coo") if sparse else Pair("ring", "dense")
             return pair.phases(spec, group)[0]
 
         def vote(state):

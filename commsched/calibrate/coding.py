@@ -6,12 +6,13 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.calibrate.traits import LARGE_THERE, stretch
-from commsched.codecs import CODECS, Codec
+from commsched.coding.codec import Codec
+from commsched.coding.registry import CODECS
 from commsched.kernels.modules import beside
-from commsched.machine import CodecRate, Device
-from commsched.plan import BucketSpec
-from commsched.run.place import HERE, Place
-from commsched.run.probe import Arena, repeat, used
+from commsched.machine.model import CodecRate, Device
+from commsched.net.bucket import BucketSpec
+from commsched.run.engine.probe import Arena, repeat, used
+from commsched.run.wire.placement import HERE, Placement
 
 Clock = Callable[[Callable[[], None]], float]  # some work -> its s
 
@@ -60,7 +61,7 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
     )
 
 
-def _clock(comm: MPI.Intracomm, place: Place, budget: Callable[[], float]) -> Clock:
+def _clock(comm: MPI.Intracomm, place: Placement, budget: Callable[[], float]) -> Clock:
     """What repeats some work for the s that `budget` gives, and tells its own while all ranks work.
 
     On a processor it is the time that the work takes of it, times what sharing cores makes of
@@ -72,7 +73,7 @@ def _clock(comm: MPI.Intracomm, place: Place, budget: Callable[[], float]) -> Cl
     return lambda work: sharing * used(comm, budget(), work, LEAST)
 
 
-def large(place: Place) -> int:
+def large(place: Placement) -> int:
     """Elements of a large run."""
     return LARGE if place is HERE else LARGE_THERE
 

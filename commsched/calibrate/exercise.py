@@ -13,23 +13,25 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from commsched.collectives import COLLECTIVES
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer, Sparsity, Tensor
-from commsched.machine import Machine
-from commsched.methods import find_method, phases_of
-from commsched.plan import BucketSpec, Launch, Piece, Plan
+from commsched.exchange.registry import find_method, phases_of
+from commsched.machine.model import Machine
+from commsched.net.bucket import BucketSpec, Piece
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
 from commsched.plan import file as plan_file
-from commsched.program import Kind
-from commsched.run import clock
-from commsched.run.engine import Engine
-from commsched.run.place import HERE, Place
-from commsched.run.record import Recorder
-from commsched.run.steps import run_steps
-from commsched.run.worker import Emulated
-from commsched.simulate import simulate
-from commsched.timeline import Span
+from commsched.plan.model import Launch, Plan
+from commsched.program.model import Kind
+from commsched.run.engine.compute_stream import run_steps
+from commsched.run.engine.engine import Engine
+from commsched.run.engine.recorder import Recorder
+from commsched.run.engine.worker import Emulated
+from commsched.run.job import clock
+from commsched.run.wire.placement import HERE, Placement
+from commsched.schedule.registry import COLLECTIVES
+from commsched.simulate.engine import simulate
+from commsched.timeline.model import Span
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,7 +63,7 @@ ALONE, ROW, NEXT = 3, 8, 0.6
 PART = 3  # one of so many cells is held out of the fit
 
 
-class Cell(NamedTuple):
+class WorkloadCell(NamedTuple):
     """One exchange of the exercise."""
 
     method: str
@@ -79,7 +81,7 @@ class Cell(NamedTuple):
         return f"{self.method} {self.nbytes} B"
 
 
-class Times(NamedTuple):
+class CellTimes(NamedTuple):
     """Seconds of each phase of each cell, (phases,) each: medians over steps."""
 
     cell: npt.NDArray[np.int64]  # whose phase it is
@@ -120,7 +122,7 @@ class _Sharing(Recorder):
         super().keep(span)
 
 
-def choose(machine: Machine, seconds: float) -> list[Cell]:
+def choose(machine: Machine, seconds: float) -> list[WorkloadCell]:
     """Cells of all kinds, as large as can be exchanged often enough in `seconds`.
 
     What is slow for its bytes would be extrapolated from start-ups: then fewer, larger ones.
@@ -129,13 +131,13 @@ def choose(machine: Machine, seconds: float) -> list[Cell]:
     return cells if tell_bytes(machine, cells) else _fitting(machine, seconds, FEW)
 
 
-def tell_bytes(machine: Machine, cells: Sequence[Cell]) -> bool:
+def tell_bytes(machine: Machine, cells: Sequence[WorkloadCell]) -> bool:
     """Whether the largest exchanges last long enough for more than their start-ups."""
     rings = [_seconds(machine, cell) for cell in cells if cell.method == ROWS]
     return max(rings) >= TELLING * min(rings)
 
 
-def _fitting(machine: Machine, seconds: float, steps: int) -> list[Cell]:
+def _fitting(machine: Machine, seconds: float, steps: int) -> list[WorkloadCell]:
     largest = LARGEST
     while True:
         cells = _cells(machine, largest)
@@ -145,7 +147,7 @@ def _fitting(machine: Machine, seconds: float, steps: int) -> list[Cell]:
         largest //= 2
 
 
-def _cells(machine: Machine, largest: int) -> list[Cell]:
+def _cells(machine: Machine, largest: int) -> list[WorkloadCell]:
     sizes = [*(largest // part for part in SIZES), SMALL]
     found = []
     for collective in DENSE:
@@ -155,23 +157,25 @@ def _cells(machine: Machine, largest: int) -> list[Cell]:
             continue  # it does not fit this shape of machine
         if collective != "hierarchical" or machine.nodes > 1:
             more = [largest // part for part in BETWEEN] if collective == "native" else []
-            found += [Cell(f"{collective}+dense", n) for n in sorted({*sizes, *more})]
+            found += [WorkloadCell(f"{collective}+dense", n) for n in sorted({*sizes, *more})]
     for collective, codec in CODED:
         density = DENSITY if codec == "coo" else 1.0
-        found += [Cell(f"{collective}+{codec}", n, density) for n in sorted(sizes[:-1])]
-    found += [Cell(method, n, density) for method, density in PHASED for n in sorted(sizes[:-1])]
+        found += [WorkloadCell(f"{collective}+{codec}", n, density) for n in sorted(sizes[:-1])]
+    found += [
+        WorkloadCell(method, n, density) for method, density in PHASED for n in sorted(sizes[:-1])
+    ]
     return found
 
 
-def _seconds(machine: Machine, cell: Cell) -> float:
+def _seconds(machine: Machine, cell: WorkloadCell) -> float:
     return price(find_method(cell.method), cell.spec, machine, machine.everyone).seconds
 
 
-def _pause(machine: Machine, cell: Cell) -> float:
+def _pause(machine: Machine, cell: WorkloadCell) -> float:
     return GAP + PAUSE * _seconds(machine, cell)
 
 
-def held_out(cells: Sequence[Cell]) -> npt.NDArray[np.bool_]:
+def held_out(cells: Sequence[WorkloadCell]) -> npt.NDArray[np.bool_]:
     """A third of the cells, of every kind and size, but no end of a curve: (cells,)."""
     ends = {f(c for c in cells if c.method == NATIVE) for f in (min, max)}
     return np.array([i % PART == 1 and cell not in ends for i, cell in enumerate(cells)])
@@ -184,7 +188,7 @@ def row(machine: Machine, seconds: float) -> Plan:
     """
     nbytes = LARGEST
     while True:
-        cell = Cell(ROWS, nbytes)
+        cell = WorkloadCell(ROWS, nbytes)
         alone, next_ = _pause(machine, cell), NEXT * _seconds(machine, cell)
         step = ALONE * alone + ROW * next_ / NEXT
         if step * (WARM + LEAST) <= seconds or nbytes <= 2**16:
@@ -193,14 +197,16 @@ def row(machine: Machine, seconds: float) -> Plan:
         nbytes //= 2
 
 
-def slowed(times: Times) -> float:
+def slowed(times: CellTimes) -> float:
     """How many times longer coding lasts beside exchanges than alone, from the times of a row."""
     alone = times.encode[:ALONE].mean() + times.decode[:ALONE].mean()
     beside = times.encode[ALONE + 1 :].mean() + times.decode[ALONE:-1].mean()
     return max(1.0, float(beside / max(alone, TINY)))
 
 
-def make_plan(machine: Machine, cells: Sequence[Cell], pauses: Sequence[float] = ()) -> Plan:
+def make_plan(
+    machine: Machine, cells: Sequence[WorkloadCell], pauses: Sequence[float] = ()
+) -> Plan:
     """One layer and one launch per cell; backward, the first cell comes first.
 
     pauses: s of compute from where a cell may begin until the next one may.
@@ -232,7 +238,7 @@ def make_plan(machine: Machine, cells: Sequence[Cell], pauses: Sequence[float] =
             )
         )
     plan = Plan(
-        graph=Graph(name="exercise", layers=tuple(reversed(layers)), source="for calibration"),
+        graph=Net(name="exercise", layers=tuple(reversed(layers)), source="for calibration"),
         machine=replace(machine, jitter=0.0),
         launches=tuple(launches),
         params={"overlap": "backward"},
@@ -241,8 +247,8 @@ def make_plan(machine: Machine, cells: Sequence[Cell], pauses: Sequence[float] =
 
 
 def measure(
-    comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Place = HERE
-) -> Times:
+    comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Placement = HERE
+) -> CellTimes:
     """Run the plan on all ranks for about so long; every rank gets the times."""
     machine = plan.machine
     step = simulate(plan, 1).end
@@ -263,7 +269,7 @@ def measure(
     return _gathered(comm, plan, recorder.spans, offset)
 
 
-def predict(plan: Plan) -> Times:
+def predict(plan: Plan) -> CellTimes:
     """The same times, simulated; no cell meets another, however slow the machine is made.
 
     Where exchanges lack under compute, the compute that they are under must stay as long as it is.
@@ -274,7 +280,7 @@ def predict(plan: Plan) -> Times:
     return simulated(plan)
 
 
-def simulated(plan: Plan) -> Times:
+def simulated(plan: Plan) -> CellTimes:
     """The same times of the plan as it is."""
     cell, kinds = _kinds(plan)
     table = np.zeros((2, len(kinds), 1, plan.machine.size))
@@ -296,7 +302,7 @@ def _kinds(plan: Plan) -> tuple[npt.NDArray[np.int64], dict[str, int]]:
     return np.array(cells), {name: row for row, name in enumerate(names)}
 
 
-def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> Times:
+def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float) -> CellTimes:
     cell, kinds = _kinds(plan)
     steps = max(span.step for span in spans) + 1
     mine = np.zeros((2, len(kinds), steps))
@@ -317,13 +323,13 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
     )
 
 
-def _times(cell: npt.NDArray[np.int64], table: Floats) -> Times:
+def _times(cell: npt.NDArray[np.int64], table: Floats) -> CellTimes:
     """From (start, end) x (kinds * phases) x steps x ranks."""
     start, end = table
     last = np.median(end.max(axis=-1) - start.max(axis=-1), axis=-1)
     length = np.median((end - start).mean(axis=-1), axis=-1)
     count = len(cell)
-    return Times(
+    return CellTimes(
         cell=cell,
         exchange=last[:count],
         encode=length[count : 2 * count],

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commsched.calibrate.exercise import CODED, Times, predict
-from commsched.machine import CodecRate, Device, Link, Machine
-from commsched.plan import Plan
+from commsched.calibrate.exercise import CODED, CellTimes, predict
+from commsched.machine.model import CodecRate, Device, Link, Machine
+from commsched.plan.model import Plan
 
 Floats = npt.NDArray[np.float64]
 Factors = Mapping[str, float]
@@ -55,7 +55,7 @@ class Fitted(NamedTuple):
 
 
 def fit(
-    plan: Plan, measured: Times, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
+    plan: Plan, measured: CellTimes, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
 ) -> Machine:
     """The plan's machine with adjusted numbers; `fitted` (cells,) says which cells count.
 
@@ -69,7 +69,7 @@ def fit(
 
 
 def _fit(
-    plan: Plan, measured: Times, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
+    plan: Plan, measured: CellTimes, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
 ) -> Fitted:
     """The same with the machine's own overlap.
 
@@ -116,7 +116,7 @@ def _weight(errors: Floats) -> Floats:
     return found
 
 
-def _errors(predicted: Times, measured: Times, fitted: npt.NDArray[np.bool_]) -> Floats:
+def _errors(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bool_]) -> Floats:
     """Weighted log(predicted / measured) of all times that count; `fitted` says which cells do."""
     found, fitted = [], fitted[measured.cell]
     for field, weight in WEIGHTS.items():

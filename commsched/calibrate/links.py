@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from mpi4py import MPI
 
-from commsched.machine import Group, Link, Nic
-from commsched.run import agree
-from commsched.run.probe import Arena, Exchanges, Silent, together
+from commsched.machine.model import Group, Link, Nic
+from commsched.run.engine.probe import Arena, Exchanges, Silent, together
+from commsched.run.job import agree
 
 SIZES = (256, 4096, 32768, 131072, 524288, 2 * 2**20)  # B per message
 LEAST = 4  # sizes that are measured, however slow the link

@@ -13,16 +13,17 @@ from mpi4py import MPI
 
 from commsched import files
 from commsched.calibrate import coding, exercise, links, traits
-from commsched.calibrate.exercise import Cell, Times
+from commsched.calibrate.exercise import CellTimes, WorkloadCell
 from commsched.calibrate.fit import fit
-from commsched.codecs import CODECS
-from commsched.machine import Group, HeldOut, Machine
+from commsched.coding.registry import CODECS
 from commsched.machine import file as machine_file
-from commsched.plan import Plan
-from commsched.run import agree
-from commsched.run.fabric import fabric
-from commsched.run.place import HERE, Place
-from commsched.run.probe import Arena, together
+from commsched.machine.fabric import HeldOut
+from commsched.machine.model import Group, Machine
+from commsched.plan.model import Plan
+from commsched.run.engine.probe import Arena, together
+from commsched.run.job import agree
+from commsched.run.job.fabric import fabric
+from commsched.run.wire.placement import HERE, Placement
 
 LINKS, CODING, TRAITS, EXERCISE, ROW = 0.3, 0.1, 0.1, 0.4, 0.1  # shares of the time
 ARENA = 64 * 2**20  # B that exchanges walk through: more than the caches hold
@@ -37,7 +38,7 @@ def calibrate(
     seconds: float,
     timeout: float,
     progress: Progress = lambda *_: None,
-    place: Place = HERE,
+    place: Placement = HERE,
 ) -> Machine:
     """A machine file's content for these ranks, measured in about so many seconds.
 
@@ -84,7 +85,7 @@ def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:
     return machine_file.from_data(files.parse(text, "rank 0"), "rank 0")
 
 
-def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place) -> Machine:
+def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Placement) -> Machine:
     """What tight loops find."""
     here = fabric(comm)
     where = agree.gather_text(socket.gethostname(), comm)
@@ -123,7 +124,9 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     return traits.added(comm, machine, arena, seconds * TRAITS)
 
 
-def _fitted(plan: Plan, cells: list[Cell], times: Times, beat: Callable[[], None]) -> Machine:
+def _fitted(
+    plan: Plan, cells: list[WorkloadCell], times: CellTimes, beat: Callable[[], None]
+) -> Machine:
     """The machine whose simulation of the plan is nearest to what was measured."""
     held = exercise.held_out(cells)
     machine = replace(plan.machine, native=_native(cells, times, ~held))
@@ -138,7 +141,7 @@ def _fitted(plan: Plan, cells: list[Cell], times: Times, beat: Callable[[], None
 
 
 def _native(
-    cells: list[Cell], times: Times, fitted: npt.NDArray[np.bool_]
+    cells: list[WorkloadCell], times: CellTimes, fitted: npt.NDArray[np.bool_]
 ) -> tuple[tuple[float, float], ...]:
     """(bytes, seconds) of the MPI's own all-reduce."""
     found = [

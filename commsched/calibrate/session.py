@@ -7,13 +7,13 @@ from mpi4py import MPI
 from commsched.calibrate.main import Progress, calibrate
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
-from commsched.run import agree
-from commsched.run.device import check_device
-from commsched.run.measured import check_writable
-from commsched.run.place import choose
+from commsched.run.job import agree
+from commsched.run.job.terminal import shown
+from commsched.run.job.watchdog import Watchdog, end_together, watchdog
+from commsched.run.measurement import check_writable
 from commsched.run.session import check_timeout, guarded
-from commsched.run.terminal import shown
-from commsched.run.watchdog import Watchdog, end_together, watchdog
+from commsched.run.wire.device import check_device
+from commsched.run.wire.placement import choose
 
 
 def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "cpu") -> None:

@@ -8,17 +8,18 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from commsched.codecs import CODECS, Array
-from commsched.machine import Machine
-from commsched.methods.held import Gathered
-from commsched.run import agree, clock
-from commsched.run.clock import now
-from commsched.run.device import HOST
-from commsched.run.pacer import complete
-from commsched.run.place import HERE, Place
-from commsched.run.probe import Arena, Exchanges, repeat, together
-from commsched.run.transfer import Exchange, begin
-from commsched.schedule import Goal, Round, Schedule
+from commsched.coding.codec import Array
+from commsched.coding.registry import CODECS
+from commsched.exchange.endpoint import GatheringEndpoint
+from commsched.machine.model import Machine
+from commsched.run.engine.pacer import complete
+from commsched.run.engine.probe import Arena, Exchanges, repeat, together
+from commsched.run.engine.transfer import Exchange, begin
+from commsched.run.job import agree, clock
+from commsched.run.job.clock import now
+from commsched.run.wire.device import HOST
+from commsched.run.wire.placement import HERE, Placement
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 TELLING = 0.25  # an overlap that lacks less is whole: the exercise, under compute, tells the rest
 WORK = 2e-3  # s of processor work whose jitter is measured
@@ -71,7 +72,7 @@ def jitter(comm: MPI.Intracomm) -> float:
     return float(np.median(agree.each(found, comm)))
 
 
-def alone(comm: MPI.Intracomm, place: Place = HERE) -> float:
+def alone(comm: MPI.Intracomm, place: Placement = HERE) -> float:
     """Seconds of work of one rank while the others sleep, of those of all at once.
 
     On cores that they share, or on a GPU, which gives them its time in turns.
@@ -214,7 +215,7 @@ def _converge(comm: MPI.Intracomm, senders: int, arena: Arena, budget: float) ->
     )
 
     def work() -> None:
-        held = Gathered({comm.rank: arena.window(INCAST // 4)}, [])
+        held = GatheringEndpoint({comm.rank: arena.window(INCAST // 4)}, [])
         complete(begin(schedule, held, comm, 0, arena.place.path))
         comm.Barrier()  # senders see no end of their own
 

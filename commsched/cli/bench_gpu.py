@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched import files
-from commsched.cli.ending import end_well
+from commsched.cli.signals import end_well
 from commsched.cli.table import table
 from commsched.units import nbytes, seconds
 
 if TYPE_CHECKING:
-    from commsched.bench.gpu_report import Options
-    from commsched.run.buffers import Buffers
+    from commsched.lab.bench.device_buffers import Buffers
+    from commsched.lab.bench.gpu_report import GpuReportOptions
 
 HEADER = ("codec", "fewest bytes", "time", "spread", "copy", "of copy", "asked", "extra memory")
 
 
 def codecs(args: argparse.Namespace) -> None:
     """Measure codecs on the GPU and print the table."""
-    from commsched.bench import gpu_report
     from commsched.kernels.device import gpus
+    from commsched.lab.bench import gpu_report
 
     gpus()
     rows = gpu_report.codec_rows(_options(args), _say)
@@ -30,12 +30,12 @@ def codecs(args: argparse.Namespace) -> None:
     print(json.dumps(found, indent=1) if args.json else _table(gpu_report.versions(), rows))
 
 
-def _options(args: argparse.Namespace) -> "Options":
-    from commsched.bench.gpu_report import Options
+def _options(args: argparse.Namespace) -> "GpuReportOptions":
+    from commsched.lab.bench.gpu_report import GpuReportOptions
 
     given = {"numel": args.numel, "repeats": args.repeats, "codecs": args.codec}
     known = {name: value for name, value in given.items() if value is not None}
-    return Options(quick=args.quick, **known)
+    return GpuReportOptions(quick=args.quick, **known)
 
 
 def _table(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -50,7 +50,7 @@ def _table(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> st
 
 
 def _cells(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    from commsched.bench.gpu import EXTRA
+    from commsched.lab.bench.gpu import EXTRA
 
     took = row["seconds"]
     return (
@@ -67,8 +67,8 @@ def _cells(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[s
 
 def _asked(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """The bar; the partition's is a share of the selection's time, which is beside it."""
-    from commsched.bench.codecs import PARTITION
-    from commsched.bench.gpu import SELECTION
+    from commsched.lab.bench.codecs import PARTITION
+    from commsched.lab.bench.gpu import SELECTION
 
     if row["asked"] is None:
         return "-"
@@ -89,7 +89,7 @@ def show_buffers(found: "Buffers", args: argparse.Namespace) -> None:
 
 def messages(found: Mapping[str, Any]) -> str:
     """Rates of messages, and the bars."""
-    from commsched.bench.gpu import POINTED, STAGED
+    from commsched.lab.bench.gpu import POINTED, STAGED
 
     def rate(name: str) -> str:
         return f"{found['nbytes'] / found[name] * 1e-9:.2f} GB/s"
@@ -112,8 +112,8 @@ def messages(found: Mapping[str, Any]) -> str:
 
 def everything(folder: Path, args: argparse.Namespace) -> None:
     """Codecs, messages, and predicted against measured steps of 2 and of 4 ranks."""
-    from commsched.bench.gpu_report import lines, measured
     from commsched.kernels.device import gpus
+    from commsched.lab.bench.gpu_report import lines, measured
     from commsched.plot.gpu import draw
 
     gpus()

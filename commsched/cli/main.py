@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import NoReturn
 
 import commsched
-from commsched import cli
+from commsched.cli import commands
 from commsched.errors import CommschedError
 
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
@@ -50,24 +50,22 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(prog="commsched", description=commsched.__doc__)
     version = f"commsched {commsched.__version__}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for module in _modules(arguments[0] if arguments else ""):
-        module.add(commands)
+        module.add(parsers)
     return parser
 
 
 def _modules(wanted: str) -> Iterator[ModuleType]:
     """Import the module of the command `wanted`; of every command where there is none."""
-    names = [m.name for m in pkgutil.iter_modules(cli.__path__) if m.name != "main"]
+    names = [m.name for m in pkgutil.iter_modules(commands.__path__)]
     for name in [wanted] if wanted in names else names:
-        module = importlib.import_module(f"{cli.__name__}.{name}")
-        if hasattr(module, "add"):
-            yield module
+        yield importlib.import_module(f"{commands.__name__}.{name}")
 
 
 def _report(error: CommschedError) -> int:
     """Print the error: from rank 0 only, unless its attribute `rank` says whose it is."""
-    from commsched.run.launcher import environment_rank
+    from commsched.run.job.launcher import environment_rank
 
     culprit = getattr(error, "rank", None)
     if culprit is not None:

@@ -5,17 +5,17 @@ import json
 from collections.abc import Iterator
 from itertools import product
 
-from commsched.cli.plan import pairs
+from commsched.cli.commands.plan import pairs
 from commsched.cli.table import table
-from commsched.machine import Machine
+from commsched.machine.model import Machine
 from commsched.plan.model import Param
-from commsched.planner.asked import Asked, asked
+from commsched.planner.price_strategy import StrategyPrice, price_strategy
 from commsched.units import count
 
 HEADER = ("parameters", "state per rank", "exchange", "every", "time", "hidden", "exposed")
 UNITS = ("", "GB", "", "steps", "ms", "ms", "ms")
 
-Found = tuple[dict[str, Param], Asked]
+Found = tuple[dict[str, Param], StrategyPrice]
 
 
 def show(args: argparse.Namespace, machine: Machine, where: str) -> None:
@@ -25,7 +25,7 @@ def show(args: argparse.Namespace, machine: Machine, where: str) -> None:
     for values in product(*(words.split(",") for words in given.values())):
         params: dict[str, Param] = dict(zip(given, values, strict=True))
         question = (args.numel, args.density, machine, args.strategy, params, args.compute / 1e3)
-        found.append((params, asked(*question)))
+        found.append((params, price_strategy(*question)))
     if args.json:
         print(json.dumps({"strategy": args.strategy, "settings": [*map(_data, found)]}, indent=1))
         return

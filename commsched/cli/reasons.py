@@ -1,8 +1,8 @@
 """The reasons of a plan as a table and as data."""
 
-from commsched.plan import Launch, Plan
-from commsched.planner.encoding import elsewhere
-from commsched.planner.margin import advice, margin_interval
+from commsched.plan.model import Launch, Plan
+from commsched.planner.reasons.margin import advice, margin_interval
+from commsched.planner.search.encoding import elsewhere
 from commsched.units import nbytes, seconds
 
 HEADER = (

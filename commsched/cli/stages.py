@@ -1,10 +1,10 @@
 """The stages of a pipeline plan in words."""
 
 from commsched.cli.table import table
-from commsched.plan import Plan
-from commsched.strategies import STRATEGIES
-from commsched.strategies.pipeline import Staged, grid
-from commsched.strategies.recompute import kept, repeated
+from commsched.plan.model import Plan
+from commsched.program.recompute import kept, repeated
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy, grid
 from commsched.units import nbytes, seconds
 
 HEADER = ("stage", "ranks", "layers", "from", "to", "forward", "backward", "head", "sends", "keeps")
@@ -14,7 +14,7 @@ RIGHT = {0, 2, 5, 6, 7, 8, 9}
 def lines(plan: Plan, every: bool = True) -> list[str]:
     """A row for `every` stage, times and bytes of one microbatch; nothing for other strategies."""
     strategy = STRATEGIES[plan.strategy]
-    if not isinstance(strategy, Staged):
+    if not isinstance(strategy, PipelineStrategy):
         return []
     settings = strategy.settings(plan)
     rows = []

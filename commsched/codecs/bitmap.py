@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Floats, Ints, State
-from commsched.codecs.indexed import Indexed
-from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
+from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.indexed import Indexed
+from commsched.coding.packet import HEADER, count_of, flagged, fresh, require
+from commsched.coding.registry import CODECS
 from commsched.kernels.bits import packed_bytes
 from commsched.kernels.device import numbers
 from commsched.kernels.select import set_apart
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 TAG = 0x50_41_4D_42  # "BMAP"
 

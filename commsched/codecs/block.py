@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
-from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
+from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.packet import HEADER, count_of, flagged, fresh, require
+from commsched.coding.registry import CODECS
+from commsched.kernels.accumulate import ADD, REPLACE, put, put_at
 from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.kernels.device import numbers
 from commsched.kernels.modules import module_of
-from commsched.kernels.ways import ADD, REPLACE, put, put_at
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 TAG = 0x4B_43_4C_42  # "BLCK"
 BLOCK = 256  # elements. Source: Fei et al., "OmniReduce", SIGCOMM 2021

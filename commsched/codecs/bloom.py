@@ -4,17 +4,17 @@ import math
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Floats, Ints, State
-from commsched.codecs.index import INDEX_CODES, IndexCode
-from commsched.codecs.packet import header
-from commsched.codecs.selection import Selection
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.index import INDEX_CODES, IndexCode
+from commsched.coding.packet import header
+from commsched.coding.registry import CODECS
+from commsched.coding.selection import Selection
 from commsched.errors import CommschedError
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import hashes
 from commsched.kernels.select import nonzeros
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 HEADER = 32  # B: bits of the filter, indices found and selected, key of the draw; 64-bit words
 CHUNK = 1 << 18  # elements that are tested at a time

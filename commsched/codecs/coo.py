@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Floats, Ints, State
-from commsched.codecs.indexed import Indexed
-from commsched.codecs.packet import HEADER, fresh
+from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.indexed import Indexed
+from commsched.coding.packet import HEADER, fresh
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels.select import nonzeros
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 TAG = 0x00_4F_4F_43  # "COO"
 

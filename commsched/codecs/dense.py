@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
-from commsched.kernels.ways import ADD, put
-from commsched.plan.bucket import BucketSpec
+from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.registry import CODECS
+from commsched.kernels.accumulate import ADD, put
+from commsched.net.bucket import BucketSpec
 
 
 class Dense(Codec):

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
-from commsched.codecs.selection import Selection
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.registry import CODECS
+from commsched.coding.selection import Selection
 from commsched.errors import CommschedError
 from commsched.kernels import select
 from commsched.kernels.finite import finite
 from commsched.kernels.random import run_key
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 # Kept in the first, second, ... stage of the warm-up: 75, 93.75, 98.4, 99.6 % are dropped.
 WARM_UP = (0.25, 0.0625, 0.016, 0.004)

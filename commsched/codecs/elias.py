@@ -4,17 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Floats, Ints, State
-from commsched.codecs.indexed import Indexed
-from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require, tag_of
+from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.indexed import Indexed
+from commsched.coding.packet import HEADER, count_of, flagged, fresh, require, tag_of
+from commsched.coding.registry import CODECS
 from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
 from commsched.kernels.compiled import compiled_list
 from commsched.kernels.device import numbers
 from commsched.kernels.exponents import EACH, open_values, pack_values
 from commsched.kernels.modules import module_of
 from commsched.kernels.select import nonzeros
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 TAG = 0x53_41_49_4C_45  # "ELIAS"
 NARROW = 1 << 56  # set in tags of lists whose values have exponents of four bits

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import bits, rangefloat, spectrum
+from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF
 from commsched.kernels.modules import module_of
 from commsched.kernels.spectrum import SCALE
-from commsched.kernels.ways import ADD, REPLACE, TAKE_OFF
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 WIDTH = 10  # bits of a real or imaginary part; source: Wang et al., HPDC 2020
 # 5 bits of mantissa leave 4 for the exponent: parts down to 1.6e-5 of the largest one.

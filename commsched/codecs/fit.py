@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import bits
 from commsched.kernels.device import numbers
 from commsched.kernels.modules import module_of
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 DEGREE = 5  # of a polynomial; source: DeepReduce, section 5
 PIECES = 8  # polynomials for each sign

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import eightbit
-from commsched.kernels.ways import ADD, REPLACE, TAKE_OFF
-from commsched.plan.bucket import BucketSpec
+from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF
+from commsched.net.bucket import BucketSpec
 
 FORMS = {"e4m3": eightbit.E4M3, "e5m2": eightbit.E5M2}
 

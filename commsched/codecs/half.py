@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
+from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import half
-from commsched.kernels.ways import ADD, TAKE_OFF
-from commsched.plan.bucket import BucketSpec
+from commsched.kernels.accumulate import ADD, TAKE_OFF
+from commsched.net.bucket import BucketSpec
 
 
 class Half(Codec):

@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Floats, Ints, State
-from commsched.codecs.indexed import Indexed
-from commsched.codecs.packet import HEADER, count_of, flagged, fresh, require
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.indexed import Indexed
+from commsched.coding.packet import HEADER, count_of, flagged, fresh, require
+from commsched.coding.registry import CODECS
 from commsched.kernels.bits import pack_flags, packed_bytes, set_bits
 from commsched.kernels.device import numbers
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.modules import module_of
 from commsched.kernels.select import nonzeros
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 TAG = 0x50_4D_42_48  # "HBMP"
 MOST_PARTS = 2**16

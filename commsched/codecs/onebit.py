@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs.base import Array
-from commsched.codecs.blockwise import Blockwise
-from commsched.kernels.steps import Steps
+from commsched.coding.blockwise import Blockwise
+from commsched.coding.codec import Array
+from commsched.coding.registry import CODECS
+from commsched.kernels.quantise import Steps
 
 
 class OneBit(Blockwise):

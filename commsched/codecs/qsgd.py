@@ -1,11 +1,11 @@
 """Quantised SGD: `qsgd:BITS`, even levels up to the largest magnitude, rounded at random."""
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.blockwise import Levels
+from commsched.coding import parameters as read
+from commsched.coding.blockwise import EvenLevels
+from commsched.coding.registry import CODECS
 
 
-class Qsgd(Levels):
+class Qsgd(EvenLevels):
     """2**(BITS - 1) - 1 levels of either sign for blocks of 512 values; right on average.
 
     The scale is the largest magnitude, as in the paper's experiments, not the Euclidean norm of

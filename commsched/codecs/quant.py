@@ -4,11 +4,11 @@ from types import ModuleType
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array
-from commsched.codecs.blockwise import ABOVE, LARGEST, Blockwise
-from commsched.kernels.steps import UNITS, Steps
+from commsched.coding import parameters as read
+from commsched.coding.blockwise import ABOVE, LARGEST, Blockwise
+from commsched.coding.codec import Array
+from commsched.coding.registry import CODECS
+from commsched.kernels.quantise import UNITS, Steps
 
 LEAST = 2.0**-100  # of a step: below this, which is nothing to a gradient, a block is constant
 

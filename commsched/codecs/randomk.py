@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Codec, Floats, Ints, State
-from commsched.codecs.packet import header
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.packet import header
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
+from commsched.kernels.accumulate import ADD, REPLACE, put_at
 from commsched.kernels.finite import finite
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import hashes, run_key
-from commsched.kernels.ways import ADD, REPLACE, put_at
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 HEADER = 24  # B: tag, key of the random numbers, first element; little-endian 64-bit words
 TAG = 0x00_4B_4E_52  # "RNK"

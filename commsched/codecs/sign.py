@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array
-from commsched.codecs.blockwise import Blockwise
+from commsched.coding import parameters as read
+from commsched.coding.blockwise import Blockwise
+from commsched.coding.codec import Array
+from commsched.coding.registry import CODECS
 from commsched.kernels import bits
-from commsched.kernels.steps import Steps
+from commsched.kernels.quantise import Steps
 
 
 class Sign(Blockwise):

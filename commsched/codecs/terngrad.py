@@ -1,10 +1,10 @@
 """Ternary gradients: -1, 0 or 1 times the largest magnitude of a block, rounded at random."""
 
-from commsched.codecs import CODECS
-from commsched.codecs.blockwise import Levels
+from commsched.coding.blockwise import EvenLevels
+from commsched.coding.registry import CODECS
 
 
-class TernGrad(Levels):
+class TernGrad(EvenLevels):
     """Two bits per value and a scale for blocks of 2048; right on average.
 
     Blocks stand for the paper's layers; without its clipping, which would cost a bias.

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Floats, Ints, State
-from commsched.codecs.selection import Selection
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.registry import CODECS
+from commsched.coding.selection import Selection
 from commsched.errors import CommschedError
 from commsched.kernels import select
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 
 class Threshold(Selection):

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Array, Floats, Ints, State
-from commsched.codecs.selection import Selection
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.registry import CODECS
+from commsched.coding.selection import Selection
 from commsched.kernels import select
 from commsched.kernels.random import run_key
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 STEPS = 30  # of the bisection; source: Shi et al., MLSys 2021
 RENEW = 32  # steps that a threshold serves; source: Li & Hoefler (Ok-Topk), PPoPP 2022

@@ -1,11 +1,1 @@
-"""Collectives: each file turns a group of ranks into a schedule and registers itself by name."""
-
-from collections.abc import Callable
-
-from commsched.machine import Group
-from commsched.registry import Registry
-from commsched.schedule import Schedule
-
-COLLECTIVES: Registry[Callable[[Group], Schedule]] = Registry("collective", "commsched.collectives")
-
-__all__ = ["COLLECTIVES"]
+"""Collectives: one file per collective. Their machinery is in `schedule`."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from commsched.collectives import COLLECTIVES
-from commsched.collectives.circle import Circles, everyone
-from commsched.machine import Group
-from commsched.schedule import Goal, Round, Schedule
+from commsched.machine.model import Group
+from commsched.schedule.circles import Circles, everyone
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 
 @COLLECTIVES.add("all-to-all")

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commsched.collectives import COLLECTIVES
-from commsched.collectives.places import Fold, fold, fold_in, fold_out, node_order, partial_sums
-from commsched.machine import Group
-from commsched.schedule import Goal, Round, Schedule
+from commsched.machine.model import Group
+from commsched.schedule.fold import Fold, fold, fold_in, fold_out, node_order, partial_sums
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 
 @COLLECTIVES.add("halving-doubling")

@@ -4,10 +4,10 @@ from itertools import chain
 
 import numpy as np
 
-from commsched.collectives import COLLECTIVES
-from commsched.collectives.circle import circles, ring_all_gather, ring_reduce_scatter
-from commsched.machine import Group
-from commsched.schedule import Goal, Schedule
+from commsched.machine.model import Group
+from commsched.schedule.circles import circles, ring_all_gather, ring_reduce_scatter
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Schedule
 
 
 @COLLECTIVES.add("hierarchical")

@@ -1,8 +1,8 @@
 """The all-reduce of the MPI library itself."""
 
-from commsched.collectives import COLLECTIVES
-from commsched.machine import Group
-from commsched.schedule import Goal, Schedule
+from commsched.machine.model import Group
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Schedule
 
 
 @COLLECTIVES.add("native")

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from commsched.collectives import COLLECTIVES
-from commsched.collectives.circle import everyone, rotated_reduce_scatter
-from commsched.machine import Group
-from commsched.schedule import Goal, Schedule
+from commsched.machine.model import Group
+from commsched.schedule.circles import everyone, rotated_reduce_scatter
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Schedule
 
 
 @COLLECTIVES.add("reduce-scatter-direct")

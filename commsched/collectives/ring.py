@@ -5,17 +5,17 @@ from itertools import chain
 
 import numpy as np
 
-from commsched.collectives import COLLECTIVES
-from commsched.collectives.circle import (
+from commsched.errors import CommschedError
+from commsched.machine.model import Group
+from commsched.schedule.circles import (
     Circles,
     circles,
     everyone,
     ring_all_gather,
     ring_reduce_scatter,
 )
-from commsched.errors import CommschedError
-from commsched.machine import Group
-from commsched.schedule import Goal, Schedule
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Schedule
 
 
 @COLLECTIVES.add("ring")

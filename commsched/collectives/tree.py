@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commsched.collectives import COLLECTIVES
-from commsched.collectives.places import node_order, same_or_each
-from commsched.machine import Group
-from commsched.schedule import Goal, Round, Schedule
-from commsched.schedule.rounds import Ints
+from commsched.machine.model import Group
+from commsched.schedule.fold import node_order, same_or_each
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Ints, Round, Schedule
 
 
 @COLLECTIVES.add("tree")

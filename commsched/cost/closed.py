@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.cost.terms import Circle, Load, Site, Size, Terms
-from commsched.machine import Group, Machine
-from commsched.methods import Payload
-from commsched.schedule import Schedule
+from commsched.cost.closed_terms import Circle, Load, Site, Size, Terms
+from commsched.exchange.payload import Payload
+from commsched.machine.model import Group, Machine
+from commsched.schedule.rounds import Schedule
 
 
 class Cost(NamedTuple):

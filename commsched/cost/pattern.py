@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commsched.machine import Group, Link, Machine
+from commsched.machine.model import Group, Link, Machine
 from commsched.schedule.rounds import Ints, Round
 
 Floats = npt.NDArray[np.float64]
 Each = Floats | float  # (m,) one number per move, or one for all of them
 
 
-class Shape(NamedTuple):
+class PatternShape(NamedTuple):
     """Who sends to whom.
 
     A pattern is whole where every rank sends and receives one move. Clocks are then kept in the
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
 class Pattern:
     """Link parameters of the moves of a round."""
 
-    shape: Shape
+    shape: PatternShape
     away: Each  # L + o, s: from a message's start to its first byte at the other end
     overhead: Each  # o, s
     per_byte: Each  # G, s/B; 0 where a curve stands for it
@@ -123,7 +123,7 @@ class Places:
             return _uniform(self._shape(rnd.src, rnd.dst), self._machine.inside)
         inside = self._node[rnd.src] == self._node[rnd.dst]
         if self._by_turns and not inside.all():
-            shape = Shape(rnd.src, rnd.dst, False, None, None, rnd.src)
+            shape = PatternShape(rnd.src, rnd.dst, False, None, None, rnd.src)
             return self._turns(self._mixed(shape, inside), ~inside)
         shape = self._shape(rnd.src, rnd.dst)
         if inside.all():
@@ -132,11 +132,13 @@ class Places:
             return _uniform(shape, self._machine.between, self._shared(shape, ~inside))
         return self._mixed(shape, inside)
 
-    def _shape(self, src: Ints, dst: Ints) -> Shape:
+    def _shape(self, src: Ints, dst: Ints) -> PatternShape:
         place = self._places(src)
         if place is None:
-            return Shape(src, dst, False, None, None, src)
-        return Shape(src, dst, True, None if place is self._ranks else src, *self._turn(place[dst]))
+            return PatternShape(src, dst, False, None, None, src)
+        return PatternShape(
+            src, dst, True, None if place is self._ranks else src, *self._turn(place[dst])
+        )
 
     def _places(self, src: Ints) -> Ints | None:
         """Where each rank stands in `src`, if every rank does: (p,)."""
@@ -161,7 +163,7 @@ class Places:
         back[to] = self._ranks
         return None, back
 
-    def _mixed(self, shape: Shape, inside: npt.NDArray[np.bool_]) -> Pattern:
+    def _mixed(self, shape: PatternShape, inside: npt.NDArray[np.bool_]) -> Pattern:
         """The slower end of each move decides, and the NIC."""
         src, dst = shape.src, shape.dst
         latency, overhead, per_byte = (
@@ -197,7 +199,7 @@ class Places:
         latency, overhead, per_byte = np.array([_terms(link) for link in self._links]).T
         return latency, overhead, per_byte
 
-    def _shared(self, shape: Shape, out: npt.NDArray[np.bool_]) -> Floats:
+    def _shared(self, shape: PatternShape, out: npt.NDArray[np.bool_]) -> Floats:
         """Seconds per byte of each move on its NICs: a fluid fair share among the round's moves.
 
         Holds for moves of a round that are under way together; ranks that drift apart by more than
@@ -227,7 +229,7 @@ def _later(port: Ints) -> Floats:
     return found
 
 
-def _uniform(shape: Shape, link: Link, shared: Each = 0.0) -> Pattern:
+def _uniform(shape: PatternShape, link: Link, shared: Each = 0.0) -> Pattern:
     """A pattern whose moves all use one link class."""
     latency, overhead, per_byte = _terms(link)
     curves = ((slice(None), link),) if link.points else ()

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from commsched.cost.message_work import MessageWork, Works
 from commsched.cost.pattern import Floats, Pattern, Places
-from commsched.cost.work import Work, Works
-from commsched.machine import Group, Machine
-from commsched.methods import Payload
-from commsched.schedule import Schedule
-from commsched.schedule.rounds import Ints
+from commsched.exchange.payload import Payload
+from commsched.machine.model import Group, Machine
+from commsched.schedule.rounds import Ints, Schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +146,7 @@ class _Play:
         self.wrapped, self.last = self.around[first:size], self.around[first + size :]
         self.came = self.around[first : first + size]
 
-    def _whole(self, work: Work, pattern: Pattern, held: Floats) -> None:
+    def _whole(self, work: MessageWork, pattern: Pattern, held: Floats) -> None:
         """Every rank sends and receives one message: as `_some`, but nearly without indexing."""
         wire, busy, busy_back, alone_back, code, merge, least, most = work
         ready = held
@@ -176,7 +175,7 @@ class _Play:
         self.early = None
         self.sent += wire
 
-    def _some(self, work: Work, pattern: Pattern, held: Floats) -> None:
+    def _some(self, work: MessageWork, pattern: Pattern, held: Floats) -> None:
         """Some ranks send, some receive; each at most one message. Ranks ascend."""
         src, dst = pattern.shape.src, pattern.shape.dst
         processor, send_port, receive_port, merged = (

@@ -7,15 +7,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.cost.closed import Cost, closed
 from commsched.cost.pattern import Floats
 from commsched.cost.play import Played, play
-from commsched.machine import Group, Machine
-from commsched.methods import Choice, Method, Payload
-from commsched.methods.direct import route
-from commsched.plan.bucket import BucketSpec
-from commsched.schedule import Schedule
+from commsched.exchange.method import Choice, Method
+from commsched.exchange.pair import route
+from commsched.exchange.payload import Payload
+from commsched.machine.model import Group, Machine
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Schedule
 
 # Moves that are still played: at most 5 ms, or 20 ms where every round has its own pattern.
 LIMIT = 2**19

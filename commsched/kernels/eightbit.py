@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.kernels.accumulate import REPLACE, in_chunks
 from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
-from commsched.kernels.ways import REPLACE, in_chunks
 
 CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
 

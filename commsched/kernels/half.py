@@ -7,10 +7,10 @@ extra where it is installed, to the same words.
 
 import numpy as np
 
+from commsched.kernels.accumulate import REPLACE, in_chunks
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
 from commsched.kernels.modules import Array, module_of
-from commsched.kernels.ways import REPLACE, in_chunks
 
 CHUNK = 1 << 16  # values at a time
 

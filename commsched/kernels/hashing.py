@@ -85,14 +85,14 @@ def index_sets(module: Any, numel: int, parts: int) -> Sets:
     return Sets(order, place, ends)
 
 
-class Memory(NamedTuple):
+class HashMemory(NamedTuple):
     """What hierarchical hashing leaves behind."""
 
     parallel: Array  # (parts, slots) int64, indices from 1 on; 0: empty
     serial: list[Array]  # per part, what found no slot: (r,)
 
 
-def placed(index: Array, parts: int, tries: int = 3) -> Memory:
+def placed(index: Array, parts: int, tries: int = 3) -> HashMemory:
     """Place (n,) ascending indices in their parts' memories by hash, as Zen does on a GPU.
 
     r1 = 2 n slots over all parts. In try i every index that has no place yet writes itself into
@@ -105,7 +105,7 @@ def placed(index: Array, parts: int, tries: int = 3) -> Memory:
     if gpu is not None:
         parallel, rest = gpu.hashing.placed(index, parts, slots, tries, SEED)
         order, ends = grouped(rest, parts)
-        return Memory(parallel, [rest[order[a:b]] for a, b in pairwise(ends)])
+        return HashMemory(parallel, [rest[order[a:b]] for a, b in pairwise(ends)])
     module = module_of(index)
     memory = module.zeros(parts * slots, np.int64)
     part = below(index, parts, SEED)
@@ -116,10 +116,10 @@ def placed(index: Array, parts: int, tries: int = 3) -> Memory:
         memory[slot[free]] = index[left[free]] + 1
         left = left[memory[slot] != index[left] + 1]  # read back
     serial = [index[left[part[left] == p]] for p in range(parts)]
-    return Memory(memory.reshape(parts, slots), serial)
+    return HashMemory(memory.reshape(parts, slots), serial)
 
 
-def hierarchical(index: Array, parts: int, tries: int = 3) -> Memory:
+def hierarchical(index: Array, parts: int, tries: int = 3) -> HashMemory:
     """Place (n,) indices as `placed` does, in serial areas of r2 = r1 / 10 slots over all parts.
 
     An area has at least `SERIAL` slots. One that overflows is refused.

@@ -108,7 +108,7 @@ def merged(lists: list[Listed], numel: int) -> Listed:
     return _without_zeros(Listed(index, total.take(index)))
 
 
-class Sum:
+class SparseSum:
     """The sum over [0, numel) of lists that come one after the other; zeros are dropped.
 
     Once sums are long enough for a range of zeros, it is kept for those that follow.

@@ -11,18 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.kernels import bits, half, select
+from commsched.kernels.accumulate import put
 from commsched.kernels.device import device
 from commsched.kernels.lengths import fast_length
 from commsched.kernels.modules import Array, module_of
 from commsched.kernels.rangefloat import RangeFloat
-from commsched.kernels.ways import put
 
 PIECE = 8192  # values
 SCALE = 4  # B before the bitmap of a packet: the largest magnitude, float32
 GROUP = 8  # pieces at a time: what is made on the way stays in the cache
 
 
-class Part(NamedTuple):
+class SpectrumPart(NamedTuple):
     """Pieces of one length, or the rest of a run."""
 
     first: int  # value
@@ -53,15 +53,15 @@ def bins_of(numel: int) -> int:
     return numel // PIECE * (PIECE // 2 + 1) + (fast_length(rest) // 2 + 1 if rest else 0)
 
 
-def _parts(numel: int, pieces: int) -> Iterator[Part]:
+def _parts(numel: int, pieces: int) -> Iterator[SpectrumPart]:
     """A run, so many pieces at a time, and then what is left."""
     full, bins = numel // PIECE * PIECE, PIECE // 2 + 1
     for first in range(0, full, pieces * PIECE):
         stop = min(first + pieces * PIECE, full)
-        yield Part(first, stop, PIECE, first // PIECE * bins, bins)
+        yield SpectrumPart(first, stop, PIECE, first // PIECE * bins, bins)
     if full < numel:
         length = fast_length(numel - full)
-        yield Part(full, numel, length, full // PIECE * bins, length // 2 + 1)
+        yield SpectrumPart(full, numel, length, full // PIECE * bins, length // 2 + 1)
 
 
 def forward(values: Array, lost: Array | None = None) -> Array:

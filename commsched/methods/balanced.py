@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from commsched.machine import Group
-from commsched.methods.base import Method, Phase
-from commsched.methods.direct import route
-from commsched.methods.hashed import COUNTED, Dealing, Hashed
-from commsched.methods.table import METHODS
-from commsched.plan.bucket import BucketSpec
+from commsched.exchange.hashed_shares import COUNTED, Dealing, Hashed
+from commsched.exchange.method import Method, Phase
+from commsched.exchange.pair import route
+from commsched.exchange.registry import METHODS
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
 
 
 class Balanced(Method):

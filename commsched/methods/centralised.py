@@ -6,16 +6,18 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import CODECS, Array, State, coo
-from commsched.codecs.packet import HEADER
-from commsched.collectives.places import fold, node_order
+from commsched.codecs import coo
+from commsched.coding.codec import Array, State
+from commsched.coding.packet import HEADER
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Ends, Method, Phase, copy_seconds
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS
 from commsched.kernels.merge import Listed, listed, merged
-from commsched.machine import Device, Group
-from commsched.methods.base import Ends, Method, Phase, copy_seconds
-from commsched.methods.payload import Payload
-from commsched.methods.table import METHODS
-from commsched.plan.bucket import BucketSpec
-from commsched.schedule import Goal, Round, Schedule
+from commsched.machine.model import Device, Group
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.fold import fold, node_order
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -46,7 +48,7 @@ class Centralised(Method):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stage:
+class MergeStage:
     """One round: who gets whose list."""
 
     name: str
@@ -58,7 +60,7 @@ class Stage:
 
 
 @lru_cache(maxsize=64)
-def stages(group: Group) -> tuple[Stage, ...]:
+def stages(group: Group) -> tuple[MergeStage, ...]:
     """Fold the ranks beyond a power of two in, double, and fold them out."""
     order = node_order(group)
     on = fold(order)
@@ -71,7 +73,7 @@ def stages(group: Group) -> tuple[Stage, ...]:
         source[dst] = src
         schedule = _schedule(f"centralise-{name}", group.size, src, dst)
         found.append(
-            Stage(
+            MergeStage(
                 name=name,
                 schedule=schedule,
                 source=source,
@@ -104,7 +106,7 @@ def _schedule(name: str, ranks: int, src: Ints, dst: Ints) -> Schedule:
     )
 
 
-def _phase(spec: BucketSpec, stage: Stage, first: bool, last: bool) -> Phase:
+def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phase:
     """One stage as an exchange of lists."""
     zero, numel = np.zeros(1, np.int64), np.array([spec.numel])
     sends = np.zeros(len(stage.source), np.bool_)

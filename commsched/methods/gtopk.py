@@ -2,17 +2,16 @@
 
 import numpy as np
 
-from commsched.codecs import Array, State
-from commsched.codecs import parameters as read
-from commsched.codecs.base import Floats, Ints
-from commsched.codecs.selection import HEADER
 from commsched.codecs.topk import TopK
-from commsched.machine import Group
-from commsched.methods.base import Method, Phase
-from commsched.methods.direct import feedback_seconds, lost_of, route, take_with_feedback
-from commsched.methods.payload import Payload
-from commsched.methods.table import METHODS
-from commsched.plan.bucket import BucketSpec
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.selection import HEADER
+from commsched.exchange.method import Method, Phase
+from commsched.exchange.pair import feedback_seconds, lost_of, route, take_with_feedback
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
 
 STANDARD = "gtopk:0.01"
 

@@ -3,17 +3,18 @@
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import CODECS, Array, State
-from commsched.codecs import parameters as read
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, State
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Method, Phase
+from commsched.exchange.node_lanes import Teams, teams
+from commsched.exchange.pair import Pair, lost_of
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS
 from commsched.kernels.finite import finite
-from commsched.machine import Device, Group
-from commsched.methods.base import Method, Phase
-from commsched.methods.direct import Direct, lost_of
-from commsched.methods.payload import Payload
-from commsched.methods.table import METHODS
-from commsched.methods.teams import Teams, teams
+from commsched.machine.model import Device, Group
 from commsched.methods.zen import reduce_inside, spread_inside
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -41,7 +42,7 @@ class HiTopK(Method):
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         two = teams(group)
         if two is None:
-            return Direct("all-gather-direct", self._codec.name).phases(spec, group)
+            return Pair("all-gather-direct", self._codec.name).phases(spec, group)
         cuts = spec.cuts(two.lanes)
         return (
             reduce_inside(two, spec, cuts),

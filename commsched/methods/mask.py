@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from commsched.codecs import CODECS, Array, State
-from commsched.machine import Device, Group
-from commsched.methods.base import Choice, Method, Phase
-from commsched.methods.direct import route
-from commsched.methods.payload import Payload
-from commsched.methods.table import METHODS
-from commsched.plan.bucket import BucketSpec
+from commsched.coding.codec import Array, State
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Choice, Method, Phase
+from commsched.exchange.pair import route
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS
+from commsched.machine.model import Device, Group
+from commsched.net.bucket import BucketSpec
 
 
 class Mask(Method):

@@ -6,21 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from commsched.codecs import CODECS, Array, State, coo
-from commsched.codecs import parameters as read
-from commsched.codecs.packet import HEADER
+from commsched.codecs import coo
 from commsched.codecs.topk import MOST, RENEW, TopK
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, State
+from commsched.coding.packet import HEADER
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Choice, Ends, Method, Phase, copy_seconds
+from commsched.exchange.pair import lost_of, route
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS
 from commsched.kernels import select
 from commsched.kernels.finite import finite
 from commsched.kernels.merge import Listed, ends, merged
 from commsched.kernels.modules import module_of
-from commsched.machine import Device, Group
-from commsched.methods.base import Choice, Ends, Method, Phase, copy_seconds
-from commsched.methods.direct import lost_of, route
-from commsched.methods.payload import Payload
-from commsched.methods.table import METHODS
-from commsched.plan.bucket import BucketSpec
-from commsched.schedule import Goal, Schedule
+from commsched.machine.model import Device, Group
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Goal, Schedule
 
 STANDARD = "ok-topk:0.01"
 CROWDED = 2.0  # times the mean, from which on sums are dealt out

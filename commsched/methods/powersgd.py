@@ -7,24 +7,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.codecs import CODECS, Array, State
-from commsched.codecs import parameters as read
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, State
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Method, Phase, copy_seconds
+from commsched.exchange.pair import route
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS
 from commsched.kernels.finite import finite
 from commsched.kernels.lowrank import spread
 from commsched.kernels.modules import module_of, on_host
 from commsched.kernels.random import generator
-from commsched.machine import Device, Group
-from commsched.methods.base import Method, Phase, copy_seconds
-from commsched.methods.direct import route
-from commsched.methods.payload import Payload
-from commsched.methods.table import METHODS
-from commsched.plan.bucket import BucketSpec
+from commsched.machine.model import Device, Group
+from commsched.net.bucket import BucketSpec
 
 STANDARD = "powersgd:2"
 LEAST = 1e-6  # norm of a column, relative to the largest, below which it adds nothing
 
 
-class Shape(NamedTuple):
+class MatrixShape(NamedTuple):
     """A bucket as a matrix, filled up with zeros."""
 
     rows: int
@@ -32,11 +33,11 @@ class Shape(NamedTuple):
     rank: int
 
 
-def shape_of(numel: int, rank: int) -> Shape:
+def shape_of(numel: int, rank: int) -> MatrixShape:
     """The nearest to a square."""
     rows = max(1, math.isqrt(numel))
     cols = max(1, -(-numel // rows))
-    return Shape(rows, cols, min(rank, rows, cols))
+    return MatrixShape(rows, cols, min(rank, rows, cols))
 
 
 class PowerSgd(Method):
@@ -81,7 +82,7 @@ class PowerSgd(Method):
         )
 
     @staticmethod
-    def _phase(name: str, side: int, shape: Shape, group: Group) -> Phase:
+    def _phase(name: str, side: int, shape: MatrixShape, group: Group) -> Phase:
         """A dense ring of `side` rows of the rank; what it takes and gives is filled in."""
         schedule, spec = route("ring", group), BucketSpec.uniform(side * shape.rank)
         return Phase(
@@ -95,7 +96,7 @@ class PowerSgd(Method):
         )
 
 
-def product_seconds(numel: int, shape: Shape) -> Callable[[Device], float]:
+def product_seconds(numel: int, shape: MatrixShape) -> Callable[[Device], float]:
     """Seconds to multiply the bucket by a narrow matrix: arithmetic, or one pass over memory."""
     operations = 2.0 * numel * shape.rank
 
@@ -106,7 +107,7 @@ def product_seconds(numel: int, shape: Shape) -> Callable[[Device], float]:
     return seconds
 
 
-def take_left(state: State, shape: Shape) -> Array:
+def take_left(state: State, shape: MatrixShape) -> Array:
     """M Q, (rows rank,), where M is the gradient and what was kept."""
     gradient, (rows, cols, _) = state["gradient"], shape
     if "powersgd right" not in state:
@@ -119,13 +120,13 @@ def take_left(state: State, shape: Shape) -> Array:
         return (state["powersgd wanted"] @ state["powersgd right"]).reshape(-1)
 
 
-def start_of(state: State, shape: Shape) -> Array:
+def start_of(state: State, shape: MatrixShape) -> Array:
     """Random columns to start from, (cols, rank) float32, the same on all ranks."""
     draw = generator(state["seed"], state["step"], 0, f"{state['name']}/right")
     return draw.standard_normal((shape.cols, shape.rank), np.float32)
 
 
-def give_left(state: State, total: Array, shape: Shape) -> None:
+def give_left(state: State, total: Array, shape: MatrixShape) -> None:
     """Keep the sum's orthonormal columns: P."""
     found = orthonormal(on_host(total).reshape(shape.rows, shape.rank))
     state["powersgd left"] = module_of(total).asarray(found)
@@ -139,7 +140,7 @@ def take_right(state: State) -> Array:
     return own.reshape(-1).copy()
 
 
-def give_right(state: State, total: Array, shape: Shape) -> None:
+def give_right(state: State, total: Array, shape: MatrixShape) -> None:
     """Put the sum, P Q^T, over the gradient; keep what this rank did not send."""
     result, left = state["gradient"], state["powersgd left"]
     right = total.reshape(shape.cols, shape.rank)

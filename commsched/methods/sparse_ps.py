@@ -1,11 +1,11 @@
 """The sparse parameter server: every rank serves a contiguous share of the bucket."""
 
-from commsched.machine import Group
-from commsched.methods.base import Method, Phase
-from commsched.methods.direct import route
-from commsched.methods.shares import pull, push
-from commsched.methods.table import METHODS
-from commsched.plan.bucket import BucketSpec
+from commsched.exchange.method import Method, Phase
+from commsched.exchange.pair import route
+from commsched.exchange.registry import METHODS
+from commsched.exchange.shares import pull, push
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
 
 
 class SparseServer(Method):

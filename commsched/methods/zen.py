@@ -3,17 +3,18 @@
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import CODECS, Array, State
-from commsched.codecs import parameters as read
-from commsched.machine import Device, Group
+from commsched.coding import parameters as read
+from commsched.coding.codec import Array, State
+from commsched.coding.registry import CODECS
+from commsched.exchange.hashed_shares import COUNTED, IN_MEMORY, Hashed
+from commsched.exchange.method import Method, Phase, copy_seconds
+from commsched.exchange.node_lanes import Teams, teams
+from commsched.exchange.pair import route
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS
+from commsched.machine.model import Device, Group
 from commsched.methods.balanced import everyone
-from commsched.methods.base import Method, Phase, copy_seconds
-from commsched.methods.direct import route
-from commsched.methods.hashed import COUNTED, IN_MEMORY, Hashed
-from commsched.methods.payload import Payload
-from commsched.methods.table import METHODS
-from commsched.methods.teams import Teams, teams
-from commsched.plan.bucket import BucketSpec
+from commsched.net.bucket import BucketSpec
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

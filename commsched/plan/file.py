@@ -9,9 +9,9 @@ import msgspec
 
 from commsched import files
 from commsched.errors import CommschedError
-from commsched.ir import file as graph_file
 from commsched.machine import file as machine_file
-from commsched.plan.bucket import Piece
+from commsched.net import file as graph_file
+from commsched.net.bucket import Piece
 from commsched.plan.model import Launch, Param, Plan, Reason
 from commsched.units import significant
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Tensor
-from commsched.machine import Group, Machine
-from commsched.plan.bucket import BucketSpec, Ints, Piece
+from commsched.machine.model import Group, Machine
+from commsched.net.bucket import BucketSpec, Ints, Piece
+from commsched.net.graph import Net, Tensor
 
 Param = str | int | float | bool
 
@@ -62,7 +62,7 @@ class Launch:
 class Plan:
     """Self-contained and frozen; what it means for each rank is the strategy's `lower`."""
 
-    graph: Graph
+    graph: Net
     machine: Machine
     launches: tuple[Launch, ...]
     strategy: str = "sync"

@@ -3,19 +3,20 @@
 from collections.abc import Iterator
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph
-from commsched.machine import Group
-from commsched.methods import Direct, Method
-from commsched.methods.direct import illegal, route
-from commsched.plan import BucketSpec, Launch, Piece, Reason
-from commsched.planner.greedy import cheapest
+from commsched.exchange.method import Method
+from commsched.exchange.pair import Pair, illegal, route
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec, Piece
+from commsched.net.graph import Net
+from commsched.plan.model import Launch, Reason
 from commsched.planner.request import Request
-from commsched.schedule import Goal
+from commsched.planner.search.greedy import cheapest
+from commsched.schedule.rounds import Goal
 
 CHUNK = 10_000_000  # elements; Coquelin et al., arXiv 2104.05588
 
 
-def chunks(graph: Graph) -> list[tuple[Piece, ...]]:
+def chunks(graph: Net) -> list[tuple[Piece, ...]]:
     """All parameters in the order of the layers, cut after every `CHUNK` elements."""
     found: list[tuple[Piece, ...]] = []
     pieces: list[Piece] = []
@@ -36,10 +37,10 @@ def chunks(graph: Graph) -> list[tuple[Piece, ...]]:
 def all_reduces(request: Request, group: Group, codec: str) -> Iterator[Method]:
     """The all-reduces that can sum values of a codec over a group."""
     for method in request.methods(group):
-        if not isinstance(method, Direct) or method.codec.name != "dense":
+        if not isinstance(method, Pair) or method.codec.name != "dense":
             continue
         schedule = route(method.collective, group)
-        found = Direct(method.collective, codec)
+        found = Pair(method.collective, codec)
         if schedule.goal is Goal.ALL_REDUCE and illegal(schedule, found.codec) is None:
             yield found
 

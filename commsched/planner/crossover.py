@@ -7,9 +7,9 @@ import numpy as np
 
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.machine import Link, Machine
-from commsched.methods import legal_methods
-from commsched.plan import BucketSpec
+from commsched.exchange.registry import legal_methods
+from commsched.machine.model import Link, Machine
+from commsched.net.bucket import BucketSpec
 
 DENSITIES = tuple(np.geomspace(1e-4, 1.0, 17).tolist())
 RATES = tuple(np.geomspace(0.125e8, 0.125e12, 17).tolist())  # B/s: 100 Mbit/s to 1 Tbit/s

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from commsched.ir import Graph
-from commsched.machine import Group, Machine
-from commsched.methods import Direct, Method, legal_methods, lossy_name
-from commsched.methods.recorded import Recorded
+from commsched.exchange.method import Method
+from commsched.exchange.pair import Pair
+from commsched.exchange.recorded_gradients import Recorded
+from commsched.exchange.registry import legal_methods, lossy_name
+from commsched.machine.model import Group, Machine
+from commsched.net.graph import Net
 from commsched.plan.model import Param
 
 Report = Callable[[str, float], None]  # what was done, and s of the best iteration so far
@@ -16,7 +18,7 @@ Report = Callable[[str, float], None]  # what was done, and s of the best iterat
 class Request:
     """What the user wants planned."""
 
-    graph: Graph
+    graph: Net
     machine: Machine
     strategy: str = "sync"
     params: Mapping[str, Param] = field(default_factory=dict)
@@ -39,6 +41,6 @@ class Request:
         """The legal methods that this request allows."""
         allowed = {lossy_name(name) for name in self.lossy}
         for method in legal_methods(group, more=self.lossy):
-            codec = method.codec.name if isinstance(method, Direct) else method.name
+            codec = method.codec.name if isinstance(method, Pair) else method.name
             if (method.lossless or codec in allowed) and method.name not in self.without:
                 yield method

@@ -23,7 +23,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS: tuple[str | Outline, ...] = (*"os^Dv<>Pp*Xhd8H", Outline.unit_regular_star(4))
 
 
-class Row(Protocol):
+class AccuracyRow(Protocol):
     """A cell of a validation; s."""
 
     @property
@@ -38,7 +38,7 @@ class Row(Protocol):
     def collectives(self) -> Sequence[tuple[float, float]]: ...
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
+def draw(rows: Sequence[AccuracyRow], path: Path) -> None:
     """Draw at least one row to PNG or SVG: whole iterations on the left, exchanges on the right."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -78,7 +78,7 @@ def _marker(index: int) -> str | Outline:
 
 
 def _panel(
-    axes: Axes, rows: Sequence[Row], fabrics: list[str], families: list[str], what: str
+    axes: Axes, rows: Sequence[AccuracyRow], fabrics: list[str], families: list[str], what: str
 ) -> None:
     whole = what == "iterations"
     found = [

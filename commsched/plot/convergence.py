@@ -14,9 +14,9 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 from commsched import files
 from commsched.errors import CommschedError
+from commsched.lab.convergence.table import CaseResult, ConvergenceTable, families
+from commsched.lab.convergence.trials import Mean, mean
 from commsched.plot.timeline import SETTINGS, SUFFIXES
-from commsched.timeline.convergence import Case, Table, families
-from commsched.timeline.trials import Mean, mean
 
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008; then darker ones of it.
 COLOURS = (
@@ -43,7 +43,7 @@ ACROSS, LEGEND = 2, 1.6  # panels in a row; inches beside them
 FAR, WORSE = 0.04, 0.45
 
 
-def draw(tables: Sequence[Table], path: Path) -> None:
+def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
     """Draw at least one table to PNG or SVG; digits by accuracy, text by loss.
 
     Bars are intervals of 95 %; an empty marker is worse than it is drawn. The dashed line is what
@@ -80,14 +80,14 @@ def _look(place: int) -> tuple[str, str]:
     return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
 
 
-def _value(case: Case, by_loss: bool) -> Mean | None:
+def _value(case: CaseResult, by_loss: bool) -> Mean | None:
     """What is drawn of a case; nothing where trainings ended without a number."""
     if not by_loss:
         return case.accuracy
     return mean(case.losses) if len(case.losses) == len(case.trained.trials) else None
 
 
-def _panel(axes: Axes, table: Table, known: Sequence[str]) -> None:
+def _panel(axes: Axes, table: ConvergenceTable, known: Sequence[str]) -> None:
     by_loss = table.by_loss
     values = {case.name: _value(case, by_loss) for case in table.cases}
     worst = _worst(values.get("dense"), by_loss)
@@ -133,7 +133,7 @@ def _worst(dense: Mean | None, by_loss: bool) -> tuple[float, float]:
 
 
 def _label(
-    axes: Axes, drawn: Sequence[tuple[Case, Mean]], worst: tuple[float, float], form: str
+    axes: Axes, drawn: Sequence[tuple[CaseResult, Mean]], worst: tuple[float, float], form: str
 ) -> None:
     """Write each name beside its point, or as near to it as there is room within the panel."""
     axes.autoscale_view()  # else the limits are not known yet

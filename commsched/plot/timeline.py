@@ -42,7 +42,7 @@ MOST_LANES = 1000  # beyond twice as many matplotlib cannot make the picture
 SIDE_GAP, RANK_GAP = 0.35, 0.9  # lanes
 
 
-class Lane(NamedTuple):
+class DrawnLane(NamedTuple):
     """One stream of one rank of one side, at height `y` (its lower edge)."""
 
     rank: int
@@ -136,9 +136,9 @@ def _figure(views: list[View], chosen: dict[int, str], title: str) -> Figure:
     return figure
 
 
-def _lanes(views: list[View], ranks: list[int]) -> tuple[list[Lane], float]:
+def _lanes(views: list[View], ranks: list[int]) -> tuple[list[DrawnLane], float]:
     """Stack rank by rank, in each the predicted over the measured streams that have spans."""
-    lanes: list[Lane] = []
+    lanes: list[DrawnLane] = []
     y = 0.0
     order = list(dict.fromkeys(stream for v in views for stream in v.spans.streams))
     for at, rank in enumerate(ranks):
@@ -149,11 +149,11 @@ def _lanes(views: list[View], ranks: list[int]) -> tuple[list[Lane], float]:
             used = {side.spans.streams[i] for i in side.spans.stream[side.spans.rank == rank]}
             for stream in (s for s in order if s in used):
                 y -= 1
-                lanes.append(Lane(rank, side, side.spans.streams.index(stream), y))
+                lanes.append(DrawnLane(rank, side, side.spans.streams.index(stream), y))
     return lanes, 0.1 - y
 
 
-def _draw_lane(axes: Axes, lane: Lane, points: float) -> None:
+def _draw_lane(axes: Axes, lane: DrawnLane, points: float) -> None:
     t = lane.side.spans
     t = t.select((t.rank == lane.rank) & (t.stream == lane.stream))
     stream = t.streams[lane.stream]
@@ -197,7 +197,7 @@ def _overlay(axes: Axes, start: Floats, end: Floats, y: float, colour: str, alph
     axes.add_collection(boxes, autolim=False)
 
 
-def _draw_exposed(axes: Axes, lane: Lane, t: Timeline) -> Intervals:
+def _draw_exposed(axes: Axes, lane: DrawnLane, t: Timeline) -> Intervals:
     """Mark and return when this stream is busy and compute is idle."""
     of_rank = lane.side.exposed.group == lane.rank
     exposed = Intervals(*(column[of_rank] for column in lane.side.exposed))
@@ -238,7 +238,7 @@ def _width(text: str) -> float:
     return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 
-def _name_lanes(axes: Axes, lanes: list[Lane], chosen: dict[int, str]) -> None:
+def _name_lanes(axes: Axes, lanes: list[DrawnLane], chosen: dict[int, str]) -> None:
     """Write rank, side and stream left of the lanes, in three columns."""
     where = blended_transform_factory(axes.transAxes, axes.transData)
 
@@ -258,7 +258,7 @@ def _name_lanes(axes: Axes, lanes: list[Lane], chosen: dict[int, str]) -> None:
         write(1.4, middle, f"rank {rank}" + (f"\n({role})" if role else ""), 8.5, "bold")
 
 
-def _legend(figure: Figure, lanes: list[Lane]) -> None:
+def _legend(figure: Figure, lanes: list[DrawnLane]) -> None:
     """Explain the kinds of work that are there, and the marks."""
     used = set()
     for lane in lanes:

@@ -15,7 +15,7 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.plot.accuracy import COLOURS
 from commsched.plot.timeline import SETTINGS, SUFFIXES
-from commsched.timeline.training import Header, Held, Line, Row, read
+from commsched.timeline.training_log import HeldOutRow, Line, LogHeader, LogRow, read
 
 WINDOW = 40  # of the steps: the thick curve is a mean over one such part
 Floats = npt.NDArray[np.float64]
@@ -55,9 +55,9 @@ def draw(paths: Sequence[Path], path: Path) -> None:
 def _curves(axes: Axes, log: Sequence[Line], colour: str, what: str) -> None:
     """One training; a loss that is no number leaves a gap."""
     header = log[0]
-    assert isinstance(header, Header)
-    rows = [line for line in log if isinstance(line, Row)]
-    held = [line for line in log if isinstance(line, Held)]
+    assert isinstance(header, LogHeader)
+    rows = [line for line in log if isinstance(line, LogRow)]
+    held = [line for line in log if isinstance(line, HeldOutRow)]
     steps, values = _columns(rows, what)
     name = f"{header.net}, {header.strategy}, {header.ranks} ranks"
     axes.plot(steps, values, color=colour, lw=0.5, alpha=0.4)
@@ -66,7 +66,7 @@ def _curves(axes: Axes, log: Sequence[Line], colour: str, what: str) -> None:
     axes.plot(*dots, ls="", marker="o", ms=5, mec="white", color=colour, label="held out")
 
 
-def _columns(lines: Sequence[Row | Held], what: str) -> tuple[Floats, Floats]:
+def _columns(lines: Sequence[LogRow | HeldOutRow], what: str) -> tuple[Floats, Floats]:
     steps = np.array([line.step for line in lines], np.float64)
     return steps, np.array([getattr(line, what) for line in lines], np.float64)
 

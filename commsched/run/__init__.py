@@ -1,1 +1,1 @@
-"""Execute a plan with MPI on the very ranks; nothing here is imported where MPI is not needed."""
+"""Execute a plan with MPI on real ranks; imported only where MPI is needed."""

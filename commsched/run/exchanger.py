@@ -9,28 +9,28 @@ from types import TracebackType
 import numpy as np
 from mpi4py import MPI
 
-from commsched.codecs import Array
+from commsched.coding.codec import Array
 from commsched.errors import CommschedError
 from commsched.kernels.modules import on_host
-from commsched.plan import Plan
 from commsched.plan import file as plan_file
-from commsched.program import Kind, Program, Role
-from commsched.run import agree
-from commsched.run.board import Status
-from commsched.run.changes import Changes
-from commsched.run.clock import now
-from commsched.run.communication import say
-from commsched.run.device import check_device
-from commsched.run.engine import Engine
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Program, Role
+from commsched.program.registry import STRATEGIES
+from commsched.run.adapt.plan_switch import Changes
+from commsched.run.engine.board import WaitStatus
+from commsched.run.engine.communication import say
+from commsched.run.engine.engine import Engine
+from commsched.run.engine.recorder import Forgetful, Recorder
+from commsched.run.engine.worker import Carrying
 from commsched.run.handover import Handover, places_of
-from commsched.run.measured import Measurement, check_writable
-from commsched.run.place import HERE, choose
-from commsched.run.record import Forgetful, Recorder
+from commsched.run.job import agree
+from commsched.run.job.clock import now
+from commsched.run.job.watchdog import watchdog
+from commsched.run.measurement import Measurement, check_writable
 from commsched.run.recording import Recording
 from commsched.run.summary import fallen
-from commsched.run.watchdog import watchdog
-from commsched.run.worker import Carrying
-from commsched.strategies import STRATEGIES
+from commsched.run.wire.device import check_device
+from commsched.run.wire.placement import HERE, choose
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
@@ -306,7 +306,9 @@ class Exchanger:
         """Bring what is under way to its end, once all ranks are here."""
         assert self._engine is not None
         board, step = self._engine.board, self._handover.step
-        board.status["compute"] = Status(step, "end", "waits for all ranks to leave", now(), True)
+        board.status["compute"] = WaitStatus(
+            step, "end", "waits for all ranks to leave", now(), True
+        )
         steps = agree.each(step, self._comm)
         if min(steps) != max(steps):
             first, last = steps.index(min(steps)), steps.index(max(steps))
@@ -374,7 +376,7 @@ class Exchanger:
         assert self._engine is not None
         board = self._engine.board
         what = f"waits for {', '.join(missing)}"
-        board.status["compute"] = Status(step, f"tensor {name!r}", what, now(), True)
+        board.status["compute"] = WaitStatus(step, f"tensor {name!r}", what, now(), True)
         board.until_done((step, end) for end in missing)
         board.idle("compute")
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph
-from commsched.plan import Plan
+from commsched.net.graph import Net
+from commsched.plan.model import Plan
 
 
-class Place(NamedTuple):
+class BucketSlice(NamedTuple):
     """Elements [start, stop) of a tensor lie from element `at` on in a launch's bucket."""
 
     launch: int
@@ -21,14 +21,16 @@ class Place(NamedTuple):
         return slice(self.at, self.at + self.stop - self.start)
 
 
-def places_of(plan: Plan) -> dict[str, tuple[Place, ...]]:
+def places_of(plan: Plan) -> dict[str, tuple[BucketSlice, ...]]:
     """Where each tensor travels, by ascending elements; tensors in the order they come back."""
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[BucketSlice]] = {}
     last: dict[str, int] = {}
     order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
     for position, index in enumerate(order):
         for name, there, here in plan.launches[index].places:
-            found.setdefault(name, []).append(Place(index, here.start, there.start, there.stop))
+            found.setdefault(name, []).append(
+                BucketSlice(index, here.start, there.start, there.stop)
+            )
             last[name] = position
     names = sorted(found, key=last.__getitem__)
     return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
@@ -37,7 +39,7 @@ def places_of(plan: Plan) -> dict[str, tuple[Place, ...]]:
 class Handover:
     """Which tensors of a step were handed over and waited for, and the layers that completes."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Net) -> None:
         self._layers = graph.layers[::-1]
         self._depth = {layer.name: i for i, layer in enumerate(self._layers)}
         self._tensors = [t.name for layer in self._layers for t in layer.tensors]

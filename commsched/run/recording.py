@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from commsched.codecs import Array
-from commsched.methods import recorded
+from commsched.coding.codec import Array
+from commsched.exchange import recorded_gradients as recorded
 
 
 class Recording:

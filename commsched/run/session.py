@@ -8,32 +8,32 @@ from pathlib import Path
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
-from commsched.methods import find_method
-from commsched.methods.error import measurable
-from commsched.plan import Plan
+from commsched.exchange.error import measurable
+from commsched.exchange.registry import find_method
 from commsched.plan import file as plan_file
-from commsched.run import agree
-from commsched.run.board import Status
-from commsched.run.changes import Changes, Replan
-from commsched.run.clock import now
-from commsched.run.communication import end_all
-from commsched.run.device import check_device
-from commsched.run.engine import Engine
-from commsched.run.measured import Measurement, check_writable
-from commsched.run.messages import Mail
-from commsched.run.place import Place, choose
-from commsched.run.steps import run_steps
-from commsched.run.terminal import bar, shown
+from commsched.plan.model import Plan
+from commsched.run.adapt.plan_switch import Changes, Replan
+from commsched.run.engine.board import WaitStatus
+from commsched.run.engine.communication import end_all
+from commsched.run.engine.compute_stream import run_steps
+from commsched.run.engine.engine import Engine
+from commsched.run.engine.messages import Mail
+from commsched.run.engine.worker import Carrying, Emulated, Worker
+from commsched.run.job import agree
+from commsched.run.job.clock import now
+from commsched.run.job.terminal import bar, shown
+from commsched.run.job.watchdog import end_together, watchdog
+from commsched.run.measurement import Measurement, check_writable
 from commsched.run.verify import Verifier
-from commsched.run.watchdog import end_together, watchdog
-from commsched.run.worker import Carrying, Emulated, Worker
-from commsched.timeline import Timeline
+from commsched.run.wire.device import check_device
+from commsched.run.wire.placement import Placement, choose
+from commsched.timeline.model import Timeline
 
 FLUSH = 4  # steps after which spans are written even if there was no quiet moment
 
 
 @dataclass(kw_only=True)
-class Options:
+class RunOptions:
     """How to run a plan."""
 
     steps: int = 10
@@ -43,11 +43,11 @@ class Options:
     mail: Callable[[Plan, int], Mail] | None = None  # what messages carry; None: zeros
     replan: Replan | None = None  # makes a plan for the machine as it is now; None: never
     device: str = "cpu"  # or "cuda"
-    place: Place | None = None  # None: chosen for the device
+    place: Placement | None = None  # None: chosen for the device
     progress: Callable[[int], None] | None = field(default=None)  # called with each finished step
 
 
-def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeline | None:
+def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Timeline | None:
     """Execute a plan's steps on all ranks; rank 0 returns the timeline, the others None.
 
     Every rank appends its spans to a file of its own beside `path`; they are removed once rank 0
@@ -86,7 +86,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: Options) -> Timeli
         return measurement.finish(engine, told | changes.report())
 
 
-def _worker(plan: Plan, rank: int, options: Options, place: Place) -> Worker:
+def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Worker:
     """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
     if plan.strategy != "sync" and (options.replan is not None or options.verify):
         option = "--verify" if options.verify else "--replan"
@@ -109,7 +109,7 @@ def _worker(plan: Plan, rank: int, options: Options, place: Place) -> Worker:
 
 
 def _between(
-    engine: Engine, verifier: Verifier | None, options: Options, changes: Changes
+    engine: Engine, verifier: Verifier | None, options: RunOptions, changes: Changes
 ) -> Callable[[int], bool]:
     """What to do after each step; whether the next one starts afresh."""
 
@@ -131,7 +131,7 @@ def _verify(engine: Engine, verifier: Verifier, step: int) -> None:
     engine.drain()
     begun = now()
     what = "waits for the dense sums of all ranks"
-    engine.board.status["compute"] = Status(step, "verify", what, begun, True)
+    engine.board.status["compute"] = WaitStatus(step, "verify", what, begun, True)
     verifier.check(step)
     engine.recorder.leave_out(verifier.least(now() - begun))
     engine.board.idle("compute")
@@ -155,7 +155,7 @@ def guarded(comm: MPI.Intracomm) -> Iterator[None]:
         raise
 
 
-def run_file(plan: Path, output: Path, options: Options, progress: bool) -> Timeline | None:
+def run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> Timeline | None:
     """Run a plan file on all ranks of the job; an error on one rank alone ends all of them."""
     comm = MPI.COMM_WORLD
     check_device(options.device)
@@ -167,7 +167,7 @@ def run_file(plan: Path, output: Path, options: Options, progress: bool) -> Time
         return _run_file(plan, output, options, progress)
 
 
-def _run_file(plan: Path, output: Path, options: Options, progress: bool) -> Timeline | None:
+def _run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> Timeline | None:
     comm = MPI.COMM_WORLD
     agree.check_launcher()
     with watchdog(comm, "run", options.timeout):

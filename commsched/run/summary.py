@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from commsched.errors import CommschedError
-from commsched.timeline import Timeline
 from commsched.timeline.measure import exposed, has_messages, idle, iteration_seconds
+from commsched.timeline.model import Timeline
 from commsched.units import nbytes, seconds
 
 TOLD = ("placement", "other_fabric", "verified", "polling_cpu_s", "fallbacks", "switches")

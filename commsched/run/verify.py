@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from commsched.codecs import Array
+from commsched.coding.codec import Array
 from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
 from commsched.kernels.modules import on_host
-from commsched.methods import find_method
-from commsched.plan import Plan
-from commsched.run import agree
-from commsched.run.worker import Through, Worker
+from commsched.plan.model import Plan
+from commsched.run.engine.worker import Through, Worker
+from commsched.run.job import agree
 
 # float32 rounds at 2**-24 per addition; at most one per rank and one for the mean.
 UNIT = 2.0**-24

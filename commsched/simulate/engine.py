@@ -9,24 +9,24 @@ import numpy.typing as npt
 
 from commsched.cost import price
 from commsched.errors import CommschedError
+from commsched.exchange.method import Choice, Phase, copy_seconds, gather_seconds, scale_seconds
+from commsched.exchange.registry import method_at, phase_of, phases_of
 from commsched.kernels import random
-from commsched.methods import Choice, Phase, method_at, phase_of, phases_of
-from commsched.methods.base import copy_seconds, gather_seconds, scale_seconds
-from commsched.plan import Plan
-from commsched.program import Kind, Op, Role, is_exchange_stream
-from commsched.simulate.crowd import Crowd, Spans, longer, under_compute
-from commsched.simulate.messages import Clocks, Messages, is_pipeline, moving
-from commsched.simulate.path import Placed
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op, Role, is_exchange_stream
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.cpu import SharedCores, Spans, longer, under_compute
+from commsched.simulate.critical_path import Placed
+from commsched.simulate.pipelines import Clocks, PipelineMessages, is_pipeline, moving
 from commsched.simulate.result import Prediction
-from commsched.simulate.teams import (
+from commsched.simulate.team_exchange import (
     Exchanged,
-    Teams,
+    ExchangeTeams,
     exchanged,
     machine_of,
     merge_seconds,
     teams_of,
 )
-from commsched.strategies import STRATEGIES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -68,18 +68,18 @@ class _Simulation:
         self.ends: dict[tuple[int, int, str], Floats] = {}  # (role, step, name) -> (ranks,)
         self.lanes: dict[tuple[int, str], _Lane] = {}
         self.ranks: list[Ints] = []
-        self.crowds: list[Crowd] = []
+        self.crowds: list[SharedCores] = []
         self.factor: list[Floats] = []
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
         self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
-        self.messages: Messages | None = None  # of pipelines
+        self.messages: PipelineMessages | None = None  # of pipelines
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
         program = self.strategy.lower(self.plan, step, self.decisions)
         if not self.ranks:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
-            self.crowds = [Crowd(self.plan.machine, ranks) for ranks in self.ranks]
+            self.crowds = [SharedCores(self.plan.machine, ranks) for ranks in self.ranks]
         machine, seed = self.plan.machine, self.plan.seed
         self.factor = [random.jitter(machine.jitter, seed, step, r) for r in self.ranks]
         if is_pipeline(program.roles):
@@ -126,7 +126,7 @@ class _Simulation:
     def _pipelines(self, step: int, roles: tuple[Role, ...]) -> None:
         """Place a step's computations and messages; all that they need of earlier steps is."""
         if self.messages is None or self.messages.roles is not roles:
-            self.messages = Messages(self.plan.machine, roles)
+            self.messages = PipelineMessages(self.plan.machine, roles)
         made, streams = self.messages, ("compute", "send", "receive")
         lanes = [[self._lane(i, stream) for i in range(len(roles))] for stream in streams]
         clocks = Clocks(*(np.array([lane.free for lane in row]) for row in lanes))
@@ -295,7 +295,9 @@ class _Simulation:
             made.append((ends, sent[ranks], last[ranks]))
         return made
 
-    def _played(self, op: Op, step: int, teams: Teams, start: Floats, rest: Floats) -> Exchanged:
+    def _played(
+        self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
+    ) -> Exchanged:
         """End and bytes of an exchange by itself; what was played before is not played again.
 
         start, rest: (teams, members) s, when each begins and for how long its port has had

@@ -8,9 +8,9 @@ import msgspec
 
 from commsched import files
 from commsched.errors import CommschedError
-from commsched.plan import Plan
 from commsched.plan import file as plan_file
-from commsched.timeline import Timeline
+from commsched.plan.model import Plan
+from commsched.timeline.model import Timeline
 
 
 class Replay(NamedTuple):
@@ -36,7 +36,7 @@ class Fall(msgspec.Struct, frozen=True):
     since: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptLosses(msgspec.Struct, frozen=True):
     """The part of a timeline's meta that is replayed."""
 
     decisions: dict[str, float] = {}
@@ -51,7 +51,7 @@ def replay(plan: Plan, measured: Timeline, steps: int, where: str) -> Replay:
             f"{where}: a run of plan {measured.plan_hash[:12]}, not of {plan.hash[:12]}; replay a"
             " run of the plan that is simulated"
         )
-    kept = files.convert(dict(measured.meta), Kept, f"{where}: meta")
+    kept = files.convert(dict(measured.meta), KeptLosses, f"{where}: meta")
     changes: dict[int, Plan] = {}
     for switch in sorted(kept.switches, key=lambda switch: switch.step):
         if switch.step < steps:

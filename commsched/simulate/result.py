@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsched.machine import Machine
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
-from commsched.plan import Plan
-from commsched.program import STREAMS, After, Kind
-from commsched.simulate.makeup import Makeup, makeups, message_makeup
-from commsched.simulate.path import PathPart, Placed, critical_path
-from commsched.strategies import Memory
-from commsched.timeline import Timeline
+from commsched.machine.model import Machine
+from commsched.plan.model import Plan
+from commsched.program.model import STREAMS, After, Kind
+from commsched.program.strategy import Memory
+from commsched.simulate.breakdown import Makeup, makeups, message_makeup
+from commsched.simulate.critical_path import PathPart, Placed, critical_path
 from commsched.timeline.measure import waiting_filled
+from commsched.timeline.model import Timeline
 from commsched.units import significant
 
 Floats = npt.NDArray[np.float64]

@@ -2,23 +2,26 @@
 
 from collections.abc import Mapping
 
-from commsched.ir import Graph
-from commsched.machine import Machine
+from commsched.machine.model import Machine
+from commsched.net.graph import Net
 from commsched.plan.model import Param, Plan
-from commsched.program import Draft, Program
-from commsched.strategies import STRATEGIES, pipeline, recompute
-from commsched.strategies.base import Memory, Strategy
-from commsched.strategies.flushed import (
+from commsched.program import recompute
+from commsched.program import stages as pipeline
+from commsched.program.draft import Draft
+from commsched.program.flushed import (
     Order,
-    Work,
+    StageWork,
     all_forward_first,
     flushed,
     memory,
     one_forward_one_backward,
 )
-from commsched.strategies.launch import OPTIMIZERS
-from commsched.strategies.numbers import Options
-from commsched.strategies.pipeline import Stage
+from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.model import Program
+from commsched.program.parameters import Options
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import Stage
+from commsched.program.strategy import Memory, Strategy
 
 
 class Flushed(Strategy):
@@ -50,8 +53,8 @@ class Flushed(Strategy):
         self._order = order
 
     def prepare(
-        self, graph: Graph, machine: Machine, settings: Mapping[str, Param]
-    ) -> tuple[Graph, dict[str, Param]]:
+        self, graph: Net, machine: Machine, settings: Mapping[str, Param]
+    ) -> tuple[Net, dict[str, Param]]:
         return graph, dict(settings)
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -60,7 +63,7 @@ class Flushed(Strategy):
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        work = Work(
+        work = StageWork(
             OPTIMIZERS[str(settings["optimizer"])][1],
             lambda stage: recompute.repeated(stage, settings),
         )

@@ -4,16 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer
-from commsched.machine import Machine
+from commsched.machine.model import Machine
+from commsched.net.graph import Layer, Net
 from commsched.plan.model import Param, Plan
-from commsched.program import After, Draft, Kind, Op, Program
-from commsched.strategies import STRATEGIES, pipeline
-from commsched.strategies.base import Memory, Strategy
-from commsched.strategies.flushed import Work, draft_stages, memory, one_forward_one_backward
-from commsched.strategies.launch import OPTIMIZERS
-from commsched.strategies.numbers import Options, Range
-from commsched.strategies.pipeline import HEAD, Stage, Turn, compute, finish, hop, name_of
+from commsched.program import stages as pipeline
+from commsched.program.draft import Draft
+from commsched.program.flushed import StageWork, draft_stages, memory, one_forward_one_backward
+from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.model import After, Kind, Op, Program
+from commsched.program.parameters import Options, Range
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import HEAD, Stage, Turn, compute, finish, hop, name_of
+from commsched.program.strategy import Memory, Strategy
 
 WINDOW = "/window"  # ends the name of a backward from the next stage's loss
 
@@ -77,8 +79,8 @@ class Local(Strategy):
         return found
 
     def prepare(
-        self, graph: Graph, machine: Machine, settings: Mapping[str, Param]
-    ) -> tuple[Graph, dict[str, Param]]:
+        self, graph: Net, machine: Machine, settings: Mapping[str, Param]
+    ) -> tuple[Net, dict[str, Param]]:
         share = float(settings["head"])
         plan = Plan(graph=graph, machine=machine, launches=(), params=settings)
         chunks = chunks_of(pipeline.grid(plan, settings), settings)
@@ -94,7 +96,7 @@ class Local(Strategy):
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        work = Work(OPTIMIZERS[str(settings["optimizer"])][1])
+        work = StageWork(OPTIMIZERS[str(settings["optimizer"])][1])
         draft = Draft([stage.ranks for stage in stages])
         launches = pipeline.check(plan, stages)
         if settings["variant"] == "overlapping":

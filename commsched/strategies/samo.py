@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from commsched.ir import Graph, Tensor
-from commsched.ir.sparsity import DENSE
 from commsched.kernels.pruned import kept_of
-from commsched.machine import Machine
+from commsched.machine.model import Machine
+from commsched.net.graph import Net, Tensor
+from commsched.net.sparsity import DENSE
 from commsched.plan.model import Param, Plan
-from commsched.program import Draft, Program
-from commsched.strategies import STRATEGIES, pipeline, recompute
-from commsched.strategies.base import Memory, Strategy
-from commsched.strategies.flushed import Work, as_they_come, flushed
-from commsched.strategies.numbers import Options, Range
-from commsched.strategies.pipeline import Stage
+from commsched.program import recompute
+from commsched.program import stages as pipeline
+from commsched.program.draft import Draft
+from commsched.program.flushed import StageWork, as_they_come, flushed
+from commsched.program.model import Program
+from commsched.program.parameters import Options, Range
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import Stage
+from commsched.program.strategy import Memory, Strategy
 
 SECTOR = 16  # halves that a GPU reads at least where it needs one: 32 B
 ADAM = 36.0  # B moved per value: g16 2, g32 8, parameter, both moments 8 each, parameter as half 2
@@ -66,8 +69,8 @@ class Samo(Strategy):
     }
 
     def prepare(
-        self, graph: Graph, machine: Machine, settings: Mapping[str, Param]
-    ) -> tuple[Graph, dict[str, Param]]:
+        self, graph: Net, machine: Machine, settings: Mapping[str, Param]
+    ) -> tuple[Net, dict[str, Param]]:
         share, whole = 1.0 - float(settings["pruned"]), int(settings["whole"])
 
         def sent(tensor: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ class Samo(Strategy):
             return packing + recompute.repeated(stage, settings)
 
         traffic = ADAM if share == 1.0 else ADAM + 4.0 + 2.0 / share  # index; zeros
-        work = Work(traffic, extra, ready=True, limit=len(stages), agrees=True)
+        work = StageWork(traffic, extra, ready=True, limit=len(stages), agrees=True)
         return flushed(plan, stages, as_they_come, m, work)
 
     def memory(self, plan: Plan) -> Memory:

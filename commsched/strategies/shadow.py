@@ -6,15 +6,16 @@ from functools import lru_cache
 import numpy as np
 
 from commsched.errors import CommschedError
-from commsched.methods import Choice, phases_of
+from commsched.exchange.method import Choice
+from commsched.exchange.registry import phases_of
 from commsched.plan.model import Param, Plan
-from commsched.program import After, Kind, Op, Program, Role
-from commsched.schedule import Goal
-from commsched.strategies import STRATEGIES
-from commsched.strategies.base import Floats, Memory, State, Strategy
-from commsched.strategies.launch import OPTIMIZERS
-from commsched.strategies.numbers import Options, Range
-from commsched.strategies.parts import passes
+from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.layer_ops import passes
+from commsched.program.model import After, Kind, Op, Program, Role
+from commsched.program.parameters import Options, Range
+from commsched.program.registry import STRATEGIES
+from commsched.program.strategy import Floats, Memory, State, Strategy
+from commsched.schedule.rounds import Goal
 
 MANY = 2**31
 UPDATE = "update"

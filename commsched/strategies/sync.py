@@ -6,24 +6,24 @@ from typing import NamedTuple
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Launch, Param, Plan
-from commsched.program import After, Op, Program, Role
-from commsched.strategies import STRATEGIES
-from commsched.strategies.base import Memory, Strategy
-from commsched.strategies.launch import (
+from commsched.program.launch_ops import (
     OPTIMIZERS,
     apply_op,
     beside_buckets,
     broadcast_ops,
     exchange_ops,
 )
-from commsched.strategies.numbers import Options
-from commsched.strategies.parts import compute
+from commsched.program.layer_ops import compute
+from commsched.program.model import After, Op, Program, Role
+from commsched.program.parameters import Options
+from commsched.program.registry import STRATEGIES
+from commsched.program.strategy import Memory, Strategy
 
 ROOT = 0  # the rank whose parameters are broadcast
 REFRESH = "refresh"  # purpose of the launches that do it
 
 
-class Now(NamedTuple):
+class SyncStep(NamedTuple):
     """What sets a step apart from others."""
 
     since: int  # first step of the launches in use
@@ -114,7 +114,7 @@ def _summing(plan: Plan, since: int) -> list[int]:
     return [i for i, x in enumerate(plan.launches) if x.since == since and x.purpose != REFRESH]
 
 
-def _now(plan: Plan, late: bool, step: int) -> Now:
+def _now(plan: Plan, late: bool, step: int) -> SyncStep:
     """What a step does; with `late` results are applied in the next one."""
     refreshing = _refreshing(plan)
     every = plan.launches[refreshing[0]].every if refreshing and plan.machine.size > 1 else 0
@@ -122,7 +122,7 @@ def _now(plan: Plan, late: bool, step: int) -> Now:
     refreshed, refreshes = (every > 0 and n > 0 and n % every == 0 for n in (step, step + 1))
     begins = _begins(plan)
     since, before = (max(b for b in begins if b <= max(n, 0)) for n in (step, step - 1))
-    return Now(
+    return SyncStep(
         since=since,
         late=before if late and step > 0 else -1,
         early=not late,
@@ -132,7 +132,7 @@ def _now(plan: Plan, late: bool, step: int) -> Now:
 
 
 @lru_cache(maxsize=64)
-def _ops(plan: Plan, optimizer: str, now: Now, root: bool) -> tuple[Op, ...]:
+def _ops(plan: Plan, optimizer: str, now: SyncStep, root: bool) -> tuple[Op, ...]:
     """The operations of a step, the same objects in every step of its kind.
 
     `root`: of the rank whose parameters are broadcast.

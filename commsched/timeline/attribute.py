@@ -18,9 +18,9 @@ import numpy as np
 
 from commsched.timeline import measure
 from commsched.timeline.assumed import assumed
+from commsched.timeline.breakdown import CAUSES, OVERLAP, STRAGGLERS, Exchanges, makeup
 from commsched.timeline.chain import Walk
 from commsched.timeline.intervals import Floats
-from commsched.timeline.makeup import CAUSES, OVERLAP, STRAGGLERS, Exchanges, makeup
 from commsched.timeline.model import Timeline
 
 END = "(end of the step)"
@@ -58,7 +58,7 @@ def attribute(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> W
     names = tuple(dict.fromkeys((*predicted.names, *measured.names, END)))
     index = {name: i for i, name in enumerate(names)}
     sides = [
-        _Side(t, rank, skip_first, known.after, known.exchanges, coded)
+        _ChainSide(t, rank, skip_first, known.after, known.exchanges, coded)
         for t in (predicted, measured)
     ]
     longer = int(sides[1].median > sides[0].median)
@@ -120,7 +120,7 @@ def _pairs(a: Floats, b: Floats) -> list[tuple[int, int, float]]:
     return list(zip(first.tolist(), second.tolist(), np.diff(cuts).tolist(), strict=True))
 
 
-class _Side:
+class _ChainSide:
     """The steps of one rank that count, in the order of their durations over all ranks."""
 
     def __init__(
@@ -171,7 +171,7 @@ class _Side:
 
 
 def _lateness(
-    slow: _Side, number: int, other: _Side, against: int, index: dict[str, int]
+    slow: _ChainSide, number: int, other: _ChainSide, against: int, index: dict[str, int]
 ) -> Floats:
     """Follow the lateness of a step behind one of the other side: (names, causes) s at its end."""
     book = _Book(len(index))

@@ -1,7 +1,7 @@
 """On what fabric a timeline was measured, or for which it was predicted."""
 
 from commsched import files
-from commsched.machine import Fabric
+from commsched.machine.fabric import Fabric
 from commsched.machine.file import fabric_from_data
 from commsched.timeline.model import Timeline
 

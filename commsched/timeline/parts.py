@@ -26,7 +26,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 COLUMNS = ("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes", "coded_s")
 
 
-class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PartHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The first line of a part.
 
     A moment x on the rank's clock is x + clock_offset - t0 seconds after the run's start.
@@ -45,7 +45,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
-class Row(NamedTuple):
+class PartRow(NamedTuple):
     """One line after the header."""
 
     stream: str
@@ -65,7 +65,7 @@ class PartWriter:
         self.path = part_path(path, rank)
         self.rank = rank
         self._encode = msgspec.json.Encoder().encode
-        first = msgspec.convert({**header, "rank": rank}, Header)
+        first = msgspec.convert({**header, "rank": rank}, PartHeader)
         try:
             self._file = self.path.open("wb", buffering=0)
         except OSError as error:
@@ -138,8 +138,8 @@ def read_parts(path: str | Path, ended: bool = True) -> Timeline:
     the run is known to have crashed.
     """
     warnings = [] if ended else [f"{path}: the run did not end; merged from what its ranks left"]
-    headers: list[Header] = []
-    rows: list[tuple[Header, list[Row]]] = []
+    headers: list[PartHeader] = []
+    rows: list[tuple[PartHeader, list[PartRow]]] = []
     for rank, part in find(path).items():
         header, lines, torn = _read_part(part, rank)
         if torn:
@@ -161,7 +161,7 @@ def read_parts(path: str | Path, ended: bool = True) -> Timeline:
     return timeline
 
 
-def _read_part(part: Path, rank: int) -> tuple[Header | None, list[Row], bool]:
+def _read_part(part: Path, rank: int) -> tuple[PartHeader | None, list[PartRow], bool]:
     """Return the header (None where not even that was written), the spans, and if it is torn."""
     try:
         content = part.read_bytes()
@@ -171,11 +171,11 @@ def _read_part(part: Path, rank: int) -> tuple[Header | None, list[Row], bool]:
     if not lines:
         return None, [], bool(rest)
     where = f"{part}, line 1"
-    header = files.convert(files.parse(lines[0], where), Header, where)
+    header = files.convert(files.parse(lines[0], where), PartHeader, where)
     if header.rank != rank:
         raise CommschedError(f"{where}: rank is {header.rank}, but the file's name says {rank}")
-    decode = msgspec.json.Decoder(Row).decode
-    rows: list[Row] = []
+    decode = msgspec.json.Decoder(PartRow).decode
+    rows: list[PartRow] = []
     try:
         rows.extend(map(decode, lines[1:]))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
@@ -184,7 +184,7 @@ def _read_part(part: Path, rank: int) -> tuple[Header | None, list[Row], bool]:
     return header, rows, bool(rest)
 
 
-def _agree(headers: list[Header], where: str) -> None:
+def _agree(headers: list[PartHeader], where: str) -> None:
     """Refuse parts that different runs left."""
     first = headers[0]
     for other in headers[1:]:
@@ -197,7 +197,7 @@ def _agree(headers: list[Header], where: str) -> None:
                 )
 
 
-def _merge(parts: list[tuple[Header, list[Row]]], warnings: list[str]) -> Timeline:
+def _merge(parts: list[tuple[PartHeader, list[PartRow]]], warnings: list[str]) -> Timeline:
     first = parts[0][0]
     streams = dict.fromkeys(word for header, _ in parts for word in header.streams)
     names = dict.fromkeys(word for header, _ in parts for word in header.names)

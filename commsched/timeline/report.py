@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commsched import units
-from commsched.timeline.makeup import CAUSES
+from commsched.timeline.breakdown import CAUSES
 
 if TYPE_CHECKING:
     from commsched.timeline.attribute import Why

@@ -4,9 +4,10 @@ import sys
 
 import numpy as np
 
+from commsched.exchange.lockstep import fresh_states
 from commsched.kernels.modules import on_host
-from commsched.methods.lockstep import fresh_states
-from commsched.run import agree, place
+from commsched.run.job import agree
+from commsched.run.wire import placement as place
 from tests.exam import SHORT, Case, inputs, reference
 from tests.mpi.test_staging import (
     BASIC,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from tests.gpu.here import needs_a_gpu
 from tests.test_codecs_modules import NAMES, STATE, gradient
 

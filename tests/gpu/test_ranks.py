@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from commsched.ir import file as graph_file
 from commsched.kernels.device import gpus
+from commsched.net import file as graph_file
 from commsched.plan import file as plan_file
 from commsched.run.doctor import ucx_words
 from tests.gpu.here import needs_a_gpu

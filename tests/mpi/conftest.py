@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
-from commsched.run import agree
+from commsched.run.job import agree
 
 RANK = MPI.COMM_WORLD.rank
 

@@ -4,7 +4,7 @@ import pytest
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
-from commsched.run import agree, clock
+from commsched.run.job import agree, clock
 from tests.plans import machine
 
 WORLD = MPI.COMM_WORLD

@@ -9,13 +9,13 @@ from mpi4py import MPI
 from commsched.calibrate import coding
 from commsched.calibrate.coding import shortens
 from commsched.calibrate.main import calibrate
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.cost.price import method_seconds
+from commsched.exchange.registry import legal_methods
 from commsched.machine import file as machine_file
-from commsched.methods import legal_methods
-from commsched.plan import BucketSpec
-from commsched.run import agree
-from commsched.run.probe import repeat, used
+from commsched.net.bucket import BucketSpec
+from commsched.run.engine.probe import repeat, used
+from commsched.run.job import agree
 
 COMM = MPI.COMM_WORLD
 

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from commsched.methods import find_method
-from commsched.methods.lockstep import fresh_states, run_method
-from commsched.program import Kind
-from commsched.run import agree, session
-from commsched.run.session import Options
-from commsched.run.worker import Emulated, draw_parameter
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.registry import find_method
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.run import session
+from commsched.run.engine.worker import Emulated, draw_parameter
+from commsched.run.job import agree
+from commsched.run.session import RunOptions
+from commsched.simulate.engine import simulate
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
 from tests.plans import graph, machine, strategy_plan
@@ -127,7 +128,7 @@ def ran(request, shared):
     """Name, parameters, plan, timeline on rank 0, and what this rank's tensors are in the end."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         plan = made(*request.param, monkeypatch)
-    options = Options(steps=STEPS, worker=Kept)
+    options = RunOptions(steps=STEPS, worker=Kept)
     measured = session.run(plan, WORLD, shared / "m.json", options)
     return *request.param, plan, measured, Kept.last._parameters
 
@@ -234,7 +235,7 @@ def test_without_skips_plain_sgd_is_synchronous_averaging(folder):
     }
     net = graph([23], seconds=2e-4)
     plan = strategy_plan(net, machine(*SHAPE), "daso", **params)
-    session.run(plan, WORLD, folder / "m.json", Options(steps=12, worker=Linear))
+    session.run(plan, WORLD, folder / "m.json", RunOptions(steps=12, worker=Linear))
     worker = Linear.last
     want = worker.start.copy()
     for step in range(12):
@@ -246,7 +247,7 @@ def test_without_skips_plain_sgd_is_synchronous_averaging(folder):
 
 def test_ranks_of_a_node_agree_after_every_merge_and_all_at_an_epochs_end(folder, monkeypatch):
     plan = made("daso", {**DASO, "epochs": 9, "warmup": 0}, monkeypatch)
-    session.run(plan, WORLD, folder / "m.json", Options(steps=6, worker=Kept))
+    session.run(plan, WORLD, folder / "m.json", RunOptions(steps=6, worker=Kept))
     mine = b"".join(Kept.last._parameters[t].tobytes() for t in plan.graph.tensors)
     everyone = agree.gather_text(mine.hex(), WORLD)
     together(["ranks differ after the last batch of an epoch"] * (len(set(everyone)) > 1))
@@ -255,4 +256,4 @@ def test_ranks_of_a_node_agree_after_every_merge_and_all_at_an_epochs_end(folder
 def test_verify_and_replan_are_for_sync(folder, monkeypatch):
     plan = made("shadow", {"every": 3, "lag": 2}, monkeypatch)
     with pytest.raises(Exception, match="--verify is for strategy 'sync', not for 'shadow'"):
-        session.run(plan, WORLD, folder / "m.json", Options(steps=2, verify=True))
+        session.run(plan, WORLD, folder / "m.json", RunOptions(steps=2, verify=True))

@@ -7,26 +7,26 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from commsched.data import DATA
 from commsched.kernels.modules import on_host
-from commsched.nets import NETS
-from commsched.nets.profile import profiled
 from commsched.plan import file as plan_file
-from commsched.planner import Request, make_plan
-from commsched.planner.given import given as planned
-from commsched.program import Kind
-from commsched.run.board import Board
-from commsched.run.checkpoint import Store
-from commsched.run.given import Given
-from commsched.run.learner import Settings
-from commsched.run.messages import Blank, Messages
-from commsched.run.place import HERE
-from commsched.run.record import Forgetful
-from commsched.run.train import Options as Long
-from commsched.run.train import Training
-from commsched.run.train_job import TRAINED
-from commsched.strategies import STRATEGIES
-from commsched.strategies.pipeline import Staged
+from commsched.planner.fixed_method import given as planned
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+from commsched.run.engine.board import Board
+from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.messages import Blank, MessageStreams
+from commsched.run.engine.recorder import Forgetful
+from commsched.run.wire.placement import HERE
+from commsched.train.checkpoint import Store
+from commsched.train.job import TRAINED
+from commsched.train.profile import profiled
+from commsched.train.registry import DATA, NETS
+from commsched.train.training import Training
+from commsched.train.training import TrainOptions as Long
+from commsched.train.workers.learner import Settings
 from tests import strict
 from tests.mpi.test_place import SHAPE, pointed, staged
 from tests.pipes import staged as pipeline
@@ -69,7 +69,7 @@ def plan_of(case):
         params=params | ({"head": 1.0} if strategy == "local" else {}),
         bucket=3000.0,
     )
-    if isinstance(STRATEGIES[strategy], Staged):
+    if isinstance(STRATEGIES[strategy], PipelineStrategy):
         return planned(request, "ring+fp16" if half else "ring+dense")
     made = make_plan(request, "greedy")
     defined = (replace(x, method=x.method.replace("native", "ring")) for x in made.launches)
@@ -142,8 +142,8 @@ def test_who_waits_for_the_rest_of_a_message_does_not_sleep():
     """The last one of a step, of which a chunk is here."""
     where, recorder = staged(), Forgetful(WORLD.rank, None)
     plan = pipeline("gpipe", WORLD.size, on=machine(1, WORLD.size), microbatches=1)
-    messages = Messages(
-        plan, WORLD, Board(), recorder, Blank(), Given(where.device, recorder), where
+    messages = MessageStreams(
+        plan, WORLD, Board(), recorder, Blank(), DeviceQueue(where.device, recorder), where
     )
     ops = STRATEGIES["gpipe"].lower(plan, 0, {}).role_of(WORLD.rank).ops
     problems, chunk = [], np.zeros(where.path.cut, np.uint8)

@@ -8,14 +8,15 @@ from mpi4py import MPI
 
 import commsched
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Layer, Tensor
+from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
-from commsched.methods import recorded
-from commsched.plan import Launch, Piece, Plan
+from commsched.net.bucket import Piece
+from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan import file as plan_file
-from commsched.run import agree
+from commsched.plan.model import Launch, Plan
 from commsched.run.exchanger import Exchanger
+from commsched.run.job import agree
 from commsched.timeline import check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
@@ -53,7 +54,7 @@ def make_plan(comm=WORLD, methods=("ring+dense",), mean=True, seed=0):
         for i, ((name, after), pieces) in enumerate(PIECES.items())
     )
     machine = resized(machine_file.load("localhost"), 1, comm.size)
-    graph = Graph(name="tiny", layers=tuple(layers))
+    graph = Net(name="tiny", layers=tuple(layers))
     return plan_file.frozen(
         Plan(graph=graph, machine=machine, launches=launches, mean=mean, seed=seed)
     )

@@ -6,8 +6,9 @@ from mpi4py import MPI
 
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.modules import on_host
-from commsched.run import agree, exchanger
+from commsched.run import exchanger
 from commsched.run.exchanger import Exchanger
+from commsched.run.job import agree
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
 from tests.mpi.test_exchanger import BACKWARD, SHAPES, gradients, make_plan, refused, total

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
-from commsched.machine import Fabric
 from commsched.machine import file as machine_file
-from commsched.run import agree, session
-from commsched.run.fabric import Own, fabric, joined, library, transport
-from commsched.run.session import Options
+from commsched.machine.fabric import Fabric
+from commsched.run import session
+from commsched.run.job import agree
+from commsched.run.job.fabric import Own, fabric, joined, library, transport
+from commsched.run.session import RunOptions
 from tests.plans import graph, machine, plan
 
 WORLD = MPI.COMM_WORLD
@@ -87,7 +88,7 @@ def test_a_run_tells_its_fabric_and_that_it_is_another_one(tmp_path):
     base = machine(1, WORLD.size)
     for where, differences in ((None, []), (here, []), (elsewhere, said)):
         made = plan(graph([1000]), replace(base, fabric=where), ["native+dense"])
-        timeline = session.run(made, WORLD, folder / "run.json", Options(steps=1))
+        timeline = session.run(made, WORLD, folder / "run.json", RunOptions(steps=1))
         if timeline is not None:
             assert timeline.meta["fabric"] == machine_file.fabric_to_data(here)
             assert timeline.meta["other_fabric"] == differences

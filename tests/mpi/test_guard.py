@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from commsched.run import agree, session
+from commsched.run import session
+from commsched.run.engine.worker import Emulated
 from commsched.run.exchanger import Exchanger
-from commsched.run.session import Options
-from commsched.run.worker import Emulated
-from commsched.simulate import simulate
+from commsched.run.job import agree
+from commsched.run.session import RunOptions
+from commsched.simulate.engine import simulate
 from commsched.simulate.replay import replay
 from commsched.timeline import file as timeline_file
 from tests.plans import graph, machine, plan
@@ -60,7 +61,7 @@ def turned(shared):
             workers.append(Turning(of, rank))
             return workers[0]
 
-        options = Options(steps=STEPS, worker=worker)
+        options = RunOptions(steps=STEPS, worker=worker)
         timeline = session.run(made, WORLD, shared / "m.json", options)
         return made, workers[0], timeline
 
@@ -115,7 +116,7 @@ def test_inside_the_budget_nothing_changes(turned):
 
 def test_verified_runs_see_what_was_kept_as_part_of_the_gradient(folder):
     made = plan(graph(SIZES, 1e-4), machine(1, WORLD.size), [TOPK], max_error=BUDGET)
-    options = Options(steps=STEPS, worker=Turning, verify=True)
+    options = RunOptions(steps=STEPS, worker=Turning, verify=True)
     timeline = session.run(made, WORLD, folder / "m.json", options)
     if timeline is not None:
         assert [fall["tensor"] for fall in timeline.meta["fallbacks"]] == ["l1.weight"]

@@ -7,11 +7,11 @@ import pytest
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
+from commsched.program.registry import STRATEGIES
 from commsched.run import session
-from commsched.run.messages import Blank
-from commsched.run.session import Options
-from commsched.simulate import simulate
-from commsched.strategies import STRATEGIES
+from commsched.run.engine.messages import Blank
+from commsched.run.session import RunOptions
+from commsched.simulate.engine import simulate
 from commsched.timeline.measure import overlaps
 from tests.pipes import net, staged
 from tests.plans import machine
@@ -77,7 +77,7 @@ class Signed:
 @pytest.mark.parametrize(("name", "params"), EVERY)
 def test_names_bytes_and_messages_are_those_of_the_simulation(folder, name, params, stages):
     made = made_of(name, params, stages)
-    options = Options(steps=STEPS, mail=Signed, timeout=30.0)
+    options = RunOptions(steps=STEPS, mail=Signed, timeout=30.0)
     measured = session.run(made, WORLD, folder / "m.json", options)
     problems = list(Signed.wrong)
     if measured is not None:
@@ -96,7 +96,7 @@ def test_names_bytes_and_messages_are_those_of_the_simulation(folder, name, para
 @pytest.mark.parametrize("option", ["--verify", "--replan"])
 def test_what_is_for_sync_only_is_refused_on_all_ranks(folder, option):
     made = made_of("gpipe", {}, WORLD.size)
-    options = Options(verify=option == "--verify", replan=lambda *_: made)
+    options = RunOptions(verify=option == "--verify", replan=lambda *_: made)
     if option == "--verify":
         options.replan = None
     with pytest.raises(CommschedError, match=f"{option} is for strategy 'sync', not for 'gpipe'"):
@@ -117,7 +117,7 @@ def test_streaming_on_ranks_is_sequential_training_bit_for_bit(folder, variant):
         kept.append(Stage(plan, rank))
         return kept[0]
 
-    session.run(made, WORLD, folder / "m.json", Options(steps=5, mail=stage, timeout=30.0))
+    session.run(made, WORLD, folder / "m.json", RunOptions(steps=5, mail=stage, timeout=30.0))
     same = kept[0].block.bits() == sequential(made, 5)[WORLD.rank]
     together([] if same else ["other bits than in one process"])
 
@@ -144,6 +144,6 @@ class Late(Blank):
 def test_a_stage_whose_messages_lag_far_behind_sends_all_of_them(folder):
     made = plan_of("greedy", WORLD.size)
     steps = Late.FAR + 2
-    measured = session.run(made, WORLD, folder / "m.json", Options(steps=steps, mail=Late))
+    measured = session.run(made, WORLD, folder / "m.json", RunOptions(steps=steps, mail=Late))
     found = [s.step for s in measured or () if (s.rank, s.name) == (0, "send/s0-s1/m0")]
     together([f"sent {found}"] if measured and found != list(range(steps)) else [])

@@ -6,28 +6,29 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from commsched.codecs import CODECS
-from commsched.data import DATA
+from commsched.coding.registry import CODECS
+from commsched.exchange.registry import legal_methods
 from commsched.kernels.modules import on_host
-from commsched.methods import legal_methods
-from commsched.nets import NETS
-from commsched.nets.profile import profiled
+from commsched.lab.bench.device_buffers import measured
 from commsched.plan import file as plan_file
-from commsched.planner import Request
-from commsched.planner.given import given as planned
-from commsched.run import agree, place, session
-from commsched.run.buffers import measured
-from commsched.run.checkpoint import Store
-from commsched.run.device import HOST
-from commsched.run.learner import Learner, Settings
-from commsched.run.place import HERE, Place
-from commsched.run.probe import Arena, Exchanges
-from commsched.run.session import Options
-from commsched.run.staging import Pointers, Staged
-from commsched.run.train import Options as Long
-from commsched.run.train import Training
-from commsched.run.transfer import Plain
-from commsched.run.worker import Emulated
+from commsched.planner.fixed_method import given as planned
+from commsched.planner.request import Request
+from commsched.run import session
+from commsched.run.engine.probe import Arena, Exchanges
+from commsched.run.engine.transfer import PlainPath
+from commsched.run.engine.worker import Emulated
+from commsched.run.job import agree
+from commsched.run.session import RunOptions
+from commsched.run.wire import placement as place
+from commsched.run.wire.device import HOST
+from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.staging import Pointers, StagedPath
+from commsched.train.checkpoint import Store
+from commsched.train.profile import profiled
+from commsched.train.registry import DATA, NETS
+from commsched.train.training import Training
+from commsched.train.training import TrainOptions as Long
+from commsched.train.workers.learner import Learner, Settings
 from tests.late import Late
 from tests.pipes import staged as pipeline
 from tests.plans import graph, machine, plan
@@ -44,14 +45,14 @@ SOME = [*EVERY[::7], *(name for name in EVERY if "+" not in name)]  # every one 
 CUT = 256
 
 
-def staged() -> Place:
+def staged() -> Placement:
     device = Late()
-    return Place(device, Staged(device, CUT), Plain(CUT), "late")
+    return Placement(device, StagedPath(device, CUT), PlainPath(CUT), "late")
 
 
-def pointed() -> Place:
+def pointed() -> Placement:
     device = Late(np)
-    return Place(device, Pointers(device, CUT), Plain(CUT), "late")
+    return Placement(device, Pointers(device, CUT), PlainPath(CUT), "late")
 
 
 class Kept(Emulated):
@@ -74,7 +75,7 @@ def execute(made, folder, where, **options):
         workers.append(Kept(made, rank, module))
         return workers[-1]
 
-    chosen = Options(steps=2, worker=worker, place=where, **options)
+    chosen = RunOptions(steps=2, worker=worker, place=where, **options)
     timeline = session.run(made, WORLD, folder / f"{where.device.name}.json", chosen)
     if timeline is None:
         return None, workers[0].results
@@ -199,7 +200,7 @@ def test_a_training_on_a_device_learns_the_same_and_resumes(folder):
 
 def test_exchanges_of_a_device_are_timed_to_their_end():
     device = Late()
-    where = Place(device, Staged(device, CUT), Plain(CUT), "late")
+    where = Placement(device, StagedPath(device, CUT), PlainPath(CUT), "late")
     exchanges = Exchanges(WORLD, Arena(40_000, where))
     exchanges.arena.fill(np.arange(100, dtype=np.float32))
     assert exchanges.seconds("ring", CODECS["dense"], 1000, 0.0) > 0

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from commsched.run import agree, session
-from commsched.run.session import Options
-from commsched.run.worker import Emulated
+from commsched.run import session
+from commsched.run.engine.worker import Emulated
+from commsched.run.job import agree
+from commsched.run.session import RunOptions
 from tests.plans import graph, machine, plan
 
 WORLD = MPI.COMM_WORLD
@@ -79,7 +80,7 @@ def test_nothing_is_lost_when_the_buckets_change_between_two_steps(folder, overl
         asked.append(fitted)
         return plan(old.graph, fitted, ["ring+dense"], bucket=1e9, params=params)
 
-    options = Options(steps=STEPS, worker=worker, replan=replan)
+    options = RunOptions(steps=STEPS, worker=worker, replan=replan)
     timeline = session.run(first, WORLD, folder / "m.json", options)
     if WORLD.size == 1:
         return  # nothing is exchanged, so nothing drifts
@@ -101,12 +102,12 @@ def test_nothing_is_lost_when_the_buckets_change_between_two_steps(folder, overl
 
 
 def test_where_nothing_drifts_the_plan_stays(folder, monkeypatch):
-    monkeypatch.setattr("commsched.run.drift.interval", lambda machine: (0.0, float("inf")))
+    monkeypatch.setattr("commsched.run.adapt.drift.interval", lambda machine: (0.0, float("inf")))
     made = plan(graph(SIZES, 1e-4), machine(1, WORLD.size), ["ring+dense"])
 
     def replan(*_):
         raise AssertionError("nothing drifted")
 
-    timeline = session.run(made, WORLD, folder / "m.json", Options(steps=STEPS, replan=replan))
+    timeline = session.run(made, WORLD, folder / "m.json", RunOptions(steps=STEPS, replan=replan))
     if timeline is not None:
         assert timeline.meta["switches"] == []

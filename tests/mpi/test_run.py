@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.ir import Graph, Sparsity, Tensor
-from commsched.methods import METHODS, Choice, find_method, legal_methods, phases_of
-from commsched.methods.lockstep import fresh_states, run_method
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.method import Choice
+from commsched.exchange.registry import METHODS, find_method, legal_methods, phases_of
+from commsched.net.graph import Net, Tensor
+from commsched.net.sparsity import Sparsity
 from commsched.plan import file as plan_file
 from commsched.run import session
-from commsched.run.session import Options
-from commsched.run.worker import Emulated, draw_launch
+from commsched.run.engine.worker import Emulated, draw_launch
+from commsched.run.session import RunOptions
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
 from commsched.timeline.parts import find
@@ -77,7 +79,7 @@ class Kept(Emulated):
         self.results.append(values.copy())
 
 
-def net(count: int) -> Graph:
+def net(count: int) -> Net:
     """Layers of 40 to 300 elements, every other one sparse."""
     made = graph([40 + 37 * i % 260 for i in range(count)], seconds=1e-4)
     law = Sparsity(law="uniform", density=0.1)
@@ -100,7 +102,7 @@ def everything(**changes):
 def execute(made, folder, monkeypatch, name="m.json", **options):
     """Run a plan; the timeline on rank 0, and this rank's results in the order of their ends."""
     monkeypatch.setattr(session, "Emulated", Kept)
-    timeline = session.run(made, WORLD, folder / name, Options(**{"steps": STEPS} | options))
+    timeline = session.run(made, WORLD, folder / name, RunOptions(**{"steps": STEPS} | options))
     return timeline, Kept.results
 
 
@@ -282,7 +284,7 @@ def test_ranks_with_different_plans_are_refused_on_all_ranks(folder, lanes):
     mine = machine(1, lanes if WORLD.rank == WORLD.size - 1 else WORLD.size)
     made = plan(net(2), mine, ["ring+dense"], seed=WORLD.rank)
     with pytest.raises(CommschedError, match="the ranks hold different plans: rank"):
-        session.run(made, WORLD, folder / "m.json", Options())
+        session.run(made, WORLD, folder / "m.json", RunOptions())
     WORLD.Barrier()
     together(["something was written"] * bool(list(folder.iterdir())))
 
@@ -291,7 +293,7 @@ def test_a_plan_for_other_ranks_is_refused_on_all_ranks(folder):
     made = plan(net(2), machine(1, WORLD.size + 1), ["ring+dense"])
     message = f"the plan is for {WORLD.size + 1} ranks, but {WORLD.size} were started; use 'mpiexec"
     with pytest.raises(CommschedError, match=message):
-        session.run(made, WORLD, folder / "m.json", Options())
+        session.run(made, WORLD, folder / "m.json", RunOptions())
 
 
 @pytest.mark.parametrize(
@@ -313,6 +315,6 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_written(folder,
     made = plan(net(2), machine(*SHAPE), ["ring+dense"])
     broken = replace(made, launches=(replace(made.launches[0], **change), *made.launches[1:]))
     with pytest.raises(CommschedError, match=message):
-        session.run(plan_file.frozen(broken), WORLD, folder / "m.json", Options())
+        session.run(plan_file.frozen(broken), WORLD, folder / "m.json", RunOptions())
     WORLD.Barrier()
     together(["something was written"] * bool(list(folder.iterdir())))

@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from commsched.exchange.endpoint import open_endpoint
+from commsched.exchange.lockstep import AGREE, fresh_states
+from commsched.exchange.memory import AHEAD
+from commsched.exchange.method import Choice
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import METHODS, legal_methods
 from commsched.kernels.modules import beside, on_host
-from commsched.methods import METHODS, Choice, Direct, hold, legal_methods
-from commsched.methods.lockstep import AGREE, fresh_states
-from commsched.run import agree
-from commsched.run.pacer import complete
-from commsched.run.staging import SLOTS, Pointers, Staged
-from commsched.run.transfer import AHEAD, Plain, begin
+from commsched.run.engine.pacer import complete
+from commsched.run.engine.transfer import PlainPath, begin
+from commsched.run.job import agree
+from commsched.run.wire.staging import SLOTS, Pointers, StagedPath
 from tests import strict
 from tests.exam import Case, Taken, inputs, shared_out
 from tests.late import Late
@@ -21,7 +25,7 @@ WORLD = MPI.COMM_WORLD
 NODES = max(2, WORLD.size // 2) if WORLD.size % 2 == 0 else 1
 GROUP = group(NODES, WORLD.size // NODES)
 BASIC = ("dense", "fp16", "coo")  # a codec of each kind: as it is, rounding, of unknown length
-EVERY_PAIR = [m for m in legal_methods(GROUP) if isinstance(m, Direct)]
+EVERY_PAIR = [m for m in legal_methods(GROUP) if isinstance(m, Pair)]
 SOME = [pair for pair in EVERY_PAIR if pair.codec.name in (*BASIC, "quant:8", "topk:0.01")]
 SEVERAL = [
     m
@@ -38,7 +42,7 @@ def over_mpi(method, numel, state, path):
     for phase in method.phases(spec(numel), GROUP):
         if isinstance(phase, Choice):
             phase = phase.then(float(AGREE[phase.agree](agree.each(phase.vote(state), WORLD))))
-        held = hold(phase, state)
+        held = open_endpoint(phase, state)
         exchange = begin(phase.schedule, held, WORLD, 7, path)
         complete(exchange)
         phase.give(state, held.result())
@@ -69,19 +73,19 @@ def differences(methods, sizes, path):
 
 
 def path_module(path):
-    return np if isinstance(path, Plain) else path.device.module
+    return np if isinstance(path, PlainPath) else path.device.module
 
 
 @pytest.mark.parametrize("cut", [64, 1 << 20])
 def test_staged_exchanges_give_the_bits_and_bytes_of_lockstep(cut):
-    path = Staged(Late(), cut)
+    path = StagedPath(Late(), cut)
     sizes = (5, 301) if cut == 64 else (301,)
     found = differences(EXACT, sizes, path)
     together([*found, "" if WORLD.size == 1 or path.device.begun else "nothing was copied"])
 
 
 def test_staged_methods_of_several_phases_give_the_bits_and_bytes_of_lockstep():
-    path = Staged(Late(), 64)
+    path = StagedPath(Late(), 64)
     together(differences(SEVERAL, (103,), path))
 
 
@@ -89,7 +93,7 @@ def test_messages_that_end_at_a_cut_are_followed_by_an_empty_one():
     names = {"ring+dense", "direct+fp16", "all-gather+coo", "tree+coo"}
     pairs = [pair for pair in SOME if pair.name in names]
     assert len(pairs) == len(names)
-    together(differences(pairs, (32 * WORLD.size, 16 * WORLD.size), Staged(Late(), 64)))
+    together(differences(pairs, (32 * WORLD.size, 16 * WORLD.size), StagedPath(Late(), 64)))
 
 
 def test_pointers_wait_until_the_device_has_written_what_is_sent():
@@ -98,7 +102,12 @@ def test_pointers_wait_until_the_device_has_written_what_is_sent():
 
 
 def test_ranks_with_and_without_a_device_sum_with_each_other():
-    paths = (Plain(64), Staged(Late(), 64), Pointers(Late(np), 64), Staged(Late(np), 64))
+    paths = (
+        PlainPath(64),
+        StagedPath(Late(), 64),
+        Pointers(Late(np), 64),
+        StagedPath(Late(np), 64),
+    )
     path = paths[WORLD.rank % len(paths)]
     together(differences([*EXACT, *SEVERAL], (301,), path))
 
@@ -132,7 +141,9 @@ def test_coding_within_an_exchange_is_timed_where_it_is_done():
     state = fresh_states([np.zeros(301, np.float32)] * WORLD.size, 5, "b0")[WORLD.rank]
     state["gradient"] = strict.asarray(state["gradient"])
     (phase,) = ring.phases(spec(301), GROUP)
-    exchange = begin(phase.schedule, hold(phase, state), WORLD, 7, Staged(Ticking(), 64))
+    exchange = begin(
+        phase.schedule, open_endpoint(phase, state), WORLD, 7, StagedPath(Ticking(), 64)
+    )
     complete(exchange)
     messages = 2 * 2 * (WORLD.size - 1)  # taken and sent, received and merged, in both halves
     together(["" if exchange.coded == messages else f"{exchange.coded} instead of {messages} s"])
@@ -141,7 +152,11 @@ def test_coding_within_an_exchange_is_timed_where_it_is_done():
 @pytest.mark.parametrize("numel", [1, 64, 301])
 def test_the_sum_of_the_mpi_itself_goes_through_host_memory(numel):
     found = []
-    for path in (Staged(Late(), 64), Pointers(Late(), 64), (Plain(64), Staged(Late(), 64))):
+    for path in (
+        StagedPath(Late(), 64),
+        Pointers(Late(), 64),
+        (PlainPath(64), StagedPath(Late(), 64)),
+    ):
         chosen = path[WORLD.rank % 2] if isinstance(path, tuple) else path
         grads = gradients("alone", WORLD.size, numel)  # whole numbers
         state = fresh_states([g.copy() for g in grads])[WORLD.rank]
@@ -157,7 +172,7 @@ def test_memory_of_the_host_is_used_again():
     device, given = Late(), []
     host = device.host
     device.host = lambda nbytes: given.append(nbytes) or host(nbytes)
-    path = Staged(device, 4096)
+    path = StagedPath(device, 4096)
     pair = next(pair for pair in EXACT if pair.name == "ring+dense")
     for _ in range(5):
         state = fresh_states([np.ones(40_000, np.float32)] * WORLD.size)[WORLD.rank]

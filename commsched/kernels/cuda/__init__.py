@@ -1,5 +1,6 @@
 """Fused kernels for arrays of CuPy: what NumPy does in several passes, in as few as can be."""
 
+from commsched.kernels.cuda import accumulate as ways
 from commsched.kernels.cuda import (
     bits,
     eightbit,
@@ -13,9 +14,8 @@ from commsched.kernels.cuda import (
     rows,
     select,
     spectrum,
-    steps,
-    ways,
 )
+from commsched.kernels.cuda import quantise as steps
 
 __all__ = [
     "bits",

@@ -1,0 +1,228 @@
+"""`commsched bench convergence`: what strategies and codecs learn, send, and take per step."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commsched.cli.signals import end_well
+from commsched.cli.table import table
+from commsched.errors import CommschedError
+from commsched.units import nbytes
+
+if TYPE_CHECKING:
+    from commsched.lab.convergence.table import CaseResult, ConvergenceTable, StepTimes
+    from commsched.lab.convergence.trainings import ConvergenceRequest
+    from commsched.lab.convergence.trials import Mean
+
+FOLDER = Path("convergence")
+CALIBRATION = 20.0  # s
+QUICK_CASES = ("dense", "fft:0.15", "topk:0.03125", "daso")
+MACHINE = "machine.json"
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    """Declare what only this benchmark has."""
+    only = p.add_argument_group("of bench convergence")
+    only.add_argument("--table", action="append", help="digits, deep or text; default: all")
+    only.add_argument("--case", action="append", help="again for more; default: all")
+    only.add_argument("--folder", type=Path, default=FOLDER, metavar="DIR", help="keeps the tables")
+    only.add_argument("--time-limit", type=float, metavar="S", help="begin nothing after so long")
+    only.add_argument("--timed", action="store_true", help="time what is trained, on a testbed")
+    only.add_argument("--show", action="store_true", help="print what is there, and nothing else")
+    only.add_argument("--hosts", type=int, default=2, metavar="N", help="of it; default: 2")
+    only.add_argument("--rate", default="200mbit", help="of its ports; default: 200mbit")
+    only.add_argument("--jitter", type=float, default=0.1, help="of compute there; default: 0.1")
+
+
+def convergence(args: argparse.Namespace) -> None:
+    """Train or time what is missing, and print the tables."""
+    from commsched.lab.convergence.cases import TABLES
+    from commsched.lab.convergence.trainings import kept, train
+    from commsched.plot.convergence import draw
+
+    end_well()
+    for name in args.table or ():
+        if name not in TABLES:
+            raise CommschedError(f"--table must be one of {', '.join(TABLES)}, got {name!r}")
+    names = args.table or (["digits"] if args.quick else list(TABLES))
+    jobs = [_wanted(args, name) for name in names]
+    if args.timed:
+        _time(args, jobs)
+    elif not args.show:
+        for wanted in jobs:
+            train(wanted, args.folder, _say)
+    found = {wanted.table: kept(wanted, args.folder) for wanted in jobs}
+    if not args.show:
+        draw(list(found.values()), args.folder / "convergence.png")
+    if args.json:
+        print(json.dumps({name: _data(each) for name, each in found.items()}, indent=1))
+        return
+    for each in found.values():
+        print("\n".join(_lines(each)))
+
+
+def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":
+    from commsched.lab.convergence.trainings import ConvergenceRequest
+
+    if args.hosts < 2:
+        raise CommschedError(f"--hosts must be at least 2, got {args.hosts}")
+    return ConvergenceRequest(
+        table=name,
+        names=args.case or (QUICK_CASES if args.quick else ()),
+        hosts=args.hosts,
+        folds=1 if args.quick else 5,
+        seeds=2 if args.quick else 5,
+        time_limit=float("inf") if args.time_limit is None else args.time_limit,
+    )
+
+
+def _time(args: argparse.Namespace, jobs: "Sequence[ConvergenceRequest]") -> None:
+    """Put the testbed up, calibrate it once, and time the cases."""
+    from commsched import files
+    from commsched.lab.convergence.step_times import Where, timed
+    from commsched.lab.testbed.bed import Testbed
+    from commsched.lab.validate.fabrics import ShapedFabric
+    from commsched.machine import file as machine_file
+
+    files.make_folder(args.folder)
+    lanes = jobs[0].lanes
+    path = args.folder / MACHINE
+    with Testbed.up(args.hosts, lanes, (args.rate,)) as bed:
+        fabric = ShapedFabric(bed)
+        if not path.exists():
+            _say(f"calibrating {bed.spec} ({CALIBRATION:g} s)")
+            fabric.run("calibrate", "-o", str(path), "--seconds", str(CALIBRATION))
+        where = Where(
+            machine=machine_file.read(path),
+            execute=fabric.execute,
+            jitter=args.jitter,
+            name=str(bed.spec),
+        )
+        for wanted in jobs:
+            timed(wanted, where, args.folder, _say)
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+HEADER = ("case", "runs", "loss", "right", "against dense", "wire bytes", "steps to its loss")
+TIMES = (
+    "case",
+    "compute",
+    "predicted ms",
+    "measured ms",
+    "p10-p90",
+    "of dense",
+    "s to its loss",
+    "exchanges ms",
+    "state",
+)
+TARGETS = ("target", "asked", "measured", "holds")
+
+
+def _lines(found: "ConvergenceTable") -> Iterator[str]:
+    """A table for people: what was learnt, how long it takes, what the papers promise."""
+    from commsched.lab.convergence.targets import targets
+
+    yield f"{found.net}, {found.ranks} ranks, {found.steps} steps; means +- intervals of 95 %"
+    yield table(HEADER, [_learnt(case, found) for case in found.cases], range(1, len(HEADER)))
+    rows = [(case, times) for case in found.cases for times in case.times]
+    if rows:
+        one = rows[0][1]
+        yield (
+            f"{one.testbed}, {one.scale:g} times the elements, emulated compute that varies by"
+            f" {one.jitter:.0%}; compute per second of dense exchanges in front"
+        )
+        rows.sort(key=lambda row: row[1].ratio)
+        yield table(TIMES, [_timed(case, times, found) for case, times in rows], range(1, 9))
+        yield from _sources([times for _, times in rows])
+    if promised := list(targets(found)):
+        words = [(*x[:3], "yes" if x.holds else "no") for x in promised]
+        yield table(TARGETS, words)
+
+
+def _sources(every: "Sequence[StepTimes]") -> Iterator[str]:
+    """Whose each ratio of compute to exchanges is."""
+    from commsched.lab.convergence.cases import RATIOS
+
+    for name, value in {times.ratio: times.value for times in every}.items():
+        yield f"compute {value:.3g}: {RATIOS[name].source}"
+
+
+def _learnt(case: "CaseResult", found: "ConvergenceTable") -> tuple[str, ...]:
+    from commsched.lab.convergence.table import against
+    from commsched.lab.convergence.trials import mean
+
+    dense = found.case("dense")
+    held = None if dense is None else against(case, dense)
+    ends = case.trained.trials
+    losses = f"{mean(case.losses)}" if len(case.losses) == len(ends) else "no number"
+    return (
+        case.name,
+        str(len(ends)),
+        losses,
+        _points(case.accuracy),
+        "-" if held is None else _points(held.accuracy, sign="+"),
+        nbytes(case.sent_bytes),
+        "-" if held is None or held.steps is None else str(held.steps),
+    )
+
+
+def _points(value: "Mean", sign: str = "") -> str:
+    """An accuracy in percent."""
+    half = "" if value.half is None else f" +- {100 * value.half:.2f}"
+    return f"{100 * value.value:{sign}.2f}{half}"
+
+
+def _timed(case: "CaseResult", times: "StepTimes", found: "ConvergenceTable") -> tuple[str, ...]:
+    from commsched.lab.convergence.table import against
+
+    dense = found.case("dense")
+    same = [] if dense is None else [x for x in dense.times if x.ratio == times.ratio]
+    held = None if dense is None else against(case, dense)
+    steps = None if held is None else held.steps
+    return (
+        case.name,
+        f"{times.value:.3g}",
+        f"{times.predicted * 1e3:.1f}",
+        f"{times.measured * 1e3:.1f}",
+        f"{times.low * 1e3:.1f}-{times.high * 1e3:.1f}",
+        f"{times.measured / same[0].measured:.2f}" if same else "-",
+        "-" if steps is None else f"{steps * times.measured:.2f}",
+        f"{times.moved()[1] * 1e3:.1f}",
+        nbytes(times.state_bytes),
+    )
+
+
+def _data(found: "ConvergenceTable") -> dict[str, Any]:
+    """A table for scripts: accuracies as shares."""
+    import msgspec
+
+    from commsched.lab.convergence.table import against
+    from commsched.lab.convergence.targets import targets
+    from commsched.lab.convergence.trials import mean
+
+    dense = found.case("dense")
+    rows: list[dict[str, Any]] = []
+    for case in found.cases:
+        held = None if dense is None else against(case, dense)
+        rows.append(
+            {
+                "case": case.name,
+                "family": case.family,
+                "trainings": len(case.trained.trials),
+                "losses": mean(case.losses)._asdict() if case.losses else None,
+                "accuracy": case.accuracy._asdict(),
+                "against_dense": None if held is None else held.accuracy._asdict(),
+                "steps_to_dense_loss": None if held is None else held.steps,
+                "bytes_per_rank_and_step": case.sent_bytes,
+                "times": [msgspec.to_builtins(times) for times in case.times],
+            }
+        )
+    promised = [target._asdict() for target in targets(found)]
+    head = {"net": found.net, "ranks": found.ranks, "steps": found.steps}
+    return {**head, "cases": rows, "targets": promised}

@@ -1,0 +1,396 @@
+"""`commsched bench`: rates and ratios, measured in one run."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commsched.cli import bench_convergence as convergence
+from commsched.cli.signals import end_well
+from commsched.cli.table import table
+from commsched.errors import CommschedError
+from commsched.units import nbytes, seconds
+
+if TYPE_CHECKING:
+    from commsched.lab.bench.codecs import CodecRow
+    from commsched.lab.bench.row import BenchRow
+
+EXAMPLE = """example:
+  commsched bench simulator
+  commsched bench planner
+  commsched bench codecs --codec quant:8 --codec topk:0.01
+  commsched bench codecs --device cuda --json
+  commsched bench planner --part quality --net resnet50 --net vgg16
+  commsched bench planner --part optimum --seeds 0:50
+  sudo commsched bench planner --part measured --quick
+  commsched bench convergence --quick
+  mpiexec -n 4 commsched bench all-reduce
+  mpiexec -n 2 commsched bench overlap
+  mpiexec -n 2 commsched bench all-reduce --device cuda
+  mpiexec -n 2 commsched bench buffers --device cuda
+  commsched bench --device cuda -o gpu
+  mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "bench",
+        help="rates of simulator, planner and codecs; under mpiexec, exchanges and overlap",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument(
+        "name",
+        nargs="?",
+        choices=sorted(BENCHES),
+        metavar="NAME",
+        help=f"{', '.join(sorted(BENCHES))}; with --device cuda default: gpu",
+    )
+    p.add_argument("--json", action="store_true", help="the same as JSON")
+    p.add_argument(
+        "--device",
+        default="cpu",
+        metavar="D",
+        help="of codecs, all-reduce, overlap and buffers: cpu or cuda; default: cpu, of gpu cuda",
+    )
+    both = p.add_argument_group("of bench sparse and bench codecs")
+    both.add_argument(
+        "--numel",
+        type=int,
+        metavar="N",
+        help="float32 elements; default: 8388608, 16777216; cuda: 67108864",
+    )
+    both.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
+    codecs_only = p.add_argument_group("of bench codecs")
+    codecs_only.add_argument(
+        "--codec",
+        action="append",
+        metavar="NAME",
+        help="again for more; all: every listed one; default: those with a rate to keep",
+    )
+    sparse_only = p.add_argument_group("of bench sparse")
+    sparse_only.add_argument(
+        "--density",
+        type=float,
+        action="append",
+        metavar="D",
+        help="share of non-zeros of a rank, again for more; default: 0.001 to 0.2",
+    )
+    sparse_only.add_argument(
+        "--method", action="append", metavar="NAME", help="again for more; default: the best"
+    )
+    sparse_only.add_argument(
+        "--support",
+        metavar="KIND",
+        help="uniform, zipf or text (rows of tables), top (of a net's gradient); default: uniform",
+    )
+    planner_only = p.add_argument_group("of bench planner")
+    planner_only.add_argument(
+        "--part",
+        action="append",
+        choices=("speed", "optimum", "quality", "measured"),
+        help="again for more; default: all but measured, which runs plans on real ranks",
+    )
+    planner_only.add_argument(
+        "--seeds", metavar="FIRST:STOP", help="random instances of part optimum; default: 0:300"
+    )
+    for kind in ("net", "machine"):
+        planner_only.add_argument(
+            f"--{kind}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"{kind} of part quality, again for more; default: all that are shipped",
+        )
+    measured_only = p.add_argument_group("of bench planner --part measured and bench gpu")
+    measured_only.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="keeps machines, plans, timelines and finished cells; default: measured-plans, gpu;"
+        " of bench buffers: a JSON file",
+    )
+    measured_only.add_argument(
+        "--fabric",
+        action="append",
+        metavar="NAME",
+        help="100mbit, 400mbit, 1gbit or shared; default: all that can be had",
+    )
+    measured_only.add_argument(
+        "--turns", type=int, default=3, metavar="N", help="runs of each plan; default: 3"
+    )
+    convergence.options(p)
+    p.add_argument(
+        "--quick",
+        action="store_true",
+        help="of planner --part measured: two fabrics, two nets, and smaller; of convergence: four"
+        " cases, one fold, two seeds; of gpu: one net, shorter calibrations",
+    )
+    p.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds without progress until the ranks are ended; default: 60",
+    )
+    p.set_defaults(run=bench)
+
+
+def bench(args: argparse.Namespace) -> None:
+    """Run one benchmark and print its table."""
+    from commsched.run.wire.device import check_device
+
+    check_device(args.device)
+    name = args.name or ("gpu" if args.device == "cuda" else "")
+    if not name:
+        raise CommschedError(f"bench needs a NAME; known: {', '.join(sorted(BENCHES))}")
+    if args.device != "cpu" and name not in ON_DEVICE:
+        able = ", ".join(ON_DEVICE)
+        raise CommschedError(f"bench {name} has no --device {args.device}; use it for {able}")
+    BENCHES[name](args)
+
+
+def simulator(args: argparse.Namespace) -> None:
+    """Pricing and simulation, on one core, without mpiexec."""
+    from commsched.lab.bench.simulator import rows
+
+    _print(rows(), args)
+
+
+def planner(args: argparse.Namespace) -> None:
+    """First plans, converged plans and evaluations, on one core, without mpiexec."""
+    from commsched.lab.bench.optimum import INSTANCES
+    from commsched.lab.bench.planner import PARTS, rows
+
+    parts = args.part or PARTS
+    seeds = range(INSTANCES) if args.seeds is None else _seeds(args.seeds)
+    found = [rows(parts, seeds, args.net, args.machine)]
+    if "measured" in parts:
+        found.append(_measured(args))
+    _print(chain(*found), args)
+
+
+def _measured(args: argparse.Namespace) -> "Iterator[BenchRow]":
+    """Plans on real ranks, on the fabrics that can be had."""
+    from commsched.cli.commands import validate
+    from commsched.lab.bench.measured_plans import FABRICS, MeasuredPlansRequest, rows
+    from commsched.lab.validate.cells import NETS
+
+    if args.turns < 1:
+        raise CommschedError(f"--turns must be at least 1, got {args.turns}")
+    quick = args.quick
+    fabrics = validate.QUICK_FABRICS if quick else FABRICS
+    chosen = validate.chosen("--fabric", args.fabric, FABRICS, fabrics)
+    wanted = MeasuredPlansRequest(
+        folder=args.output or Path("measured-plans"),
+        fabrics=chosen if args.fabric else validate.possible(chosen),
+        nets=validate.chosen("--net", args.net, NETS, validate.QUICK_NETS if quick else NETS),
+        turns=args.turns,
+    )
+    if quick:
+        scale, spent = validate.QUICK_SCALE, validate.QUICK_SECONDS
+        wanted = replace(wanted, scale=scale, seconds=spent)
+    end_well()
+    return rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True))
+
+
+def _seeds(text: str) -> range:
+    """Read FIRST:STOP."""
+    first, colon, stop = text.partition(":")
+    good = colon and all(w.isascii() and w.isdecimal() and len(w) < 10 for w in (first, stop))
+    if not good or int(first) >= int(stop):
+        raise CommschedError(f"--seeds {text}: expected FIRST:STOP, two numbers in this order")
+    return range(int(first), int(stop))
+
+
+def _print(rows: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
+    """Print each row as soon as it is there."""
+    found = []
+    for row in rows:
+        found.append(row)
+        if not args.json:
+            print(f"{row.what:48}  {seconds(row.seconds):>10}  {row.result}  (asked: {row.bar})")
+    if args.json:
+        print(json.dumps([row._asdict() for row in found], indent=1))
+
+
+def all_reduce(args: argparse.Namespace) -> None:
+    """Every dense all-reduce of ours against the MPI's own, 1 KB to 64 MB."""
+    from commsched.run.job import launcher
+
+    launcher.load()
+    from commsched.lab.bench import runtime
+
+    found = runtime.all_reduce(args.timeout, args.device)
+    if found is None:
+        return
+    cells, ranks = found
+    if args.json:
+        print(json.dumps([cell._asdict() for cell in cells], indent=1))
+        return
+    header = ("size", "MPI us", *(f"{name} us" for name in runtime.COLLECTIVES), "best/MPI")
+    rows = [
+        (
+            nbytes(cell.nbytes),
+            f"{cell.mpi * 1e6:.0f}",
+            *(f"{cell.ours[name] * 1e6:.0f}" for name in runtime.COLLECTIVES),
+            f"{min(cell.ours.values()) / cell.mpi:.2f}",
+        )
+        for cell in cells
+    ]
+    print(f"all-reduce of float32 on {ranks} ranks, median of the slowest rank")
+    print(table(header, rows, set(range(len(header)))))
+
+
+def overlap(args: argparse.Namespace) -> None:
+    """How much of a 32 MB exchange passes under emulated compute."""
+    from commsched.run.job import launcher
+
+    launcher.load()
+    from commsched.lab.bench import runtime
+
+    found = runtime.overlap(args.timeout, args.device)
+    if found is None:
+        return
+    share = 1 - found.exposed / found.exchange
+    if args.json:
+        print(json.dumps({**found._asdict(), "hidden_share": share}, indent=1))
+        return
+    print(
+        f"exchange of 32 MB on {found.ranks} ranks: {seconds(found.exchange)}, of it"
+        f" {share:.1%} hidden under compute; polling takes {found.polling:.1%} of a core"
+    )
+
+
+def buffers(args: argparse.Namespace) -> None:
+    """Messages between a device and MPI."""
+    from commsched.run.job import launcher
+
+    launcher.load()
+    from commsched.cli import bench_gpu
+    from commsched.lab.bench import device_buffers as runtime
+
+    found = runtime.buffers(args.timeout, args.device)
+    if found is not None:
+        bench_gpu.show_buffers(found, args)
+
+
+def gpu(args: argparse.Namespace) -> None:
+    """Everything that is measured on a GPU."""
+    from commsched.cli import bench_gpu
+
+    bench_gpu.everything(args.output or Path("gpu"), args)
+
+
+def sparse(args: argparse.Namespace) -> None:
+    """Sums of sparse gradients, from lists to lists."""
+    from commsched.run.job import launcher
+
+    launcher.load()
+    from commsched.lab.bench import sparse as runtime
+
+    given = {
+        "numel": args.numel,
+        "densities": args.density and tuple(args.density),
+        "methods": args.method and tuple(args.method),
+        "repeats": args.repeats,
+        "support": args.support,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    options = runtime.SparseOptions(timeout=args.timeout, progress=not args.json, **chosen)
+    found = runtime.sparse(options)
+    if found is None:
+        return
+    cells, group = found
+    if args.json:
+        print(json.dumps([cell._asdict() for cell in cells], indent=1))
+        return
+    nodes = len(group.members)
+    print(f"{group.size} ranks on {nodes} nodes, median of the slowest rank, list to list;")
+    print(f"MPI_Allreduce takes {seconds(cells[0].mpi_seconds)}")
+    numbers = set(range(len(runtime.HEADER))) - runtime.WORDS
+    print(table(runtime.HEADER, list(runtime.rows(cells)), numbers))
+
+
+def codecs(args: argparse.Namespace) -> None:
+    """Encode, add and decode of codecs, on one core or on a GPU, without mpiexec."""
+    if args.device == "cuda":
+        from commsched.cli import bench_gpu
+
+        bench_gpu.codecs(args)
+        return
+    from tqdm import tqdm
+
+    from commsched.lab.bench import codecs as coding
+
+    names = coding.chosen(args.codec)
+    numel = coding.NUMEL if args.numel is None else args.numel
+    repeats = coding.REPEATS if args.repeats is None else args.repeats
+    # disable=None: on a terminal only
+    bar = tqdm(names, unit="codec", desc="codecs", disable=None, leave=False)
+    found = [coding.row(name, numel, repeats) for name in bar]
+    if args.json:
+        print(json.dumps([_codec_json(row) for row in found], indent=1))
+        return
+    header = ("codec", "size", "device", "encode", "spread", "add", "decode", "wire", "of copy")
+    print("GB of gradient per second, medians; spread: of encode, slowest to fastest repeat")
+    cells = [_codec_cells(row) for row in found]
+    print(table((*header, "asked"), cells, set(range(3, 10)) | {1}))
+
+
+def _codec_cells(row: "CodecRow") -> tuple[str, ...]:
+    from commsched.lab.bench.codecs import gigabytes
+
+    size = 4e-9 * row.numel
+    encode, add, decode = (
+        "-" if rate is None else f"{rate:.2f}"
+        for rate in (gigabytes(each, row.numel) for each in (row.encode, row.add, row.decode))
+    )
+    return (
+        row.codec,
+        nbytes(4 * row.numel),
+        row.device,
+        encode,
+        f"{size / row.encode.most:.2f}-{size / row.encode.least:.2f}",
+        add,
+        decode,
+        nbytes(row.nbytes),
+        f"{row.copy.median / row.encode.median:.2f}",
+        "-" if row.asked is None else f"{row.asked:g}",
+    )
+
+
+def _codec_json(row: "CodecRow") -> dict[str, object]:
+    """Seconds as measured, and the rates that the table shows."""
+    from commsched.lab.bench.codecs import Timing, gigabytes
+
+    plain = {
+        key: value._asdict() if isinstance(value, Timing) else value
+        for key, value in row._asdict().items()
+    }
+    rates = {
+        f"{key}_GBps": gigabytes(getattr(row, key), row.numel)
+        for key in ("encode", "add", "decode", "copy")
+    }
+    return {**plain, **rates}
+
+
+ON_DEVICE = ("codecs", "all-reduce", "overlap", "buffers", "gpu")
+BENCHES = {
+    "buffers": buffers,
+    "codecs": codecs,
+    "convergence": convergence.convergence,
+    "gpu": gpu,
+    "simulator": simulator,
+    "all-reduce": all_reduce,
+    "overlap": overlap,
+    "planner": planner,
+    "sparse": sparse,
+}

@@ -1,0 +1,89 @@
+"""`commsched compare`: predicted against measured, and why they differ; or two predicted plans."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commsched.errors import CommschedError
+
+if TYPE_CHECKING:
+    from commsched.timeline.model import Timeline
+
+EXAMPLE = """\
+example:
+  commsched simulate plan.json -o predicted.json
+  mpiexec -n 4 commsched run plan.json -o measured.json
+  commsched compare predicted.json measured.json --fail-above 15%
+  commsched compare plan-a.predicted.json plan-b.predicted.json
+
+The first step of each file is left out. A difference above zero means that the prediction is too
+high. Exits with status 1 when the iteration time is wrong by more than --fail-above. Of two
+predicted timelines of different plans it says which plan is faster, if that can be told.
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "compare",
+        help="compare a predicted with a measured timeline",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("predicted", type=Path, help="timeline written by `commsched simulate`")
+    p.add_argument("measured", type=Path, help="timeline written by `commsched run`; or another")
+    p.add_argument("--fail-above", type=percent, metavar="PERCENT", help="such as 15%%")
+    p.add_argument("--limit", type=count, default=12, metavar="N", help="operations shown (12)")
+    p.add_argument("--json", action="store_true", help="everything, as JSON")
+    p.set_defaults(run=compare)
+
+
+def percent(text: str) -> float:
+    """Read `15%` as 0.15."""
+    number = text.removesuffix("%")
+    try:
+        value = float(number) / 100
+    except ValueError:
+        value = -1.0
+    if number == text or not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a percentage such as 15%, got {text!r}")
+    return value
+
+
+def count(text: str) -> int:
+    """Read a whole number, at least 0."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"must be a whole number, at least 0, got {text!r}")
+    return int(text)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Print the comparison; exit with 1 where the prediction is off by more than allowed."""
+    from commsched.timeline import file as timeline_file
+    from commsched.timeline.compare import check_clocks
+    from commsched.timeline.compare import compare as compared
+
+    predicted, measured = timeline_file.read(args.predicted), timeline_file.read(args.measured)
+    both = predicted.kind == measured.kind == "predicted"
+    if both and predicted.plan_hash != measured.plan_hash:
+        _rivals(args, predicted, measured)
+        return
+    check_clocks(measured)
+    found = compared(predicted, measured)
+    print(json.dumps(found.to_data(), indent=1) if args.json else found.table(args.limit))
+    if args.fail_above is None:
+        return
+    error = found.iteration.error
+    if error is None or abs(error) > args.fail_above:
+        raise SystemExit(1)
+
+
+def _rivals(args: argparse.Namespace, a: "Timeline", b: "Timeline") -> None:
+    """Print which of two plans is faster."""
+    from commsched.timeline.spread import rivals
+
+    if args.fail_above is not None:
+        raise CommschedError("--fail-above needs a measured timeline; both of these are predicted")
+    found = rivals(a, b)
+    print(json.dumps(found.to_data(), indent=1) if args.json else found.table())

@@ -1,0 +1,87 @@
+"""`commsched demo`: plan, simulate, run on 4 ranks, compare, plot - the main job in one command."""
+
+import argparse
+from pathlib import Path
+
+from commsched import files
+from commsched.cli.commands.plan import headline
+from commsched.cli.signals import end_well
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.net import file as graph_file
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.run.job import start as job
+from commsched.simulate.engine import simulate
+from commsched.simulate.report import lines, report
+from commsched.timeline import file as timeline_file
+from commsched.timeline.compare import compare
+from commsched.timeline.model import Timeline
+
+EXAMPLE = """example:
+  commsched demo
+  commsched demo --net bert-base --ranks 2 --steps 20 -o out
+"""
+# The net's bytes and times are scaled so that the run ends soon on two cores. Compute is stretched
+# so that it lasts about as long as the communication of a CPU: then there is something to hide.
+NET, SCALE, STRETCH = "resnet50", 0.25, 6.0
+CALIBRATE = 8.0  # s
+RUN_LIMIT = 300.0  # s
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "demo",
+        help="plan, simulate, run on 4 ranks, compare and plot, in under a minute",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("-o", "--output", type=Path, default=Path("demo"), metavar="FOLDER")
+    p.add_argument("--net", default=NET, help=f"default: {NET}")
+    p.add_argument("--ranks", type=int, default=4, help="default: 4")
+    p.add_argument("--steps", type=int, default=15, help="default: 15")
+    p.add_argument("--scale", type=float, default=SCALE, help=f"of bytes and seconds: {SCALE}")
+    p.add_argument("--stretch", type=float, default=STRETCH, help=f"of compute: {STRETCH}")
+    p.set_defaults(run=demo)
+
+
+def demo(args: argparse.Namespace) -> None:
+    """Run the whole loop, saying what happens."""
+    end_well()
+    folder: Path = args.output
+    if args.ranks < 1 or args.steps < 3:
+        raise CommschedError("the demo needs --ranks of at least 1 and --steps of at least 3")
+    graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
+    files.make_folder(folder)
+    print(f"1. measuring this machine with {args.ranks} ranks ({CALIBRATE:.0f} s)", flush=True)
+    machine = folder / "machine.json"
+    words = ("calibrate", "-o", str(machine), "--seconds", str(CALIBRATE))
+    job.commsched(args.ranks, words, RUN_LIMIT)
+    print(f"2. planning {args.net}, bytes and times x {args.scale}, compute x {args.stretch}")
+    plan = make_plan(Request(graph=graph, machine=machine_file.read(machine)))
+    plan_file.write(folder / "plan.json", plan)
+    print(f"   {headline(plan)}")
+    print("3. simulating it", flush=True)
+    prediction = simulate(plan, args.steps)
+    predicted = prediction.timeline()
+    timeline_file.write(folder / "predicted.json", predicted)
+    print("\n".join(f"   {line}" for line in lines(report(prediction))))
+    print(f"4. running the same plan with mpiexec -n {args.ranks}, {args.steps} steps", flush=True)
+    measured = run(plan, folder, args)
+    print("5. predicted against measured")
+    print(compare(predicted, measured).table(12))
+    from commsched.plot.timeline import draw
+
+    draw(predicted, measured, folder / "demo.png")
+    print(f"{folder}/: machine.json, plan.json, predicted.json, measured.json, demo.png")
+
+
+def run(plan: Plan, folder: Path, args: argparse.Namespace) -> Timeline:
+    """Execute the plan on real ranks and read its timeline."""
+    measured = folder / "measured.json"
+    words = ["run", str(folder / "plan.json"), "-o", str(measured), "--steps", str(args.steps)]
+    job.commsched(args.ranks, words, RUN_LIMIT)
+    return timeline_file.read(measured)

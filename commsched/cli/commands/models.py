@@ -1,0 +1,198 @@
+"""`commsched models`: the nets and machines that are shipped, and transformers of any size."""
+
+import argparse
+import json
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commsched.errors import CommschedError
+
+if TYPE_CHECKING:
+    from commsched.machine.model import Link, Machine
+    from commsched.net.graph import Net
+
+EXAMPLE = """example:
+  commsched models
+  commsched models --transformer layers=24,hidden=2048,heads=16,batch=4 -o my-gpt.json
+"""
+NET = ("net", "layers", "tensors", "parameters (M)", "gradient (MB)", "fwd + bwd (ms)", "density")
+MACHINE = ("machine", "nodes x ranks", "inside", "between", "NIC", "device", "source")
+
+SIZES = {  # of a transformer; those of GPT-3 where not given, None: must be given
+    "layers": None,
+    "hidden": None,
+    "heads": None,
+    "sequence": 2048,
+    "vocabulary": 50257,
+    "batch": 1,
+}
+MAX_LAYERS = 10_000  # more would be a mistake, and a file of many megabytes
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "models",
+        help="list the shipped nets and machines",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("--json", action="store_true", help="the same, with sources, as JSON")
+    p.add_argument(
+        "--transformer",
+        metavar="layers=N,hidden=N,heads=N[,sequence=N][,vocabulary=N][,batch=N]",
+        help="write a GPT-style net of this size from formulas, instead of the list",
+    )
+    p.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="net file that --transformer writes"
+    )
+    p.set_defaults(run=models)
+
+
+def models(args: argparse.Namespace) -> None:
+    """Print one line for each shipped net and machine; or write one transformer."""
+    if (args.transformer is None) != (args.output is None):
+        raise CommschedError("--transformer and -o belong together: the one needs the other")
+    if args.transformer is not None:
+        write_transformer(args.transformer, args.output)
+    else:
+        show(args.json)
+
+
+def write_transformer(text: str, path: Path) -> None:
+    """Write the net that `text`, such as `layers=2,hidden=64,heads=4`, describes."""
+    import commsched.net.file
+    from commsched.net.generate.transformer import gpt
+
+    sizes = _sizes(text)
+    name = path.name.removesuffix(".json")
+    commsched.net.file.write(path, gpt(name, **sizes))
+
+
+def _sizes(text: str) -> dict[str, int]:
+    given: dict[str, int] = {}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key not in SIZES or key in given:
+            known = ", ".join(SIZES)
+            raise CommschedError(f"--transformer: {key!r} must be one of {known}, each once")
+        if not (value.isascii() and value.isdecimal() and 0 < len(value) < 12 and int(value)):
+            raise CommschedError(
+                f"--transformer: {key} must be a whole number from 1 to 10^11 - 1, got {value!r}"
+            )
+        given[key] = int(value)
+    missing = [key for key, default in SIZES.items() if default is None and key not in given]
+    if missing:
+        raise CommschedError(f"--transformer: {missing[0]} is missing, as in {missing[0]}=24")
+    if given["hidden"] % given["heads"]:
+        raise CommschedError(
+            f"--transformer: hidden={given['hidden']} must be a multiple of heads={given['heads']}"
+        )
+    if given["layers"] > MAX_LAYERS:
+        raise CommschedError(
+            f"--transformer: layers must be at most {MAX_LAYERS}, got {given['layers']}"
+        )
+    return {key: default for key, default in SIZES.items() if default is not None} | given
+
+
+def show(as_json: bool) -> None:
+    """Print one line for each shipped net and machine."""
+    import commsched.machine.file
+    import commsched.net.file
+    from commsched import shipped
+
+    nets = [_net(commsched.net.file.load(name)) for name in shipped.names("nets")]
+    names = shipped.names("machines")
+    machines = [_machine(commsched.machine.file.load(name)) for name in names]
+    if as_json:
+        print(json.dumps({"nets": nets, "machines": machines}, indent=1))
+    else:
+        _print(nets, machines)
+
+
+def _net(graph: "Net") -> dict[str, Any]:
+    """What the table says of a net; seconds are None where they are modelled, not measured."""
+    from commsched.net.graph import ITEMSIZE
+
+    tensors = graph.tensors.values()
+    seconds = [time for layer in graph.layers for time in (layer.forward, layer.backward)]
+    measured = [time for time in seconds if time is not None]
+    nonzeros = sum(t.numel * float(t.sparsity.after(1)) for t in tensors)
+    return {
+        "name": graph.name,
+        "layers": len(graph.layers),
+        "tensors": len(tensors),
+        "parameters": graph.numel,
+        "gradient_bytes": sum(t.numel * ITEMSIZE[t.dtype] for t in tensors),
+        "seconds": sum(measured) if len(measured) == len(seconds) else None,
+        "batch": graph.batch,
+        "density": nonzeros / graph.numel if graph.numel else 1.0,
+        "source": graph.source,
+    }
+
+
+def _machine(machine: "Machine") -> dict[str, Any]:
+    """What the table says of a machine; rates in B/s, None where bytes cost nothing."""
+    members = machine.everyone.members
+    counts = sorted({len(ranks) for ranks in members})
+    return {
+        "name": machine.name,
+        "nodes": len(members),
+        "ranks_per_node": counts,
+        "ranks": machine.size,
+        "inside": _link(machine.inside),
+        "between": _link(machine.between),
+        "nics_per_node": machine.nic.per_node if machine.nic else None,
+        "device": machine.device.name,
+        "source": machine.source,
+    }
+
+
+def _link(link: "Link") -> dict[str, float | None]:
+    from commsched.units import significant
+
+    rate = significant(1 / link.per_byte) if link.per_byte else None
+    return {"latency_seconds": significant(link.latency), "bytes_per_second": rate}
+
+
+def _print(nets: list[dict[str, Any]], machines: list[dict[str, Any]]) -> None:
+    from commsched.cli.table import table
+
+    print(table(NET, [_net_row(net) for net in nets], numbers=range(1, len(NET))))
+    print()
+    print(table(MACHINE, [_machine_row(machine) for machine in machines]))
+
+
+def _net_row(net: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        net["name"],
+        str(net["layers"]),
+        str(net["tensors"]),
+        f"{net['parameters'] / 1e6:.1f}",
+        f"{net['gradient_bytes'] / 1e6:.1f}",
+        "modelled" if net["seconds"] is None else f"{net['seconds'] * 1e3:.1f}",
+        f"{net['density']:.3g}",
+    )
+
+
+def _machine_row(machine: dict[str, Any]) -> tuple[str, ...]:
+    ports = machine["nics_per_node"]
+    counts = " or ".join(map(str, machine["ranks_per_node"]))
+    return (
+        machine["name"],
+        f"{machine['nodes']} x {counts}",
+        _link_text(machine["inside"]),
+        _link_text(machine["between"]),
+        "own" if ports is None else f"{ports} shared",
+        machine["device"],
+        textwrap.shorten(machine["source"].split(";")[0], 60, placeholder=" ..."),
+    )
+
+
+def _link_text(link: dict[str, float | None]) -> str:
+    from commsched import units
+
+    latency, rate = link["latency_seconds"], link["bytes_per_second"]
+    assert latency is not None
+    return units.seconds(latency) + (f", {units.nbytes(rate)}/s" if rate else ", no cost per byte")

@@ -1,0 +1,246 @@
+"""`commsched plan`: decide how a net's gradients are exchanged on a machine."""
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from commsched.cli import method_schedule as schedule
+from commsched.cli import reasons, stages
+from commsched.cli.table import table
+from commsched.errors import CommschedError
+from commsched.exchange import recorded_gradients as recorded
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.net import file as graph_file
+from commsched.plan import file as plan_file
+from commsched.plan.model import Param, Plan
+from commsched.planner.frame import DEFAULT, make_plan
+from commsched.planner.limits.error_budget import verdict
+from commsched.planner.reasons.margin import advice
+from commsched.planner.request import Request
+from commsched.units import nbytes, seconds
+
+EXAMPLE = """example:
+  commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
+  commsched plan gpt3-1.3b --machine summit --strategy samo --param microbatches=64 -o plan.json
+  commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
+"""
+SEEDS = 2**62  # the largest that a plan file holds
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "plan",
+        help="decide how a net's gradients are exchanged on a machine",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("net", metavar="NET", help="name of a shipped net, or a net file")
+    p.add_argument("--machine", required=True, help="name of a shipped machine, or a machine file")
+    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="plan file")
+    p.add_argument("--nodes", type=int, metavar="N", help="nodes, instead of the machine file's")
+    p.add_argument(
+        "--lanes", type=int, metavar="N", help="ranks per node, instead of the machine file's"
+    )
+    p.add_argument(
+        "--jitter",
+        type=float,
+        metavar="SIGMA",
+        help="spread of compute per rank and step (log-normal), instead of the machine file's",
+    )
+    p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
+    p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="parameter of the strategy, such as overlap=backward",
+    )
+    p.add_argument("--planner", default=DEFAULT, metavar="NAME", help=f"default: {DEFAULT}")
+    p.add_argument("--lossless", action="store_true", help="refuse every lossy codec")
+    p.add_argument("--allow", default="", metavar="CODEC,...", help="lossy codecs that may be used")
+    p.add_argument(
+        "--max-error",
+        type=float,
+        metavar="E",
+        help="relative L2 error that a lossy codec may leave on a tensor in a step, measured with"
+        " error feedback; biases, norms and small tensors stay dense; a run watches it",
+    )
+    p.add_argument(
+        "--allow-small",
+        action="store_true",
+        help="with --max-error: let biases, norms and small tensors lose something too",
+    )
+    p.add_argument(
+        "--gradients",
+        metavar="FILE.npz",
+        help="with --max-error: measure on these recorded gradients, tensor name -> (count, ...)"
+        " floats, and not on drawn ones; an Exchanger records them",
+    )
+    p.add_argument(
+        "--force",
+        action="append",
+        default=[],
+        metavar="TENSOR=METHOD",
+        help="give a tensor a bucket of its own and this method",
+    )
+    p.add_argument(
+        "--bucket",
+        type=float,
+        metavar="MB",
+        help="bucket size in MB of float32; default: the size with the shortest simulated step",
+    )
+    p.add_argument(
+        "--scale", type=float, default=1.0, metavar="F", help="scale bytes and seconds of the net"
+    )
+    p.add_argument(
+        "--stretch", type=float, default=1.0, metavar="F", help="multiply compute seconds only"
+    )
+    schedule.options(p)
+    p.add_argument("--sum", action="store_true", help="sum gradients instead of averaging them")
+    p.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of jitter and drawn gradients; default: 0"
+    )
+    p.add_argument("--memory", type=float, metavar="GB", help="a plan that needs no more on a rank")
+    p.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help="seconds of search; default: until nothing helps (Ctrl-C gives the best plan so far)",
+    )
+    p.add_argument("--progress", action="store_true", help="say on stderr what the search finds")
+    p.add_argument("--explain", action="store_true", help="print the reason of every launch")
+    p.add_argument("--json", action="store_true", help="print the plan's summary as JSON")
+    p.set_defaults(run=plan)
+
+
+def pairs(words: list[str], flag: str) -> dict[str, str]:
+    """Split KEY=VALUE words."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            raise CommschedError(f"{flag} {word}: expected NAME=VALUE")
+        if key in found:
+            raise CommschedError(
+                f"{flag} {word}: {key!r} was given before, as {found[key]!r}; once is allowed"
+            )
+        found[key] = value
+    return found
+
+
+def request(args: argparse.Namespace) -> Request:
+    """What the command line asks for."""
+    lossy = tuple(filter(None, args.allow.split(",")))
+    if args.lossless and lossy:
+        raise CommschedError(
+            f"--lossless and --allow {args.allow} contradict each other; leave one out"
+        )
+    if args.allow_small and args.max_error is None:
+        raise CommschedError("--allow-small needs --max-error; without it no tensor is spared")
+    if args.gradients is not None and args.max_error is None:
+        raise CommschedError("--gradients needs --max-error; without it no error is measured")
+    if args.memory is not None and not 0 < args.memory < math.inf:
+        raise CommschedError(f"--memory must be finite and more than 0 GB, got {args.memory}")
+    if args.bucket is not None and not 0 < args.bucket < math.inf:
+        raise CommschedError(f"--bucket must be finite and more than 0 MB, got {args.bucket}")
+    if not 0 <= args.seed <= SEEDS:
+        raise CommschedError(f"--seed must be from 0 to {SEEDS}, got {args.seed}")
+    machine = machine_file.load(args.machine)
+    if args.nodes is not None or args.lanes is not None:
+        machine = resized(machine, args.nodes, args.lanes)
+    if args.jitter is not None:
+        machine = replace(machine, jitter=args.jitter)
+    params: dict[str, Param] = dict(pairs(args.param, "--param"))
+    graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
+    return Request(
+        graph=graph,
+        machine=machine,
+        strategy=args.strategy,
+        params=params,
+        lossy=lossy,
+        lossless=args.lossless,
+        max_error=args.max_error,
+        small=args.allow_small,
+        recorded=None if args.gradients is None else recorded.read(args.gradients, graph),
+        force=pairs(args.force, "--force"),
+        bucket=None if args.bucket is None else args.bucket * 1e6,
+        memory=None if args.memory is None else args.memory * 1e9,
+        mean=not args.sum,
+        seed=args.seed,
+        time_limit=args.time_limit,
+        report=_progress if args.progress else None,
+    )
+
+
+def _progress(what: str, iteration: float) -> None:
+    """Print a better plan."""
+    print(f"{what}: iteration {seconds(iteration)}", file=sys.stderr, flush=True)
+
+
+def plan(args: argparse.Namespace) -> None:
+    """Plan, write, report."""
+    wanted = request(args)
+    made = schedule.added(make_plan(wanted, args.planner), args)
+    plan_file.write(args.output, made)
+    if args.json:
+        print(json.dumps({**summary(made), "errors": verdict(wanted)}, indent=1))
+        return
+    print(headline(made))
+    for line in (*verdict(wanted), *stages.lines(made, every=args.explain)):
+        print(line)
+    if args.explain:
+        print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
+        print("\n".join(reasons.notes(made)))
+    elif advised := advice(made):
+        print(advised)
+    print(f"written to {args.output}")
+
+
+def headline(made: Plan) -> str:
+    """One line about a plan."""
+    size, quality = nbytes(4.0 * made.graph.numel), reasons.quality(made)
+    return (
+        f"plan {made.hash[:12]}: {made.graph.name} ({size} of gradients) on {made.machine.name},"
+        f" {made.machine.nodes} x {made.machine.size // made.machine.nodes} ranks,"
+        f" {made.strategy}, {len(made.launches)} launches" + (f"; {quality}" if quality else "")
+    )
+
+
+def summary(made: Plan) -> dict[str, object]:
+    """The plan in a few keys, for scripts; bytes are those of float32."""
+    return {
+        "hash": made.hash,
+        "net": made.graph.name,
+        "machine": made.machine.name,
+        "ranks": made.machine.size,
+        "strategy": made.strategy,
+        "planner": made.planner,
+        "iteration_seconds": made.iteration or None,
+        "bound_seconds": made.bound or None,
+        "launches": [
+            {
+                "launch": launch.name,
+                "tensors": len(launch.pieces),
+                "bytes": 4 * sum(p.stop - p.start for p in launch.pieces),
+                "after": launch.after,
+                "method": launch.method,
+                "payload": launch.payload,
+                "among": launch.among,
+                "purpose": launch.purpose,
+                "every": launch.every,
+                "lag": launch.lag,
+                "seconds": launch.reason.seconds if launch.reason else None,
+                "runner_up": launch.reason.runner_up if launch.reason else None,
+                "runner_up_seconds": launch.reason.runner_up_seconds if launch.reason else None,
+                "margin_seconds": launch.reason.margin if launch.reason else None,
+                "opposite": launch.reason.opposite if launch.reason else None,
+                "opposite_margin_seconds": launch.reason.opposite_margin if launch.reason else None,
+            }
+            for launch in made.launches
+        ],
+    }

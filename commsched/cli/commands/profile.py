@@ -1,0 +1,75 @@
+"""`commsched profile`: describe a net that is trained here, to plan with."""
+
+import argparse
+import json
+from pathlib import Path
+
+EXAMPLE = """example:
+  commsched profile words --batch 64 -o words.json
+  commsched plan words.json --machine machine.json -o plan.json
+  mpiexec -n 4 commsched train --net words --plan plan.json
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "profile",
+        help="measure a net that is trained here, and write it as a net file",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("net", metavar="NET", help="mlp, cnn, words or gpt, with sizes: gpt:128:4:4")
+    p.add_argument(
+        "--batch",
+        type=int,
+        default=16,
+        metavar="N",
+        help="of a rank, in a pipeline a microbatch; default: 16",
+    )
+    p.add_argument("--precision", choices=("fp32", "fp16"), default="fp32", help="default: fp32")
+    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
+    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="net file")
+    p.add_argument("--json", action="store_true", help="print the layers as JSON")
+    p.set_defaults(run=profile)
+
+
+def profile(args: argparse.Namespace) -> None:
+    """Measure, write, report."""
+    from commsched.kernels.threads import one_thread
+
+    one_thread()
+    from commsched.cli.table import table
+    from commsched.net import file as graph_file
+    from commsched.run.wire.device import find_device
+    from commsched.train.profile import profiled
+    from commsched.train.registry import NETS
+    from commsched.units import nbytes, seconds
+
+    device = find_device(args.device)
+    device.use("compute")
+    graph = profiled(
+        NETS[args.net],
+        args.batch,
+        half=args.precision == "fp16",
+        module=device.module,
+        settled=lambda: device.mark().wait(),
+    )
+    graph_file.write(args.output, graph)
+    if args.json:
+        print(json.dumps(graph_file.to_data(graph), indent=1))
+        return
+    rows = [
+        (
+            layer.name,
+            str(sum(t.numel for t in layer.tensors)),
+            seconds(layer.forward or 0.0),
+            seconds(layer.backward or 0.0),
+            nbytes(layer.activation),
+            ", ".join(f"{t.sparsity.density:.3g}" for t in layer.tensors),
+        )
+        for layer in graph.layers
+    ]
+    header = ("layer", "parameters", "forward", "backward", "kept", "density of gradients")
+    print(table(header, rows, numbers=range(1, 5)))
+    print(f"written to {args.output}")

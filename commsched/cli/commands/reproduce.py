@@ -1,0 +1,127 @@
+"""`commsched reproduce`: published numbers against the library's, paper by paper."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commsched import files
+from commsched.cli.table import table
+
+if TYPE_CHECKING:
+    from commsched.lab.reproduce.paper import PublishedRow, Reproduction
+
+EXAMPLE = """\
+example:
+  commsched reproduce
+  commsched reproduce fft --json
+  commsched reproduce samo -o reproduction
+
+Prints, for each number that a paper has published, the same number as the library predicts it on
+the shipped machine and net, and the error. A bar is what must hold: 1 % for formulas, 10 % for
+FFT's exchanges and for what is drawn, 15 % for SAMO's collectives. With -o FOLDER, NAME.json and
+the figure NAME.png are kept there. Exits with status 1 where something that must hold does not.
+"""
+HEADER = ("", "published", "predicted", "unit", "error", "bar", "inputs", "notes")
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "reproduce",
+        help="published tables against the simulator",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("paper", nargs="?", metavar="PAPER", help="samo, daso, zen, ...; default: all")
+    p.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="keep tables and figures")
+    p.add_argument("--json", action="store_true", help="rows and trends as JSON")
+    p.set_defaults(run=reproduce)
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    """Print the table of each paper."""
+    from commsched.lab.reproduce.paper import PAPERS
+    from commsched.lab.reproduce.paper import reproduce as reproduced
+
+    names = list(PAPERS) if args.paper is None else [args.paper]
+    if args.output is not None:
+        assert PAPERS[names[0]]  # an unknown one is refused before a folder is made
+        files.make_folder(args.output)
+    found = []
+    for name in names:
+        found.append(reproduced(name))
+        if args.output is not None:
+            _keep(args.output, found[-1])
+        if not args.json:
+            print(_text(found[-1]), end="\n\n", flush=True)
+    if args.json:
+        print(json.dumps([_data(one) for one in found], indent=1, allow_nan=False))
+    else:
+        print(_verdict(found))
+    return int(not all(one.met for one in found))
+
+
+def _keep(folder: Path, found: "Reproduction") -> None:
+    from commsched.lab.reproduce.paper import write
+    from commsched.plot.reproduction import draw
+
+    write(folder / f"{found.name}.json", found)
+    draw(found, folder / f"{found.name}.png")
+
+
+def _data(found: "Reproduction") -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    for row, data in zip(found.rows, plain["rows"], strict=True):
+        data |= {"error": row.error, "met": row.met}
+    return plain
+
+
+def _text(found: "Reproduction") -> str:
+    """Source, rows by group, trends, notes once each."""
+    notes: dict[str, int] = {}
+    lines: list[Sequence[str]] = []
+    for group in dict.fromkeys(row.group for row in found.rows):
+        lines.append((f"{group}:", *[""] * (len(HEADER) - 1)))
+        lines += [_line(row, notes) for row in found.rows if row.group == group]
+    text = [f"{found.name}: {found.source}", table(HEADER, lines, (1, 2, 4, 5)), ""]
+    for trend in found.trends:
+        verdict = "yes" if trend.met else "NO" if trend.required else "no"
+        text.append(f"{verdict:>4}  {trend.what}: {trend.shown}")
+    text += [f"({number}) {note}" for note, number in notes.items()]
+    return "\n".join(text)
+
+
+def _line(row: "PublishedRow", notes: dict[str, int]) -> Sequence[str]:
+    said = [f"inferred: {row.inferred}"] if row.inferred else []
+    said += [row.note] if row.note else []
+    marks = [f"({notes.setdefault(text, len(notes) + 1)})" for text in said]
+    bar = "" if row.bar is None else f"{row.bar:.0%}" if row.met else f"{row.bar:.0%} MISSED"
+    return (
+        f"  {row.what}",
+        _number(row.published, "not available" if row.predicted is None else "-"),
+        _number(row.predicted, "-"),
+        row.unit,
+        "" if row.error is None else f"{round(row.error, 3) + 0.0:+.1%}",  # never -0.0 %
+        bar,
+        row.inputs,
+        " ".join(marks),
+    )
+
+
+def _number(value: float | None, missing: str) -> str:
+    return missing if value is None else f"{value:.4g}"
+
+
+def _verdict(found: "Sequence[Reproduction]") -> str:
+    rows = [row for one in found for row in one.rows]
+    barred = [row for row in rows if row.bar is not None]
+    trends = [trend for one in found for trend in one.trends if trend.required]
+    return (
+        f"{len(rows)} numbers, {sum(row.error is not None for row in rows)} of them predicted and"
+        f" compared; bars: {sum(row.met for row in barred)} of {len(barred)} hold; orders and"
+        f" limits: {sum(trend.met for trend in trends)} of {len(trends)} that must hold do"
+    )

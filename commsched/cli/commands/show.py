@@ -1,0 +1,214 @@
+"""`commsched show`: one net, machine, plan or timeline in words."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commsched import files, shipped
+from commsched.cli import reasons, stages
+from commsched.cli.commands.plan import headline, summary
+from commsched.cli.table import table
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine.fabric import shape
+from commsched.machine.model import Link, Machine
+from commsched.net import file as graph_file
+from commsched.net.graph import Net
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.run.summary import lines as timeline_lines
+from commsched.run.summary import summary as timeline_summary
+from commsched.timeline import file as timeline_file
+from commsched.timeline.model import Timeline
+from commsched.units import count, nbytes, seconds
+
+EXAMPLE = """example:
+  commsched show vgg16
+  commsched show plan.json
+  commsched show plan.json --diff other.json
+"""
+Thing = Net | Machine | Plan | Timeline
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "show",
+        help="one net, machine, plan or timeline in words",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("thing", metavar="THING", help="name of a shipped net or machine, or a file")
+    p.add_argument("--diff", metavar="OTHER", help="show how another plan differs")
+    p.add_argument("--json", action="store_true", help="the same as JSON")
+    p.set_defaults(run=show)
+
+
+def show(args: argparse.Namespace) -> None:
+    """Print one thing, or how two plans differ."""
+    thing = load(args.thing)
+    if args.diff is None:
+        print(json.dumps(as_data(thing), indent=1) if args.json else words(thing))
+        return
+    other = load(args.diff)
+    if not (isinstance(thing, Plan) and isinstance(other, Plan)):
+        wrong = args.diff if isinstance(thing, Plan) else args.thing
+        raise CommschedError(f"{wrong}: not a plan; --diff shows how one plan differs from another")
+    changed = differences(thing, other)
+    print(json.dumps(changed, indent=1) if args.json else _diff_words(thing, other, changed))
+
+
+def load(name: str) -> Thing:
+    """Read whatever kind of thing a name or file stands for."""
+    if name in shipped.names("nets"):
+        return graph_file.load(name)
+    if name in shipped.names("machines"):
+        return machine_file.load(name)
+    path = Path(name)
+    if not path.exists() and not name.endswith(".json"):
+        known = ", ".join([*shipped.names("nets"), *shipped.names("machines")])
+        raise CommschedError(f"{name}: neither a file nor a shipped net or machine; known: {known}")
+    if not path.exists():
+        return timeline_file.read(path)  # of a run that broke off there may be parts
+    data = files.parse(files.read_text(path), name)
+    kind = data.get("format", "") if isinstance(data, dict) else ""
+    readers: dict[str, Any] = {
+        graph_file.FORMAT: graph_file.from_data,
+        machine_file.FORMAT: machine_file.from_data,
+        plan_file.FORMAT: plan_file.from_data,
+    }
+    if kind in readers:
+        found: Thing = readers[kind](data, name)
+        return found
+    if isinstance(data, dict) and "traceEvents" in data:
+        return timeline_file.read(path)
+    raise CommschedError(
+        f"{name}: key 'format' is {kind!r}; allowed: {', '.join(readers)}, or a timeline"
+    )
+
+
+def as_data(thing: Thing) -> Any:
+    """A thing as JSON data."""
+    if isinstance(thing, Net):
+        return graph_file.to_data(thing)
+    if isinstance(thing, Machine):
+        return machine_file.to_data(thing)
+    return summary(thing) if isinstance(thing, Plan) else timeline_summary(thing)
+
+
+def words(thing: Thing) -> str:
+    """A thing for people."""
+    if isinstance(thing, Net):
+        return _graph(thing)
+    if isinstance(thing, Machine):
+        return _machine(thing)
+    if isinstance(thing, Plan):
+        shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
+        return "\n".join([headline(thing), *stages.lines(thing), shown, *reasons.notes(thing)])
+    head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
+    return "\n".join([head, *timeline_lines(timeline_summary(thing)), *thing.warnings])
+
+
+def _graph(graph: Net) -> str:
+    rows = []
+    for layer in graph.layers:
+        numel = sum(t.numel for t in layer.tensors)
+        density = min((t.sparsity.density for t in layer.tensors), default=1.0)
+        rows.append(
+            (
+                layer.name,
+                str(len(layer.tensors)),
+                nbytes(4.0 * numel),
+                f"{density:.4g}",
+                _work(layer.forward, layer.forward_flops),
+                _work(layer.backward, layer.backward_flops),
+            )
+        )
+    size = nbytes(4.0 * graph.numel)
+    head = (
+        f"{graph.name}: {len(graph.layers)} layers, {len(graph.tensors)} tensors, {size} of float32"
+    )
+    header = ("layer", "tensors", "gradient", "density", "forward", "backward")
+    return "\n".join([head, f"source: {graph.source}", table(header, rows, {1, 3})])
+
+
+def _work(measured: float | None, flops: float) -> str:
+    return f"{flops / 1e9:.4g} Gflop" if measured is None else seconds(measured)
+
+
+def _machine(machine: Machine) -> str:
+    lines = [
+        f"{machine.name}: {count(machine.nodes, 'node')}, {count(machine.size, 'rank')};"
+        f" source: {machine.source}",
+        _link("inside a node", machine.inside),
+        _link("between nodes", machine.between),
+    ]
+    if machine.nic is not None:
+        rate = nbytes(1 / machine.nic.per_byte)
+        lines.append(f"{machine.nic.per_node} NIC per node, {rate}/s each; {machine.nic.source}")
+    device = machine.device
+    lines.append(
+        f"device {device.name}: {nbytes(device.memory)}, {nbytes(device.bandwidth)}/s,"
+        f" {device.flops / 1e12:.4g} Tflop/s at {device.efficiency:.0%}; {device.source}"
+    )
+    return "\n".join([*lines, *_calibration(machine)])
+
+
+def _calibration(machine: Machine) -> list[str]:
+    """Where a machine was calibrated, and how wrong the predictions of held-out cells were."""
+    lines = []
+    if machine.fabric is not None:
+        fabric = machine.fabric
+        hosts = ", ".join(fabric.hosts[:4]) + (", ..." if len(fabric.hosts) > 4 else "")
+        lines.append(
+            f"calibrated on {hosts} as {shape(fabric.ranks)}, {count(fabric.cores, 'core')} usable,"
+            f" {fabric.processor}; {fabric.mpi} over {fabric.transport}"
+        )
+    if machine.held_out:
+        errors = np.abs([cell.error for cell in machine.held_out])
+        median, p90, most = np.quantile(errors, (0.5, 0.9, 1.0)).tolist()
+        lines.append(
+            f"{count(len(errors), 'held-out cell')}: median error {median:.1%}, p90 {p90:.1%},"
+            f" maximum {most:.1%}"
+        )
+    return lines
+
+
+def _link(where: str, link: Link) -> str:
+    rate = f"{nbytes(1 / link.per_byte)}/s" if link.per_byte else "bytes are free"
+    if link.points:
+        size, last = link.points[-1]
+        rate = f"{seconds(last)} for {nbytes(size)}, measured at {len(link.points)} sizes"
+    return f"{where}: L {seconds(link.latency)}, o {seconds(link.overhead)}, {rate}; {link.source}"
+
+
+def differences(a: Plan, b: Plan) -> list[dict[str, str]]:
+    """Tensors that travel in another bucket or by another method."""
+    homes = [
+        {
+            piece.tensor: (launch.name, launch.method)
+            for launch in plan.launches
+            for piece in launch.pieces
+            if not launch.purpose
+        }
+        for plan in (a, b)
+    ]
+    return [
+        {"tensor": name, "here": " by ".join(here), "there": " by ".join(there)}
+        for name in dict.fromkeys([*homes[0], *homes[1]])
+        if (here := homes[0].get(name, ("-", "-"))) != (there := homes[1].get(name, ("-", "-")))
+    ]
+
+
+def _diff_words(a: Plan, b: Plan, changed: list[dict[str, str]]) -> str:
+    head = [headline(a), headline(b), f"{len(changed)} tensors travel differently"]
+    iterations = reasons.compared(a, b)
+    if iterations:
+        head.insert(2, iterations)
+    if not changed:
+        return "\n".join(head)
+    rows = [(c["tensor"], c["here"], c["there"]) for c in changed]
+    return "\n".join([*head, table(("tensor", "here", "there"), rows)])

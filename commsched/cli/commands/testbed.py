@@ -1,0 +1,289 @@
+"""`commsched testbed`: several shaped hosts on one Linux machine, for real runs."""
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commsched.cli.signals import end_well
+from commsched.errors import CommschedError
+
+if TYPE_CHECKING:
+    from commsched.lab.testbed.bed import Completed, Testbed
+    from commsched.lab.testbed.network import Traffic
+    from commsched.lab.testbed.proof import Crossing
+    from commsched.lab.testbed.spec import Spec
+
+HOSTS, LANES = 4, 2
+EXAMPLE = """example:
+  sudo commsched testbed up --hosts 4 --lanes 2 --rate 200mbit --rate h3=50mbit
+  sudo commsched testbed run -- -n 8 commsched run plan.json -o measured.json
+  sudo commsched testbed run --hosts 2 --rate 1gbit --expect 8MB -- -n 4 python train.py
+  sudo commsched testbed down
+
+What follows `--` is given to mpiexec. `run` compares the bytes that crossed the shaped ports with
+those that `commsched run` measured, or with --expect for each host that has ranks, and exits with
+status 1 where a transport went around the ports.
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command and its four actions."""
+    p = commands.add_parser(
+        "testbed",
+        help="several shaped hosts on one Linux machine, for runs over a real network",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = p.add_subparsers(required=True, metavar="ACTION", title="actions")
+    make = actions.add_parser("up", help="make the hosts; what is up and alike stays")
+    _shape(make, HOSTS, LANES)
+    make.set_defaults(run=up)
+    job = actions.add_parser(
+        "run",
+        help="run MPI ranks on the hosts, and prove that their bytes crossed the ports",
+        description="With --hosts, --lanes or --rate, on hosts of its own that go at the end.",
+    )
+    _shape(job, None, None)
+    job.add_argument("--expect", type=size, metavar="SIZE", help="bytes each host moves, as 8MB")
+    job.add_argument("--timeout", type=duration, metavar="S", help="seconds until the job is ended")
+    job.add_argument("--report", type=Path, metavar="FILE", help="write the bytes as JSON")
+    job.add_argument("words", nargs=argparse.REMAINDER, metavar="-- WORDS", help="for mpiexec")
+    job.set_defaults(run=run)
+    end = actions.add_parser("down", help="take the hosts away, with whatever runs on them")
+    end.add_argument("--name", default=None, help="default: main")
+    end.add_argument("--all", action="store_true", help="every testbed of this machine")
+    end.set_defaults(run=down)
+    look = actions.add_parser("status", help="which hosts are up, and what crossed their ports")
+    look.add_argument("--json", action="store_true")
+    look.set_defaults(run=status)
+
+
+def _shape(p: argparse.ArgumentParser, hosts: int | None, lanes: int | None) -> None:
+    p.add_argument("--hosts", type=int, default=hosts, metavar="N", help=f"default: {HOSTS}")
+    p.add_argument("--lanes", type=int, default=lanes, metavar="N", help=f"per host: {LANES}")
+    p.add_argument(
+        "--rate",
+        action="append",
+        default=[],
+        metavar="[HOST=]RATE",
+        help="of every host's port, or of one host's; default: 1gbit",
+    )
+    p.add_argument("--name", default=None, help="default: main")
+
+
+def size(text: str) -> float:
+    """Read `8MB` as bytes."""
+    units = {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)", text, re.ASCII)
+    if found is None or found[2] not in units:
+        raise argparse.ArgumentTypeError(f"must be a size such as 8MB, got {text!r}")
+    return float(found[1]) * units[found[2]]
+
+
+def duration(text: str) -> float:
+    """Read seconds, more than 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be seconds, more than 0, got {text!r}")
+    return value
+
+
+def up(args: argparse.Namespace) -> None:
+    """Make the hosts."""
+    from commsched.lab.testbed.bed import NAME, Testbed
+
+    end_well()
+    bed = Testbed.up(args.hosts, args.lanes, args.rate, name=args.name or NAME)
+    print(f"testbed {bed.name}: {bed.spec}")
+
+
+def down(args: argparse.Namespace) -> None:
+    """Take hosts away."""
+    from commsched.lab.testbed import bed, network, system
+
+    system.require()
+    names = list(network.found()) if args.all else [args.name or bed.NAME]
+    gone = [name for name in names if bed.down(name)] + bed.sweep()
+    print(f"taken down: {', '.join(gone)}" if gone else "nothing was up")
+
+
+def status(args: argparse.Namespace) -> None:
+    """Show every testbed."""
+    from commsched.lab.testbed import bed, network, system
+
+    system.require()
+    found = []
+    for name in network.found():
+        spec, used = network.read(name), bed.in_use(name)
+        rows = _rows(spec, network.traffic(name, spec)) if spec else []
+        lanes = spec.lanes if spec else None
+        found.append({"name": name, "lanes": lanes, "in_use": used, "hosts": rows})
+        if not args.json:
+            what = str(spec) if spec else "is not whole; take it down"
+            print(f"testbed {name}: {what}{', in use' if used else ''}")
+            print("".join(_table(rows)), end="")
+    if args.json:
+        print(json.dumps(found, indent=1))
+    elif not found:
+        print("no testbed is up; commsched testbed up")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run a job; its status, or 1 where its bytes went around the ports."""
+    from commsched.lab.testbed.bed import NAME, Testbed
+
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        raise CommschedError("testbed run: nothing to run; give mpiexec's words after --")
+    end_well()
+    if args.hosts is None and args.lanes is None and not args.rate:
+        return _run(Testbed.find(args.name or NAME), args, words)
+    hosts, lanes = args.hosts, args.lanes
+    hosts, lanes = HOSTS if hosts is None else hosts, LANES if lanes is None else lanes
+    if args.name is not None:
+        raise CommschedError(
+            "testbed run: --name is of hosts that are up; --hosts, --lanes and"
+            " --rate make new ones for this job alone"
+        )
+    with Testbed.up(hosts, lanes, args.rate) as bed:
+        return _run(bed, args, words)
+
+
+def _run(bed: "Testbed", args: argparse.Namespace, words: Sequence[str]) -> int:
+    from commsched.lab.validate.fabrics import launcher, variables
+
+    before = _stamp(words)
+    done = bed.launch(
+        words,
+        launcher=launcher(),
+        timeout=args.timeout,
+        variables=variables(),
+        capture=False,
+    )
+    expected = None
+    if args.expect is not None:
+        from commsched.lab.testbed.proof import stated
+
+        expected = stated(args.expect, bed.spec.hosts, _used(words, bed.spec))
+    elif done.status == 0 and _stamp(words) != before:
+        expected = _measured(words, bed.spec)
+    return _judge(bed, done, expected, args.report)
+
+
+def _judge(
+    bed: "Testbed",
+    done: "Completed",
+    expected: "tuple[Crossing, ...] | None",
+    report: Path | None,
+) -> int:
+    """Print what crossed the ports on stderr, and say what did not."""
+    from commsched import files
+
+    rows = _rows(bed.spec, done.counters, expected)
+    print(f"testbed {bed.name}: {bed.spec}\n{''.join(_table(rows))}", end="", file=sys.stderr)
+    if report is not None:
+        files.write(report, {"status": done.status, "seconds": done.seconds, "hosts": rows})
+    if done.status:
+        print(f"commsched: the job ended with status {done.status}", file=sys.stderr)
+        return done.status
+    if expected is None:
+        print("not proved that the bytes crossed the ports: give --expect", file=sys.stderr)
+        return 0
+    from commsched.lab.testbed.proof import missing
+
+    around = missing(expected, done.counters, bed.spec.names)
+    for sentence in around:
+        print(f"commsched: {sentence}", file=sys.stderr)
+    if not around:
+        print("all expected bytes crossed the shaped ports", file=sys.stderr)
+    return int(bool(around))
+
+
+def _used(words: Sequence[str], spec: "Spec") -> int:
+    """How many hosts the ranks of mpiexec's words fill."""
+    counts = [
+        int(n) for flag, n in pairwise(words) if flag in ("-n", "-np", "--np") and n.isdecimal()
+    ]
+    return min(spec.hosts, math.ceil(sum(counts) / spec.lanes)) if counts else spec.hosts
+
+
+def _job(words: Sequence[str]) -> argparse.Namespace | None:
+    """The arguments of the `commsched run` among the words; None where there is none."""
+    from commsched.cli.commands import run as command
+
+    for at, word in enumerate(words[:-1]):
+        if Path(word).name == "commsched" and words[at + 1] == "run":
+            parser = argparse.ArgumentParser(exit_on_error=False)
+            command.add(parser.add_subparsers())
+            try:
+                return parser.parse_args(list(words[at + 1 :]))
+            except (argparse.ArgumentError, SystemExit):
+                return None
+    return None
+
+
+def _stamp(words: Sequence[str]) -> int | None:
+    """When the timeline of the `commsched run` among the words was written."""
+    job = _job(words)
+    try:
+        return None if job is None else job.output.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _measured(words: Sequence[str], spec: "Spec") -> "tuple[Crossing, ...]":
+    """What the plan and the timeline of the `commsched run` among the words ask for."""
+    from commsched.lab.testbed.proof import crossing
+    from commsched.plan import file as plan_file
+    from commsched.timeline import file as timeline_file
+
+    job = _job(words)
+    assert job is not None
+    plan = plan_file.read(job.plan)
+    return crossing(plan, timeline_file.read(job.output), spec)
+
+
+def _rows(
+    spec: "Spec", counters: "Sequence[Traffic]", expected: "Sequence[Crossing] | None" = None
+) -> list[dict[str, object]]:
+    """A row per host, rates in B/s and sizes in B."""
+    rows: list[dict[str, object]] = []
+    for i, (host, rate, traffic) in enumerate(zip(spec.names, spec.rates, counters, strict=True)):
+        row: dict[str, object] = {"host": host, "rate": rate, **traffic._asdict()}
+        row |= {"data_sent": traffic.data_sent, "data_received": traffic.data_received}
+        if expected is not None:
+            row |= {"expected_sent": expected[i].sent, "expected_received": expected[i].received}
+        rows.append(row)
+    return rows
+
+
+def _table(rows: Sequence[dict[str, object]]) -> list[str]:
+    from commsched.cli.table import table
+    from commsched.lab.testbed.spec import rate_text
+    from commsched.units import nbytes
+
+    if not rows:
+        return []
+    columns = ["data_sent", "expected_sent", "data_received", "expected_received"]
+    columns = [c for c in columns if c in rows[0]]
+    names = {"data_sent": "sent", "data_received": "received"}
+    header = ("host", "rate", *(names.get(c, "expected") for c in columns), "dropped")
+    lines = [
+        (
+            str(row["host"]),
+            rate_text(float(str(row["rate"]))),
+            *(nbytes(float(str(row[c]))) for c in columns),
+            str(row["dropped"]),
+        )
+        for row in rows
+    ]
+    return [table(header, lines, range(1, len(header))), "\n"]

@@ -1,0 +1,317 @@
+"""`mpiexec -n P commsched train`: train a real net under a strategy."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commsched.cli import method_schedule as schedule
+from commsched.errors import CommschedError
+
+if TYPE_CHECKING:
+    from commsched.net.graph import Net
+    from commsched.plan.model import Param, Plan
+    from commsched.train.job import TrainRequest
+
+EXAMPLE = """example:
+  mpiexec -n 4 commsched train --net gpt --steps 300 --log gpt.jsonl --figure gpt.png
+  mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept
+  mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept --resume
+  mpiexec -n 4 commsched train --net mlp --strategy 1f1b --param stages=2 --param microbatches=4
+  commsched profile words -o words.json && commsched plan words.json --machine m.json -o plan.json
+  mpiexec -n 4 commsched train --net words --plan plan.json -o measured.json
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command."""
+    p = commands.add_parser(
+        "train",
+        help="train a real net on real data, under mpiexec",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument(
+        "--net", required=True, help="mlp, cnn (digits), words, gpt (text); sizes: gpt:128:4:4"
+    )
+    p.add_argument(
+        "--strategy", default="sync", metavar="NAME", help="such as daso, 1f1b, samo; default: sync"
+    )
+    _planning(p)
+    _learning(p)
+    p.add_argument("--log", type=Path, metavar="FILE", help="a line of JSON per step")
+    p.add_argument("--figure", type=Path, metavar="FILE", help="curves of the log: .png or .svg")
+    p.add_argument("-o", "--output", type=Path, metavar="FILE", help="timeline")
+    p.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder to keep the state in")
+    p.add_argument("--every", type=int, default=50, metavar="N", help="steps between; default: 50")
+    p.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
+    _sweeping(p)
+    p.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds without progress until the job is ended; default: 60",
+    )
+    p.add_argument("--json", action="store_true", help="print the result as JSON")
+    p.set_defaults(run=train)
+
+
+def _planning(p: argparse.ArgumentParser) -> None:
+    """Declare what says how gradients are exchanged."""
+    p.add_argument("--plan", type=Path, metavar="FILE", help="plan of what 'profile' writes")
+    p.add_argument("--machine", metavar="M", help="to plan for without --plan; default: localhost")
+    p.add_argument("--method", help="for all buckets without --plan; default: as planned")
+    p.add_argument(
+        "--force",
+        action="append",
+        default=[],
+        metavar="TENSOR=METHOD",
+        help="without --plan: give a tensor a bucket of its own and this method",
+    )
+    schedule.options(p)
+    p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="without --plan: parameter of the strategy, such as stages=2",
+    )
+    p.add_argument(
+        "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
+    )
+
+
+def _learning(p: argparse.ArgumentParser) -> None:
+    """Declare what says how it learns."""
+    long = p.add_mutually_exclusive_group()
+    long.add_argument("--steps", type=int, default=200, metavar="N", help="default: 200")
+    long.add_argument("--epochs", type=float, metavar="N", help="instead of --steps")
+    p.add_argument(
+        "--batch", type=int, default=64, metavar="N", help="of all ranks together; default: 64"
+    )
+    p.add_argument("--optimizer", metavar="NAME", help="sgd, momentum, adam; default: the plan's")
+    p.add_argument("--rate", type=float, help="default: 0.1 for sgd, 0.02 momentum, 0.002 adam")
+    p.add_argument("--precision", metavar="P", help="fp32 or fp16; default: fp32, for samo fp16")
+    p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    p.add_argument("--fold", type=int, default=0, metavar="N", help="held out, 0 to 4; default: 0")
+    p.add_argument(
+        "--evaluate", type=int, default=50, metavar="N", help="steps between scores; default: 50"
+    )
+
+
+def _sweeping(p: argparse.ArgumentParser) -> None:
+    """Declare what trains more than once."""
+    many = p.add_argument_group("many trainings of one plan")
+    many.add_argument(
+        "--sweep",
+        type=Path,
+        metavar="FILE",
+        help="with --plan: train with each fold and seed that FILE lacks; it keeps what came out",
+    )
+    many.add_argument(
+        "--together", action="store_true", help="without mpiexec: all ranks in this process"
+    )
+    many.add_argument("--folds", type=int, default=5, metavar="N", help="so many; default: 5")
+    many.add_argument("--seeds", type=int, default=5, metavar="N", help="so many; default: 5")
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train, and print the result on rank 0."""
+    from commsched.run.job import launcher
+
+    _check(args)
+    launcher.load()
+    if args.sweep is not None:
+        _sweep(args)
+        return
+    from commsched.train.job import train_job
+
+    found = train_job(_wanted(args), progress=not args.json)
+    if found is None:
+        return
+    if args.figure is not None:
+        from commsched.plot.training import draw
+
+        draw([args.log], args.figure)
+    print(json.dumps(found, indent=1) if args.json else "\n".join(_lines(found)))
+
+
+def _sweep(args: argparse.Namespace) -> None:
+    """Train many times, and print the means on rank 0."""
+    from commsched.lab.convergence.trials import mean
+    from commsched.train.sweep import Sweep, sweep
+
+    chosen = Sweep(
+        path=args.sweep,
+        folds=range(args.folds),
+        seeds=range(args.seeds),
+        together=args.together,
+    )
+    found = sweep(_wanted(args), chosen)
+    if found is None:
+        return
+    ends = [trial.end for trial in found.trials]
+    losses = [end.loss for end in ends if end.loss is not None]
+    result: dict[str, Any] = {
+        "trainings": len(ends),
+        "without_a_loss": len(ends) - len(losses),
+        "held_out_loss": mean(losses)._asdict() if losses else None,
+        "held_out_accuracy": mean([end.accuracy for end in ends])._asdict(),
+        "bytes_per_rank_and_step": mean([t.sent_bytes for t in found.trials]).value,
+    }
+    print(json.dumps(result, indent=1) if args.json else "\n".join(_means(result)))
+
+
+def _means(found: dict[str, Any]) -> list[str]:
+    """What many trainings say together, for people."""
+    from commsched.lab.convergence.trials import Mean
+    from commsched.units import nbytes
+
+    loss, accuracy = (
+        None if found[key] is None else Mean(**found[key])
+        for key in ("held_out_loss", "held_out_accuracy")
+    )
+    return [
+        f"{found['trainings']} trainings; means, and intervals of 95 %",
+        f"held out: loss {loss or 'no number'}, right {accuracy}",
+        f"{nbytes(found['bytes_per_rank_and_step'])} sent per rank and step",
+    ]
+
+
+def _wanted(args: argparse.Namespace) -> "TrainRequest":
+    """What the command line asks for."""
+    from commsched.train.job import TrainRequest
+    from commsched.train.training import TrainOptions
+
+    options = TrainOptions(
+        steps=args.steps,
+        evaluate=args.evaluate,
+        every=args.every,
+        timeout=args.timeout,
+        timeline=args.output,
+    )
+    return TrainRequest(
+        net=args.net,
+        strategy=args.strategy,
+        plan=args.plan,
+        method=args.method,
+        params=_params(args),
+        optimizer=args.optimizer,
+        rate=args.rate,
+        batch=args.batch,
+        seed=args.seed,
+        fold=args.fold,
+        precision=args.precision,
+        epochs=args.epochs,
+        log=args.log,
+        figure=args.figure,
+        checkpoint=args.checkpoint,
+        resume=args.resume,
+        options=options,
+        device=args.device,
+        make=lambda graph, ranks: _planned(args, graph, ranks),
+    )
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what contradicts itself."""
+    if args.plan is not None:
+        for flag in ("machine", "method", "force", "param", "later", "refresh"):
+            if getattr(args, flag):
+                raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
+    if args.method and args.strategy in ("daso", "shadow"):
+        raise CommschedError(
+            f"--method is for gradients that all ranks sum; strategy {args.strategy!r} plans what"
+            " it exchanges"
+        )
+    if args.sweep is not None:
+        _check_sweep(args)
+    elif args.together:
+        raise CommschedError("--together needs --sweep")
+    if args.figure is not None and args.log is None:
+        raise CommschedError("--figure needs --log, which it is drawn from")
+    if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
+        raise CommschedError(f"--figure must end in .png or .svg, got {args.figure}")
+    if not 0 < args.bucket < float("inf"):
+        raise CommschedError(f"--bucket must be finite and more than 0 MB, got {args.bucket}")
+    if not 0 <= args.fold < 5:
+        raise CommschedError(f"--fold must be from 0 to 4, got {args.fold}")
+    if not 0 <= args.seed <= 2**62:
+        raise CommschedError(f"--seed must be from 0 to 2^62, got {args.seed}")
+
+
+def _check_sweep(args: argparse.Namespace) -> None:
+    """Refuse what is for one training."""
+    if args.plan is None:
+        raise CommschedError("--sweep needs --plan, the plan of all trainings")
+    for flag in ("checkpoint", "log", "figure", "output"):
+        if getattr(args, flag) is not None:
+            raise CommschedError(f"--{flag} is for one training, --sweep for many; leave one out")
+    if args.epochs is not None:
+        raise CommschedError("--epochs is for one training; give --steps with --sweep")
+    if args.together and args.device != "cpu":
+        raise CommschedError("--together trains on the cpu; leave --device out, or use mpiexec")
+    if not (1 <= args.folds <= 5 and args.seeds >= 1):
+        raise CommschedError(
+            f"--folds must be from 1 to 5 and --seeds at least 1, got {args.folds} and {args.seeds}"
+        )
+
+
+def _planned(args: argparse.Namespace, graph: "Net", ranks: int) -> "Plan":
+    """A plan for the net as it was measured here."""
+    from commsched.cli.commands.plan import pairs
+    from commsched.machine import file as machine_file
+    from commsched.machine.model import resized
+    from commsched.planner.fixed_method import given
+    from commsched.planner.frame import make_plan
+    from commsched.planner.request import Request
+
+    machine = machine_file.load(args.machine or "localhost")
+    request = Request(
+        graph=graph,
+        machine=machine if args.machine else resized(machine, 1, ranks),
+        strategy=args.strategy,
+        params=_params(args),
+        force=pairs(args.force, "--force"),
+        bucket=args.bucket * 1e6 if args.method else None,
+    )
+    made = given(request, args.method) if args.method else make_plan(request)
+    return schedule.added(made, args)
+
+
+def _params(args: argparse.Namespace) -> "dict[str, Param]":
+    """Parameters of the strategy; the optimiser is one of most."""
+    from commsched.cli.commands.plan import pairs
+    from commsched.program.registry import STRATEGIES
+
+    found: dict[str, Param] = dict(pairs(args.param, "--param"))
+    if args.optimizer and "optimizer" in STRATEGIES[args.strategy].defaults:
+        found["optimizer"] = args.optimizer
+    return found
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    """The result for people."""
+    from commsched.run.summary import lines as measured
+    from commsched.units import nbytes, seconds
+
+    def shown(loss: float | None, accuracy: float | None) -> str:
+        guessed = "" if accuracy is None else f", {accuracy:.1%} right"
+        return ("no number" if loss is None else f"{loss:.4f}") + guessed
+
+    ranks = "1 rank" if found["ranks"] == 1 else f"{found['ranks']} ranks"
+    lines = [f"{found['net']}, {ranks}, {found['steps']} steps"]
+    if found["step_seconds"] is not None:
+        lines += [
+            f"last batch: loss {shown(found['loss'], found['accuracy'])}",
+            f"held out: loss {shown(found['held_out_loss'], found['held_out_accuracy'])}",
+            f"{seconds(found['step_seconds'])} per step, {nbytes(found['sent_bytes_per_step'])}"
+            " sent by rank 0",
+        ]
+    if found["skipped_steps"]:
+        lines.append(f"{found['skipped_steps']} steps left out: 16-bit gradients overflowed")
+    lines += measured(found["measured"]) if "measured" in found else []
+    held = "all ranks hold the same" if found["alike"] else "each rank holds its own"
+    return [*lines, f"{held} parameters: {found['parameters'][:12]}"]

@@ -1,0 +1,24 @@
+"""What all codecs share whose packets are indices and values."""
+
+from abc import abstractmethod
+
+from commsched.coding.codec import Array, Codec
+from commsched.kernels.accumulate import ADD, REPLACE, put_at
+
+
+class Indexed(Codec):
+    """Reads a packet as indices and values; what it does not name is zero."""
+
+    @abstractmethod
+    def open(self, packet: Array, numel: int) -> tuple[Array, Array]:
+        """Split the packet of a run: distinct indices (m,), or a slice of all, and values."""
+
+    def decode(self, packet: Array, out: Array) -> None:
+        index, values = self.open(packet, len(out))
+        if not isinstance(index, slice):
+            out.fill(0)
+        put_at(index, values, out, REPLACE)
+
+    def add(self, packet: Array, out: Array) -> None:
+        index, values = self.open(packet, len(out))
+        put_at(index, values, out, ADD)

@@ -1,0 +1,30 @@
+"""Groups of ranks that exchange at the same time, each by itself: they share their nodes' ports."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from commsched.cost.pattern import ports
+from commsched.machine.model import Group, Machine
+
+
+def alongside(machine: Machine, group: Group) -> Machine:
+    """The machine as a group finds it while all other ranks exchange in groups of their own.
+
+        G' = G (most ranks) / (most members)    that any of the group's ports has
+
+    G [s/B] of a network port; members are the ranks of the group. So the port that decides serves
+    all its ranks.
+    Source: a fluid fair share, as between the moves of one round (`Pattern`).
+    Holds for groups whose exchanges are under way together, such as those of a pipeline's stages
+    after its last microbatch; groups that start further apart than an exchange takes share less.
+    """
+    if machine.nic is None or group.size in (1, machine.size):
+        return machine
+    port = ports(machine)
+    ranks = np.bincount(port)
+    members = np.bincount(port[np.array(group.ranks)], minlength=len(ranks))
+    used = members > 0
+    crowd = float(ranks[used].max() / members.max())
+    nic = replace(machine.nic, per_byte=machine.nic.per_byte * crowd)
+    return replace(machine, nic=nic)

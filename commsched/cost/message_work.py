@@ -1,0 +1,139 @@
+"""What the messages of a round cost: bytes, seconds on a port, seconds to code and to merge."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.cost.pattern import Floats, Pattern
+from commsched.exchange.payload import Payload
+from commsched.machine.model import Machine
+from commsched.schedule.rounds import Ints, Round, Rows
+
+
+class MessageWork(NamedTuple):
+    """The messages of a round, in the order of senders or of receivers, (m,) each."""
+
+    wire: Floats  # B, of senders
+    busy: Floats  # s on a port, of senders
+    busy_back: Floats  # the same, of receivers
+    alone_back: Floats | None  # s on a port of its own, of receivers; None: as `busy_back`
+    code: Floats | None  # s to encode, of senders; None: nothing to do
+    merge: Floats | None  # s to add or decode, of receivers
+    busy_least: float  # the least busy, or less
+    merge_most: float
+
+
+class _Table(NamedTuple):
+    """The work of every row of a table of runs."""
+
+    rows: Rows  # kept, so that their ids stay theirs
+    wire: Floats
+    busy: Floats | None  # None: depends on the link of each move
+    alone: Floats | None  # None: as `busy`
+    code: Floats | None
+    merge: Floats | None
+    busy_least: float
+    merge_most: float
+
+
+class Works:
+    """Works of rounds, derived once per table of runs where rounds have one.
+
+    Rates of codecs are those of all ranks at work; of p ranks, m take max(m / p, `alone`) of that,
+    times what exchanges slow coding, where the others poll: no more than all of it.
+    """
+
+    def __init__(self, payload: Payload, machine: Machine) -> None:
+        self._payload = payload
+        self._rate = payload.rate(machine.device)
+        self._alone, self._ranks, self._slowed = machine.alone, machine.size, machine.slowed
+        # Sums of sparse packets grow from round to round: a table would serve one round.
+        self._grows = payload.cuts is not None and not payload.codec.fixed
+        self._key: tuple[object, ...] = ()
+        self._table: _Table | None = None
+        self._around = np.empty(0)
+
+    def some(self, rnd: Round, pattern: Pattern) -> MessageWork:
+        """Senders and receivers in the order of the moves."""
+        wire = self._payload.wire(rnd.first, rnd.stop, rnd.merged)
+        busy = pattern.busy(wire)
+        code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire, len(rnd.src))
+        most = 0.0 if merge is None else float(merge.max())
+        alone = pattern.alone(wire) if pattern.crowded else None
+        return MessageWork(wire, busy, busy, alone, code, merge, float(busy.min()), most)
+
+    def whole(self, rnd: Round, pattern: Pattern) -> MessageWork:
+        """Receiver i is the rank that sends move i."""
+        shape, rows, size = pattern.shape, rnd.rows, len(rnd.src)
+        table = self._tabled(rows, rnd, pattern) if shape.turn is not None and rows else None
+        if table is None or rows is None or shape.turn is None:
+            work = self.some(rnd, pattern)
+            merge = None if work.merge is None else work.merge[shape.back]
+            alone = None if work.alone_back is None else work.alone_back[shape.back]
+            return work._replace(busy_back=work.busy[shape.back], alone_back=alone, merge=merge)
+        start = rows.start % size
+        back = (start - shape.turn) % size  # the row that ends where the row at `start` starts
+        wire = table.wire[start : start + size]
+        alone = None
+        if table.busy is None:
+            busy = pattern.busy(wire)
+            busy_back = self._turned(busy, shape.turn)
+            if pattern.crowded:
+                alone = np.roll(pattern.alone(wire), shape.turn)
+        else:
+            busy = table.busy[start : start + size]
+            busy_back = table.busy[back : back + size]
+            if table.alone is not None:
+                alone = table.alone[back : back + size]
+        code = None if table.code is None else table.code[start : start + size]
+        merge = None if table.merge is None else table.merge[back : back + size]
+        return MessageWork(
+            wire, busy, busy_back, alone, code, merge, table.busy_least, table.merge_most
+        )
+
+    def _turned(self, values: Floats, turn: int) -> Floats:
+        """`values` of the moves that end where each move starts; overwritten by the next call."""
+        if len(self._around) != len(values):
+            self._around = np.empty(len(values))
+        split = len(values) - turn
+        self._around[turn:] = values[:split]
+        self._around[:turn] = values[split:]
+        return self._around
+
+    def _tabled(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table | None:
+        """The table of the round's runs, if it goes around: row i + m = row i for m moves."""
+        if self._grows and rnd.add:
+            return None
+        merged = rnd.merged if self._grows else 0
+        speed = pattern.speed
+        key = id(rows.first), id(rows.stop), rnd.add, merged, pattern if speed is None else speed
+        if key != self._key:
+            self._key, self._table = key, None
+            size = len(rnd.src)
+            if all(len(x) == 2 * size and (x[:size] == x[size:]).all() for x in rows[:2]):
+                self._table = self._fill(rows, rnd, pattern)
+        return self._table
+
+    def _fill(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table:
+        wire = self._payload.wire(rows.first, rows.stop, rnd.merged)
+        code, merge = self._coding(rows.first, rows.stop, rnd.add, wire, len(rnd.src))
+        known = pattern.speed is not None
+        busy = pattern.busy(wire) if known else None
+        alone = pattern.alone(wire) if known and pattern.crowded else None
+        least = pattern.least(float(wire.min())) if busy is None else float(busy.min())
+        most = 0.0 if merge is None else float(merge.max())
+        return _Table(rows, wire, busy, alone, code, merge, least, most)
+
+    def _coding(
+        self, first: Ints, stop: Ints, add: bool, wire: Floats, coders: int
+    ) -> tuple[Floats | None, Floats | None]:
+        """Seconds to encode and to merge each message, `coders` of them at a time."""
+        rate = self._rate
+        share = min(1.0, max(coders / self._ranks, self._alone) * self._slowed)
+        raw = self._payload.raw(first, stop) if rate.encode or rate.decode else wire
+        code = share * (rate.fixed + raw * rate.encode) if rate.encode else None
+        if add:
+            return code, share * (
+                rate.per_add + wire * rate.add
+            ) if rate.add or rate.per_add else None
+        return code, share * (rate.per_decode + raw * rate.decode) if rate.decode else None

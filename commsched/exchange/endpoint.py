@@ -1,0 +1,208 @@
+"""What a rank holds during an exchange: the meaning of sending, adding and replacing a block."""
+
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from commsched.coding.codec import Array, State
+from commsched.errors import CommschedError
+from commsched.exchange.method import Ends, Phase, Pieces
+from commsched.exchange.payload import Payload
+from commsched.kernels.finite import cleared
+from commsched.schedule.rounds import Goal, Schedule
+
+
+class Endpoint(Protocol):
+    """One rank's side of one exchange; `run` blocks are [first, stop)."""
+
+    def take(self, first: int, stop: int) -> Array:
+        """The packet to send now. May be a view of what is held."""
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        """Add a received packet to what is held."""
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        """Replace what is held by a received packet."""
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        """Where to receive: in place, a fresh packet, or None when the size is unknown."""
+
+    def most(self, first: int, stop: int) -> int | None:
+        """Bytes that a packet of unknown size can have; None where that is not known either."""
+
+    def result(self) -> Array:
+        """What the exchange gives, see `Phase.give`."""
+
+
+class ReducingEndpoint:
+    """A bucket that is summed block by block in place (all-reduce, reduce-scatter).
+
+    A codec that rounds or drops changes what is held to what was sent, and at the end what was
+    added to but never sent, so that all ranks end with equal bits. If the state has "lost", (n,)
+    float32, the difference is added to it: the rank that rounds or drops keeps the loss, also of
+    sums that it merged.
+    """
+
+    def __init__(self, values: Array, payload: Payload, state: State, own: slice | None) -> None:
+        assert payload.cuts is not None
+        self._values = values
+        self._cuts: list[int] = payload.cuts.tolist()
+        self._codec = payload.codec
+        self._state = state
+        self._own = own
+        self._added = np.zeros(len(self._cuts) - 1, np.bool_)  # since it was last coded
+
+    def _run(self, first: int, stop: int) -> Array:
+        return self._values[self._cuts[first] : self._cuts[stop]]
+
+    def take(self, first: int, stop: int) -> Array:
+        run = self._run(first, stop)
+        start = self._cuts[first]
+        packet = self._codec.encode(run, self._state, start)
+        self._added[first:stop] = False
+        if not self._codec.lossless:
+            self._settle(packet, run, start)
+        return packet
+
+    def _settle(self, packet: Array, run: Array, start: int) -> None:
+        """Change a run to what was sent of it; NaN and infinity are sent, never kept."""
+        lost = self._state.get("lost")
+        if lost is None:
+            self._codec.decode(packet, run)
+            return
+        kept = run.copy()
+        self._codec.decode(packet, run)
+        with np.errstate(over="ignore", invalid="ignore"):
+            kept -= run
+        cleared(kept)
+        lost[start : start + len(run)] += kept
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        self._codec.add(packet, self._run(first, stop))
+        self._added[first:stop] = True
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        run = self._run(first, stop)
+        self._added[first:stop] = False
+        if packet is not run:
+            self._codec.decode(packet, run)
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        if not self._codec.fixed:
+            return None
+        if not add and self._codec.decode_traffic == 0.0:
+            return self._run(first, stop)
+        return self._codec.packet(self._cuts[stop] - self._cuts[first])
+
+    def most(self, first: int, stop: int) -> int | None:
+        return None
+
+    def result(self) -> Array:
+        if self._own is not None:
+            return self._run(self._own.start, self._own.stop)
+        if not self._codec.lossless:
+            edges = np.flatnonzero(np.diff(self._added, prepend=False, append=False))
+            for first, stop in edges.reshape(-1, 2).tolist():
+                self.take(first, stop)
+        return self._values
+
+
+class GatheringEndpoint:
+    """Packets that are only forwarded (all-gather, all-to-all), block by block."""
+
+    def __init__(self, packets: dict[int, Array], wanted: list[int]) -> None:
+        self._packets = packets
+        self._wanted = wanted
+
+    def take(self, first: int, stop: int) -> Array:
+        if stop - first == 1:
+            return self._packets[first]
+        packets = [self._packets[block].view(np.uint8) for block in range(first, stop)]
+        lengths = np.array([len(p) for p in packets], np.int64).view(np.uint8)
+        return np.concatenate([lengths, *packets])
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        raise AssertionError("a gathering schedule does not add")
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        if stop - first == 1:
+            self._packets[first] = packet
+            return
+        count = stop - first
+        size = len(packet)
+        lengths = packet[: 8 * count].view(np.int64) if size >= 8 * count else np.array([-1])
+        ends = 8 * count + np.cumsum(lengths)
+        if (lengths < 0).any() or ends[-1] != size:
+            raise CommschedError(f"a message of {size} B does not hold {count} packets")
+        for block, end, length in zip(range(first, stop), ends, lengths, strict=True):
+            self._packets[block] = packet[end - length : end]
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        return None
+
+    def most(self, first: int, stop: int) -> int | None:
+        return None
+
+    def result(self) -> Array:
+        return [self._packets[block] for block in self._wanted]
+
+
+class StreamingEndpoint:
+    """Packets that are made when they are first sent, and read as they come; some are added."""
+
+    def __init__(self, pieces: Pieces, state: State) -> None:
+        self._pieces = pieces
+        self._state = state
+        self._made: dict[tuple[int, int], Array] = {}  # packets, by run
+
+    def take(self, first: int, stop: int) -> Array:
+        if (first, stop) not in self._made:
+            self._made[first, stop] = self._pieces.make(self._state, first, stop)
+        return self._made[first, stop]
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        self._made.pop((first, stop), None)  # what is sent next is made of both
+        self._pieces.read(self._state, first, stop, packet)
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        self._pieces.read(self._state, first, stop, packet)
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        return None
+
+    def most(self, first: int, stop: int) -> int | None:
+        return self._pieces.most(first, stop)
+
+    def result(self) -> Array:
+        return []
+
+
+def open_endpoint(phase: Phase, state: State) -> Endpoint:
+    """Start an exchange: run the phase's `take` on the state of one rank."""
+    schedule, payload = phase.schedule, phase.payload
+    rank = int(state["rank"])
+    taken = phase.take(state)
+    if phase.pieces is not None:
+        return StreamingEndpoint(phase.pieces, state)
+    if schedule.goal in (Goal.ALL_REDUCE, Goal.BROADCAST):
+        return ReducingEndpoint(taken, payload, state, None)
+    brings, takes = (phase.ends or partial(ends, schedule))(rank)
+    if schedule.goal is Goal.REDUCE_SCATTER:
+        return ReducingEndpoint(taken, payload, state, slice(takes[0], takes[-1] + 1))
+    packets = [taken] if schedule.goal is Goal.ALL_GATHER else taken
+    return GatheringEndpoint(dict(zip(brings, packets, strict=True)), takes)
+
+
+def ends(schedule: Schedule, rank: int) -> Ends:
+    """What a rank brings and takes where all ranks exchange together."""
+    ranks = schedule.ranks
+    if schedule.goal is Goal.ALL_TO_ALL:
+        return Ends(
+            [rank * ranks + to for to in range(ranks)],
+            [source * ranks + rank for source in range(ranks)],
+        )
+    assert schedule.owner is not None
+    if schedule.goal is Goal.REDUCE_SCATTER:
+        return Ends([], np.flatnonzero(schedule.owner == rank).tolist())
+    return Ends([rank], list(range(ranks)))

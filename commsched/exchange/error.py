@@ -1,0 +1,153 @@
+"""How much of its gradient a lossy method leaves behind in a step, feedback included.
+
+    e = sqrt(sum over ranks of |left|^2) / sqrt(sum over ranks of |wanted|^2)
+
+wanted = a rank's gradient and what it kept of earlier ones; left = what it keeps after the
+exchange, its losses at merges included. A run adds up the same squares as a planner.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.coding.codec import Array, State
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.method import Choice, Method, Phase
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import find_method
+from commsched.kernels.random import generator
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
+from commsched.schedule.rounds import Goal
+
+Floats = npt.NDArray[np.float64]
+
+SAMPLE = 2**15  # elements that a method is tried on
+STEPS = 8  # the largest error of so many counts
+SMALL = 2**14  # elements of a tensor that stays dense
+VECTOR = 2**18  # elements of a tensor of one dimension, such as a bias or a norm, that stays dense
+RANKS = Group(ranks=(0, 1, 2, 3), nodes=(0, 0, 1, 1))
+
+
+def is_small(shape: Sequence[int]) -> bool:
+    """Whether a tensor is a bias, a norm or small: too little to gain from losing anything."""
+    numel = int(np.prod(shape))
+    return numel < SMALL or (len(shape) == 1 and numel < VECTOR)
+
+
+def keeps(method: Method) -> bool:
+    """Whether a lossy method keeps what it has not sent, in the state's "lost"."""
+    return not method.lossless and (not isinstance(method, Pair) or method.codec.feedback)
+
+
+def measurable(method: Method) -> bool:
+    """Whether a loss can be told: not of a codec that has a momentum of its own instead."""
+    return keeps(method) or not (isinstance(method, Pair) and method.codec.stateful)
+
+
+def squares(values: Array, runs: Sequence[slice]) -> Floats:
+    """The squared norm of each run of (n,) float32: (runs,)."""
+    return np.array([float(np.dot(values[run], values[run])) for run in runs])
+
+
+def before(
+    method: Method, phase: Phase | Choice, state: State, runs: Sequence[slice]
+) -> tuple[Floats, Floats | None]:
+    """Squares of what each run wants to send; of what it leaves, where that shows already.
+
+    Call it when the gradient is in the state, before the method's first phase.
+    """
+    gradient = state["gradient"]
+    if keeps(method):
+        if "lost" not in state:
+            return squares(gradient, runs), None
+        lost = state["lost"]
+        return np.concatenate([squares(gradient[r] + lost[r], [slice(None)]) for r in runs]), None
+    assert isinstance(method, Pair)
+    assert isinstance(phase, Phase)
+    if phase.schedule.goal is Goal.ALL_REDUCE:
+        state["lost"] = np.zeros_like(gradient)  # the exchange writes down what it drops
+        return squares(gradient, runs), None
+    left = gradient.copy()
+    method.codec.subtract(method.codec.encode(gradient.copy(), dict(state)), left)
+    return squares(gradient, runs), squares(left, runs)
+
+
+def after(state: State, runs: Sequence[slice]) -> Floats:
+    """Squares of what each run has left behind, once the last phase is over."""
+    return squares(state["lost"], runs) if "lost" in state else np.zeros(len(runs))
+
+
+def error(method: Method, law: Sparsity, numel: int) -> float:
+    """The largest error of a few steps on gradients that are drawn by a tensor's law.
+
+    Normal values, on four ranks. infinity where a loss cannot be told.
+    """
+    if method.lossless:
+        return 0.0
+    if not measurable(method):
+        return float("inf")
+    return _error(told_by(method), law, min(numel.bit_length(), SAMPLE.bit_length()))
+
+
+def told_by(method: Method) -> str:
+    """The method that is tried for another: the error of a pair depends on its codec only."""
+    if not isinstance(method, Pair):
+        return method.name
+    return ("ring+" if method.codec.addable else "all-gather+") + method.codec.name
+
+
+@lru_cache(maxsize=4096)
+def _error(name: str, law: Sparsity, size: int) -> float:
+    """The same by what it depends on; `size` is the number of bits of the number of elements."""
+    numel = 2 ** (size - 1)
+    of, ranks = _of(law, numel), range(RANKS.size)
+    steps = ([_drawn(of, numel, step, rank) for rank in ranks] for step in range(STEPS))
+    return tried(name, law, steps)
+
+
+def tried(name: str, law: Sparsity, steps: Iterable[Sequence[Array]]) -> float:
+    """The largest error of steps of a method, each of the gradients of the ranks of RANKS.
+
+    Gradients are (numel,) float32 with supports by `law`.
+    """
+    method = find_method(name)
+    states: list[State] = []
+    worst = 0.0
+    for step, gradients in enumerate(steps):
+        numel = len(gradients[0])
+        spec = BucketSpec(((_of(law, numel), numel, 0, numel),))
+        whole = [slice(0, numel)]
+        states = states or fresh_states([np.zeros_like(each) for each in gradients], name="error")
+        wanted = left = 0.0
+        for gradient, state in zip(gradients, states, strict=True):
+            state["step"] = step
+            state["gradient"][:] = gradient
+            squared, known = before(method, method.phases(spec, RANKS)[0], state, whole)
+            wanted += float(squared[0])
+            left += 0.0 if known is None else float(known[0])
+        run_method(method, spec, RANKS, states)
+        left += sum(float(after(state, whole)[0]) for state in states)
+        worst = max(worst, (left / wanted) ** 0.5 if wanted else 0.0)
+    return worst
+
+
+def _of(law: Sparsity, numel: int) -> Sparsity:
+    """The law of so many elements of a tensor; rows must not be more than they."""
+    return BucketSpec.uniform(numel, law.density).pieces[0][0] if law.rows > numel else law
+
+
+def _drawn(law: Sparsity, numel: int, step: int, rank: int) -> Array:
+    """A gradient of a rank in a step: normal values on a support by its law; a mask stays."""
+    values = generator(0, step, rank, "error/values").standard_normal(numel, np.float32)
+    if law.law == "dense":
+        return values
+    fixed = law.law == "mask"
+    rng = generator(0, 0 if fixed else step, 0 if fixed else rank, "error/support")
+    out = np.zeros(numel, np.float32)
+    support = law.support(numel, rng)
+    out[support] = values[support]
+    return out

@@ -1,0 +1,188 @@
+"""Shares by hash: every rank owns as many of the non-zeros, wherever they lie."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.codecs import bitmap, coo
+from commsched.coding.codec import Array, State
+from commsched.coding.packet import HEADER, tag_of
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Ends, Phase
+from commsched.exchange.payload import Payload
+from commsched.kernels.bits import packed_bytes
+from commsched.kernels.hashing import Groups, Sets, grouped, grouped_in_memory, index_sets
+from commsched.kernels.modules import module_of
+from commsched.kernels.select import nonzeros
+from commsched.machine.model import Device
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Schedule
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# B of memory traffic that take as long as hashing, sorting by owner and looking up place and value
+# of one non-zero: 28 ns where a copy reaches 19 GB/s (4 M elements, 5 %, 4 owners).
+HASH_TRAFFIC = 512.0
+MEMORY_TRAFFIC = 2400.0  # through the memories of hierarchical hashing: 108 ns where 512 B take 23
+
+
+class Dealing(NamedTuple):
+    """How non-zeros are dealt to their owners; all ways give the same parts."""
+
+    group: Callable[[Array, int], Groups]  # (n,) ascending indices, by as many owners
+    traffic: float  # B of memory traffic that take as long as dealing one non-zero
+
+
+COUNTED = Dealing(grouped, HASH_TRAFFIC)
+IN_MEMORY = Dealing(grouped_in_memory, MEMORY_TRAFFIC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hashed:
+    """Push and pull of one or more runs of a bucket, each among `parts` owners.
+
+    runs: (runs + 1,) element boundaries; run_of, place_of: of each rank, its
+    run and its number among the owners; merged: ranks that are summed
+    before. bits: the pull may use a hash bitmap, one bit per element of the owner's part, where
+    that is smaller.
+    """
+
+    spec: BucketSpec
+    runs: Ints
+    run_of: Callable[[int], int]
+    place_of: Callable[[int], int]
+    parts: int
+    merged: int
+    bits: bool
+    dealing: Dealing = COUNTED
+
+    def push(self, schedule: Schedule, ends: Callable[[int], Ends] | None) -> Phase:
+        """An all-to-all: every rank sends each owner its part, who sums it into "share"."""
+
+        def take(state: State) -> list[Array]:
+            values = self._run(state)
+            sets, index = self._sets(values), nonzeros(values)
+            order, ends = self.dealing.group(index, self.parts)
+            place = sets.place.take(index).take(order)  # looked up in ascending order
+            kept = values.take(index).take(order)
+            return [
+                coo.pack(place[a:b], kept[a:b], first)
+                for (a, b), first in zip(pairwise(ends), sets.ends[:-1], strict=True)
+            ]
+
+        def give(state: State, packets: list[Array]) -> None:
+            values = self._run(state)
+            owned = self._sets(values).part(self.place_of(int(state["rank"])))
+            share = module_of(values).zeros(len(owned), np.float32)
+            for packet in packets:
+                CODECS["coo"].add(packet, share)
+            state["share"] = share
+
+        def take_seconds(device: Device) -> float:
+            traffic = self.dealing.traffic * float(self._filled(self.merged).mean()) * self.parts
+            rate = CODECS["coo"].rate(device)
+            return rate.fixed + self._raw * rate.encode + traffic / device.bandwidth
+
+        def give_seconds(device: Device) -> float:
+            rate = CODECS["coo"].rate(device)
+            received = self.parts * (rate.per_add + float(self._pushed().mean()) * rate.add)
+            return received + self._raw / self.parts / device.bandwidth
+
+        return Phase(
+            name="push",
+            schedule=schedule,
+            payload=Payload(codec=CODECS["coo"], sizes=self._pushed, repeat=self.parts**2),
+            take=take,
+            give=give,
+            take_seconds=take_seconds,
+            give_seconds=give_seconds,
+            ends=ends,
+            sets=frozenset({(int(np.diff(self.runs).max()), self.parts)}),
+        )
+
+    def pull(self, schedule: Schedule, ends: Callable[[int], Ends] | None) -> Phase:
+        """An all-gather: every owner sends its sums to all, who put them into the gradient."""
+
+        def take(state: State) -> Array:
+            share = state["share"]
+            index = nonzeros(share)
+            if self.bits and packed_bytes(len(share)) < 4 * len(index):
+                return CODECS["bitmap"].encode(share, state)
+            return coo.pack(index, share.take(index))
+
+        def give(state: State, packets: list[Array]) -> None:
+            values = self._run(state)
+            sets = self._sets(values)
+            values.fill(0)
+            for owner, packet in enumerate(packets):
+                owned = sets.part(owner)
+                index, sums = opened(packet, len(owned))
+                values[owned.take(index)] = sums
+            state["result"] = state["gradient"]
+
+        def take_seconds(device: Device) -> float:
+            rate = CODECS["bitmap" if self.bits else "coo"].rate(device)
+            return rate.fixed + self._raw / self.parts * rate.encode
+
+        def give_seconds(device: Device) -> float:
+            lists = CODECS["coo"].rate(device)
+            filled = float(self._filled(self.merged * self.parts).mean())
+            placed = self.parts * (lists.fixed + 8.0 * filled * lists.add)
+            whole = CODECS["bitmap"].rate(device).decode if self.bits else 1 / device.bandwidth
+            return placed + self._raw * whole
+
+        return Phase(
+            name="pull",
+            schedule=schedule,
+            payload=Payload(codec=CODECS["coo"], sizes=self._pulled, repeat=self.parts),
+            take=take,
+            give=give,
+            take_seconds=take_seconds,
+            give_seconds=give_seconds,
+            ends=ends,
+            sets=frozenset({(int(np.diff(self.runs).max()), self.parts)}),
+        )
+
+    @property
+    def _raw(self) -> float:
+        """Bytes of the values of a run, in the mean."""
+        return 4.0 * self.spec.numel / (len(self.runs) - 1)
+
+    def _filled(self, merged: int) -> Floats:
+        """Expected non-zeros of one owner's part, of each run."""
+        return self.spec.nonzeros(self.runs[:-1], self.runs[1:], merged) / self.parts
+
+    def _pushed(self) -> Floats:
+        """Expected bytes of what one rank sends one owner, of each run."""
+        return HEADER + 8.0 * self._filled(self.merged)
+
+    def _pulled(self) -> Floats:
+        """Expected bytes of one owner's sum, of each run."""
+        filled = self._filled(self.merged * self.parts)
+        if not self.bits:
+            return HEADER + 8.0 * filled
+        # The length of a part is random: 3.5 bits are what rounding up to bytes adds on average.
+        bits = np.diff(self.runs) / self.parts + 3.5
+        return HEADER + np.minimum(8.0 * filled, bits / 8 + 4.0 * filled)
+
+    def _run(self, state: State) -> Array:
+        number = self.run_of(int(state["rank"]))
+        return state["gradient"][self.runs[number] : self.runs[number + 1]]
+
+    def _sets(self, values: Array) -> Sets:
+        """Whose each element of a run is."""
+        return index_sets(module_of(values), len(values), self.parts)
+
+
+def opened(packet: Array, numel: int) -> tuple[Array, Array]:
+    """Indices and values of a sum that came as a bitmap or as a coordinate list."""
+    return (
+        bitmap.Bitmap.open(packet, numel)
+        if tag_of(packet) == bitmap.TAG
+        else coo.Coo.open(packet, numel)
+    )

@@ -1,0 +1,59 @@
+"""All ranks in one process, round by round: what a method means, and the reference of every run."""
+
+from collections.abc import Callable
+
+from commsched.coding.codec import Array, State
+from commsched.exchange.endpoint import Endpoint, open_endpoint
+from commsched.exchange.method import Choice, Method, Phase
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Schedule
+
+AGREE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "max": max, "min": min}
+
+
+def exchange(schedule: Schedule, held: list[Endpoint]) -> None:
+    """Carry out a schedule's rounds: every send carries what was held before its round."""
+    assert schedule.rounds is not None, "the MPI's own collectives have no rounds"
+    for rnd in schedule.rounds():
+        moves = list(
+            zip(
+                rnd.src.tolist(),
+                rnd.dst.tolist(),
+                rnd.first.tolist(),
+                rnd.stop.tolist(),
+                strict=True,
+            )
+        )
+        packets = [held[src].take(first, stop).copy() for src, _, first, stop in moves]
+        for (_, dst, first, stop), packet in zip(moves, packets, strict=True):
+            merge = held[dst].add if rnd.add else held[dst].put
+            merge(first, stop, packet)
+
+
+def fresh_states(gradients: list[Array], seed: int = 0, name: str = "") -> list[State]:
+    """State of each rank before its first launch, with its gradient, (numel,) float32."""
+    same = {"ranks": len(gradients), "seed": seed, "step": 0, "name": name}
+    return [{"gradient": g, "rank": r, **same} for r, g in enumerate(gradients)]
+
+
+def run_method(
+    method: Method, spec: BucketSpec, group: Group, states: list[State]
+) -> dict[str, float]:
+    """Run one launch on all ranks' states; each ends with its "result". Returns the decisions."""
+    decisions: dict[str, float] = {}
+    for phase in method.phases(spec, group):
+        if isinstance(phase, Choice):
+            votes = [phase.vote(state) for state in states]
+            decisions[phase.name] = float(AGREE[phase.agree](votes))
+            phase = phase.then(decisions[phase.name])
+        run_phase(phase, states)
+    return decisions
+
+
+def run_phase(phase: Phase, states: list[State]) -> None:
+    """Take, exchange and give on all ranks."""
+    held = [open_endpoint(phase, state) for state in states]
+    exchange(phase.schedule, held)
+    for state, each in zip(states, held, strict=True):
+        phase.give(state, each.result())

@@ -1,0 +1,104 @@
+"""What a launch takes of a rank's memory beside its bucket: what it keeps, and packets."""
+
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.exchange.method import Choice, Phase
+from commsched.exchange.registry import find_method
+from commsched.kernels.hashing import SETS
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Goal, Schedule
+
+AHEAD = 4  # receives of one exchange that are posted before they are needed
+ROUNDS = 64  # of a schedule that are looked at: the largest runs are among its first ones
+
+
+class LaunchMemory(NamedTuple):
+    """Bytes on one rank; what a codec or MPI needs only while it runs is not in it."""
+
+    kept: float  # from step to step: what was not sent, a momentum, a mask, a start
+    waiting: float  # its own packets, from when they are made until they are sent
+    received: float  # packets of others, while the exchange is under way
+    # Index sets, elements and parts of each, that all launches of the plan look up together.
+    sets: frozenset[tuple[int, int]]
+
+    @property
+    def alone(self) -> float:
+        """What would stay from step to step if there were no other launch."""
+        return self.kept + sets_bytes(self.sets)
+
+
+def sets_bytes(sets: frozenset[tuple[int, int]]) -> float:
+    """Bytes of index sets."""
+    return float(SETS * sum(numel for numel, _ in sets))
+
+
+@lru_cache(maxsize=4096)
+def launch_memory(name: str, spec: BucketSpec, group: Group) -> LaunchMemory:
+    """The room of a bucket's launch among a group, by the name of its method."""
+    method = find_method(name)
+    phases = [
+        p.then(p.expected) if isinstance(p, Choice) else p for p in method.phases(spec, group)
+    ]
+    found = [_exchange(phase) for phase in phases]
+    return LaunchMemory(
+        kept=method.kept(spec),
+        waiting=max(own for own, _ in found),
+        received=max(others for _, others in found),
+        sets=frozenset().union(*(phase.sets | _coded(phase, spec) for phase in phases)),
+    )
+
+
+def _coded(phase: Phase, spec: BucketSpec) -> frozenset[tuple[int, int]]:
+    """The index sets of the runs that a phase's codec reads and writes, on the rank of most."""
+    parts, cuts = phase.payload.codec.parts, phase.payload.cuts
+    if not parts:
+        return frozenset()
+    if cuts is None:
+        return frozenset({(spec.numel, parts)})
+    assert phase.schedule.rounds is not None
+    pairs = np.zeros((2, 0), np.int64)  # rank, elements of a run
+    for round_ in islice(phase.schedule.rounds(), ROUNDS):
+        numel = cuts[round_.stop] - cuts[round_.first]
+        moved = np.stack([np.append(round_.src, round_.dst), np.append(numel, numel)])
+        pairs = np.unique(np.concatenate([pairs, moved], axis=1), axis=1)
+    if not pairs.size:
+        return frozenset()
+    most = int(np.bincount(pairs[0], pairs[1]).argmax())
+    return frozenset((numel, parts) for numel in pairs[1, pairs[0] == most].tolist())
+
+
+def _exchange(phase: Phase) -> tuple[float, float]:
+    """Bytes of a rank's own packets and of those that it receives at a time."""
+    schedule, payload = phase.schedule, phase.payload
+    if schedule.goal is Goal.ALL_GATHER:
+        return payload.packets / schedule.ranks, payload.packets * (1 - 1 / schedule.ranks)
+    if schedule.goal is Goal.ALL_TO_ALL:
+        each = payload.packets / schedule.ranks
+        return each, each
+    assert payload.cuts is not None
+    bucket = 4.0 * payload.cuts[-1]
+    if payload.codec.fixed:
+        bucket = float(payload.wire(np.zeros(1, np.int64), np.array([schedule.blocks]), 1)[0])
+    return 0.0, bucket * _received(schedule, payload.codec.decode_traffic > 0.0)
+
+
+@lru_cache(maxsize=256)
+def _received(schedule: Schedule, decoded: bool) -> float:
+    """Of a bucket that is summed, the share that a rank receives beside it at a time.
+
+    What replaces a block lands in its place, unless it is `decoded` first.
+    """
+    if schedule.rounds is None:
+        return 0.0
+    total, most = np.zeros((2, schedule.ranks))
+    for round_ in islice(schedule.rounds(), ROUNDS):
+        if round_.add or decoded:
+            size = (round_.stop - round_.first) / schedule.blocks
+            arriving = np.bincount(round_.dst, size, schedule.ranks)
+            total, most = total + arriving, np.maximum(most, arriving)
+    return float(np.minimum(total, AHEAD * most).max())

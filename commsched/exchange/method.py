@@ -1,0 +1,126 @@
+"""A method as phases: local work, an exchange of a payload, local work."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from commsched.coding.codec import Array, State
+from commsched.exchange.payload import Payload
+from commsched.machine.model import Device, Group
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Schedule
+
+
+def copy_seconds(nbytes: float) -> Callable[[Device], float]:
+    """Seconds to copy `nbytes` in memory: read once, written once."""
+    return lambda device: 2 * nbytes / device.bandwidth
+
+
+def gather_seconds(numel: int) -> Callable[[Device], float]:
+    """Seconds to copy `numel` gradients into their bucket, and to look for NaN and infinity."""
+
+    def seconds(device: Device) -> float:
+        return device.fixed_gather + 4.0 * numel * (device.gather or 3 / device.bandwidth)
+
+    return seconds
+
+
+def scale_seconds(numel: int) -> Callable[[Device], float]:
+    """Seconds to divide `numel` sums where they lie."""
+
+    def seconds(device: Device) -> float:
+        return device.fixed_scale + 4.0 * numel * (device.scale or 2 / device.bandwidth)
+
+    return seconds
+
+
+class Ends(NamedTuple):
+    """The blocks that a rank brings into an exchange and those it takes out of it, in order."""
+
+    brings: list[int]  # one per packet; empty where sums are made
+    takes: list[int]
+
+
+class Pieces(NamedTuple):
+    """Runs of blocks [first, stop) that are coded while others are on the wire.
+
+    Of an all-gather or an all-reduce; what is made of a run must not change but by what is added.
+    """
+
+    make: Callable[[State, int, int], Array]  # the packet of a run, when it is first sent
+    read: Callable[[State, int, int, Array], None]  # the packet of a run, when it has come
+    most: Callable[[int, int], int]  # B that the packet of a run can have
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One exchange. `take` and `give` touch only the rank's own state of this bucket.
+
+    State keys that every method shares: "gradient" (numel,) float32, which take may overwrite;
+    "result" (numel,) float32, the sum, which the last give leaves; "rank" and "ranks", the
+    member's number in the group and the group's size; "seed", "step" and "name" (the launch's),
+    the key of random numbers. A method adds keys of its own, which live from step to step.
+    """
+
+    name: str  # "" where a method has one phase
+    schedule: Schedule
+    payload: Payload
+    # What goes into the exchange: for reducing goals (n,) float32; for an all-gather this rank's
+    # packet; for an all-to-all a list of packets, one per destination.
+    take: Callable[[State], Array]
+    # What comes out: for an all-reduce (n,) float32; for a reduce-scatter this rank's block; for
+    # an all-gather or all-to-all a list of packets in rank order.
+    give: Callable[[State, Array], None]
+    take_seconds: Callable[[Device], float]
+    give_seconds: Callable[[Device], float]
+    # Of coding within the exchange that its payload does not count, once nothing more comes.
+    within_seconds: Callable[[Device], float] = lambda device: 0.0
+    # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
+    # as the schedule's goal says, among all.
+    ends: Callable[[int], Ends] | None = None
+    # The index sets that take and give look up: elements and parts of each, see `room.Room`.
+    sets: frozenset[tuple[int, int]] = frozenset()
+    # Of an exchange whose packets are coded one by one: `take` only prepares, and what `give` gets
+    # is empty.
+    pieces: Pieces | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A phase that depends on the data: the group agrees on a number, which picks the phase.
+
+    The choices of all ranks are summed by `agree`; the simulator takes `expected`, or the number
+    that a recorded timeline holds.
+    """
+
+    name: str
+    vote: Callable[[State], float]
+    agree: str  # "sum", "max" or "min"
+    expected: float
+    then: Callable[[float], Phase]
+
+
+class Method(ABC):
+    """What a launch uses to sum a bucket over a group."""
+
+    name: str
+    lossless: bool
+    # Where the state has "list", the ascending indices and the values of a gradient's non-zeros,
+    # they stand for "gradient", and the sum is left in "list" instead of "result".
+    lists: bool = False
+
+    def at(self, step: int) -> "Method":
+        """What it is like in a step of a training, see `Codec.at`."""
+        return self
+
+    @abstractmethod
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
+        """The exchanges of one launch, in order; the same on every rank."""
+
+    def kept(self, spec: BucketSpec) -> float:
+        """Bytes that a rank keeps of a bucket from step to step: of a lossy method, what is left.
+
+        To a few per cent: numbers and narrow matrices are not counted.
+        """
+        return 0.0 if self.lossless else 4.0 * spec.numel

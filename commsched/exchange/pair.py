@@ -1,0 +1,153 @@
+"""Any legal pair of a collective and a codec, as a method of one phase."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from commsched.coding.codec import Array, Codec, State
+from commsched.coding.registry import CODECS
+from commsched.errors import CommschedError
+from commsched.exchange.method import Method, Phase, copy_seconds
+from commsched.exchange.payload import Payload
+from commsched.kernels.finite import finite
+from commsched.machine.model import Device, Group
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.registry import COLLECTIVES
+from commsched.schedule.rounds import Goal, Schedule
+
+
+@lru_cache(maxsize=256)
+def route(collective: str, group: Group) -> Schedule:
+    """The schedule of a collective over a group; the same object for the same question."""
+    return COLLECTIVES[collective](group)
+
+
+def illegal(schedule: Schedule, codec: Codec) -> str | None:
+    """Why a collective and a codec do not sum a bucket together; None when they do."""
+    if schedule.goal not in (Goal.ALL_REDUCE, Goal.ALL_GATHER):
+        return f"collective {schedule.name!r} does not leave the sum on every rank by itself"
+    if schedule.rounds is None and codec.name != "dense":
+        return f"collective {schedule.name!r} sums float32 itself; use codec 'dense' with it"
+    if schedule.goal is Goal.ALL_REDUCE and not codec.addable:
+        return (
+            f"codec {codec.name!r} cannot add packets, but collective {schedule.name!r} needs it;"
+            " use 'all-gather' or 'all-gather-direct'"
+        )
+    if schedule.shared and codec.feedback and not codec.sums_exactly:
+        return (
+            f"collective {schedule.name!r} makes the same sum on several ranks, which would all"
+            f" keep what codec {codec.name!r} loses of it; use 'halving-doubling'"
+        )
+    return None
+
+
+class Pair(Method):
+    """Encode, exchange, decode."""
+
+    def __init__(self, collective: str, codec: str) -> None:
+        self.codec = CODECS[codec]
+        self.name = f"{collective}+{self.codec.name}"
+        self.collective = collective
+        self.lossless = self.codec.lossless
+
+    def at(self, step: int) -> Method:
+        codec = self.codec.at(step)
+        return self if codec is self.codec else Pair(self.collective, codec.name)
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        schedule = route(self.collective, group)
+        reason = illegal(schedule, self.codec)
+        if reason:
+            raise CommschedError(reason)
+        if schedule.goal is Goal.ALL_REDUCE:
+            return (self._reduce(schedule, spec),)
+        return (self._gather(schedule, spec),)
+
+    def kept(self, spec: BucketSpec) -> float:
+        return spec.numel * (4.0 * self.codec.feedback + self.codec.memory)
+
+    def _reduce(self, schedule: Schedule, spec: BucketSpec) -> Phase:
+        def give(state: State, result: Array) -> None:
+            state["result"] = result
+
+        return Phase(
+            name="",
+            schedule=schedule,
+            payload=Payload.reducing(schedule, self.codec, spec),
+            take=take_with_feedback if self.codec.feedback else lambda state: state["gradient"],
+            give=give,
+            take_seconds=lambda device: feedback_seconds(self.codec, 4.0 * spec.numel, device),
+            give_seconds=lambda device: 0.0,
+        )
+
+    def _gather(self, schedule: Schedule, spec: BucketSpec) -> Phase:
+        codec, ranks, raw = self.codec, schedule.ranks, 4.0 * spec.numel
+
+        def take(state: State) -> Array:
+            if codec.feedback:
+                return encode_with_feedback(codec, state)
+            packet = codec.encode(state["gradient"], state)
+            # A view would be overwritten when the sum is written over the gradient.
+            return packet.copy() if codec.encode_traffic == 0.0 else packet
+
+        def give(state: State, packets: Array) -> None:
+            codec.combine(packets, state["gradient"])
+            state["result"] = state["gradient"]
+
+        def take_seconds(device: Device) -> float:
+            if codec.encode_traffic == 0.0:
+                return copy_seconds(raw)(device)
+            rate = codec.rate(device)
+            return rate.fixed + raw * rate.encode + feedback_seconds(codec, raw, device)
+
+        def give_seconds(device: Device) -> float:
+            rate = codec.rate(device)
+            wire = codec.nbytes(spec, np.zeros(1, np.int64), np.array([spec.numel]), 1)[0]
+            received = rate.per_add + float(wire) * rate.add
+            return rate.per_decode + raw * rate.decode + (ranks - 1) * received
+
+        return Phase(
+            name="",
+            schedule=schedule,
+            payload=Payload.gathered(schedule, codec, spec),
+            take=take,
+            give=give,
+            take_seconds=take_seconds,
+            give_seconds=give_seconds,
+        )
+
+
+def lost_of(state: State) -> Array:
+    """What this rank has kept of earlier gradients, (n,) float32; zeros at first."""
+    if "lost" not in state:
+        state["lost"] = np.zeros_like(state["gradient"])
+    return state["lost"]
+
+
+def encode_with_feedback(codec: Codec, state: State) -> Array:
+    """Encode the gradient and what was kept of earlier ones; keep what the packet leaves behind.
+
+    Source: Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019. A gradient that is not
+    finite is encoded as it is, and what was kept before stays.
+    """
+    wanted, lost = state["gradient"], lost_of(state)
+    with np.errstate(over="ignore", invalid="ignore"):
+        packet, whole = codec.encode_kept(wanted, lost, state)
+    if whole:
+        codec.subtract(packet, wanted)
+        state["gradient"], state["lost"] = lost, wanted  # the sum is written over the old one
+    return packet
+
+
+def take_with_feedback(state: State) -> Array:
+    """The gradient with what was kept of earlier ones; the exchange keeps what it drops."""
+    gradient, lost = state["gradient"], lost_of(state)
+    if finite(gradient):
+        gradient += lost
+        lost.fill(0)
+    return gradient
+
+
+def feedback_seconds(codec: Codec, nbytes: float, device: Device) -> float:
+    """Seconds to add what was kept, to look for NaN, and to keep what was not sent."""
+    return nbytes * codec.feedback_traffic / device.bandwidth if codec.feedback else 0.0

@@ -1,0 +1,121 @@
+"""The expected size of what an exchange carries, per run of blocks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.coding.codec import Codec
+from commsched.machine.model import CodecRate, Device
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Goal, Schedule
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+BLOCKS = 1024  # of a bucket, whose bytes are told all at once
+
+FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="nothing to do")
+
+
+def frame_bytes(count: Ints) -> Ints:
+    """Bytes of the table of lengths before `count` packets in one message: none for one packet."""
+    return np.where(count > 1, 8 * count, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """Bytes and coding work of a message that carries blocks [first, stop).
+
+    For reducing goals the codec runs at every hop on runs of the bucket cut at `cuts`. For an
+    all-gather or all-to-all packets are made and read outside the exchange, and only forwarded in
+    it; `sizes` gives their expected bytes, (blocks / repeat,): each for `repeat` blocks in a row.
+    """
+
+    codec: Codec
+    cuts: Ints | None = None  # (blocks + 1,) element boundaries
+    spec: BucketSpec | None = None
+    sizes: Callable[[], Floats] | None = None
+    repeat: int = 1
+
+    @classmethod
+    def reducing(cls, schedule: Schedule, codec: Codec, spec: BucketSpec) -> "Payload":
+        """Near-equal contiguous blocks of a bucket, coded at every hop."""
+        return cls(codec=codec, cuts=spec.cuts(schedule.blocks), spec=spec)
+
+    @classmethod
+    def gathered(cls, schedule: Schedule, codec: Codec, spec: BucketSpec) -> "Payload":
+        """Each rank's packet of the whole bucket."""
+        assert schedule.goal in (Goal.ALL_GATHER, Goal.ALL_TO_ALL)
+
+        def sizes() -> Floats:
+            zero, numel = np.zeros(1, np.int64), np.array([spec.numel])
+            return np.broadcast_to(codec.nbytes(spec, zero, numel, 1), (schedule.blocks,))
+
+        return cls(codec=codec, sizes=sizes)
+
+    @cached_property
+    def _sizes(self) -> Floats:
+        """Bytes of each block, or of each `repeat` blocks, where no round changes them."""
+        if self.cuts is None:
+            assert self.sizes is not None
+            return self.sizes()
+        assert self.spec is not None
+        assert self.codec.fixed
+        return self.codec.nbytes(self.spec, self.cuts[:-1], self.cuts[1:], 1)
+
+    @cached_property
+    def _ends(self) -> Floats:
+        """Running total of the sizes."""
+        return np.concatenate([[0.0], np.cumsum(self._sizes * self.repeat)])
+
+    def _before(self, block: Ints) -> Floats:
+        """Bytes of all blocks before this one: (m,)."""
+        if self.repeat == 1:
+            return self._ends[block]
+        whole, part = block // self.repeat, block % self.repeat
+        found: Floats = self._ends[whole] + part * np.append(self._sizes, 0.0)[whole]
+        return found
+
+    @property
+    def packets(self) -> float:
+        """Bytes of all packets together, where an exchange only forwards them."""
+        return float(self._ends[-1])
+
+    def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        """Expected bytes handed to MPI for each run: (m,)."""
+        if self.cuts is None:
+            framed: Floats = self._before(stop) - self._before(first) + frame_bytes(stop - first)
+            return framed
+        if self.codec.fixed:
+            fixed: Floats = self._ends[stop] - self._ends[first]
+            return fixed
+        assert self.spec is not None
+        if isinstance(merged, int) and len(self.cuts) <= BLOCKS and (stop - first == 1).all():
+            return self._single(merged)[first]
+        return self.codec.nbytes(self.spec, self.cuts[first], self.cuts[stop], merged)
+
+    def _single(self, merged: int) -> Floats:
+        """Bytes of every block that sums so many ranks; kept, since rounds ask block by block."""
+        if merged not in self._singles:
+            assert self.cuts is not None
+            assert self.spec is not None
+            start, stop = self.cuts[:-1], self.cuts[1:]
+            self._singles[merged] = self.codec.nbytes(self.spec, start, stop, merged)
+        return self._singles[merged]
+
+    @cached_property
+    def _singles(self) -> dict[int, Floats]:
+        return {}
+
+    def raw(self, first: Ints, stop: Ints) -> Floats:
+        """Bytes of float32 values that the codec reads or writes at a hop: (m,)."""
+        if self.cuts is None:
+            return np.zeros(len(first))
+        return np.asarray(4.0 * (self.cuts[stop] - self.cuts[first]), np.float64)
+
+    def rate(self, device: Device) -> CodecRate:
+        """Codec speed inside the exchange."""
+        return FREE if self.cuts is None else self.codec.rate(device)

@@ -1,0 +1,147 @@
+"""Gradients that a training recorded, and what lossy methods leave behind of them.
+
+A file in NumPy's npz format: tensor name -> (count, ...) floats, gradients in the order in which
+they were made, each of all the tensor's elements or of the SAMPLE that `sample` takes of them.
+Every four in a row count as those of four ranks in one step.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from commsched import files
+from commsched.coding.codec import Array
+from commsched.errors import CommschedError
+from commsched.exchange import error
+from commsched.exchange.method import Method
+from commsched.net.graph import Net, Tensor
+
+COUNT = error.STEPS * error.RANKS.size  # gradients of a tensor that are looked at: the last ones
+RUNS = 16  # of neighbours that a sample is made of: what codes blocks needs neighbours
+MOST = 2**34  # B of all arrays of a file
+
+
+def sample(gradient: Array) -> Array:
+    """At most SAMPLE elements of a gradient, runs of neighbours all over it: (m,), a copy."""
+    flat = gradient.reshape(-1)
+    if len(flat) <= error.SAMPLE:
+        return flat.copy()
+    length = error.SAMPLE // RUNS
+    starts = np.arange(RUNS) * (len(flat) - length) // (RUNS - 1)
+    return np.concatenate([flat[start : start + length] for start in starts.tolist()])
+
+
+class Recorded:
+    """Recorded gradients, and the errors that were measured on them."""
+
+    def __init__(self, gradients: Mapping[str, Array], where: str) -> None:
+        self.gradients = gradients  # tensor name -> (count, m) float32
+        self.where = where  # the file
+        self._known: dict[tuple[str, str], float] = {}
+
+    def error(self, method: Method, tensor: Tensor) -> float:
+        """The largest error of the recorded steps; of one method, or of a pair's codec."""
+        if method.lossless:
+            return 0.0
+        if not error.measurable(method):
+            return float("inf")
+        key = error.told_by(method), tensor.name
+        if key not in self._known:
+            every = self.gradients[tensor.name][-COUNT:]
+            size = error.RANKS.size
+            steps = [every[at : at + size] for at in range(len(every) % size, len(every), size)]
+            self._known[key] = error.tried(key[0], tensor.sparsity, steps)
+        return self._known[key]
+
+
+def write(path: str | Path, gradients: Mapping[str, Array]) -> None:
+    """Write tensor name -> (count, ...) float32."""
+    content = BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, values in gradients.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, values, allow_pickle=False)
+    files.write_bytes(path, content.getvalue())
+
+
+def read(path: str | Path, graph: Net) -> Recorded:
+    """Read the gradients of a net's tensors; refuse what cannot be theirs."""
+    where = str(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            _check_members(members, where)
+            found = {}
+            for member in members:
+                name = member.filename.removesuffix(".npy")
+                tensor = _tensor(name, graph, where)
+                with archive.open(member) as content:
+                    found[name] = _gradients(_array(content), tensor, where)
+    except zipfile.BadZipFile:
+        raise CommschedError(f"{where}: not an npz file, which numpy.savez writes") from None
+    except (OSError, EOFError) as failure:
+        why = getattr(failure, "strerror", None) or failure
+        raise CommschedError(f"{where}: cannot be read: {why}") from None
+    except (ValueError, zlib.error, RuntimeError, MemoryError) as failure:
+        # RuntimeError: a member that is encrypted, or packed by an unknown method; MemoryError: an
+        # array that says that it is larger than what this machine holds.
+        why = str(failure).partition("\n")[0]
+        raise CommschedError(f"{where}: not an npz file of numbers: {why}") from None
+    if not found:
+        raise CommschedError(f"{where}: no gradients; tensor name -> (count, ...) is expected")
+    return Recorded(found, where)
+
+
+def _check_members(members: list[zipfile.ZipInfo], where: str) -> None:
+    names = [member.filename for member in members]
+    for name in names:
+        if not name.endswith(".npy"):
+            raise CommschedError(f"{where}: {name!r} is no array; arrays only are allowed")
+        if names.count(name) > 1:
+            raise CommschedError(f"{where}: tensor {name[:-4]!r} stands twice in the file")
+    size = sum(member.file_size for member in members)
+    if size > MOST:
+        raise CommschedError(f"{where}: holds {size} B, at most {MOST} are allowed")
+
+
+def _array(content: IO[bytes]) -> Array:
+    return np.lib.format.read_array(content, allow_pickle=False)
+
+
+def _tensor(name: str, graph: Net, where: str) -> Tensor:
+    if name not in graph.tensors:
+        near = get_close_matches(name, graph.tensors, 1, 0.0)
+        hint = f"; nearest: {near[0]!r}" if near else ""
+        raise CommschedError(f"{where}: no tensor named {name!r} in net {graph.name!r}{hint}")
+    return graph.tensors[name]
+
+
+def _gradients(values: Array, tensor: Tensor, where: str) -> Array:
+    """A tensor's gradients as samples: (count, m) float32."""
+    what = f"{where}: tensor {tensor.name!r}"
+    if values.dtype.kind != "f":
+        raise CommschedError(f"{what}: gradients are floats, got {values.dtype}")
+    least = error.RANKS.size
+    if values.ndim < 2 or len(values) < least:
+        raise CommschedError(
+            f"{what}: expected an array (count, ...) of at least {least} gradients, got shape"
+            f" {list(values.shape)}"
+        )
+    count, numel = len(values), values[0].size
+    if numel not in (tensor.numel, min(error.SAMPLE, tensor.numel)):
+        raise CommschedError(
+            f"{what}: a gradient has {tensor.numel} elements, got {numel} in shape"
+            f" {list(values.shape)}"
+        )
+    found = np.stack([sample(one) for one in values[max(0, count - COUNT) :]])
+    with np.errstate(over="ignore"):
+        found = found.astype(np.float32)
+    if not np.isfinite(found).all():
+        raise CommschedError(f"{what}: only finite float32 numbers are allowed")
+    return found

@@ -1,0 +1,90 @@
+"""All methods by name: legal pairs `collective+codec`, and registered ones of several phases."""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from commsched.coding.registry import CODECS
+from commsched.errors import CommschedError
+from commsched.exchange.broadcast import BROADCAST
+from commsched.exchange.method import Choice, Method, Phase
+from commsched.exchange.pair import Pair, illegal, route
+from commsched.machine.model import Group
+from commsched.plan.model import Plan
+from commsched.program.model import Op
+from commsched.registry import Registry
+from commsched.schedule.registry import COLLECTIVES
+
+METHODS: Registry[Method] = Registry("method", "commsched.methods")
+
+
+def find_method(name: str) -> Method:
+    """Return the method called `name`; a pair is written `ring+dense`."""
+    if name == BROADCAST.name:
+        return BROADCAST
+    collective, plus, codec = name.partition("+")
+    if plus:
+        COLLECTIVES[collective]
+        return Pair(collective, codec)
+    if name.partition(":")[0] in METHODS or name in METHODS:
+        return METHODS[name]
+    pairs = "COLLECTIVE+CODEC such as 'ring+dense'"
+    known = ", ".join(METHODS) or "none registered"
+    raise CommschedError(f"no method named {name!r}; allowed: {pairs}, or one of: {known}")
+
+
+def lossy_name(name: str) -> str:
+    """The one way in which a codec or a method of several phases is named."""
+    if name.partition(":")[0] in METHODS or name in METHODS:
+        return METHODS[name].name
+    return CODECS[name].name
+
+
+def legal_methods(
+    group: Group, *, lossless: bool = False, more: Iterable[str] = ()
+) -> Iterator[Method]:
+    """Every listed method that can sum a bucket over the group, in a fixed order.
+
+    `more` are codecs and methods that are not listed, such as `topk:0.05` or `powersgd:4`.
+    """
+    names = [lossy_name(name) for name in more]
+    methods = dict(METHODS) | {name: METHODS[name] for name in names if name in METHODS}
+    codecs = dict(CODECS) | {name: CODECS[name] for name in names if name not in METHODS}
+    for collective in COLLECTIVES:
+        try:
+            schedule = route(collective, group)
+        except CommschedError:
+            continue  # the collective does not fit this shape of machine
+        for name, codec in codecs.items():
+            if (codec.lossless or not lossless) and illegal(schedule, codec) is None:
+                yield Pair(collective, name)
+    for method in methods.values():
+        if method.lossless or not lossless:
+            yield method
+
+
+@lru_cache(maxsize=8192)
+def method_at(name: str, step: int) -> Method:
+    """The method called `name` as it is in a step of a training."""
+    return find_method(name).at(step)
+
+
+@lru_cache(maxsize=8192)
+def phases_of(plan: Plan, index: int, method: str | None = None) -> tuple[Phase | Choice, ...]:
+    """The phases of a plan's launch, or with another method; the same objects for the same plan."""
+    launch = plan.launches[index]
+    return find_method(method or launch.method).phases(plan.spec(launch), plan.group(launch))
+
+
+def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
+    """The phase of an operation of a launch, or as it is in a step; the same object likewise."""
+    if op.root >= 0:
+        return _broadcast(plan, op.launch, op.root)
+    name = plan.launches[op.launch].method
+    now = name if step is None else method_at(name, step).name
+    return phases_of(plan, op.launch, *((now,) if now != name else ()))[op.phase]
+
+
+@lru_cache(maxsize=1024)
+def _broadcast(plan: Plan, index: int, root: int) -> Phase:
+    launch = plan.launches[index]
+    return BROADCAST.phase(plan.spec(launch), plan.group(launch), root)

@@ -1,0 +1,71 @@
+"""Contiguous shares of a bucket: all push theirs to its owner, who sums it, then all pull sums."""
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.coding.codec import Array, State
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Phase
+from commsched.exchange.payload import Payload
+from commsched.machine.model import Device
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.rounds import Schedule
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def push(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
+    """Sum share r, elements [cuts[r], cuts[r + 1]), at rank r: leaves the state's "share".
+
+    schedule: a reduce-scatter of as many blocks as ranks. "share" is a view of the gradient.
+    """
+
+    def give(state: State, share: Array) -> None:
+        state["share"] = share
+
+    return Phase(
+        name="push",
+        schedule=schedule,
+        payload=Payload(codec=CODECS[codec], cuts=cuts, spec=spec),
+        take=lambda state: state["gradient"],
+        give=give,
+        take_seconds=lambda device: 0.0,
+        give_seconds=lambda device: 0.0,
+    )
+
+
+def pull(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
+    """Gather the summed shares of all ranks into the gradient, which becomes the result."""
+    written, ranks, raw = CODECS[codec], schedule.ranks, 4.0 * spec.numel
+
+    def sizes() -> Floats:
+        return written.nbytes(spec, cuts[:-1], cuts[1:], ranks)
+
+    def take(state: State) -> Array:
+        return written.encode(state["share"], state)
+
+    def give(state: State, packets: list[Array]) -> None:
+        values = state["gradient"]
+        for packet, first, stop in zip(packets, cuts[:-1], cuts[1:], strict=True):
+            written.decode(packet, values[first:stop])
+        state["result"] = values
+
+    def take_seconds(device: Device) -> float:
+        rate = written.rate(device)
+        return rate.fixed + raw / ranks * rate.encode if rate.encode else 0.0
+
+    def give_seconds(device: Device) -> float:
+        rate = written.rate(device)
+        decode = rate.decode or 2 / device.bandwidth  # dense values are copied into place
+        return ranks * rate.per_decode + raw * decode
+
+    return Phase(
+        name="pull",
+        schedule=schedule,
+        payload=Payload(codec=written, sizes=sizes),
+        take=take,
+        give=give,
+        take_seconds=take_seconds,
+        give_seconds=give_seconds,
+    )

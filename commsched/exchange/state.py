@@ -1,0 +1,19 @@
+"""What a bucket's state holds from one step to the next: what a checkpoint must have."""
+
+from collections.abc import Mapping
+
+from commsched.coding.codec import State
+
+# Everything else in a state is made anew in every step, or follows from the bucket alone.
+NAMES = ("lost", "mask", "ok cuts", "ok threshold", "powersgd right")
+FAMILIES = ("dgc ", "topk threshold ")  # followed by where a run begins
+
+
+def kept_of(state: State) -> State:
+    """The entries that live on: arrays, numbers, and tuples of them."""
+    return {key: value for key, value in state.items() if key in NAMES or key.startswith(FAMILIES)}
+
+
+def restore(state: State, kept: Mapping[str, object]) -> None:
+    """Put back what `kept_of` gave."""
+    state.update(kept)

@@ -1,0 +1,1 @@
+"""The laboratory: measures this project and the papers. Nothing below imports it."""

@@ -1,0 +1,169 @@
+"""How fast the codecs are on one core, beside a copy in memory that is measured between them."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.coding.codec import Array, Codec, State
+from commsched.coding.registry import CODECS
+from commsched.errors import CommschedError
+from commsched.kernels.compiled import compiled
+from commsched.kernels.hashing import grouped
+from commsched.kernels.merge import Listed, merged
+from commsched.kernels.select import above, threshold_of
+from commsched.net.sparsity import Sparsity
+
+NUMEL = 2**24
+REPEATS = 10
+PIECE = 2**17  # elements of the runs in which lists are summed
+SHARE = 0.01  # of the elements: density of what lossless codecs of sparse gradients get
+PARTS = 8  # owners between whom the indices are divided
+PARTITION = "partition"  # Zen's, of the largest elements' indices
+MERGES = "merge", "merge-unique"  # of PARTS ranks' lists: the library's sum, and np.unique's
+# GB/s of gradient that issue 4 asks of the encoder.
+ASKED = {
+    "topk:0.01:sampled": 4.0,
+    PARTITION: 4.0,
+    "quant:8": 2.0,
+    "quant:8:nearest": 2.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+}
+
+
+class Timing(NamedTuple):
+    """Seconds of one repeat: median, least and most."""
+
+    median: float
+    least: float
+    most: float
+
+
+class CodecRow(NamedTuple):
+    """What one codec took on a gradient of `numel` float32."""
+
+    codec: str
+    numel: int
+    device: str
+    encode: Timing  # of a partition or a sum: the whole
+    add: Timing | None  # None: there is no such thing
+    decode: Timing | None
+    nbytes: int  # on the wire
+    copy: Timing  # of the gradient in memory, repeat for repeat
+    asked: float | None  # GB/s of gradient
+
+
+def chosen(names: list[str] | None) -> list[str]:
+    """The codecs to measure: those given, every listed one, or those with a rate to keep."""
+    if names == ["all"]:
+        return [*CODECS, PARTITION, *MERGES]
+    others = (PARTITION, *MERGES)
+    return [name if name in others else CODECS[name].name for name in names or ASKED]
+
+
+def row(name: str, numel: int, repeats: int) -> CodecRow:
+    """Measure one codec, Zen's partition of indices, or a sum of lists."""
+    if numel < 1 or repeats < 1:
+        raise CommschedError(f"--numel and --repeats must be at least 1, got {numel}, {repeats}")
+    kinds = {PARTITION: _partition} | dict.fromkeys(MERGES, _merge)
+    return kinds.get(name, _codec)(name, numel, repeats)
+
+
+def gigabytes(timing: Timing | None, numel: int) -> float | None:
+    """GB of gradient per second, from the median."""
+    return None if timing is None else 4e-9 * numel / timing.median
+
+
+def _codec(name: str, numel: int, repeats: int) -> CodecRow:
+    codec = CODECS[name]
+    values, out = gradient(codec, numel), np.zeros(numel, np.float32)
+    state: State = {"seed": 0, "step": 0, "rank": 0, "name": "bench"}
+    # Codecs of fixed bytes may give a view of the gradient, which nobody writes here.
+    packet = codec.encode(values, state).view(np.uint8)
+    copy, encode, add, decode = _timed(
+        (
+            lambda: np.copyto(out, values),
+            lambda: codec.encode(values, state),
+            lambda: codec.add(packet, out),
+            lambda: codec.decode(packet, out),
+        ),
+        repeats,
+    )
+    return CodecRow(
+        name, numel, _device(numel), encode, add, decode, packet.nbytes, copy, ASKED.get(name)
+    )
+
+
+def _partition(name: str, numel: int, repeats: int) -> CodecRow:
+    """Divide the indices of the largest elements between owners by hash."""
+    values, out = normal(numel), np.zeros(numel, np.float32)
+    index = above(values, threshold_of(values, max(1, int(SHARE * numel))))
+    work = (lambda: np.copyto(out, values), lambda: grouped(index, PARTS))
+    copy, encode = _timed(work, repeats)
+    return CodecRow(name, numel, "cpu", encode, None, None, 4 * len(index), copy, ASKED[name])
+
+
+def _merge(name: str, numel: int, repeats: int) -> CodecRow:
+    """Sum the lists of PARTS ranks in pieces of PIECE elements, as they come."""
+    values, out = normal(numel), np.zeros(numel, np.float32)
+    law = Sparsity(law="uniform", density=SHARE)
+    lists = []
+    for rank in range(PARTS):
+        index = law.support(numel, np.random.default_rng([rank, 1]))
+        lists.append(Listed(index, values.take(index)))
+    cuts = [*range(0, numel, PIECE), numel]
+    pieces = [
+        [each.part(first, stop) for each in lists] for first, stop in itertools.pairwise(cuts)
+    ]
+    add = merged if name == MERGES[0] else _unique
+    work = (lambda: np.copyto(out, values), lambda: [add(each, PIECE) for each in pieces])
+    copy, seconds = _timed(work, repeats)
+    nbytes = 8 * sum(len(each.index) for each in lists)
+    return CodecRow(name, numel, _device(PIECE), seconds, None, None, nbytes, copy, None)
+
+
+def _unique(lists: list[Listed], numel: int) -> Listed:
+    """The sum of lists as one writes it first: by sorting all indices."""
+    entries = np.concatenate([each.index for each in lists])
+    index, places = np.unique(entries, return_inverse=True)
+    sums = np.zeros(len(index), np.float32)
+    np.add.at(sums, places, np.concatenate([each.values for each in lists]))
+    return Listed(index, sums)
+
+
+def _timed(work: tuple[Callable[[], object], ...], repeats: int) -> list[Timing]:
+    """Take turns, so that all see the same machine; the first turn does not count."""
+    seconds = np.empty((repeats + 1, len(work)))
+    for turn in seconds:
+        for place, each in enumerate(work):
+            begin = time.perf_counter()
+            each()
+            turn[place] = time.perf_counter() - begin
+    counted = seconds[1:]
+    found = (np.median(counted, axis=0), counted.min(axis=0), counted.max(axis=0))
+    return [Timing(*map(float, three)) for three in zip(*found, strict=True)]
+
+
+def gradient(codec: Codec, numel: int) -> Array:
+    """Normal values: all of them for codecs of dense gradients, 1 % for those of sparse ones."""
+    values = normal(numel)
+    if codec.fixed or not codec.lossless:
+        return values
+    law = Sparsity(law="uniform", density=SHARE)
+    sparse = np.zeros(numel, np.float32)
+    support = law.support(numel, np.random.default_rng(1))
+    sparse[support] = values[support]
+    return sparse
+
+
+def normal(numel: int) -> Array:
+    """Normal float32, the same every time."""
+    return np.random.default_rng(0).standard_normal(numel, np.float32)
+
+
+def _device(numel: int) -> str:
+    """What works on a gradient of that length."""
+    return "cpu" if compiled(np.empty(numel, np.float32)) is None else "cpu, compiled"

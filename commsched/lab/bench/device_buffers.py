@@ -1,0 +1,89 @@
+"""How fast messages between a device and MPI are, beside copies to pinned memory of the host."""
+
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.coding.codec import Array
+from commsched.lab.bench.runtime import together
+from commsched.run.engine.pacer import Pacer
+from commsched.run.engine.probe import repeat
+from commsched.run.engine.probe import together as until_all
+from commsched.run.engine.transfer import CUT, Path, PlainPath
+from commsched.run.wire.device import HOST, check_device
+from commsched.run.wire.placement import Placement, choose
+from commsched.run.wire.staging import CHUNK, Pointers, StagedPath
+
+NBYTES = 64 * 2**20  # of a message
+SECONDS = 1.0  # for one of the times
+
+
+class Buffers(NamedTuple):
+    """Seconds for `nbytes`, from medians of the slower of two ranks."""
+
+    device: str
+    way: str  # that the ranks have chosen
+    nbytes: int
+    copy: float  # to pinned memory, by one rank alone
+    staged: float  # a message from rank to rank through pinned memory
+    pointed: float | None  # by pointers; None where MPI does not take them
+
+    @property
+    def of_copy(self) -> float:
+        """The staged message's bytes per second over the copy's."""
+        return self.copy / self.staged
+
+    @property
+    def of_staged(self) -> float | None:
+        """The pointed message's bytes per second over the staged one's."""
+        return None if self.pointed is None else self.staged / self.pointed
+
+
+def buffers(timeout: float, device: str) -> Buffers | None:
+    """Measure between the first two ranks; the result on rank 0."""
+    check_device(device)
+    with together(timeout) as (comm, dog):
+        dog.stage("finding the device")
+        place = choose(device, comm)
+        dog.stage("messages from rank 0 to rank 1")
+        found = measured(comm, place, NBYTES, SECONDS)
+    return found if comm.rank == 0 else None
+
+
+def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) -> Buffers:
+    """The same for a place that is chosen; all ranks call it."""
+    device = place.device
+    values = device.module.zeros(nbytes, np.uint8)
+    copy = _copied(place, values, budget) if comm.rank == 0 else 0.0
+    until_all(comm)  # others would take from its bandwidth
+    ways: list[Path] = [StagedPath(device, CHUNK)]
+    if place.direct or device is HOST:
+        ways.append(PlainPath(CUT) if device is HOST else Pointers(device, CUT))
+    times = [_sent(comm, place, way, values, budget) for way in ways]
+    pointed = times[1] if len(times) > 1 else None
+    return Buffers(device.about()[0], place.shown, nbytes, copy, times[0], pointed)
+
+
+def _copied(place: Placement, values: Array, budget: float) -> float:
+    """Median s of a copy to pinned memory."""
+    there = place.device.host(values.nbytes)
+    return repeat(MPI.COMM_SELF, budget, lambda: place.device.copy_out(values, there).wait())
+
+
+def _sent(comm: MPI.Intracomm, place: Placement, way: Path, values: Array, budget: float) -> float:
+    """Median s of a message from rank 0 to rank 1, until it is there."""
+
+    def work() -> None:
+        lane, pacer = way.lane(comm, 1), Pacer()
+        if comm.rank > 1:
+            return
+        moving = (lane.receive if comm.rank else lane.send)(values, 1 - comm.rank)
+        while not moving.done():
+            if lane.progress():
+                pacer.busy()
+            else:
+                pacer.rest()
+        place.device.mark().wait()
+
+    return repeat(comm, budget, work)

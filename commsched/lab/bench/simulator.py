@@ -1,0 +1,110 @@
+"""How fast and how lean the pricing and the simulator are."""
+
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from commsched.coding.registry import CODECS
+from commsched.cost.play import play
+from commsched.exchange.pair import route
+from commsched.exchange.payload import Payload
+from commsched.lab.bench.row import BenchRow
+from commsched.machine import file as machine_file
+from commsched.machine.model import Machine, Nic, resized
+from commsched.net import file as graph_file
+from commsched.net.bucket import BucketSpec
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.planner.frame import buckets, launches
+from commsched.planner.request import Request
+from commsched.simulate.engine import simulate
+from commsched.timeline.measure import iteration_seconds
+
+NUMEL = 25_000_000  # 100 MB of float32
+RINGS = 32
+NETS = ("vgg16", "resnet50", "resnet101", "gpt2", "lstm", "bert-base")
+
+
+def rows() -> Iterator[BenchRow]:
+    """Run all; the least of three where a run is short."""
+    machine = resized(machine_file.load("p3dn.24xlarge"), 128, 8)
+    alone = replace(machine, nic=None, jitter=0.02)
+    yield _rings("32 rings of 100 MB, 1024 ranks, jitter", alone, "< 1 s, >= 1e8 moves/s, < 500 MB")
+    shared = replace(alone, nic=Nic(per_node=1, per_byte=machine.between.per_byte, source="bench"))
+    crossing = replace(shared, node_of_rank=tuple(np.arange(1024) % 128))
+    yield _rings("the same, 8 lanes share each NIC", crossing, "< 3 s")
+    yield _one_ring(32768)
+    yield _gpt3()
+    for net in NETS:
+        yield _net(net)
+
+
+def _rings(what: str, machine: Machine, bar: str) -> BenchRow:
+    """Rings one after the other, each starting when the one before has ended on the rank."""
+    group = machine.everyone
+    schedule = route("ring", group)
+    payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(NUMEL))
+    start = np.random.default_rng(0).exponential(1e-3, group.size)
+    begin = time.perf_counter()
+    moves = 0
+    for _ in range(RINGS):
+        played = play(schedule, payload, machine, group, start)
+        start = played.end
+        moves += int(played.messages.sum())
+    seconds = time.perf_counter() - begin
+    memory = f"{peak() / 1e6:.0f} MB peak memory of the process"
+    return BenchRow(what, seconds, f"{moves / seconds:.3g} moves/s, {memory}", bar)
+
+
+def _one_ring(ranks: int) -> BenchRow:
+    machine = resized(machine_file.load("p3dn.24xlarge"), ranks // 8, 8)
+    machine = replace(machine, nic=None)
+    group = machine.everyone
+    schedule = route("ring", group)
+    payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(NUMEL))
+    start = np.random.default_rng(0).exponential(1e-3, ranks)
+    begin = time.perf_counter()
+    played = play(schedule, payload, machine, group, start)
+    seconds = time.perf_counter() - begin
+    rate = played.messages.sum() / seconds
+    return BenchRow(f"one ring on {ranks} ranks", seconds, f"{rate:.3g} moves/s", "< 10 s")
+
+
+def _plan(net: str, machine: Machine, method: str) -> Plan:
+    request = Request(graph=graph_file.load(net), machine=machine)
+
+    plan = launches(request, buckets(request, 25e6, 1e6), lambda e: replace(e, method=method))
+    return plan_file.frozen(plan)
+
+
+def _gpt3() -> BenchRow:
+    machine = replace(resized(machine_file.load("h100-8x400"), 128, 8), jitter=0.05)
+    plan = _plan("gpt3-175b", machine, "hierarchical+dense")
+    begin = time.perf_counter()
+    prediction = simulate(plan, 1)
+    seconds = time.perf_counter() - begin
+    iteration = float(iteration_seconds(prediction.timeline())[0])
+    fits = "fits" if prediction.memory.total <= machine.device.memory else "does not fit the memory"
+    rate = f"iteration {iteration:.3g} s, {len(plan.launches)} launches; {fits}"
+    return BenchRow("one iteration of gpt3-175b, 1024 ranks, jitter", seconds, rate, "< 1 s")
+
+
+def _net(net: str) -> BenchRow:
+    machine = replace(resized(machine_file.load("p3dn.24xlarge"), 8, 8), jitter=0.05)
+    plan = _plan(net, machine, "ring+dense")
+    best = np.inf
+    for _ in range(3):
+        begin = time.perf_counter()
+        simulate(plan, 1)
+        best = min(best, time.perf_counter() - begin)
+    return BenchRow(
+        f"one iteration of {net}, 64 ranks", best, f"{len(plan.launches)} launches", "< 50 ms"
+    )
+
+
+def peak() -> float:
+    """The most memory that this process has used, in B."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0

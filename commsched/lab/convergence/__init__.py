@@ -1,0 +1,1 @@
+"""What strategies and codecs learn: cases, trainings, step times and the table."""

@@ -1,0 +1,298 @@
+"""What the convergence table trains: every trained strategy, every lossy codec and method."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from commsched.coding.registry import CODECS
+from commsched.exchange.registry import METHODS
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.net.graph import Layer, Net
+from commsched.plan import file as plan_file
+from commsched.plan.model import Param, Plan
+from commsched.planner.fixed_method import given
+from commsched.planner.frame import make_plan
+from commsched.planner.method_schedule import scheduled
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+from commsched.train.profile import profiled
+from commsched.train.registry import NETS
+
+DENSE = "dense"  # the case that all others are held against
+UNPRUNED = "samo-dense"  # SAMO's pipeline with nothing pruned, which is AxoNN
+BUCKET = 20e3  # B: two buckets of the digits' net, so that something can hide under backward
+BACKWARD = 2.0  # times forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseNet:
+    """A net and how long it is trained."""
+
+    name: str
+    period: int  # steps from one score of what is held out to the next: an epoch of the digits
+    periods: int
+    folds: int  # of five, that are held out
+    rate: float  # of SGD and momentum
+    adam: float = 0.005  # rate of Adam
+    batch: int = 64
+    stages: int = 0  # of pipelines; 0: none is trained
+    scale: float = 10.0  # elements of what is timed: exchanges of the net would be all latency
+    timed: int = 41  # steps of a case without epochs; the first one is dropped
+
+    @property
+    def steps(self) -> int:
+        """In all."""
+        return self.period * self.periods
+
+
+TABLES = {
+    "digits": CaseNet(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05),
+    # As many layers as four stages need.
+    "deep": CaseNet(name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4),
+    # A rank reads 24 words in a step: about 1 % of the rows of its embedding.
+    "text": CaseNet(
+        name="words:8:2000",
+        period=60,
+        periods=6,
+        folds=1,
+        rate=0.2,
+        adam=0.01,
+        batch=32,
+        stages=2,
+        timed=21,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Seconds of compute per second of a case's exchanges in a step, and who has it."""
+
+    value: float
+    source: str
+    of: str = DENSE
+
+
+# Name -> ratio. Where nothing but the dense gradient of the embedding is exchanged, Zen makes it
+# s = 6.77 times and the step r = 3.1 times as fast: r (C + 1 / s) = C + 1.
+RATIOS = {
+    "fft": Ratio(
+        value=0.56 / 0.44,
+        source="ResNet32 on 8 P100, Wang et al., HPDC 2020: 44 % of a step are exchanges; also for"
+        " all whose own paper's share was not available: local, shadow, gpipe, 1f1b, other codecs",
+    ),
+    "zen": Ratio(
+        value=(1 - 3.1 / 6.77) / (3.1 - 1),
+        source="inferred: LSTM on 16 machines at 25 Gbit/s, Wang et al., OSDI 2025: steps 3.1 times"
+        " as fast, the embedding 6.77 times",
+    ),
+    "daso": Ratio(value=95.3 / 8.0, source="inferred: ResNet-50, 95 ms on a V100, 8 ms a ring"),
+    "samo": Ratio(
+        value=0.62 / 0.55,
+        source="GPT-3 2.7B on 128 V100 by AxoNN, Singh & Bhatele, IPDPS 2023: .62 s and .55 s",
+        of=UNPRUNED,
+    ),
+}
+# Table -> ratios that a case of it has beside the first, for which dense sums are timed, too.
+OWN = {"digits": ("daso",), "text": ("zen",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One line of the table: how it is trained."""
+
+    name: str
+    family: str
+    strategy: str = "sync"
+    method: str = ""  # of all gradients; "": as the planner says
+    optimizer: str = "momentum"
+    force: dict[str, str] = field(default_factory=dict)  # tensor -> method
+    params: dict[str, Param] = field(default_factory=dict)
+    later: float = 1.0  # share of the training after which `then` stands for the method
+    then: str = ""
+    refresh: int = 0  # steps from one broadcast of parameters to the next; 0: none
+    ratios: tuple[str, ...] = ("fft",)
+
+    @property
+    def words(self) -> str:
+        """How gradients travel; nothing where that is the strategy's own."""
+        text = self.method
+        text += "".join(f", {tensor} by {method}" for tensor, method in self.force.items())
+        text += f", after {self.later:.0%} of the steps {self.then}" if self.then else ""
+        return text + (f", parameters broadcast every {self.refresh}" if self.refresh else "")
+
+
+FAMILIES = {
+    "8 and 16 bits": ("fp16", "bf16", "fp8", "quant"),
+    "1 to 4 bits": ("qsgd", "terngrad", "sign", "onebit"),
+    "largest values": ("topk", "threshold", "dgc", "gtopk", "hitopk", "ok-topk"),
+    "random values": ("randomk",),
+    "spectrum": ("fft",),
+    "low rank": ("powersgd",),
+}
+# Listed codec or method -> how it is trained here: shares of 1 % and less are of far larger nets.
+# The warm-up of DGC is four epochs of the digits, as in its paper.
+INSTEAD = {
+    "dgc:0.001": "dgc:0.01:22",
+    "gtopk:0.01": "gtopk:0.03125",
+    "hitopk:0.01": "hitopk:0.03125",
+    "ok-topk:0.01": "ok-topk:0.03125",
+    "randomk:0.01": "randomk:0.03125",
+}
+# Beside those that are listed. 1/32 of the values with their indices is as many bytes as
+# fft:0.15, a quarter of a byte per value.
+MORE = ("topk:0.03125", "topk:0.03125:forget", "fft:0.15:forget", "sign:sum")
+OWN_MOMENTUM = ("dgc",)  # codecs that stand for the optimiser's momentum
+
+
+def cases(table: str) -> Iterator[Case]:
+    """All cases of a table, the dense one first.
+
+    Pipelines need more layers than the digits' net has, and the deeper one is for them alone.
+    """
+    ratios = ("fft", *OWN.get(table, ()))
+    yield Case(name=DENSE, family=DENSE, method="ring+dense", ratios=ratios)
+    if table != "deep":
+        yield from _flat(table)
+    if stages := TABLES[table].stages:
+        yield from _pipelines(stages)
+
+
+def _flat(table: str) -> Iterator[Case]:
+    """Codecs, methods, and strategies without stages."""
+    from commsched.train.job import TRAINED
+
+    lossy = [codec.name for codec in CODECS.values() if not codec.lossless]
+    lossy += [method.name for method in METHODS.values() if not method.lossless]
+    for name in [*(INSTEAD.get(name, name) for name in lossy), *MORE]:
+        yield _lossy(name)
+    # The paper's: no feedback, parameters broadcast every 10 steps; then with its schedule.
+    paper = _lossy("fft:0.15:forget")
+    yield replace(paper, name="fft-paper", refresh=10)
+    falling = replace(paper, method="all-gather+fft:0.1:forget", then="all-gather+fft:1:forget")
+    yield replace(falling, name="fft-schedule", later=0.7, refresh=10)
+    if table == "text":
+        forced = {"embedding.weight": "zen"}
+        both = ("fft", "zen")
+        yield Case(name="zen", family="sparse", method="ring+dense", force=forced, ratios=both)
+    ratios = ("fft", "daso") if table == "digits" else ("fft",)
+    for strategy in TRAINED:
+        if strategy != "sync" and not isinstance(STRATEGIES[strategy], PipelineStrategy):
+            own = ratios if strategy == "daso" else ("fft",)
+            yield Case(name=strategy, family=strategy, strategy=strategy, ratios=own)
+    # The paper's are 4 + 4 epochs of 90.
+    short: dict[str, Param] = {"warmup": 1, "cooldown": 1}
+    yield Case(name="daso-short", family="daso", strategy="daso", params=short, ratios=ratios)
+
+
+def _pipelines(stages: int) -> Iterator[Case]:
+    """Strategies with stages; SAMO's with replicas to sum over, so that it has exchanges."""
+    deep: dict[str, Param] = {"stages": stages, "microbatches": 2 * stages}
+    for name in ("gpipe", "1f1b"):
+        yield Case(
+            name=name, family="pipeline", strategy=name, method="ring+dense", params=dict(deep)
+        )
+    variants: dict[str, dict[str, Param]] = {
+        "greedy": deep,
+        "overlapping": {"stages": stages, "microbatches": 1},
+        "chunked": {**deep, "chunks": 2},
+    }
+    for variant, params in variants.items():
+        # Two chunks of two stages are greedy ones.
+        if variant != "chunked" or stages > 2:
+            yield Case(
+                name=f"local-{variant}",
+                family="local",
+                strategy="local",
+                method="ring+dense",
+                params={**params, "variant": variant},
+            )
+    yield Case(name="adam", family=DENSE, method="ring+dense", optimizer="adam")
+    half: dict[str, Param] = {"stages": 2, "microbatches": 4}
+    for name, pruned in ((UNPRUNED, 0.0), ("samo", 0.9)):
+        yield Case(
+            name=name,
+            family="samo",
+            strategy="samo",
+            method="ring+fp16",
+            optimizer="adam",
+            params={**half, "pruned": pruned},
+            ratios=("samo",),
+        )
+
+
+def _lossy(name: str) -> Case:
+    """A lossy codec, by the plainest exchange that sums it, or a lossy method."""
+    stem = name.partition(":")[0]
+    family = next((f for f, stems in FAMILIES.items() if stem in stems), stem)
+    method = name
+    if stem not in METHODS and name not in METHODS:
+        method = ("ring+" if CODECS[name].addable else "all-gather+") + name
+    optimizer = "sgd" if stem in OWN_MOMENTUM else "momentum"
+    return Case(name=name, family=family, method=method, optimizer=optimizer)
+
+
+def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0) -> Plan:
+    """The case's plan: what is trained. Nothing in it was measured, so that it stays the same.
+
+    With `scale` tensors and buckets have so many times the elements.
+    """
+    machine = resized(machine_file.load("localhost"), hosts, lanes)
+    request = Request(
+        graph=graph_of(case, net, hosts * lanes).scaled(scale),
+        machine=machine,
+        strategy=case.strategy,
+        params=_params(case, net),
+        force=case.force,
+        bucket=BUCKET * scale,
+    )
+    made = given(request, case.method) if case.method else make_plan(request, "ddp-25mb")
+    later = {round(case.later * net.steps): case.then} if case.then else {}
+    made = scheduled(made, later, case.refresh)
+    # The MPI's own sum adds in an order of its own, which is not the same everywhere.
+    ours = {launch.method: launch.method.replace("native", "ring") for launch in made.launches}
+    launches = tuple(replace(x, method=ours[x.method], reason=None) for x in made.launches)
+    plain = replace(made, launches=launches, iteration=0.0, bound=0.0, planner="convergence")
+    return plan_file.frozen(plain)
+
+
+def _params(case: Case, net: CaseNet) -> dict[str, Param]:
+    """The strategy's parameters: the optimiser, and epochs of this training where it asks."""
+    defaults = STRATEGIES[case.strategy].defaults
+    found: dict[str, Param] = {}
+    if "optimizer" in defaults:
+        found["optimizer"] = case.optimizer
+    if {"batches", "epochs"} <= set(defaults):
+        found |= {"batches": net.period, "epochs": net.periods, "warmup": 2, "cooldown": 2}
+    return found | case.params
+
+
+def rate_of(case: Case, net: CaseNet) -> float:
+    """The learning rate that suits a case's optimiser."""
+    return net.adam if case.optimizer == "adam" else net.rate
+
+
+def parts_of(case: Case, ranks: int) -> int:
+    """Into how many pieces a batch is cut: one for each rank, or microbatches."""
+    if not isinstance(STRATEGIES[case.strategy], PipelineStrategy):
+        return ranks
+    return ranks // int(case.params["stages"]) * int(case.params["microbatches"])
+
+
+def graph_of(case: Case, net: CaseNet, ranks: int) -> Net:
+    """The net with the densities of real gradients, and seconds of compute by its tensors' sizes.
+
+    A forward second per element that a batch touches, backward twice that: see `timed`.
+    """
+    half = case.strategy == "samo"  # its messages are halves
+    found = profiled(NETS[net.name], net.batch // parts_of(case, ranks), half=half)
+
+    def work(layer: Layer) -> float:
+        return 1.0 + sum(t.numel * t.sparsity.density for t in layer.tensors)
+
+    layers = tuple(
+        replace(layer, forward=work(layer), backward=BACKWARD * work(layer))
+        for layer in found.layers
+    )
+    return replace(found, layers=layers, source="densities of real batches; seconds by sizes")

@@ -1,0 +1,160 @@
+"""Predicts and measures the steps of the convergence table's cases on a testbed."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from commsched.cost.alongside import alongside
+from commsched.cost.price import price
+from commsched.exchange.registry import find_method
+from commsched.lab.convergence import table as convergence
+from commsched.lab.convergence.cases import RATIOS, TABLES, Case, cases, parts_of, plan_of
+from commsched.lab.convergence.table import ConvergenceTable, Moved, StepTimes
+from commsched.lab.convergence.trainings import ConvergenceRequest, Say, chosen, kept, path_of
+from commsched.machine.model import Machine
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import trunk_of
+from commsched.simulate.engine import simulate
+from commsched.timeline import measure
+from commsched.timeline.model import Timeline
+
+# Runs a plan for so many steps; the plan goes into the first file, the timeline into the second.
+Execute = Callable[[Plan, Path, Path, int], Timeline]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """A testbed that is up and was calibrated."""
+
+    machine: Machine
+    execute: Execute
+    jitter: float  # of the emulated compute
+    name: str  # such as "2 hosts x 2 lanes, 200mbit"
+
+
+def timed(wanted: ConvergenceRequest, where: Where, folder: Path, say: Say) -> ConvergenceTable:
+    """Time all cases that were trained and not yet timed; the table is written after each."""
+    begun, table = time.monotonic(), kept(wanted, folder)
+    pairs = [(case, ratio) for case in chosen(wanted) for ratio in case.ratios]
+    for number, (case, ratio) in enumerate(pairs):
+        old = table.case(case.name)
+        if old is None or any(times.ratio == ratio for times in old.times):
+            continue
+        if time.monotonic() - begun > wanted.time_limit:
+            say(f"{len(pairs) - number} times are left; the same command goes on")
+            break
+        found = _times(case, ratio, wanted, where, folder / wanted.table)
+        case_with = msgspec.structs.replace(old, times=(*old.times, found))
+        table = table.with_case(case_with)
+        convergence.write(path_of(wanted, folder), table)
+        say(
+            f"[{number + 1}/{len(pairs)}, {time.monotonic() - begun:.0f} s] {case.name}, compute as"
+            f" {ratio}: {found.predicted * 1e3:.4g} ms predicted, {found.measured * 1e3:.4g} ms"
+            " measured"
+        )
+    return table
+
+
+def _times(
+    case: Case, ratio: str, wanted: ConvergenceRequest, where: Where, place: Path
+) -> StepTimes:
+    """Predict a case's steps, then run them: whole trainings where epochs differ."""
+    net = TABLES[wanted.table]
+    plan, compute = _plan(case, ratio, wanted, where)
+    steps = net.steps if "epochs" in plan.params else net.timed
+    predicted = simulate(plan, steps).timeline()
+    path, output = place / "timed.plan.json", place / "timed.json"
+    plan_file.write(path, plan)
+    found = where.execute(plan, path, output, steps)
+    seconds = measure.iteration_seconds(found)[1:]
+    low, high = np.quantile(seconds, (0.1, 0.9)).tolist()
+    for each in (path, output):
+        each.unlink(missing_ok=True)
+    memory = STRATEGIES[plan.strategy].memory(plan)
+    return StepTimes(
+        ratio=ratio,
+        value=RATIOS[ratio].value,
+        scale=net.scale,
+        compute=compute,
+        jitter=where.jitter,
+        testbed=where.name,
+        plan=plan.hash,
+        steps=steps - 1,
+        predicted=elapsed(predicted),
+        measured=elapsed(found),
+        low=low,
+        high=high,
+        sent_bytes=float(found.nbytes.sum()) / (steps * found.ranks),
+        state_bytes=memory.total - memory.activations - memory.packets,
+        launches=tuple(_moved(plan, predicted, found)),
+    )
+
+
+def _moved(plan: Plan, predicted: Timeline, measured: Timeline) -> Iterator[Moved]:
+    """What each launch of a plan took."""
+    for launch in plan.launches:
+        spec = plan.spec(launch)
+        yield Moved(
+            launch=launch.name,
+            tensors=tuple(dict.fromkeys(piece.tensor for piece in launch.pieces)),
+            density=float(spec.nonzeros(np.array([0]), np.array([spec.numel]))[0]) / spec.numel,
+            predicted=moving(predicted, launch.name),
+            measured=moving(measured, launch.name),
+        )
+
+
+def elapsed(t: Timeline) -> float:
+    """Seconds of a step: from when a rank begins the second one to the end, over their number.
+
+    Not the mean of the longest of each step: where ranks do not wait for each other in every step,
+    one's long step hides another's.
+    """
+    starts = measure.step_starts(t)[:, 1]
+    return float(t.end.max() - np.nanmin(starts)) / (len(measure.steps(t)) - 1)
+
+
+def moving(t: Timeline, launch: str) -> float:
+    """Seconds of a launch's coding and exchanges per step and rank that has part in it.
+
+    Waiting for the last rank to arrive is left out, and so is the first step.
+    """
+    names = [i for i, name in enumerate(t.names) if name.startswith(f"{launch}/")]
+    rows = np.isin(t.name, names) & ~measure.computes(t) & (t.step > 0)
+    ranks, steps = len(np.unique(t.rank[rows])), len(measure.steps(t)) - 1
+    spent = t.end[rows] - t.start[rows] - t.waited[rows]
+    return float(spent.sum()) / (ranks * steps) if ranks else 0.0
+
+
+def _plan(case: Case, ratio: str, wanted: ConvergenceRequest, where: Where) -> tuple[Plan, float]:
+    """The case's plan, larger, on the testbed, and s of compute per rank and step.
+
+    Compute lasts so many times as long as exchanges do, those of the case that the ratio is of. It
+    is the same for all of a table's cases; auxiliary heads come on top.
+    """
+    net, on = TABLES[wanted.table], replace(where.machine, jitter=where.jitter)
+    known = {each.name: each for each in cases(wanted.table)}
+    other = plan_of(known[RATIOS[ratio].of], net, wanted.hosts, wanted.lanes, net.scale)
+    compute = RATIOS[ratio].value * _exchanges(replace(other, machine=on))
+    plan = plan_of(case, net, wanted.hosts, wanted.lanes, net.scale)
+    # A net's batch is a rank's part, or a microbatch of a pipeline whose stages share the net.
+    planned = sum(sum(plan.graph.seconds(x, on.device)) for x in trunk_of(plan.graph))
+    pieces = parts_of(case, wanted.ranks)
+    graph = plan.graph.scaled(1.0, compute * wanted.ranks / (planned * pieces))
+    return plan_file.frozen(replace(plan, graph=graph, machine=on)), compute
+
+
+def _exchanges(plan: Plan) -> float:
+    """Seconds of a step's exchanges by themselves, of the rank that has most."""
+    found = np.zeros(plan.machine.size)
+    for launch in plan.launches:
+        group = plan.group(launch)
+        on = alongside(plan.machine, group)
+        spent = price(find_method(launch.method), plan.spec(launch), on, group).exchange
+        found[np.array(group.ranks)] += spent
+    return float(found.max())

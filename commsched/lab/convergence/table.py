@@ -1,0 +1,158 @@
+"""The convergence table: what each case was trained to, its bytes, and its seconds on a testbed."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+
+from commsched import files
+from commsched.lab.convergence.trials import Mean, Trial, Trials, mean
+from commsched.timeline.training_log import Count, Positive
+
+Word = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds of a launch per step and rank: coding and exchange, without waiting for others."""
+
+    launch: Word
+    tensors: tuple[Word, ...]
+    density: Positive  # of one rank's gradient, as planned
+    predicted: Positive
+    measured: Positive
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds of a step with emulated compute, on a testbed; means over all steps but the first."""
+
+    ratio: Word  # the name of what compute is to exchanges
+    value: Positive  # s of compute per s of exchanges
+    scale: Positive  # elements per element of the net that was trained
+    compute: Positive  # s a step and rank
+    jitter: Positive  # sigma of the log-normal factor on compute, per rank and step
+    testbed: Word  # hosts, lanes and rate
+    plan: Word  # hash
+    steps: Count
+    predicted: Positive  # the time that passes, over the steps
+    measured: Positive
+    low: Positive  # p10 and p90 of the measured steps, each the longest over the ranks
+    high: Positive
+    sent_bytes: Positive  # per rank and step, as measured
+    state_bytes: Positive  # of the rank that has most: parameters, gradients, optimiser, buckets
+    launches: tuple[Moved, ...]
+
+    def moved(self, tensor: str = "") -> tuple[float, float]:
+        """Predicted and measured s of all launches, or of the one with a tensor."""
+        some = [x for x in self.launches if not tensor or tensor in x.tensors]
+        return sum(x.predicted for x in some), sum(x.measured for x in some)
+
+
+class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line: how it is trained, what came out, and how long a step takes."""
+
+    name: Word
+    family: Word
+    strategy: Word
+    method: str
+    trained: Trials
+    times: tuple[StepTimes, ...] = ()
+
+    @property
+    def accuracy(self) -> Mean:
+        """Held out, at the end."""
+        return mean([trial.end.accuracy for trial in self.trained.trials])
+
+    @property
+    def losses(self) -> list[float]:
+        """Held out, at the end, nats; of those trainings that ended with a number."""
+        ends = (trial.end.loss for trial in self.trained.trials)
+        return [loss for loss in ends if loss is not None]
+
+    @property
+    def sent_bytes(self) -> float:
+        """Per rank and step."""
+        return mean([trial.sent_bytes for trial in self.trained.trials]).value
+
+
+class ConvergenceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All cases of one net."""
+
+    format: Literal["commsched-convergence/1"] = "commsched-convergence/1"
+    net: Word
+    ranks: Count
+    steps: Count
+    cases: tuple[CaseResult, ...] = ()
+
+    @property
+    def by_loss(self) -> bool:
+        """Whether the loss says more than the share of right guesses: of text."""
+        return self.net.startswith(("words", "gpt"))
+
+    def with_case(self, case: CaseResult) -> "ConvergenceTable":
+        """With a case in its old place, or at the end."""
+        names = [old.name for old in self.cases]
+        found = [case if old.name == case.name else old for old in self.cases]
+        return msgspec.structs.replace(self, cases=(*found, *[case] * (case.name not in names)))
+
+    def case(self, name: str) -> CaseResult | None:
+        """The case of that name."""
+        return next((case for case in self.cases if case.name == name), None)
+
+    def times(self, name: str, ratio: str) -> StepTimes | None:
+        """When a case was timed with that ratio."""
+        case = self.case(name)
+        return None if case is None else next((x for x in case.times if x.ratio == ratio), None)
+
+
+def read(path: Path) -> ConvergenceTable:
+    """Read what `write` has written."""
+    return files.read(path, ConvergenceTable)
+
+
+def write(path: Path, table: ConvergenceTable) -> None:
+    """Write a table."""
+    files.write(path, msgspec.to_builtins(table))
+
+
+class Against(NamedTuple):
+    """A case against the dense one, training by training."""
+
+    accuracy: Mean  # difference of the accuracies
+    steps: int | None  # after which the mean loss is no more than the dense one's at the end
+
+
+def against(case: CaseResult, dense: CaseResult) -> Against | None:
+    """Compare trainings of the same fold and seed; None where there are none."""
+    there = {trial.key: trial for trial in dense.trained.trials}
+    pairs = [(own, there[own.key]) for own in case.trained.trials if own.key in there]
+    if not pairs:
+        return None
+    differences = [own.end.accuracy - other.end.accuracy for own, other in pairs]
+    bar = _mean_loss([other for _, other in pairs], -1)
+    own = [trial for trial, _ in pairs]
+    points = range(min(len(trial.held_out) for trial in own))
+    reached = (
+        own[0].held_out[i].steps
+        for i in points
+        if bar is not None and (loss := _mean_loss(own, i)) is not None and loss <= bar
+    )
+    return Against(mean(differences), next(reached, None))
+
+
+def differences(case: CaseResult, other: CaseResult) -> list[float]:
+    """Of the losses at the end, training by training; of those that ended with a number."""
+    there = {trial.key: trial.end.loss for trial in other.trained.trials}
+    pairs = ((own.end.loss, there.get(own.key)) for own in case.trained.trials)
+    return [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+
+
+def _mean_loss(trials: Sequence[Trial], place: int) -> float | None:
+    """The mean of the losses at one place of the curves; None where one is no number."""
+    losses = [trial.held_out[place].loss for trial in trials]
+    return None if None in losses else mean([loss for loss in losses if loss is not None]).value
+
+
+def families(cases: Iterable[CaseResult]) -> list[str]:
+    """The families, in the order of the cases."""
+    return list(dict.fromkeys(case.family for case in cases))

@@ -1,0 +1,127 @@
+"""Trains the cases of the convergence table: what is missing, one job per case."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.lab.convergence import table as convergence
+from commsched.lab.convergence import trials
+from commsched.lab.convergence.cases import TABLES, Case, cases, plan_of, rate_of
+from commsched.lab.convergence.table import ConvergenceTable
+from commsched.plan import file as plan_file
+from commsched.run.job import start as job
+
+LIMIT = 3600.0  # s that the trainings of one case may take
+TABLE = "table.json"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvergenceRequest:
+    """What is trained and timed."""
+
+    table: str  # one of TABLES
+    names: Sequence[str] = ()  # of cases; none: all
+    hosts: int = 2
+    lanes: int = 2
+    folds: int = 5  # at the most
+    seeds: int = 5
+    time_limit: float = float("inf")  # s after which no case is begun
+
+    @property
+    def ranks(self) -> int:
+        """On all hosts."""
+        return self.hosts * self.lanes
+
+
+def chosen(wanted: ConvergenceRequest) -> list[Case]:
+    """The cases that are asked for."""
+    known = {case.name: case for case in cases(wanted.table)}
+    for name in wanted.names:
+        if name not in known:
+            raise CommschedError(f"--case must be one of {', '.join(known)}, got {name!r}")
+    return [known[name] for name in wanted.names or known]
+
+
+def path_of(wanted: ConvergenceRequest, folder: Path) -> Path:
+    """Where a table is kept."""
+    return folder / wanted.table / TABLE
+
+
+def kept(wanted: ConvergenceRequest, folder: Path) -> ConvergenceTable:
+    """The table so far."""
+    path, net = path_of(wanted, folder), TABLES[wanted.table]
+    nothing = ConvergenceTable(net=net.name, ranks=wanted.ranks, steps=net.steps)
+    if not path.exists():
+        return nothing
+    found = convergence.read(path)
+    for word, new in (("net", nothing.net), ("ranks", nothing.ranks), ("steps", nothing.steps)):
+        if getattr(found, word) != new:
+            old = getattr(found, word)
+            raise CommschedError(f"{path}: its {word} is {old!r}, not {new!r}; give another folder")
+    return found
+
+
+def train(wanted: ConvergenceRequest, folder: Path, say: Say) -> ConvergenceTable:
+    """Train what is missing, case by case; the table is written after each.
+
+    A case whose plan has changed is trained anew. One that cannot be trained is said, and absent.
+    """
+    begun, table = time.monotonic(), kept(wanted, folder)
+    files.make_folder(path_of(wanted, folder).parent)
+    some = chosen(wanted)
+    for number, case in enumerate(some):
+        if time.monotonic() - begun > wanted.time_limit:
+            say(f"{len(some) - number} of {len(some)} cases are left; the same command goes on")
+            break
+        try:
+            found = _trained(wanted, case, table.case(case.name), folder)
+        except CommschedError as error:
+            say(f"{case.name}: {error}")
+            continue
+        table = table.with_case(found)
+        convergence.write(path_of(wanted, folder), table)
+        spent = time.monotonic() - begun
+        say(
+            f"[{number + 1}/{len(some)}, {spent:.0f} s] {case.name}:"
+            f" {len(found.trained.trials)} trainings, accuracy {found.accuracy}"
+        )
+    return table
+
+
+def _trained(
+    wanted: ConvergenceRequest, case: Case, old: convergence.CaseResult | None, folder: Path
+) -> convergence.CaseResult:
+    """The case with all of its trainings."""
+    net = TABLES[wanted.table]
+    plan = plan_of(case, net, wanted.hosts, wanted.lanes)
+    stem = folder / wanted.table / case.name.replace(":", "-")
+    path, sweep = stem.with_name(f"{stem.name}.plan.json"), stem.with_name(f"{stem.name}.json")
+    same = old is not None and old.trained.plan == plan.hash
+    times = old.times if old is not None and same else ()
+    if old is not None and same and not sweep.exists():
+        trials.write(sweep, old.trained)
+    plan_file.write(path, plan)
+    words = ["train", "--net", net.name, "--strategy", case.strategy, "--plan", str(path)]
+    words += ["--steps", str(net.steps), "--evaluate", str(net.period), "--batch", str(net.batch)]
+    words += ["--optimizer", case.optimizer, "--rate", repr(rate_of(case, net))]
+    folds = min(net.folds, wanted.folds)
+    words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(wanted.seeds)]
+    # All ranks in one process: to the same bits, in a fraction of the time.
+    job.commsched(1, [*words, "--together"], LIMIT, quiet=True)
+    found = trials.read(sweep)
+    assert found.plan == plan.hash, "the job has checked it"
+    for each in (path, sweep):
+        each.unlink()
+    return convergence.CaseResult(
+        name=case.name,
+        family=case.family,
+        strategy=case.strategy,
+        method=case.words,
+        trained=found,
+        times=times,
+    )

@@ -1,0 +1,1 @@
+"""Published numbers against the library's."""

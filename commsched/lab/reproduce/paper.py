@@ -1,0 +1,159 @@
+"""What a paper provides: rows of published and predicted numbers, and what they must show."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from commsched import files
+from commsched.registry import Registry
+
+PUBLISHED_ONLY = "published only: nothing here predicts it"
+
+
+class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One published number and what the library makes of the same inputs."""
+
+    group: str  # of rows that belong together and have one unit
+    what: str
+    inputs: str
+    unit: str  # "" for a plain number
+    published: float | None  # None: the number was not available
+    predicted: float | None = None  # None: `note` says why
+    bar: float | None = None  # relative error that must not be exceeded; None: shown only
+    inferred: str = ""  # parameters that the paper does not print
+    note: str = ""
+    measured: bool = False  # the prediction is a time of this machine, of this very call
+
+    @property
+    def error(self) -> float | None:
+        """Relative; above 0 where the prediction is too high; None where a side is missing."""
+        if self.published is None or self.predicted is None or not self.published:
+            return None
+        return self.predicted / self.published - 1.0
+
+    @property
+    def met(self) -> bool:
+        """Whether the bar holds, where there is one."""
+        return self.bar is None or (self.error is not None and abs(self.error) <= self.bar)
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An order or a limit that the published numbers show, and whether ours do."""
+
+    what: str
+    shown: str  # our numbers
+    met: bool
+    required: bool = True  # False: what does not come out so is reported, and no more
+
+
+class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All rows and trends of a paper."""
+
+    format: Literal["commsched-reproduction/1"] = "commsched-reproduction/1"
+    name: str
+    source: str
+    rows: tuple[PublishedRow, ...]
+    trends: tuple[Trend, ...]
+
+    @property
+    def met(self) -> bool:
+        """Whether all bars and trends hold."""
+        return all(row.met for row in self.rows) and all(
+            trend.met or not trend.required for trend in self.trends
+        )
+
+
+def _no_trends(rows: Sequence[PublishedRow]) -> Iterable[Trend]:
+    return ()
+
+
+class Paper(NamedTuple):
+    """Where the published numbers are from, and how rows and trends are made."""
+
+    source: str
+    rows: Callable[[], Iterable[PublishedRow]]
+    trends: Callable[[Sequence[PublishedRow]], Iterable[Trend]] = _no_trends
+
+
+PAPERS: Registry[Paper] = Registry("paper", "commsched.lab.reproduce.papers")
+
+
+def reproduce(name: str) -> Reproduction:
+    """Predict every published number of a paper."""
+    paper = PAPERS[name]
+    rows = tuple(paper.rows())
+    trends = tuple(paper.trends(rows))
+    return Reproduction(name=name, source=paper.source, rows=rows, trends=trends)
+
+
+def read(path: Path) -> Reproduction:
+    """Read what `write` has written; CommschedError where it is something else."""
+    return files.read(path, Reproduction)
+
+
+def write(path: Path, found: Reproduction) -> None:
+    """Write rows and trends as JSON."""
+    files.write(path, msgspec.to_builtins(found))
+
+
+def missing(what: str, inputs: str) -> PublishedRow:
+    """What a paper has measured, too, and of which no number was available to us."""
+    return PublishedRow(
+        group="other results",
+        what=what,
+        inputs=inputs,
+        unit="",
+        published=None,
+        note="its numbers were not available to us, so that there is nothing to compare",
+    )
+
+
+def predictions(rows: Sequence[PublishedRow], group: str, what: str = "") -> list[float]:
+    """The predicted numbers of a group, in order; of rows whose `what` begins so."""
+    return [
+        row.predicted
+        for row in rows
+        if row.group == group and row.what.startswith(what) and row.predicted is not None
+    ]
+
+
+def falling(what: str, values: Sequence[float], unit: str) -> Trend:
+    """Each value must be below the one before it."""
+    met = len(values) > 1 and all(b < a for a, b in pairwise(values))
+    shown = " > ".join(f"{value:.3g}" for value in values)
+    return Trend(what=what, shown=f"{shown} {unit}".rstrip(), met=met)
+
+
+def below(what: str, value: float, limit: float, unit: str = "") -> Trend:
+    """A value must be below a limit."""
+    return Trend(what=what, shown=f"{value:.4g} {unit}".rstrip(), met=value < limit)
+
+
+def root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function changes its sign between two positive arguments, to 12 digits: bisection."""
+    below_zero = function(low) < 0
+    assert below_zero != (function(high) < 0), "no change of sign"
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        if high - low <= 1e-12 * high:
+            break
+        if (function(middle) < 0) == below_zero:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+def crossing(more: Callable[[int], float], most: int = 1024) -> float:
+    """The number from 2 on at which `more` rises to 0, interpolated between two whole ones."""
+    before = more(2)
+    for number in range(3, most + 1):
+        now = more(number)
+        if before < 0 <= now:
+            return number - now / (now - before)
+        before = now
+    raise AssertionError(f"no crossing up to {most}")

@@ -1,0 +1,158 @@
+"""DASO, Coquelin et al., 2021: bytes and times of its exchanges, and the time that it saves."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from commsched.lab.reproduce.paper import (
+    PAPERS,
+    Paper,
+    PublishedRow,
+    Trend,
+    below,
+    missing,
+    predictions,
+)
+from commsched.lab.reproduce.training_steps import UPDATED, computing
+from commsched.machine import file as machines
+from commsched.machine.model import Machine, resized
+from commsched.net import file as nets
+from commsched.plan.model import Plan
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.program.model import Kind
+from commsched.simulate.critical_path import Placed
+from commsched.simulate.engine import simulate
+from commsched.simulate.result import Prediction
+
+SOURCE = (
+    "Coquelin, Debus, Goetz, von der Lehr, Kahn, Siggel & Streit, 'Accelerating neural network"
+    " training with distributed asynchronous and selective optimization (DASO)', Journal of Big"
+    " Data 9, 2022, arXiv 2104.05588; machine: a100-4xhdr200"
+)
+FORMULA = 0.01  # bar
+NET = "resnet50"
+NODES, LANES = 16, 4
+GLOBAL = "parameters of a group, ResNet-50"
+RINGS = {"": "ring+dense", "blocking": "ring+bf16", "cycling": "ring+dense"}  # by purpose
+BATCHES = 40  # of an epoch that is simulated
+EPOCHS, BLOCKING = 90, 8  # of the training; of these warm-up and cool-down, the defaults
+JITTERS = (0.0, 0.1, 0.2)  # sigma of a batch's compute
+WHERE = "16 nodes of 4 A100; layer times of one V100; rings inside nodes and between them"
+
+
+def rows() -> Iterator[PublishedRow]:
+    """All numbers of the paper that were available: one, and the formulas behind it."""
+    yield from _bytes()
+    yield from _saved()
+    yield missing("times and accuracies by number of GPUs", "its own training runs")
+
+
+def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
+    """What a global sum leaves exposed if the ranks merge it a batch later: nothing."""
+    batch = 1e3 * computing(nets.load(NET), _machine())
+    what = f"a sum between nodes hides under the next batch of ResNet-50, {batch:.0f} ms"
+    yield below(what, predictions(found, GLOBAL)[0], batch, "ms")
+
+
+def _machine(jitter: float = 0.0) -> Machine:
+    return replace(resized(machines.load("a100-4xhdr200"), NODES, LANES), jitter=jitter)
+
+
+@lru_cache(maxsize=8)
+def _daso(jitter: float) -> Prediction:
+    """Simulate a warm-up epoch and one in which exchanges are stale, of 40 batches each."""
+    params = {"batches": BATCHES, "warmup": 1, "cooldown": 0}
+    request = Request(
+        graph=nets.load(NET), machine=_machine(jitter), strategy="daso", params=params
+    )
+    plan = make_plan(request, "ddp-25mb")
+    rings = (
+        replace(launch, method=RINGS.get(launch.purpose, launch.method)) for launch in plan.launches
+    )
+    return simulate(replace(plan, launches=tuple(rings)), 2 * BATCHES)
+
+
+@lru_cache(maxsize=8)
+def _synchronous(jitter: float) -> Prediction:
+    """Simulate an epoch of data parallelism with PyTorch's buckets."""
+    request = Request(graph=nets.load(NET), machine=_machine(jitter), params=UPDATED)
+    return simulate(make_plan(request, "ddp-25mb"), BATCHES)
+
+
+def _first(purpose: str) -> list[Placed]:
+    """The exchanges of a purpose in the first step that has any, on even ranks."""
+    found = _daso(0.0)
+    plan: Plan = found.plan
+    every = [
+        p
+        for p in found.placed
+        if p.op.kind is Kind.EXCHANGE and plan.launches[p.op.launch].purpose == purpose
+    ]
+    step = min(p.step for p in every)
+    ranks = next(set(p.ranks.tolist()) for p in every if p.step == step)
+    return [p for p in every if p.step == step and set(p.ranks.tolist()) == ranks]
+
+
+def _bytes() -> Iterator[PublishedRow]:
+    """The bytes of each exchange by its formula and as simulated; and how long the stale one is."""
+    whole = 4.0 * nets.load(NET).numel
+    inside, between = 2 * (LANES - 1) / LANES, 2 * (NODES - 1) / NODES
+    for what, formula, purpose in (
+        ("gradients inside a node", inside * whole, ""),
+        ("parameters of a group", between * whole, "cycling"),
+        ("the same, bf16", between * whole / 2, "blocking"),
+    ):
+        yield PublishedRow(
+            group="bytes from a rank, ResNet-50",
+            what=what,
+            inputs=f"{whole / 1e6:.4g} MB, {NODES} nodes of {LANES}",
+            unit="MB",
+            published=formula / 1e6,
+            predicted=sum(float(p.sent.mean()) for p in _first(purpose)) / 1e6,
+            bar=FORMULA,
+            inferred="the formula: rings inside nodes and between them",
+            note="the formula, which the paper does not print",
+        )
+    yield PublishedRow(
+        group=GLOBAL,
+        what="a ring between nodes",
+        inputs=f"{whole / 1e6:.4g} MB, 25 GB/s",
+        unit="ms",
+        published=8.0,
+        predicted=1e3 * sum(float(p.end.max() - p.start.max()) for p in _first("cycling")),
+        inferred=f"{NODES} nodes",
+        note="2 M / B, which the paper does not print; a prediction has latency, too",
+    )
+
+
+def _saved() -> Iterator[PublishedRow]:
+    """A whole training with stale exchanges against a synchronous one."""
+    for jitter in JITTERS:
+        even = jitter == 0.0
+        yield PublishedRow(
+            group="training time saved",
+            what="even ranks" if even else f"compute varies by {jitter:.0%}",
+            inputs="ResNet-50; every 4 batches, merged 1 later; 8 of 90 epochs blocking",
+            unit="%",
+            published=34.0,
+            predicted=100 * (1 - _training(jitter) / _batch(_synchronous(jitter), 0)),
+            inferred=WHERE if even else f"{WHERE}; jitter",
+            note="against buckets of 25 MB" + ("" if even else "; each rank and batch by itself"),
+        )
+
+
+def _training(jitter: float) -> float:
+    """Seconds of a batch in the mean of all epochs."""
+    found = _daso(jitter)
+    return (BLOCKING * _batch(found, 0) + (EPOCHS - BLOCKING) * _batch(found, BATCHES)) / EPOCHS
+
+
+def _batch(found: Prediction, first: int) -> float:
+    """Seconds of a batch in the mean of the epoch that begins with step `first`."""
+    last = first + BATCHES
+    end = found.end if last == found.steps else float(found.starts[last].max())
+    return (end - float(found.starts[first].max())) / BATCHES
+
+
+PAPERS.add("daso")(Paper(SOURCE, rows, trends))

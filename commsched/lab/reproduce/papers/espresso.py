@@ -1,0 +1,122 @@
+"""Espresso, Wang et al., EuroSys 2023: how long planning takes, and how near the bound it gets."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from commsched.lab.reproduce.paper import (
+    PAPERS,
+    Paper,
+    PublishedRow,
+    Trend,
+    below,
+    missing,
+    predictions,
+)
+from commsched.machine import file as machines
+from commsched.machine.model import resized
+from commsched.net import file as nets
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.planner.search.bound import lower_bound
+from commsched.planner.search.improve import SAME
+from commsched.planner.search.problem import BASELINES, Problem
+from commsched.planner.search.timing import iteration
+
+SOURCE = (
+    "Wang, Lin, Zhu & Ng, 'Hi-Speed DNN training with Espresso', EuroSys 2023; machines:"
+    " p3dn.24xlarge, p3.16xlarge"
+)
+FORMULA = 0.01  # bar
+PLANNED = {"vgg16": (32, 17.0), "resnet101": (314, 179.0)}  # tensors, ms
+LOSSY = ("topk:0.01", "qsgd:4")
+NODES = 8
+FAST, SLOW = "p3dn.24xlarge", "p3.16xlarge"
+CELLS = ((FAST, "vgg16"), (FAST, "bert-base"), (FAST, "lstm"), (SLOW, "vgg16"))
+ABOVE, OURS = "iteration above its lower bound", "iteration of our planner over Espresso's"
+LIMIT = 10.0  # %
+
+
+def rows() -> Iterator[PublishedRow]:
+    """All numbers of the paper that were available."""
+    list(BASELINES)  # importing the planners is no part of planning
+    for net, (tensors, published) in PLANNED.items():
+        yield from _planning(net, tensors, published)
+    for machine, net in CELLS:
+        yield from _cell(machine, net)
+    yield missing("speed-ups over other systems", "its own training runs")
+
+
+def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
+    """Near the bound, and our planner on the same cost model."""
+    for machine, required in ((FAST, True), (SLOW, False)):
+        worst = max(predictions(found, ABOVE, machine))
+        what = f"{machine}: Espresso is within {LIMIT:.0f} % of the bound"
+        yield Trend(what=what, shown=f"{worst:.3g} %", met=worst <= LIMIT, required=required)
+    ratios = predictions(found, OURS)
+    yield below("our planner is never slower than Espresso", max(ratios), 1.0 + SAME)
+
+
+def _request(machine: str, net: str) -> Request:
+    return Request(
+        graph=nets.load(net), machine=resized(machines.load(machine), NODES), lossy=LOSSY
+    )
+
+
+def _planning(net: str, tensors: int, published: float) -> Iterator[PublishedRow]:
+    """Seconds to plan with the prices to come and with all prices known."""
+    request = _request(FAST, net)
+    yield PublishedRow(
+        group="tensors",
+        what=net,
+        inputs="the net file, from the authors' profile",
+        unit="",
+        published=float(tensors),
+        predicted=float(len(request.graph.tensors)),
+        bar=FORMULA,
+    )
+    problem, seconds = Problem(request), []
+    for _ in range(4):
+        begin = time.perf_counter()
+        BASELINES["espresso"](problem)
+        seconds.append(time.perf_counter() - begin)
+    for what, spent in (("prices known", min(seconds[1:])), ("pricing included", seconds[0])):
+        yield PublishedRow(
+            group="planning",
+            what=f"{net}, {what}",
+            inputs=f"{tensors} tensors, {NODES} x 8 V100, {', '.join(LOSSY)} and lossless",
+            unit="ms",
+            published=published,
+            predicted=spent * 1e3,
+            inferred="the methods that are tried",
+            note="a time of this machine and planner against theirs",
+            measured=True,
+        )
+
+
+def _cell(machine: str, net: str) -> Iterator[PublishedRow]:
+    """Espresso's plan against the bound, and ours against Espresso's."""
+    request = _request(machine, net)
+    problem = Problem(request)
+    theirs = iteration(problem.plan(BASELINES["espresso"](problem), "espresso"))
+    what = f"{machine}, {net}"
+    yield PublishedRow(
+        group=ABOVE,
+        what=what,
+        inputs=f"{NODES} x 8 V100, {', '.join(LOSSY)} and lossless",
+        unit="%",
+        published=None,
+        predicted=round(max(0.0, 100 * (theirs / lower_bound(problem) - 1)), 6),
+        note=f"the paper: within {LIMIT:.0f} % of a bound of its own",
+    )
+    yield PublishedRow(
+        group=OURS,
+        what=what,
+        inputs="the same",
+        unit="",
+        published=None,
+        predicted=iteration(make_plan(request, "best")) / theirs,
+        note="not in the paper",
+    )
+
+
+PAPERS.add("espresso")(Paper(SOURCE, rows, trends))

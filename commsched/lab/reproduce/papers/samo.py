@@ -1,0 +1,336 @@
+"""SAMO on AxoNN, Singh & Bhatele, IPDPS 2023: memory, collectives and batch times on Summit."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from commsched.lab.reproduce.paper import (
+    PAPERS,
+    PUBLISHED_ONLY,
+    Paper,
+    PublishedRow,
+    Trend,
+    falling,
+    missing,
+    predictions,
+    root,
+)
+from commsched.lab.reproduce.training_steps import Batch, memory, pipelined, simulated
+from commsched.machine import file as machines
+from commsched.machine.model import Machine, resized
+from commsched.net import file as nets
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.plan.model import Plan
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import grid
+
+SOURCE = (
+    "Singh & Bhatele, 'Exploiting sparsity in pruned neural networks to optimize large model"
+    " training' (SAMO), IPDPS 2023, arXiv 2302.05045; batch times +-3 %, read off figures; machine:"
+    " summit"
+)
+FORMULA, BARS = 0.01, 0.15  # bars
+PRUNED = 0.9  # share of the parameters
+# Rings that follow rank numbers, over ranks that are dealt out to the nodes in turn.
+METHOD = "ring:ranks+fp16"
+
+
+class Model(NamedTuple):
+    """A net of the paper: its file, sizes, batch, and the inferred depths of both systems."""
+
+    net: str
+    hidden: int
+    blocks: int
+    batch: int  # sequences
+    axonn: int  # G_inter
+    samo: int
+
+    def depth(self, system: str) -> int:
+        """G_inter of a system."""
+        return self.samo if system == "SAMO" else self.axonn
+
+
+# Depths: 8 and 2 for 2.7B give the printed collective times; the others in proportion to the
+# parameters, as the nearest powers of two.
+MODELS = {
+    "GPT-3 XL": Model("gpt3-1.3b", 2048, 24, 512, 4, 1),
+    "GPT-3 2.7B": Model("gpt3-2.7b", 2560, 32, 512, 8, 2),
+    "GPT-3 6.7B": Model("gpt3-6.7b", 4096, 32, 1024, 16, 4),
+}
+SYSTEMS = ("AxoNN", "SAMO", "DeepSpeed-3D", "Sputnik")
+BATCHES = {  # GPUs -> s of the four systems
+    "GPT-3 XL": {
+        64: (4.12, 3.69, 4.53, 9.6),
+        128: (2.45, 1.92, 2.59, 4.99),
+        256: (1.60, 1.065, 1.65, 2.26),
+        512: (1.19, 0.633, 1.29, 1.22),
+    },
+    "GPT-3 2.7B": {
+        64: (8.64, 7.67, 9.38, 17.0),
+        128: (5.10, 4.13, 5.28, 8.94),
+        256: (3.27, 2.38, 3.19, 4.69),
+        512: (2.27, 1.505, 2.24, 2.84),
+    },
+    "GPT-3 6.7B": {128: (16.75, 14.7, 16.6, 38.7), 1024: (4.28, 3.29, 5.31, 8.06)},
+}
+PARTS = {  # s of a batch of 2.7B on 128 GPUs: AxoNN, SAMO
+    "compute": (0.62, 1.21),
+    "point-to-point": (2.88, 2.00),
+    "bubble": (0.86, 0.39),
+    "collective": (0.55, 0.24),
+    "other": (0.12, 0.08),
+}
+PLACES = "ranks are dealt out to nodes in turn, rings follow rank numbers"
+DEPTHS = "G_inter 8 and 2 for 2.7B by its collective times, the others by size; microbatches of 1"
+AGAIN = "activations are computed again block by block: kept, they would not fit into 16 GB"
+SEQUENCE = 2048  # tokens
+OURS = ("AxoNN", "SAMO")  # systems that are simulated
+SHOWN = "GPT-3 2.7B"
+
+
+def rows() -> Iterator[PublishedRow]:
+    """All numbers of the paper that were available."""
+    yield from _memory()
+    yield from _parts()
+    for name in BATCHES:
+        yield from _batches(name)
+    yield from _again()
+    yield from _savings()
+    yield from _packing()
+    yield missing("batch of GPT-3 13B", "40 layers of 5120")
+
+
+def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
+    """SAMO is ahead everywhere, more GPUs are faster, and then it is further ahead."""
+    for name in BATCHES:
+        axonn, samo = (predictions(found, _batch(name), x) for x in OURS)
+        gains = [100 * (1 - new / old) for old, new in zip(axonn, samo, strict=True)]
+        ahead = ", ".join(f"{gain:.3g} %" for gain in gains)
+        what = f"{name}: SAMO takes less time than AxoNN, the more so the more GPUs"
+        met = gains[0] > 0 and sorted(gains) == gains
+        yield Trend(what=what, shown=ahead, met=met)
+        for system, seconds in zip(OURS, (axonn, samo), strict=True):
+            yield falling(f"{name}: {system} is faster on more GPUs", seconds, "s")
+
+
+def state(numel: int, pruned: float) -> float:
+    """Bytes of parameters, gradients and optimiser that the strategy counts on one rank."""
+    tensor = Tensor(name="parameters", shape=(numel,), dtype="float16")
+    graph = Net(name="parameters", layers=(Layer(name="all", tensors=(tensor,)),))
+    alone = resized(machines.load("summit"), 1, 1)
+    return memory(pipelined(graph, alone, "samo", METHOD, stages=1, pruned=pruned)).total
+
+
+def _memory() -> Iterator[PublishedRow]:
+    """Bytes of state, dense and with a share of the parameters kept."""
+    numel = 10**9
+    for pruned, published in ((0.8, 66.0), (0.9, 78.0)):
+        yield PublishedRow(
+            group="state saved",
+            what=f"{pruned:.0%} pruned",
+            inputs="20 B per parameter, 2 + 24 (1 - p) B",
+            unit="%",
+            published=published,
+            predicted=100 * (1 - state(numel, pruned) / state(numel, 0.0)),
+            bar=FORMULA,
+        )
+    yield PublishedRow(
+        group="pruned share from which it saves",
+        what="SAMO",
+        inputs="the same",
+        unit="",
+        published=0.25,
+        predicted=root(lambda pruned: state(numel, 0.0) - state(numel, pruned), 0.01, 0.9),
+        bar=FORMULA,
+    )
+    for system, published in (("dense", 54.0), ("SAMO", 11.9)):
+        yield PublishedRow(
+            group=f"memory of {SHOWN}",
+            what=f"state, {system}",
+            inputs="2.7e9 parameters" + (", 90 % pruned" if system == "SAMO" else ""),
+            unit="GB",
+            published=published,
+            predicted=state(2_700_000_000, PRUNED if system == "SAMO" else 0.0) / 1e9,
+            bar=FORMULA,
+            note="the paper's formula",
+        )
+    yield from _whole_memory()
+
+
+def _whole_memory() -> Iterator[PublishedRow]:
+    """All that a pipeline of 2.7B needs, its activations kept or computed again."""
+    model = MODELS[SHOWN]
+    for system, published in zip(OURS, (80.16, 20.28), strict=True):
+        for again, how in ((True, "activations computed again"), (False, "activations kept")):
+            yield PublishedRow(
+                group=f"memory of {SHOWN}",
+                what=f"all, {system}, {how}",
+                inputs=f"G_inter {model.depth(system)}",
+                unit="GB",
+                published=published,
+                predicted=_whole(system, again) / 1e9,
+                inferred=f"{DEPTHS}; {AGAIN}" if again else DEPTHS,
+                note="measured; the rank that needs most, times G_inter, without buffers of"
+                " libraries",
+            )
+
+
+def _whole(system: str, again: bool) -> float:
+    """Bytes of all stages of a pipeline of 2.7B."""
+    return MODELS[SHOWN].depth(system) * memory(_plan(SHOWN, system, 128, again)).total
+
+
+def _plan(name: str, system: str, gpus: int, again: bool = False) -> Plan:
+    """A system's batch on some GPUs as a plan: strategy `samo`, with nothing pruned for AxoNN."""
+    model = MODELS[name]
+    depth = model.depth(system)
+    return pipelined(
+        nets.load(model.net),
+        dealt(machines.load("summit"), gpus),
+        "samo",
+        METHOD,
+        stages=depth,
+        microbatches=model.batch * depth // gpus,
+        pruned=PRUNED if system == "SAMO" else 0.0,
+        recompute=model.blocks // depth if again else 0,
+        message_bytes=2.0 * SEQUENCE * model.hidden,
+    )
+
+
+def dealt(machine: Machine, gpus: int) -> Machine:
+    """As few nodes as hold so many ranks, which are dealt out to them in turn."""
+    nodes = -(-gpus // machine.everyone.lanes)
+    return replace(machine, node_of_rank=tuple(rank % nodes for rank in range(gpus)))
+
+
+@lru_cache(maxsize=64)
+def batch(name: str, system: str, gpus: int, again: bool = False) -> Batch:
+    """Simulate a batch; with `again` every backward repeats its forward."""
+    return simulated(_plan(name, system, gpus, again))
+
+
+def _parts() -> Iterator[PublishedRow]:
+    """Where the time of a batch goes: 2.7B on 128 GPUs."""
+    for number, system in enumerate(OURS):
+        found = batch(SHOWN, system, 128)
+        printed = {part: seconds[number] for part, seconds in PARTS.items()}
+        both = printed["compute"] + printed["point-to-point"]
+        for part, published, predicted, bar, note in (
+            ("compute", printed["compute"], None, None, PUBLISHED_ONLY),
+            ("point-to-point", printed["point-to-point"], None, None, PUBLISHED_ONLY),
+            ("bubble", printed["bubble"], found.bubble, None, "mean of the ranks"),
+            ("collective", printed["collective"], found.collective, BARS, ""),
+            ("other", printed["other"], None, None, PUBLISHED_ONLY),
+            (
+                "compute and point-to-point",
+                round(both, 3),
+                found.compute + found.messages,
+                None,
+                "sum of two numbers, of which the first is too short for a V100's peak",
+            ),
+        ):
+            yield PublishedRow(
+                group=f"parts of a batch of {SHOWN}, 128 GPUs",
+                what=f"{system}, {part}",
+                inputs=f"G_inter {MODELS[SHOWN].depth(system)}",
+                unit="s",
+                published=published,
+                predicted=predicted,
+                bar=bar,
+                inferred="" if predicted is None else f"{DEPTHS}; {PLACES}",
+                note=note,
+            )
+
+
+def _batch(name: str) -> str:
+    return f"batch of {name}"
+
+
+def _batches(name: str) -> Iterator[PublishedRow]:
+    model = MODELS[name]
+    for number, system in enumerate(SYSTEMS):
+        for gpus, printed in BATCHES[name].items():
+            ours = system in OURS
+            yield PublishedRow(
+                group=_batch(name),
+                what=f"{system}, {gpus} GPUs",
+                inputs=f"{model.batch} sequences"
+                + (f", G_inter {model.depth(system)}" if ours else ""),
+                unit="s",
+                published=printed[number],
+                predicted=batch(name, system, gpus).seconds if ours else None,
+                inferred=f"{DEPTHS}; {PLACES}" if ours else "",
+                note="" if ours else PUBLISHED_ONLY,
+            )
+
+
+def _again() -> Iterator[PublishedRow]:
+    """The same where activations are computed again, as the memory asks for."""
+    for number, system in enumerate(OURS):
+        yield PublishedRow(
+            group=f"batch of {SHOWN}, activations computed again",
+            what=f"{system}, 128 GPUs",
+            inputs=f"G_inter {MODELS[SHOWN].depth(system)}",
+            unit="s",
+            published=BATCHES[SHOWN][128][number],
+            predicted=batch(SHOWN, system, 128, again=True).seconds,
+            inferred=f"{DEPTHS}; {PLACES}; {AGAIN}",
+            note="the efficiency of the machine file counts no repeated work",
+        )
+
+
+def _savings() -> Iterator[PublishedRow]:
+    """What the abstract says: shares of time and memory that are saved on 2.7B."""
+    old, new = (batch(SHOWN, system, 512) for system in OURS)
+    moved = [found.messages + found.collective for found in (old, new)]
+    whole = [_whole(system, again=True) for system in OURS]
+    exposed = "messages that no compute hides, and collectives"
+    for what, published, predicted, inferred, note in (
+        ("batch time, 512 GPUs, to AxoNN", 34.0, 1 - new.seconds / old.seconds, DEPTHS, ""),
+        ("batch time, 512 GPUs, to DeepSpeed-3D", 32.0, None, "", PUBLISHED_ONLY),
+        ("batch time, 512 GPUs, to Sputnik", 46.0, None, "", PUBLISHED_ONLY),
+        ("communication, 512 GPUs, to AxoNN", 40.0, 1 - moved[1] / moved[0], DEPTHS, exposed),
+        ("memory", 74.0, 1 - whole[1] / whole[0], f"{DEPTHS}; {AGAIN}", ""),
+    ):
+        yield PublishedRow(
+            group="saved on 2.7B, (old - new) / old",
+            what=what,
+            inputs="90 % pruned",
+            unit="%",
+            published=published,
+            predicted=None if predicted is None else 100 * predicted,
+            inferred=inferred,
+            note=note,
+        )
+
+
+def _packing() -> Iterator[PublishedRow]:
+    """What compressing each microbatch's gradients costs."""
+    shares = [_packed(gpus) for gpus in BATCHES[SHOWN]]
+    for what, published, predicted in (("least", 8.0, min(shares)), ("most", 12.0, max(shares))):
+        yield PublishedRow(
+            group="packing, of a batch",
+            what=what,
+            inputs=f"{SHOWN}, 64 to 512 GPUs",
+            unit="%",
+            published=published,
+            predicted=100 * predicted,
+            inferred=DEPTHS,
+            note="bytes at the memory's bandwidth; a real gather is slower",
+        )
+
+
+def _packed(gpus: int) -> float:
+    """The share of a batch in which the largest stage packs: its compute beyond its layers'."""
+    plan = _plan(SHOWN, "SAMO", gpus)
+    m = int(plan.params["microbatches"])
+    roles = STRATEGIES["samo"].lower(plan, 0, {}).roles
+    spent = [sum(op.seconds for op in r.ops if op.kind is Kind.COMPUTE) for r in roles]
+    layers = [m * (stage.forward + stage.backward) for stage in grid(plan, plan.params)]
+    extra = max(all_ - own for all_, own in zip(spent, layers, strict=True))
+    return extra / batch(SHOWN, "SAMO", gpus).seconds
+
+
+PAPERS.add("samo")(Paper(SOURCE, rows, trends))

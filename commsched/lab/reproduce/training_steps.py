@@ -1,0 +1,114 @@
+"""Simulated training steps whose exchanges all use given methods."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import find_method
+from commsched.machine.model import Machine
+from commsched.net.bucket import Piece
+from commsched.net.graph import Net
+from commsched.plan.model import Launch, Param, Plan
+from commsched.planner.frame import make_plan
+from commsched.planner.request import Request
+from commsched.planner.search.timing import iteration
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy, grid
+from commsched.program.strategy import Memory
+from commsched.simulate.engine import simulate
+from commsched.timeline.measure import busy, exposed, idle
+
+UPDATED: Mapping[str, str] = {"overlap": "backward"}  # all parameters at the end of a step
+
+
+def in_turn(graph: Net, machine: Machine, method: str) -> float:
+    """Seconds of a step that exchanges all gradients as one bucket after the backward pass."""
+    launch = Launch(
+        name="gradients",
+        pieces=tuple(Piece(t.name, 0, t.numel) for t in graph.tensors.values()),
+        after=graph.layers[0].name,
+        method=method,
+        stream="between",
+    )
+    return iteration(Plan(graph=graph, machine=machine, launches=(launch,), params=UPDATED))
+
+
+def overlapped(graph: Net, machine: Machine, methods: Mapping[str, str]) -> float:
+    """Seconds of a step that exchanges each tensor by its method as soon as it is ready."""
+    request = Request(
+        graph=graph, machine=machine, params=UPDATED, force=methods, lossy=_lossy(methods)
+    )
+    return iteration(make_plan(request, "per-tensor"))
+
+
+def _lossy(methods: Mapping[str, str]) -> tuple[str, ...]:
+    """The codecs and methods among them that lose something."""
+    found = {find_method(name) for name in set(methods.values())}
+    names = (m.codec.name if isinstance(m, Pair) else m.name for m in found if not m.lossless)
+    return tuple(sorted(names))
+
+
+def computing(graph: Net, machine: Machine) -> float:
+    """Seconds of the forward and the backward pass alone."""
+    return sum(sum(graph.seconds(layer, machine.device)) for layer in graph.layers)
+
+
+def pipelined(graph: Net, machine: Machine, strategy: str, method: str, **params: Param) -> Plan:
+    """A pipeline whose stages sum their gradients as one bucket each, by a method."""
+    chosen = STRATEGIES[strategy]
+    assert isinstance(chosen, PipelineStrategy)
+    nothing = Plan(graph=graph, machine=machine, launches=(), strategy=strategy, params=params)
+    net, settings = chosen.prepare(graph, machine, chosen.settings(nothing))
+    plan = replace(nothing, graph=net, params=settings)
+    launches = tuple(
+        Launch(
+            name=f"s{stage.number}",
+            pieces=tuple(
+                Piece(t.name, 0, t.numel) for layer in stage.layers for t in layer.tensors
+            ),
+            after=stage.layers[0].name,
+            method=method,
+            stream="between",
+            group=stage.ranks,
+        )
+        for stage in grid(plan, settings)
+    )
+    return replace(plan, launches=launches)
+
+
+def memory(plan: Plan) -> Memory:
+    """Bytes on the rank that needs most."""
+    return STRATEGIES[plan.strategy].memory(plan)
+
+
+class Batch(NamedTuple):
+    """Seconds of one step of a pipeline, and of what its ranks do in it: means over the ranks."""
+
+    seconds: float
+    compute: float
+    messages: float  # that no compute hides
+    bubble: float  # in which nothing happens, from the first stage's start on
+    waited: float  # for the other replicas of a stage
+    collective: float  # from the arrival of the last replica on
+
+
+def simulated(plan: Plan) -> Batch:
+    """Simulate the first step of a pipeline that flushes."""
+    prediction = simulate(plan, 1)
+    timeline = prediction.timeline()
+    spent = busy(timeline).mean(axis=(0, 1))
+    streams = dict(zip(timeline.streams, spent.tolist(), strict=True))
+    exchanges = [p for p in prediction.placed if p.op.kind is Kind.EXCHANGE]
+    spent_together = sum(len(p.ranks) * float(p.end.max() - p.start.max()) for p in exchanges)
+    collective = spent_together / plan.machine.size
+    exchanging = streams["inside"] + streams["between"]
+    return Batch(
+        seconds=prediction.end,
+        compute=streams["compute"],
+        messages=float(exposed(timeline).mean()) - exchanging,
+        bubble=float((prediction.starts[0] + idle(timeline)[:, 0]).mean()),
+        waited=exchanging - collective,
+        collective=collective,
+    )

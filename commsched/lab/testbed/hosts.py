@@ -1,0 +1,130 @@
+"""How a process gets onto a host: scripts that stand in for ssh, host names and host files."""
+
+import contextlib
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from commsched.errors import CommschedError
+from commsched.lab.testbed import network
+from commsched.lab.testbed.spec import Spec
+
+# Places of root's own for scripts; many systems let nothing be executed in the first.
+HOMES = ("/run", "/var/lib", "/root")
+LOOKS, LOOK = 100, 0.1  # looks, and s of each, at whether all hosts have ended after mpiexec
+
+# Stands in for ssh: `enter [options] HOST COMMAND...`. What it starts outlives it, as with ssh:
+# prterun kills it when it loses a host, and how that ended must be known. It has a lock until then.
+ENTER = """\
+#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+host=$1
+shift
+exec 9< {folder}/host
+flock --shared 9
+exec setsid --fork --wait {folder}/host "$host" "$*"
+"""
+# The command on h0. An MPI may end before its hosts have: they get time for it, so that one which
+# died is known. What is left ends with this script, which looks as if it had died: hence `ended`.
+FIRST = """\
+#!/bin/sh
+"$@"
+status=$?
+looks={looks}
+until flock --exclusive --timeout {look} {folder}/host true || [ $looks -eq 0 ]; do
+    [ -e {folder}/died ] && break
+    looks=$((looks - 1))
+done
+: > {folder}/ended
+exit $status
+"""
+# A process that enters gets its own host name, shared memory, temporary files and processes, so
+# that no transport can mistake two hosts for one. The kernel kills all processes of a namespace
+# whose first one dies, which is how everything ends that the command may have started.
+HOST = """\
+#!/bin/sh
+trap : PIPE  # a shell says that its command was killed, here perhaps to nobody
+setpriv --pdeathsig KILL ip netns exec {prefix}"$1" \
+    unshare --uts --ipc --mount --pid --fork --kill-child --mount-proc \
+    {folder}/inside "$1" "$2" 9<&-
+status=$?
+[ $status -ne 137 ] || [ -e {folder}/ended ] || echo "$1" >> {folder}/died
+exit $status
+"""
+INSIDE = """\
+#!/bin/sh
+mount -t tmpfs -o mode=1777 commsched /dev/shm &&
+    mount -t tmpfs commsched {folder}/tmp &&
+    mount --bind {folder}/hosts /etc/hosts &&
+    echo "$1" > /proc/sys/kernel/hostname || exit 126
+export TMPDIR={folder}/tmp
+eval "$2"
+exit $?
+"""
+
+
+def home() -> Path:
+    """The folder of all testbeds, which has a folder for each."""
+    for place in HOMES:
+        if Path(place).is_dir() and not os.statvfs(place).f_flag & os.ST_NOEXEC:
+            return Path(place, "commsched")
+    raise CommschedError(f"a testbed needs to execute files in one of {', '.join(HOMES)}")
+
+
+class Files:
+    """The files of one testbed; they follow from its name and spec, and are written when needed."""
+
+    def __init__(self, name: str) -> None:
+        self._folder = home() / name
+        self.enter = self._folder / "enter"
+        self._name = name
+
+    def first(self, words: Sequence[str]) -> list[str]:
+        """The command that runs `words` on h0, and that ends with its caller."""
+        command = shlex.join([str(self._folder / "first"), *words])
+        return ["setpriv", "--pdeathsig", "KILL", str(self._folder / "host"), "h0", command]
+
+    def slots(self, family: str) -> Path:
+        """The host file of an MPI."""
+        return self._folder / family.replace(" ", "-").lower()
+
+    def write(self, spec: Spec) -> None:
+        """Write all of them."""
+        hosts = spec.names
+        addresses = [f"{network.address(i)} {host}" for i, host in enumerate(hosts)]
+        content = {
+            self._folder / "hosts": ["127.0.0.1 localhost", *addresses],
+            self.slots("MPICH"): [f"{host}:{spec.lanes}" for host in hosts],
+            self.slots("Open MPI"): [f"{host} slots={spec.lanes}" for host in hosts],
+        }
+        prefix = network.namespace(self._name, "")
+        scripts = {"enter": ENTER, "first": FIRST, "host": HOST, "inside": INSIDE}
+        try:
+            (self._folder / "tmp").mkdir(parents=True, exist_ok=True)
+            for path, lines in content.items():
+                path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+            for file, text in scripts.items():
+                path = self._folder / file
+                script = text.format(prefix=prefix, folder=self._folder, looks=LOOKS, look=LOOK)
+                path.write_text(script, encoding="ascii")
+                path.chmod(0o755)
+            for file in ("died", "ended"):
+                (self._folder / file).unlink(missing_ok=True)
+        except OSError as error:
+            raise CommschedError(f"{self._folder}: cannot be written: {error.strerror}") from None
+
+    def died(self) -> list[str]:
+        """The hosts whose first process was killed since the files were written."""
+        try:
+            found = (self._folder / "died").read_text(encoding="ascii").split()
+        except OSError:
+            return []
+        return ["h0"] if "h0" in found else sorted(set(found))  # all others end with h0
+
+    def remove(self) -> None:
+        """Take them away; also the folder of all testbeds, after the last."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not there, or another testbed is in it
+            self._folder.parent.rmdir()

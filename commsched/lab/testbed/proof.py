@@ -1,0 +1,126 @@
+"""Did the bytes cross the shaped ports? What a job must have sent, against what was counted."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.exchange.method import Choice, Phase
+from commsched.exchange.registry import phase_of
+from commsched.lab.testbed.network import Traffic
+from commsched.lab.testbed.spec import Spec
+from commsched.plan.model import Plan
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.timeline.model import Timeline
+from commsched.units import nbytes
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# A retransmission or an option in a header makes the count of data inexact; measured: 0.1 %.
+TOLERANCE = 0.02
+
+
+class Crossing(NamedTuple):
+    """What one host must at least have sent to, and received from, other hosts: B of data."""
+
+    sent: float
+    received: float
+
+
+def missing(
+    expected: Sequence[Crossing], counted: Sequence[Traffic], hosts: Sequence[str]
+) -> list[str]:
+    """A sentence for each host and direction in which fewer bytes were counted than expected."""
+    found = []
+    for host, least, traffic in zip(hosts, expected, counted, strict=True):
+        for word, wanted, seen in (
+            ("sent", least.sent, traffic.data_sent),
+            ("received", least.received, traffic.data_received),
+        ):
+            if seen < wanted * (1 - TOLERANCE):
+                found.append(
+                    f"host {host} {word} {nbytes(seen)} over its shaped port, expected were"
+                    f" {nbytes(wanted)}: the rest went around the port"
+                )
+    return found
+
+
+def stated(least: float, hosts: int, used: int) -> tuple[Crossing, ...]:
+    """The same expectation for each of the first `used` hosts."""
+    return tuple(Crossing(least, least) if i < used else Crossing(0.0, 0.0) for i in range(hosts))
+
+
+def crossing(plan: Plan, measured: Timeline, spec: Spec) -> tuple[Crossing, ...]:
+    """What each host must have moved for the bytes that a run's timeline says were sent.
+
+    The timeline has the bytes that each rank handed to MPI for each exchange; the schedule says
+    what share of them goes from which host to which. MPI's own all-reduce has no schedule; but
+    every host must send its part of each element, or the sum of it, once, and receive it once.
+    """
+    place = _places(measured, spec)
+    moved = np.zeros((len(measured.names), measured.ranks))  # B per operation and sending rank
+    np.add.at(moved, (measured.name, measured.rank), measured.nbytes)
+    between = np.zeros((spec.hosts, spec.hosts))
+    own = np.zeros(spec.hosts)
+    for name, (launch, phase) in _phases(plan, measured).items():
+        if name not in measured.names:
+            continue
+        for ranks in plan.teams(plan.launches[launch]):
+            where, sizes = place[ranks], moved[measured.names.index(name)][ranks]
+            if phase.schedule.rounds is not None:
+                between += _between(phase, where, sizes, spec.hosts)
+            elif len(set(where)) > 1:
+                np.maximum.at(most := np.zeros(spec.hosts), where, sizes)
+                own += most
+    np.fill_diagonal(between, 0.0)
+    sent, received = between.sum(axis=1) + own, between.sum(axis=0) + own
+    return tuple(Crossing(float(s), float(r)) for s, r in zip(sent, received, strict=True))
+
+
+def _places(measured: Timeline, spec: Spec) -> Ints:
+    """The number of each rank's host, (ranks,): what the run saw, if it used as many as asked.
+
+    Where all ranks fell onto one host, what should have crossed is still what was asked for.
+    """
+    asked = np.arange(measured.ranks) // spec.lanes % spec.hosts
+    seen = measured.meta.get("hosts")
+    if not isinstance(seen, list) or len(seen) != measured.ranks or not set(seen) <= {*spec.names}:
+        return asked
+    if len(set(seen)) < len(set(asked)):
+        return asked
+    return np.array([spec.names.index(host) for host in seen])
+
+
+def _between(phase: Phase, where: Ints, sizes: Floats, hosts: int) -> Floats:
+    """B of one operation from host to host, (hosts, hosts): each member's bytes by its moves.
+
+    where: (members,) number of each member's host; sizes: (members,) B that it sent.
+    """
+    assert phase.schedule.rounds is not None
+    planned = np.zeros((len(where), hosts))
+    for rnd in phase.schedule.rounds():
+        wire = phase.payload.wire(rnd.first, rnd.stop, rnd.merged)
+        np.add.at(planned, (rnd.src, where[rnd.dst]), wire)
+    total = planned.sum(axis=1, keepdims=True)
+    share = np.divide(planned, total, out=np.zeros_like(planned), where=total > 0)
+    found = np.zeros((hosts, hosts))
+    np.add.at(found, where, share * sizes[:, None])
+    return found
+
+
+def _phases(plan: Plan, measured: Timeline) -> Mapping[str, tuple[int, Phase]]:
+    """The launch and the phase of every exchange of the plan, by the operation's name."""
+    decisions = measured.meta.get("decisions", {})
+    found = {}
+    lower = STRATEGIES[plan.strategy].lower
+    roles = [r for s in np.unique(measured.step) for r in lower(plan, int(s), decisions).roles]
+    for ops in dict.fromkeys(role.ops for role in roles):
+        for op in ops:
+            if op.kind is Kind.EXCHANGE:
+                phase = phase_of(plan, op)
+                chosen = phase.then(phase.expected) if isinstance(phase, Choice) else phase
+                found[op.name] = op.launch, chosen
+    return found

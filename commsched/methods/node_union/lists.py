@@ -1,0 +1,169 @@
+"""Lists of non-zeros on their way through a method: taken, cut, coded and left."""
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.codecs import coo, elias
+from commsched.coding import runs
+from commsched.coding.codec import Array, State
+from commsched.coding.packet import HEADER, tag_of
+from commsched.coding.registry import CODECS
+from commsched.kernels.exponents import EACH
+from commsched.kernels.merge import Listed, listed
+from commsched.kernels.modules import module_of
+from commsched.net.bucket import BucketSpec
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# Of a run, from which on lists keep float32: whether exponents of four bits pay for gradients that
+# are nearly dense is not for a method of lists to say.
+FULL = 0.5
+ROOM = 1.125  # times the expected entries of a list; more take a copy
+
+
+def taken(state: State) -> Listed:
+    """The non-zeros of this rank's gradient."""
+    return Listed(*state["list"]) if "list" in state else listed(state["gradient"])
+
+
+def graded(count: int) -> Ints:
+    """Where each of `count` pieces begins, and the end, in units: (count + 1,).
+
+    They grow by a unit up to the middle and shrink again: the wire gets its first one soon, little
+    is left to do when it is done with the last one, and there are few.
+    """
+    place = np.arange(count)
+    return np.append(0, np.cumsum(np.minimum(place, place[::-1]) + 1))
+
+
+class Left:
+    """Sums of blocks, left as they come where the caller wants them: a list, or the gradient.
+
+    Blocks of a list wait for those before them. `cuts` (blocks + 1,) say where each begins, and
+    about as many entries as are `expected` find room at once: fresh pages cost more than entries.
+    """
+
+    def __init__(self, state: State, cuts: Ints, expected: float) -> None:
+        self._cuts = cuts.tolist()
+        self._waiting: dict[int, Listed] = {}
+        self._next, self._count = 0, 0  # the block that goes on with the list, and its entries
+        self._gradient = None if "list" in state else state["gradient"]
+        if self._gradient is None:
+            numel = self._cuts[-1]
+            size = min(numel, int(ROOM * expected) + 1)
+            module = module_of(state["list"][1])
+            self._index = module.empty(size, np.int32 if numel < 2**31 else np.int64)
+            self._values = module.empty(size, np.float32)
+
+    def put(self, block: int, part: Listed) -> None:
+        """Leave the sum of a block, an ascending list that counts from where the block begins."""
+        start, stop = self._cuts[block : block + 2]
+        if self._gradient is not None:
+            run = self._gradient[start:stop]
+            run.fill(0)
+            run[part.index] = part.values
+            return
+        self._waiting[block] = part
+        while self._next in self._waiting:
+            index, values = self._waiting.pop(self._next)
+            first, last = self._count, self._count + len(index)
+            start = self._cuts[self._next]
+            if last > len(self._index):
+                self._grow(last)
+            self._index[first:last] = index
+            self._index[first:last] += start
+            self._values[first:last] = values
+            self._next, self._count = self._next + 1, last
+
+    def _grow(self, size: int) -> None:
+        """Make room for so many entries and as many again, but for no more than there can be."""
+        size = min(self._cuts[-1], 2 * size)
+        for name in ("_index", "_values"):
+            old = getattr(self, name)
+            setattr(self, name, module_of(old).empty(size, old.dtype))
+            getattr(self, name)[: self._count] = old[: self._count]
+
+    def end(self, state: State) -> None:
+        """Give the caller the whole sum."""
+        if self._gradient is not None:
+            state["result"] = self._gradient
+            return
+        assert self._next == len(self._cuts) - 1, "not all blocks were left"
+        state["list"] = Listed(self._index[: self._count], self._values[: self._count])
+
+
+def opened(packet: Array, numel: int) -> Listed:
+    """The list in a packet of any form."""
+    tag = tag_of(packet) & ~elias.NARROW
+    if tag == coo.TAG:
+        return Listed(*coo.Coo.open(packet, numel))
+    if tag == runs.TAG:
+        return Listed(*runs.open_runs(packet, numel))
+    index, values = elias.open_list(packet, numel)
+    return listed(values) if isinstance(index, slice) else Listed(index, values)
+
+
+def coded(found: Listed, numel: int) -> Array:
+    """The packet of a list of a run of `numel` elements, for the wire: of the fewest bytes."""
+    narrow = len(found.index) <= FULL * numel
+    packet = _in_runs(found, numel, narrow=narrow)
+    return elias.pack_list(*found, numel, narrow) if packet is None else packet
+
+
+def coded_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,)."""
+    numel = np.asarray(np.asarray(stop) - first, np.float64)
+    filled = spec.nonzeros(first, stop, merged)
+    each = np.where(filled <= FULL * numel, EACH, 4.0)
+    whole = _runs_bytes(spec, first, stop, merged, each)
+    return np.where(np.isnan(whole), elias.list_bytes(numel, filled, each), whole)
+
+
+def compact(found: Listed, numel: int, start: int = 0) -> Array:
+    """The packet of a list that counts from `start`, for memory: quickly written and read."""
+    packet = _in_runs(found, numel, start)
+    if packet is not None:
+        return packet
+    index, values = found
+    if 2 * len(index) < numel:
+        return coo.pack(index, values, start)
+    return elias.pack_list(index - start if start else index, values, numel)
+
+
+def compact_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+    """Expected bytes of such packets of runs [first, stop), `merged` ranks summed: (m,)."""
+    filled = spec.nonzeros(first, stop, merged)
+    whole = _runs_bytes(spec, first, stop, merged)
+    plain = np.where(2 * filled < stop - first, HEADER + 8.0 * filled, np.nan)
+    if np.isnan(plain).any():
+        plain = np.where(np.isnan(plain), CODECS["elias"].nbytes(spec, first, stop, merged), plain)
+    return np.where(np.isnan(whole), plain, whole)
+
+
+def most_bytes(numel: int) -> int:
+    """Bytes that a packet of either kind has at most: no form is chosen that takes more."""
+    return HEADER + 4 * numel
+
+
+def _in_runs(found: Listed, numel: int, start: int = 0, narrow: bool = False) -> Array | None:
+    """A list as runs of neighbours, where they are long and values of all are not cheaper."""
+    bounds = runs.bounds_of(found.index)
+    if bounds is None:
+        return None
+    bounds -= start
+    each = EACH if narrow else 4.0
+    if runs.size_of(bounds, numel) + each * len(found.values) >= each * numel:
+        return None
+    return runs.pack(bounds, found.values, numel, narrow)
+
+
+def _runs_bytes(
+    spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints, each: float | Floats = 4.0
+) -> Floats:
+    """Expected bytes of lists as runs, `each` of a value, NaN where they are not: (m,)."""
+    numel = np.asarray(np.asarray(stop) - first, np.float64)
+    filled, count = spec.nonzeros(first, stop, merged), spec.runs(first, stop, merged)
+    found = runs.nbytes(numel, count, filled, each)
+    worth = (runs.LEAST * count <= filled) & (found < HEADER + each * numel)
+    return np.where(worth, found, np.nan)

@@ -1,0 +1,338 @@
+"""Ours for two levels: sums of nodes, coded near their entropy, go once to every other node."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.coding.codec import Array, State
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Ends, Method, Phase, Pieces, copy_seconds
+from commsched.exchange.payload import Payload
+from commsched.exchange.registry import METHODS
+from commsched.kernels.merge import Listed, ends, merged
+from commsched.machine.model import Device, Group
+from commsched.methods.node_union.doubling import Doubling
+from commsched.methods.node_union.lists import (
+    Left,
+    coded,
+    coded_bytes,
+    compact,
+    compact_bytes,
+    graded,
+    most_bytes,
+    opened,
+    taken,
+)
+from commsched.methods.node_union.routes import gathered, inside
+from commsched.net.bucket import BucketSpec
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
+PIECE = 2**15  # B of the first packet and of the last one, for which everybody waits
+DOUBLED = 2  # times as many where nodes double: every step sums and codes each piece once more
+MOST = 16  # pieces: each takes a core of every rank some 0.25 ms, however small it is
+
+
+class NodeUnion(Method):
+    """Lists inside the node to owners of shares, coded unions between nodes, and back.
+
+    Lane k of a node sums share k of its node's gradients and sends it to lane k of every other
+    node, in pieces that are summed and coded while others are on the wire; the sums of all nodes
+    are then shared inside the node. Shares and pieces have as many non-zeros as each other, as far
+    as the law says. Each node receives the union of each other node once: Elias-Fano lists of
+    values with exponents of four bits, (N - 1) (3.5 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n
+    elements, N nodes of K ranks; where non-zeros lie in runs, as rows of embeddings do, (N - 1) 3.5
+    d_K n and little for the runs. Lists of more than half of all keep float32. Where unions overlap
+    so much that recursive doubling saves WORTH of these bytes, and N is a power of two, pieces are
+    summed on the way: d_K + d_2K + ... instead of (N - 1) d_K. Good where the node's port is what
+    is short. One node: split all-gather. Nodes with different numbers of ranks count as none.
+    """
+
+    name = "node-union"
+    lossless = True
+    lists = True
+
+    def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
+        union = Union(spec=spec, ranks=levels(group))
+        if union.overlaps:
+            doubling = Doubling(spec=spec, ranks=union.ranks, count=union.worth(DOUBLED * PIECE))
+            return (doubling.phase(),)
+        return (union.merge(), union.between()) if union.lanes > 1 else (union.between(),)
+
+
+def levels(group: Group) -> tuple[tuple[int, ...], ...]:
+    """Members by node and lane; nodes that differ are taken apart."""
+    alike = len({len(members) for members in group.members}) == 1
+    return group.members if alike else tuple((rank,) for rank in range(group.size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Union:
+    """The phases of a bucket.
+
+    State keys: "lists" (the share's, of each lane), "starts" and "ends" (of their pieces), "own"
+    (sums of the node, by piece), "came" (those of other nodes), "sums" (of all nodes, by piece),
+    "left" (these of all lanes).
+    """
+
+    spec: BucketSpec
+    ranks: tuple[tuple[int, ...], ...]  # (nodes, lanes)
+
+    @cached_property
+    def places(self) -> Ints:
+        """Node and lane of each rank: (2, p)."""
+        ranks = np.array(self.ranks, np.int64)
+        found = np.empty((2, ranks.size), np.int64)
+        found[0, ranks] = np.arange(self.nodes)[:, np.newaxis]
+        found[1, ranks] = np.arange(self.lanes)
+        return found
+
+    @property
+    def nodes(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def lanes(self) -> int:
+        return len(self.ranks[0])
+
+    @cached_property
+    def cuts(self) -> Ints:
+        """Where each lane's share begins: (lanes + 1,)."""
+        return self.spec.even_cuts(self.lanes, self.lanes)
+
+    @cached_property
+    def shares(self) -> list[tuple[int, int]]:
+        """The same as pairs."""
+        return list(pairwise(self.cuts.tolist()))
+
+    @cached_property
+    def count(self) -> int:
+        """Pieces of each share between nodes."""
+        return self.worth(PIECE)
+
+    def worth(self, piece: int) -> int:
+        """Pieces of a share of a node's sum, the first one of about so many bytes."""
+        whole = coded_bytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
+        return int(np.clip(2 * np.sqrt(float(whole[0]) / piece) - 1, 1, MOST))
+
+    @cached_property
+    def piece_cuts(self) -> Ints:
+        """Where each piece of a share begins, and the end: (lanes, count + 1)."""
+        first, last = self.cuts[:-1, np.newaxis], self.cuts[1:, np.newaxis]
+        units = graded(self.count)
+        place = np.arange(self.lanes)[:, np.newaxis] * units[-1] + units
+        inside = self.spec.even_cuts(self.lanes * int(units[-1]), self.lanes)[place]
+        return np.where(units < units[-1], np.clip(inside, first, last), last)
+
+    @property
+    def expected(self) -> float:
+        """Non-zeros of the sum of all ranks."""
+        ranks = self.nodes * self.lanes
+        return float(self.spec.nonzeros(self.cuts[:1], self.cuts[-1:], ranks)[0])
+
+    @property
+    def raw(self) -> float:
+        """Bytes of the values of one share."""
+        return 4.0 * self.spec.numel / self.lanes
+
+    def lane_of(self, state: State) -> int:
+        return int(self.places[1, state["rank"]])
+
+    def size_of(self, state: State) -> int:
+        """Elements in this rank's share."""
+        lane = self.lane_of(state)
+        return int(self.cuts[lane + 1] - self.cuts[lane])
+
+    @cached_property
+    def overlaps(self) -> bool:
+        """Whether nodes double, so that what they have in common is sent once."""
+        if self.nodes < 4 or self.nodes & (self.nodes - 1):
+            return False
+        steps = self.lanes << np.arange(self.nodes.bit_length() - 1)
+        each = coded_bytes(self.spec, self.cuts[:-1], self.cuts[1:], steps[:, np.newaxis])
+        return float(each.sum()) < (1 - WORTH) * (self.nodes - 1) * float(each[0].sum())
+
+    def length(self, block: int) -> int:
+        """Elements of a block (lane, piece)."""
+        lane, piece = divmod(block, self.count)
+        return int(self.piece_cuts[lane, piece + 1] - self.piece_cuts[lane, piece])
+
+    def cut(self, state: State) -> None:
+        """Cut this rank's lists into pieces."""
+        if self.lanes == 1:
+            state["lists"] = [taken(state)]
+        cuts = self.piece_cuts[self.lane_of(state)] - self.cuts[self.lane_of(state)]
+        state["starts"] = cuts.tolist()
+        state["ends"] = [ends(each.index, cuts) for each in state["lists"]]
+        state["own"] = [None] * self.count
+        state["came"] = [{} for _ in range(self.count)]
+        state["sums"] = [None] * self.count
+        state["left"] = Left(
+            state, np.append(self.piece_cuts[:, :-1], self.spec.numel), self.expected
+        )
+
+    def own(self, state: State, piece: int) -> Listed:
+        """The node's sum of a piece, made when it is first asked for."""
+        own: Listed | None = state["own"][piece]
+        if own is None:
+            start, stop = state["starts"][piece : piece + 2]
+            bounds = [each[piece : piece + 2] for each in state["ends"]]
+            parts = [
+                Listed(index[a:b] - start, values[a:b])
+                for (index, values), (a, b) in zip(state["lists"], bounds, strict=True)
+            ]
+            own = state["own"][piece] = merged(parts, stop - start)
+        return own
+
+    def total(self, state: State, piece: int) -> Listed:
+        """The sum of a piece of all nodes, added in their order, once all have come."""
+        if state["sums"][piece] is None:
+            came = state["came"][piece]
+            came[int(self.places[0, state["rank"]])] = self.own(state, piece)
+            block = self.lane_of(state) * self.count + piece
+            found = merged([came[node] for node in range(self.nodes)], self.length(block))
+            state["sums"][piece], state["came"][piece] = found, {}
+            state["left"].put(block, found)
+        total: Listed = state["sums"][piece]
+        return total
+
+    def merge(self) -> Phase:
+        """Inside nodes: every rank sends each lane its share as a list."""
+        nodes, lanes = self.nodes, self.lanes
+        filled = self.spec.nonzeros(self.cuts[:-1], self.cuts[1:], 1)
+
+        def take(state: State) -> list[Array]:
+            whole = taken(state)
+            bounds = ends(whole.index, self.cuts)
+            return [
+                compact(Listed(whole.index[a:b], whole.values[a:b]), stop - start, start)
+                for (a, b), (start, stop) in zip(pairwise(bounds), self.shares, strict=True)
+            ]
+
+        def give(state: State, packets: list[Array]) -> None:
+            numel = self.size_of(state)
+            state["lists"] = [opened(packet, numel) for packet in packets]
+
+        def sizes() -> Floats:
+            each = compact_bytes(self.spec, self.cuts[:-1], self.cuts[1:], 1)
+            return np.tile(each, nodes * lanes)
+
+        def take_seconds(device: Device) -> float:
+            rate = CODECS["coo"].rate(device)
+            return rate.fixed + 4.0 * self.spec.numel * rate.encode
+
+        def give_seconds(device: Device) -> float:
+            rate = CODECS["coo"].rate(device)
+            each = rate.per_add + 8.0 * float(filled.mean()) * rate.add
+            return lanes * each + copy_seconds(self.raw)(device)
+
+        return Phase(
+            name="merge",
+            schedule=inside(self.ranks),
+            payload=Payload(codec=CODECS["coo"], sizes=sizes),
+            take=take,
+            give=give,
+            take_seconds=take_seconds,
+            give_seconds=give_seconds,
+            ends=self._merge_ends,
+        )
+
+    def _merge_ends(self, rank: int) -> Ends:
+        node, lane = self.places[:, rank].tolist()
+        k = self.lanes
+        first = node * k * k
+        return Ends(
+            [first + lane * k + to for to in range(k)], [first + s * k + lane for s in range(k)]
+        )
+
+    def between(self) -> Phase:
+        """Every lane gathers the pieces of its share of all nodes, and gives their node the sums.
+
+        What goes between nodes is a block (lane, piece, node), what goes inside one is the sum of
+        all N blocks of a piece.
+        """
+        nodes, count = self.nodes, self.count
+
+        def make(state: State, first: int, stop: int) -> Array:
+            block = first // nodes
+            if stop - first == nodes:
+                return compact(self.total(state, block % count), self.length(block))
+            return coded(self.own(state, block % count), self.length(block))
+
+        def read(state: State, first: int, stop: int, packet: Array) -> None:
+            block, node = divmod(first, nodes)
+            lane, piece = divmod(block, count)
+            came = opened(packet, self.length(block))
+            if lane != self.lane_of(state):
+                state["left"].put(block, came)
+                return
+            state["came"][piece][node] = came
+            if len(state["came"][piece]) == nodes - 1:
+                self.total(state, piece)
+
+        def give(state: State, nothing: Array) -> None:
+            for piece in range(count if nodes == 1 else 0):
+                self.total(state, piece)
+            state.pop("left").end(state)
+            for key in ("lists", "starts", "ends", "own", "came", "sums"):
+                del state[key]
+
+        return Phase(
+            name="between" if self.lanes > 1 else "",
+            schedule=gathered(self.ranks, count),
+            payload=self._payload(),
+            take=self.cut,
+            give=give,
+            take_seconds=self._take_seconds,
+            give_seconds=self._give_seconds,
+            within_seconds=self._within_seconds,
+            pieces=Pieces(make, read, lambda at, _: most_bytes(self.length(at // nodes))),
+        )
+
+    def _payload(self) -> "Unions":
+        first, stop = self.piece_cuts[:, :-1].ravel(), self.piece_cuts[:, 1:].ravel()
+        return Unions(
+            codec=CODECS["elias"],
+            sizes=lambda: coded_bytes(self.spec, first, stop, self.lanes),
+            sums=lambda: compact_bytes(self.spec, first, stop, self.nodes * self.lanes),
+            repeat=self.nodes,
+        )
+
+    def _take_seconds(self, device: Device) -> float:
+        rate = CODECS["elias"].rate(device)
+        return self.count * rate.fixed + self.raw * rate.encode
+
+    def _within_seconds(self, device: Device) -> float:
+        """Read and add up what came; little of it is done before the last of it is here."""
+        rate, payload = CODECS["elias"].rate(device), self._payload()
+        each = self.count * rate.per_add + payload.packets / self.nodes / self.lanes * rate.add
+        received = float(payload.sums().sum()) / self.lanes * (self.lanes - 1)
+        return self.nodes * each + received * rate.add
+
+    def _give_seconds(self, device: Device) -> float:
+        shared = 4.0 * self.spec.numel / device.bandwidth if self.lanes > 1 else 0.0
+        return copy_seconds(self.raw)(device) + shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unions(Payload):
+    """Unions of nodes, each by itself, and sums of all `repeat` nodes, which go as one packet."""
+
+    sums: Callable[[], Floats]  # B of each sum: (blocks / repeat,)
+
+    @cached_property
+    def _sums(self) -> Floats:
+        return self.sums()
+
+    def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:
+        alone = super().wire(first, stop, merged)
+        return np.where(stop - first == self.repeat, self._sums[first // self.repeat], alone)
+
+
+METHODS.add("node-union")(NodeUnion())

@@ -1,0 +1,145 @@
+"""What travels together: consecutive runs of tensors' elements, and how sparse they are."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.errors import CommschedError
+from commsched.net.graph import Tensor
+from commsched.net.sparsity import Sparsity
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+GRID = np.geomspace(1e-6, 1.0, 96)  # shares of a table of rows in order of frequency
+
+
+class Piece(NamedTuple):
+    """Elements [start, stop) of one tensor, flattened in C order."""
+
+    tensor: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class BucketSpec:
+    """The expected content of a bucket: its pieces in order, each with its tensor's law."""
+
+    pieces: tuple[tuple[Sparsity, int, int, int], ...]  # (law, tensor's numel, start, stop)
+
+    @classmethod
+    def of(cls, pieces: tuple[Piece, ...], tensors: Mapping[str, Tensor]) -> "BucketSpec":
+        """Look up each piece's tensor; unknown names and ranges outside a tensor are refused."""
+        rows = []
+        for name, start, stop in pieces:
+            if name not in tensors:
+                raise CommschedError(f"no tensor named {name!r} in the net")
+            tensor = tensors[name]
+            if not 0 <= start < stop <= tensor.numel:
+                raise CommschedError(
+                    f"elements [{start}, {stop}) of tensor {name!r}: allowed is 0 <= start < stop"
+                    f" <= {tensor.numel}"
+                )
+            rows.append((tensor.sparsity, tensor.numel, start, stop))
+        return cls(tuple(rows))
+
+    @classmethod
+    def uniform(cls, numel: int, density: float = 1.0) -> "BucketSpec":
+        """One tensor of `numel` elements, dense or with an evenly spread support."""
+        law = Sparsity(law="uniform", density=density) if density < 1.0 else Sparsity()
+        return cls(((law, numel, 0, numel),)) if numel else cls(())
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """Where each piece begins in the bucket, and the end: (pieces + 1,)."""
+        return np.cumsum([0, *(stop - start for _, _, start, stop in self.pieces)])
+
+    @property
+    def numel(self) -> int:
+        return int(self.bounds[-1])
+
+    def nonzeros(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
+        """Expected non-zeros of elements [start, stop), `merged` ranks summed: (m,)."""
+        shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
+        total = np.broadcast_to(np.asarray(stop) - start, shape).astype(np.float64)
+        for i, (law, numel, first, _) in enumerate(self.pieces):
+            if law.law == "dense":
+                continue
+            low, high = self.bounds[i], self.bounds[i + 1]
+            lo = np.clip(start, low, high) - low + first
+            hi = np.clip(stop, low, high) - low + first
+            total += law.nonzeros(numel, lo, hi, merged) - (hi - lo)
+        return total
+
+    def log_empty(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
+        """Logarithm of the probability that elements [start, stop) are all zero: (m,)."""
+        shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
+        total = np.zeros(shape)
+        for law, numel, lo, hi in self._within(start, stop):
+            total += law.log_empty(numel, lo, hi, merged)
+        return total
+
+    def runs(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
+        """Expected runs of neighbours that are not zero among elements [start, stop): (m,).
+
+        At most one too many for every border of tensors.
+        """
+        shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
+        total = np.zeros(shape)
+        for law, numel, lo, hi in self._within(start, stop):
+            total += law.runs(numel, lo, hi, merged)
+        return total
+
+    def _within(self, start: Ints, stop: Ints) -> Iterator[tuple[Sparsity, int, Ints, Ints]]:
+        """Law and numel of each tensor, and its elements among [start, stop): (m,) each."""
+        for law, numel, first, low, high in self._parts:
+            lo, hi = (np.clip(end, low, high) - low + first for end in (start, stop))
+            yield law, numel, lo, hi
+
+    @cached_property
+    def _parts(self) -> list[tuple[Sparsity, int, int, int, int]]:
+        """Law, tensor's numel, start in it, bounds in the bucket; dense neighbours are one run."""
+        found: list[tuple[Sparsity, int, int, int, int]] = []
+        for (law, numel, first, _), low, high in zip(
+            self.pieces, self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True
+        ):
+            if law.law == "dense" and found and found[-1][0].law == "dense":
+                low = found.pop()[3]
+            if law.law == "dense":
+                numel, first = high - low, 0
+            found.append((law, numel, first, low, high))
+        return found
+
+    def cuts(self, blocks: int) -> Ints:
+        """Boundaries of `blocks` near-equal runs of elements: (blocks + 1,)."""
+        return np.arange(blocks + 1) * self.numel // blocks
+
+    def even_cuts(self, blocks: int, merged: int) -> Ints:
+        """Boundaries of `blocks` runs, each with about as many non-zeros of `merged` ranks' sum.
+
+        Runs as long as each other where all elements are alike: (blocks + 1,).
+        """
+        laws = {law for law, *_ in self.pieces}
+        if len(laws) < 2 and not any(law.law == "zipf" for law in laws):
+            return self.cuts(blocks)
+        zero = np.zeros_like(self._places)
+        filled = self.nonzeros(zero, self._places, merged)
+        place = np.interp(np.arange(blocks + 1) * filled[-1] / blocks, filled, self._places)
+        found: Ints = np.rint(place).astype(np.int64)
+        return found
+
+    @cached_property
+    def _places(self) -> Ints:
+        """Elements between which non-zeros are about evenly spread, both ends with them."""
+        places = [self.bounds]
+        for (law, numel, first, _), low, high in zip(
+            self.pieces, self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True
+        ):
+            if law.law == "zipf":
+                places.append(np.clip(low + GRID * numel - first, low, high).astype(np.int64))
+        return np.unique(np.concatenate(places))

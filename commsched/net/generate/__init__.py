@@ -1,0 +1,1 @@
+"""Writes the shipped nets from profiles, formulas and papers."""

@@ -1,0 +1,241 @@
+"""Layers, their tensors and their order."""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from math import isfinite, prod
+from typing import TYPE_CHECKING, Protocol
+
+from commsched.errors import CommschedError
+from commsched.net.sparsity import DENSE, Sparsity
+
+if TYPE_CHECKING:
+    import networkx
+
+ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
+MAX_NUMEL = 2**53  # so that element counts are exact as floats
+
+
+class Computes(Protocol):
+    """What `Graph.seconds` reads of a device."""
+
+    @property
+    def flops(self) -> float:
+        """Peak, 1/s."""
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the peak that is reached."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Of memory, B/s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A parameter whose gradient the ranks must sum."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    sparsity: Sparsity = DENSE
+
+    def __post_init__(self) -> None:
+        _check_name("tensor", self.name)
+        if not self.shape or any(size < 1 for size in self.shape) or self.numel > MAX_NUMEL:
+            raise CommschedError(
+                f"tensor {self.name!r}: shape must have one or more positive sizes and at most"
+                f" 2^53 elements, got {list(self.shape)}"
+            )
+        if self.dtype not in ITEMSIZE:
+            known = ", ".join(ITEMSIZE)
+            raise CommschedError(f"tensor {self.name!r}: no dtype {self.dtype!r}; known: {known}")
+        if self.sparsity.rows > self.numel:
+            raise CommschedError(
+                f"tensor {self.name!r}: rows must be at most its {self.numel} elements, got"
+                f" {self.sparsity.rows}"
+            )
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEMSIZE[self.dtype]
+
+    def scaled(self, scale: float) -> "Tensor":
+        """Scale the first dimension, and with it the rows of a Zipf law."""
+        law, least = self.sparsity, 1
+        if law.law == "zipf":
+            least = 2  # one row alone has no law
+            law = replace(law, rows=max(least, round(law.rows * scale)))
+        first = max(least, round(self.shape[0] * scale))
+        return replace(self, shape=(first, *self.shape[1:]), sparsity=law)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A step of the forward pass, and its backward; either measured seconds or modelled work."""
+
+    name: str
+    after: tuple[str, ...] = ()  # layers whose outputs it reads
+    tensors: tuple[Tensor, ...] = ()
+    forward: float | None = None  # s, measured
+    backward: float | None = None  # s, measured
+    forward_flops: float = 0.0
+    backward_flops: float = 0.0
+    forward_bytes: float = 0.0  # memory traffic, for layers that are not bound by flops
+    backward_bytes: float = 0.0
+    activation: float = 0.0  # B kept from forward to backward
+    output: float = 0.0  # B that the layers after it read; 0: as many as are kept
+
+    def __post_init__(self) -> None:
+        _check_name("layer", self.name)
+        for field in NUMBERS:
+            value = getattr(self, field)
+            if value is not None and not (isfinite(value) and value >= 0):
+                shown = field.replace("_", " ")
+                raise CommschedError(
+                    f"layer {self.name!r}: {shown} must be finite and at least 0, got {value}"
+                )
+
+    def scaled(self, size: float, work: float) -> "Layer":
+        """Scale tensors, activation and output by `size`, seconds and work by `work`."""
+        return replace(
+            self,
+            tensors=tuple(tensor.scaled(size) for tensor in self.tensors),
+            forward=None if self.forward is None else self.forward * work,
+            backward=None if self.backward is None else self.backward * work,
+            forward_flops=self.forward_flops * work,
+            backward_flops=self.backward_flops * work,
+            forward_bytes=self.forward_bytes * work,
+            backward_bytes=self.backward_bytes * work,
+            activation=self.activation * size,
+            output=self.output * size,
+        )
+
+
+NUMBERS = (
+    "forward",
+    "backward",
+    "forward_flops",
+    "backward_flops",
+    "forward_bytes",
+    "backward_bytes",
+    "activation",
+    "output",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Net:
+    """A net: a DAG of layers in a topological order, forward direction.
+
+    Layers given in another order are sorted, keeping the given order wherever the edges allow it.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    batch: int = 1  # samples per rank and step
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        _check_name("net", self.name)
+        if self.batch < 1:
+            raise CommschedError(f"batch must be at least 1, got {self.batch}")
+        if not self.layers:
+            raise CommschedError("a net needs one or more layers, got none")
+        _check_unique("layer", (layer.name for layer in self.layers))
+        _check_unique("tensor", (t.name for layer in self.layers for t in layer.tensors))
+        object.__setattr__(self, "layers", _ordered(self.layers))
+        if self.numel > MAX_NUMEL:
+            raise CommschedError(f"a net has at most 2^53 elements, got {self.numel}")
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name, forward order."""
+        return {t.name: t for layer in self.layers for t in layer.tensors}
+
+    @cached_property
+    def numel(self) -> int:
+        return sum(t.numel for t in self.tensors.values())
+
+    @cached_property
+    def dag(self) -> "networkx.DiGraph[str]":
+        """The layers as a networkx graph; node attribute `layer`, edges along the data."""
+        import networkx  # slow to import, and no rank needs it
+
+        dag: networkx.DiGraph[str] = networkx.DiGraph()
+        for layer in self.layers:
+            dag.add_node(layer.name, layer=layer)
+            dag.add_edges_from((before, layer.name) for before in layer.after)
+        return dag
+
+    def scaled(self, scale: float, stretch: float = 1.0) -> "Net":
+        """Shrink elements, work and seconds by `scale`; multiply seconds and work by `stretch`."""
+        for name, value in (("scale", scale), ("stretch", stretch)):
+            if not (isfinite(value) and value > 0):
+                raise CommschedError(f"{name} must be finite and more than 0, got {value}")
+        layers = (layer.scaled(scale, scale * stretch) for layer in self.layers)
+        return replace(self, layers=tuple(layers))
+
+    def seconds(self, layer: Layer, device: Computes) -> tuple[float, float]:
+        """Seconds of a layer's forward and backward: as measured, else a roofline.
+
+            t = max(F / (e P), b / B)
+
+        F = flops of the layer; e P [1/s] = reached share of the device's peak; b [B] = memory
+        traffic; B [B/s] = memory bandwidth.
+        Source: Williams, Waterman & Patterson, "Roofline", CACM 52(4), 2009.
+        Holds for layers that keep the whole device busy.
+        """
+        rate = device.flops * device.efficiency
+        forward, backward = layer.forward, layer.backward
+        if forward is None:
+            forward = max(layer.forward_flops / rate, layer.forward_bytes / device.bandwidth)
+        if backward is None:
+            backward = max(layer.backward_flops / rate, layer.backward_bytes / device.bandwidth)
+        return forward, backward
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not name or not name.isprintable() or len(name) > 200:
+        raise CommschedError(f"{kind} {name[:60]!a}: a name has 1 to 200 printable characters")
+
+
+def _check_unique(kind: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise CommschedError(f"two {kind}s are named {name!r}; names must differ")
+        seen.add(name)
+
+
+def _ordered(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Sort topologically, earliest given first."""
+    index = {layer.name: i for i, layer in enumerate(layers)}
+    for layer in layers:
+        unknown = next((name for name in layer.after if name not in index), None)
+        if unknown is not None:
+            raise CommschedError(
+                f"layer {layer.name!r} comes after {unknown!r}, which is not a layer of this net"
+            )
+        _check_unique(f"predecessor of layer {layer.name!r}", layer.after)
+    sorter = TopologicalSorter({layer.name: layer.after for layer in layers})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        loop = " -> ".join(error.args[1])
+        raise CommschedError(f"the layers form a loop: {loop}") from None
+    found: list[Layer] = []
+    ready: list[int] = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, index[name])
+        found.append(layers[heapq.heappop(ready)])
+        sorter.done(found[-1].name)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Planners of other systems, one file each."""

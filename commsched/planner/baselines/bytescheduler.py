@@ -1,0 +1,40 @@
+"""ByteScheduler: parts of 4 MB; of those that are ready the first layer's goes first.
+
+Source: Peng et al., "A generic communication scheduler for distributed DNN training
+acceleration", SOSP 2019.
+"""
+
+from itertools import pairwise
+
+from commsched.net.bucket import Piece
+from commsched.planner.search.order import by_priority
+from commsched.planner.search.problem import Problem, baseline
+from commsched.planner.search.space import Candidate, MethodChoice, Unit, bucket
+
+PART = 2**20  # elements: 4 MB
+MOST = 1024  # parts of a net; larger nets get larger ones
+
+
+@baseline("bytescheduler")
+def bytescheduler(problem: Problem) -> Candidate:
+    """Parts by priority; the MPI's own all-reduce; updates under the next forward pass."""
+    parts: list[MethodChoice] = []
+    request = problem.request
+    size = max(1, round(request.scale * PART), request.graph.numel // MOST)
+    for one in problem.tensors:
+        (unit,) = one.units
+        count = 1 if unit.forced or unit.sparse else -(-unit.numel // size)
+        cuts = [unit.numel * k // count for k in range(count + 1)]
+        name = unit.pieces[0].tensor
+        for start, stop in pairwise(cuts):
+            part = Unit(
+                (Piece(name, start, stop),),
+                stop - start,
+                unit.ready,
+                unit.after,
+                unit.sparse,
+                unit.forced,
+            )
+            made = bucket([part])
+            parts.append(MethodChoice(made, problem.library(made)))
+    return Candidate(by_priority(problem, parts), problem.late)

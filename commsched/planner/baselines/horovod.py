@@ -1,0 +1,28 @@
+"""Horovod: what is ready at the end of each cycle is fused, up to 64 MB.
+
+Source: Sergeev & Del Balso, "Horovod", arXiv 1802.05799, 2018; its defaults of cycle and size.
+"""
+
+from commsched.planner.search.problem import Problem, baseline
+from commsched.planner.search.space import Bucket, Candidate, Unit, bucket
+
+BUCKET, CYCLE = 64e6, 1e-3  # B, s
+
+
+@baseline("horovod-64mb")
+def horovod(problem: Problem) -> Candidate:
+    """Fuse the tensors of one cycle; the MPI's own all-reduce; update when all have ended."""
+    limit = problem.request.scale * BUCKET
+    made: list[Bucket] = []
+    group: list[Unit] = []
+    for one in problem.tensors:
+        (unit,) = one.units
+        same = group and int(unit.ready / CYCLE) == int(group[0].ready / CYCLE)
+        size = 4.0 * sum(u.numel for u in (*group, unit))
+        if group and (not same or size > limit or unit.forced or group[0].forced):
+            made.append(bucket(group))
+            group = []
+        group.append(unit)
+    if group:
+        made.append(bucket(group))
+    return problem.uniform(made, problem.early)

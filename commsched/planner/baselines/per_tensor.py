@@ -1,0 +1,13 @@
+"""Wait-free back-propagation: one all-reduce per tensor, as soon as it is ready.
+
+Source: Zhang et al., "Poseidon", USENIX ATC 2017.
+"""
+
+from commsched.planner.search.problem import Problem, baseline
+from commsched.planner.search.space import Candidate
+
+
+@baseline("per-tensor")
+def per_tensor(problem: Problem) -> Candidate:
+    """No buckets at all; the MPI's own all-reduce; update when all have ended."""
+    return problem.uniform(problem.tensors, problem.early)

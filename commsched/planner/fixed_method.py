@@ -1,0 +1,42 @@
+"""A plan whose method the user gives: buckets in backward order, all exchanged by it."""
+
+from dataclasses import replace
+
+from commsched.exchange.registry import find_method
+from commsched.plan import file as plan_file
+from commsched.plan.model import Launch, Plan
+from commsched.planner import validate_request as wishes
+from commsched.planner.baselines.ddp import BUCKET
+from commsched.planner.frame import buckets, launches, make_plan
+from commsched.planner.request import Request
+from commsched.planner.search.timing import iteration
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+
+
+def given(request: Request, method: str) -> Plan:
+    """Exchange every bucket by `method`, but for tensors that the request forces another for."""
+    wishes.check(request)
+    everyone = request.machine.everyone
+    if isinstance(STRATEGIES[request.strategy], PipelineStrategy):
+        return _staged(request, method)
+
+    def choose(launch: Launch) -> Launch:
+        return replace(launch, method=launch.method or find_method(method).name)
+
+    made = launches(request, buckets(request, request.bucket or BUCKET), choose)
+    for launch in made.launches:  # a pair that is not legal says why
+        find_method(launch.method).phases(made.spec(launch), everyone)
+    return plan_file.frozen(replace(made, planner=f"given: {method}"))
+
+
+def _staged(request: Request, method: str) -> Plan:
+    """The same for the buckets of each stage."""
+    made = make_plan(request)
+    name, chosen = find_method(method).name, []
+    for launch in made.launches:
+        forced = launch.pieces[0].tensor in request.force
+        chosen.append(launch if forced else replace(launch, method=name, reason=None))
+        find_method(chosen[-1].method).phases(made.spec(launch), made.group(launch))
+    plan = replace(made, launches=tuple(chosen), planner=f"given: {method}")
+    return plan_file.frozen(replace(plan, iteration=iteration(plan)))

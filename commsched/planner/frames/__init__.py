@@ -1,0 +1,1 @@
+"""How the plan of each strategy is made around a planner: one file per strategy."""

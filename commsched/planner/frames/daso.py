@@ -1,0 +1,91 @@
+"""Plans of strategy `daso`: gradients inside the nodes by any planner, parameters between them."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from commsched.cost.price import method_seconds
+from commsched.exchange.broadcast import BROADCAST
+from commsched.exchange.method import Choice, Method
+from commsched.machine.model import Group, Machine, resized
+from commsched.net.bucket import BucketSpec
+from commsched.plan.model import Launch, Plan, Reason
+from commsched.planner.averages import averages, check
+from commsched.planner.frame import FRAMES, Planner
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+
+
+class NodePlanner(Request):
+    """Of one node, which must not decide by its data: the others might decide otherwise."""
+
+    def methods(self, group: Group) -> Iterator[Method]:
+        spec = BucketSpec.uniform(group.size)
+        for method in super().methods(group):
+            if not any(isinstance(phase, Choice) for phase in method.phases(spec, group)):
+                yield method
+
+
+@FRAMES.add("daso")
+def daso(request: Request, planner: Planner) -> Plan:
+    """The planner's launches for one node by itself, and three exchanges of all parameters."""
+    check(request)
+    nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
+    settings = STRATEGIES["daso"].settings(nothing)
+    node = resized(request.machine, nodes=1)
+    params = {"overlap": "backward", "optimizer": settings["optimizer"]}
+    alone = {field.name: getattr(request, field.name) for field in fields(request)}
+    inside = planner(NodePlanner(**alone | {"machine": node, "strategy": "sync", "params": params}))
+    gradients = tuple(
+        replace(launch, among="node", stream="inside", reason=_alone(launch))
+        for launch in inside.launches
+    )
+    group, first = _peers(request.machine), len(gradients)
+    every, lag = max(int(settings["gs"]), 1), int(settings["wait"])
+    codec = str(settings["blocking"])
+    blocking = [
+        replace(launch, among="peers", purpose="blocking")
+        for launch in averages(request, group, codec, "s", first)
+    ]
+    cycling = [
+        replace(launch, among="peers", purpose="cycling", every=every, lag=lag)
+        for launch in averages(request, group, "dense", "g", first)
+    ]
+    return Plan(
+        graph=request.graph,
+        machine=request.machine,
+        launches=(*gradients, *blocking, *cycling, *_spreads(request, cycling, node)),
+        strategy="daso",
+        params=request.params,
+        mean=request.mean,
+        seed=request.seed,
+        planner=inside.planner,
+    )
+
+
+def _peers(machine: Machine) -> Group:
+    """The first rank of every node."""
+    ranks = tuple(members[0] for members in machine.everyone.members)
+    return Group(ranks=ranks, nodes=tuple(machine.node_of_rank[r] for r in ranks))
+
+
+def _alone(launch: Launch) -> Reason | None:
+    """Why a method, without what holds for the iteration of one node only."""
+    if launch.reason is None:
+        return None
+    return replace(launch.reason, margin=0.0, opposite="", opposite_margin=0.0)
+
+
+def _spreads(request: Request, cycling: list[Launch], node: Machine) -> Iterator[Launch]:
+    """The broadcast of each chunk inside the nodes."""
+    for number, launch in enumerate(cycling):
+        spec = BucketSpec.of(launch.pieces, request.graph.tensors)
+        seconds = method_seconds(BROADCAST, spec, node, node.everyone)
+        yield replace(
+            launch,
+            name=f"c{number}",
+            method=BROADCAST.name,
+            stream="inside",
+            among="node",
+            purpose="spread",
+            reason=Reason(seconds=seconds),
+        )

@@ -1,0 +1,159 @@
+"""Plans with stages: how many, and how the replicas of each sum their gradients."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from commsched.cost.alongside import alongside
+from commsched.errors import CommschedError
+from commsched.exchange.method import Method
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import find_method
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
+from commsched.net.graph import Net
+from commsched.plan.model import Launch, Param, Plan, Reason
+from commsched.planner.frame import FRAMES, Planner, filled, ready_after
+from commsched.planner.request import Request
+from commsched.planner.search.greedy import cheapest, useful
+from commsched.planner.search.timing import iteration
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import HEAD, PipelineStrategy, Stage, grid
+from commsched.units import nbytes
+
+# Bucket, its group's shape and forced method -> seconds and names of methods, cheapest first.
+Known = dict[tuple[object, ...], list[tuple[float, str]]]
+NEAREST, ALIKE = 4, 4.0  # methods that are priced for a bucket of about the size of another
+ALONE = "ring"  # of one replica: nothing travels
+
+
+def pipelined(request: Request, planner: Planner) -> Plan:
+    """Choose the stages, then the cheapest method for each bucket among a stage's replicas.
+
+    No planner is asked: all exchanges of a stage begin together, after its last computation.
+    """
+    strategy = STRATEGIES[request.strategy]
+    assert isinstance(strategy, PipelineStrategy)
+    plan = _staged(request, strategy)
+    stages = grid(plan, plan.params)
+    launches: list[Launch] = []
+    known: Known = {}
+    for stage in stages:
+        launches += _launches(request, strategy, plan, stage, known)
+    plan = replace(plan, launches=tuple(launches))
+    return replace(plan, iteration=iteration(plan))
+
+
+def _staged(request: Request, strategy: PipelineStrategy) -> Plan:
+    """A plan without launches, of as many stages as wanted, or as fit."""
+    given = STRATEGIES[request.strategy].settings(_plan(request, request.graph, request.params))
+    layers = sum(not layer.name.startswith(HEAD) for layer in request.graph.layers)
+    size = request.machine.size
+    counts = [k for k in range(1, min(size, layers) + 1) if size % k == 0]
+    if given["stages"]:
+        counts = [int(given["stages"])]
+    elif not strategy.fewest:
+        counts = counts[-1:]
+    limit = request.machine.device.memory if request.memory is None else request.memory
+    needs: list[float] = []
+    for count in counts:
+        params = given | {"stages": count}
+        graph, params = strategy.prepare(request.graph, request.machine, params)
+        plan = _plan(request, graph, params)
+        needs.append(STRATEGIES[request.strategy].memory(plan).total)
+        if len(counts) == 1 or needs[-1] <= limit:
+            return plan
+    raise CommschedError(
+        f"strategy {request.strategy!r}: with {counts[-1]} stages a rank needs"
+        f" {nbytes(needs[-1])}, and {nbytes(limit)} are allowed; more stages are not possible on"
+        f" {size} ranks and {layers} layers; nearest: {needs[-1]:.0f} B"
+    )
+
+
+def _plan(request: Request, graph: Net, params: Mapping[str, Param]) -> Plan:
+    return Plan(
+        graph=graph,
+        machine=request.machine,
+        launches=(),
+        strategy=request.strategy,
+        params=params,
+        mean=request.mean,
+        seed=request.seed,
+    )
+
+
+def _launches(
+    request: Request, strategy: PipelineStrategy, plan: Plan, stage: Stage, known: Known
+) -> list[Launch]:
+    """The buckets of a stage: one, unless the user gives a size."""
+    node = plan.machine.node_of_rank
+    group = Group(ranks=stage.ranks, nodes=tuple(node[rank] for rank in stage.ranks))
+    limit = float("inf") if request.bucket is None else request.bucket
+    home = ready_after(plan.graph)
+    found = []
+    for number, pieces in enumerate(filled(stage.layers, limit, None, request.force)):
+        found.append(
+            Launch(
+                name=f"s{stage.number}/b{number}",
+                pieces=tuple(pieces),
+                after=min(home[piece.tensor] for piece in pieces)[1],
+                method="",
+                stream="between" if len(set(group.nodes)) > 1 else "inside",
+                priority=number,
+                group=stage.ranks,
+            )
+        )
+    return [_with_method(request, strategy, plan, group, launch, known) for launch in found]
+
+
+def _with_method(
+    request: Request,
+    strategy: PipelineStrategy,
+    plan: Plan,
+    group: Group,
+    launch: Launch,
+    known: Known,
+) -> Launch:
+    """Give a launch its cheapest method, or the one that is forced."""
+    spec = BucketSpec.of(launch.pieces, plan.graph.tensors)
+    forced = request.force.get(launch.pieces[0].tensor, "")
+    # Equal shapes have equal prices, unless a node has a link of its own.
+    shape = group.nodes if plan.machine.overrides else group.members
+    on = alongside(plan.machine, group)
+    key = spec, shape, on.nic, forced
+    if key not in known:
+        options = _options(request, strategy, spec, group, forced)
+        for (other, *rest), found in known.items():
+            assert isinstance(other, BucketSpec)
+            if tuple(rest) == key[1:] and 1 / ALIKE < other.numel / spec.numel < ALIKE:
+                options = [find_method(name) for _, name in found[:NEAREST]]
+        known[key] = cheapest(options, spec, on, group)
+    (best, name), *others = known[key]
+    second = others[0] if others else (0.0, "")
+    # The pipeline has drained: nothing hides the exchange.
+    margin = max(second[0] - best, 0.0)
+    reason = Reason(seconds=best, runner_up=second[1], runner_up_seconds=second[0], margin=margin)
+    return replace(launch, method=name, reason=reason)
+
+
+def _options(
+    request: Request, strategy: PipelineStrategy, spec: BucketSpec, group: Group, forced: str
+) -> list[Method]:
+    """The methods that a bucket may have."""
+    if forced:
+        return [find_method(forced)]
+    if group.size == 1:
+        return [find_method(f"{ALONE}+{strategy.codec or 'dense'}")]
+    wanted = replace(request, lossy=(*request.lossy, *filter(None, [strategy.codec])))
+    return [m for m in useful(list(wanted.methods(group)), spec) if _carries(m, strategy)]
+
+
+def _carries(method: Method, strategy: PipelineStrategy) -> bool:
+    """Whether a method sends values as the strategy keeps them."""
+    if not strategy.codec:
+        return True
+    return isinstance(method, Pair) and method.codec.name == strategy.codec
+
+
+for name, strategy in STRATEGIES.items():
+    if isinstance(strategy, PipelineStrategy):
+        FRAMES.add(name)(pipelined)

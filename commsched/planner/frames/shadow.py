@@ -1,0 +1,30 @@
+"""Plans of strategy `shadow`: parameters only, in chunks, by the cheapest all-reduce."""
+
+from dataclasses import replace
+
+from commsched.plan.model import Plan
+from commsched.planner.averages import averages, check
+from commsched.planner.frame import FRAMES, Planner
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+
+
+@FRAMES.add("shadow")
+def shadow(request: Request, planner: Planner) -> Plan:
+    """A launch for each chunk; no planner is asked, since no gradient travels."""
+    check(request)
+    nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
+    settings = STRATEGIES["shadow"].settings(nothing)
+    launches = [
+        replace(launch, purpose="average", every=int(settings["every"]), lag=int(settings["lag"]))
+        for launch in averages(request, request.machine.everyone, "dense", "a", 0)
+    ]
+    return Plan(
+        graph=request.graph,
+        machine=request.machine,
+        launches=tuple(launches),
+        strategy="shadow",
+        params=request.params,
+        mean=request.mean,
+        seed=request.seed,
+    )

@@ -1,0 +1,1 @@
+"""What bounds a plan: memory, the error budget, and the risk of wrong prices."""

@@ -1,0 +1,161 @@
+"""The error budget: the lossy methods that a bucket may have, by errors that were measured."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.errors import CommschedError
+from commsched.exchange.error import error, is_small
+from commsched.exchange.method import Method
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import METHODS, find_method
+from commsched.net.graph import Tensor
+from commsched.plan.model import Plan
+from commsched.planner.request import Request
+from commsched.planner.search.space import Bucket, Unit
+from commsched.planner.validate_request import nearest_method
+
+Bools = npt.NDArray[np.bool_]
+
+
+class ErrorBudget:
+    """What a request's `max_error` and `small` allow."""
+
+    def __init__(self, request: Request) -> None:
+        self._budget = request.max_error
+        self._small = request.small
+        self._request = request
+        self._tensors = request.graph.tensors
+        self._force = request.force
+        self._known: dict[tuple[Unit, str], bool] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a budget."""
+        return self._budget is not None
+
+    def allows(self, method: Method, made: Bucket) -> bool:
+        """Whether every tensor of a bucket may have a method."""
+        return method.lossless or all(self._unit(method, unit) for unit in made.units)
+
+    def among(self, numbers: list[int], methods: Sequence[Method], made: Bucket) -> list[int]:
+        """Those of some methods, given by number, that a bucket may have."""
+        return [number for number in numbers if self.allows(methods[number], made)]
+
+    def units(self, method: Method, units: Sequence[Unit]) -> Bools:
+        """Which units may have a method: (units,)."""
+        return np.array([method.lossless or self._unit(method, unit) for unit in units], np.bool_)
+
+    def _unit(self, method: Method, unit: Unit) -> bool:
+        key = unit, method.name
+        if key not in self._known:
+            names = {piece.tensor for piece in unit.pieces}
+            self._known[key] = all(self.tensor(method, self._tensors[name]) for name in names)
+        return self._known[key]
+
+    def tensor(self, method: Method, tensor: Tensor) -> bool:
+        """Whether a tensor may have a method."""
+        if self._budget is None or method.lossless or self._force.get(tensor.name) == method.name:
+            return True
+        if not self._small and is_small(tensor.shape):
+            return False
+        return loss(self._request, method, tensor) <= self._budget
+
+
+def loss(request: Request, method: Method, tensor: Tensor) -> float:
+    """The error of a method on the recorded gradients of a tensor, or else on drawn ones."""
+    if request.recorded is not None and tensor.name in request.recorded.gradients:
+        return request.recorded.error(method, tensor)
+    return error(method, tensor.sparsity, tensor.numel)
+
+
+def measured_on(request: Request, tensor: Tensor) -> str:
+    """Where the errors of a tensor come from."""
+    if request.recorded is not None and tensor.name in request.recorded.gradients:
+        count = len(request.recorded.gradients[tensor.name])
+        return f"{count} recorded gradients of {request.recorded.where}"
+    return "drawn gradients"
+
+
+def check(request: Request) -> None:
+    """Refuse a budget that is none, and forced methods that do not stay inside it."""
+    budget = request.max_error
+    if budget is None:
+        return
+    if not 0.0 <= budget < np.inf:
+        raise CommschedError(
+            f"--max-error must be a finite share of at least 0, got {budget}; 0.1 lets a tensor"
+            " leave a tenth of its norm behind in a step"
+        )
+    for name, wanted in request.force.items():
+        tensor, method = request.graph.tensors[name], find_method(wanted)
+        found = loss(request, method, tensor)
+        if found <= budget:
+            continue
+        inside, least = nearest(request, tensor)
+        near = inside if inside in METHODS else nearest_method(request, wanted, inside)
+        why = (
+            f"leaves a relative error of {found:.2g} in a step on {measured_on(request, tensor)}"
+            if np.isfinite(found)
+            else "has a momentum of its own, so that its error cannot be told"
+        )
+        raise CommschedError(
+            f"--force {name}={wanted}: the method {why}, but --max-error allows {budget:g};"
+            f" nearest: {near!r} with {least:.2g}"
+        )
+
+
+def nearest(request: Request, tensor: Tensor) -> tuple[str, float]:
+    """The lossy codec or method of the largest error within the budget, else no loss at all."""
+    assert request.max_error is not None
+    inside = [(e, name) for name, e in errors(request, tensor) if e <= request.max_error]
+    found = max(inside, default=(0.0, "dense"))
+    return found[1], found[0]
+
+
+def errors(request: Request, tensor: Tensor) -> Iterable[tuple[str, float]]:
+    """The lossy codecs and methods that the request allows, each with its error on a tensor."""
+    seen = set()
+    for method in request.methods(request.machine.everyone):
+        name = method.codec.name if isinstance(method, Pair) else method.name
+        if not method.lossless and name not in seen:
+            seen.add(name)
+            yield name, loss(request, method, tensor)
+
+
+def verdict(request: Request) -> list[str]:
+    """What the budget means, in words: per allowed codec its error on the largest tensor.
+
+    And on which gradients it was measured.
+    """
+    if request.max_error is None or not request.graph.tensors:
+        return []
+    tensors = request.graph.tensors.values()
+    tensor = max(tensors, key=lambda t: t.numel)
+    found = [
+        f"{name} {e:.2g}{'' if e <= request.max_error else ' (too much)'}"
+        for name, e in errors(request, tensor)
+    ]
+    shown = ", ".join(found) or "no lossy codec is allowed"
+    where = measured_on(request, tensor)
+    start = f"error per step on {tensor.name}, at most {request.max_error:g}, on {where}"
+    lines = [f"{start}: {shown}"]
+    if request.recorded is not None and len(request.recorded.gradients) < len(tensors):
+        missing = len(tensors) - len(request.recorded.gradients)
+        lines.append(f"{missing} of {len(tensors)} tensors were not recorded: on drawn gradients")
+    return lines
+
+
+def check_plan(request: Request, plan: Plan) -> None:
+    """Refuse a plan of a planner that does not know budgets and went beyond."""
+    guard = ErrorBudget(request)
+    for launch in plan.launches:
+        method = find_method(launch.method)
+        for piece in launch.pieces:
+            if not guard.tensor(method, plan.graph.tensors[piece.tensor]):
+                raise CommschedError(
+                    f"planner {plan.planner!r} gives tensor {piece.tensor!r} method"
+                    f" {launch.method!r}, which --max-error {request.max_error:g} does not allow;"
+                    " nearest: planner 'best'"
+                )

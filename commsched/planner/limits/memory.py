@@ -1,0 +1,99 @@
+"""Plans within a memory limit per rank: smaller buckets, and methods that take less room."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from commsched.errors import CommschedError
+from commsched.exchange.memory import LaunchMemory, launch_memory
+from commsched.exchange.method import Method
+from commsched.net.bucket import BucketSpec
+from commsched.plan.model import Plan
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+from commsched.units import nbytes
+
+PARTS = (1, 4, 16, 64)  # of a net that a bucket is at most; then every tensor is by itself
+SHARE = 0.5  # of its bucket that a method's packets take at most, before only the least do
+NEAR = 1.001  # times the iteration of the plan without a limit: then the search is over
+SAME = 1e-12  # relative: a limit in GB is rounded
+
+Planner = Callable[[Request], Plan]
+
+
+def fitting(request: Request, planner: Planner) -> Plan:
+    """The plan of a request if it fits `request.memory`, else the best of narrower ones that do.
+
+    Narrower are methods that keep nothing from step to step, of these such with small packets, and
+    buckets of at most a part of the net. With each set of methods the largest buckets that fit
+    count; the shortest iteration is taken. An error names the least limit where none fits.
+    """
+    began, first = time.monotonic(), planner(replace(request, memory=None))
+    if fits(request, first):
+        return first
+    *sets, least = _sets(request)
+    smallest = planner(replace(request, without=least, bucket=_sizes(request)[-1]))
+    if not fits(request, smallest):
+        raise refusal(request, smallest)
+    found: list[Plan] = []
+    for without in (*sets, least):
+        for size in _sizes(request):
+            left = request.time_limit
+            if left is not None:
+                left = max(left - (time.monotonic() - began), 0.0)
+            plan = planner(replace(request, without=without, bucket=size, time_limit=left))
+            if fits(request, plan):
+                found.append(plan)
+                break
+        if found and found[-1].iteration <= first.iteration * NEAR:
+            break
+    return min([*found, smallest], key=lambda plan: plan.iteration)
+
+
+def fits(request: Request, plan: Plan) -> bool:
+    """Whether every rank has room for a plan."""
+    assert request.memory is not None
+    return needed(plan) <= request.memory * (1 + SAME)
+
+
+def refusal(request: Request, plan: Plan) -> CommschedError:
+    """Why a plan is too large, and the limit under which it is not."""
+    assert request.memory is not None
+    memory = STRATEGIES[plan.strategy].memory(plan)
+    parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
+    return CommschedError(
+        f"a memory limit of {nbytes(request.memory)} per rank cannot hold: strategy"
+        f" {plan.strategy!r} needs {nbytes(memory.total)} ({parts}); nearest: --memory"
+        f" {math.ceil(memory.total) / 1e9:.15g}"
+    )
+
+
+def needed(plan: Plan) -> float:
+    """Bytes on the rank that needs most."""
+    return STRATEGIES[plan.strategy].memory(plan).total
+
+
+def _sizes(request: Request) -> list[float | None]:
+    """Limits of buckets, from none to one that every tensor exceeds."""
+    if request.bucket is not None:
+        return [request.bucket]
+    total = 4.0 * request.graph.numel
+    return [None, *(total / count for count in PARTS[1:]), 1.0]
+
+
+def _sets(request: Request) -> Iterator[frozenset[str]]:
+    """Methods to do without: none, those that keep something, those of large packets, of most."""
+    spec = BucketSpec.uniform(max(request.graph.numel, 1))
+    group = request.machine.everyone
+
+    def of(method: Method) -> LaunchMemory:
+        return launch_memory(method.name, spec, group)
+
+    found = {method.name: of(method) for method in request.methods(group)}
+    packets = {name: one.waiting + one.received for name, one in found.items() if not one.alone}
+    least = min(packets.values(), default=0.0)
+    yield request.without
+    for limit in (math.inf, max(least, SHARE * 4.0 * spec.numel), least):
+        kept = {name for name, size in packets.items() if size <= limit}
+        yield request.without | (found.keys() - kept)

@@ -1,0 +1,83 @@
+"""How much longer an iteration is expected to be where prices err as the calibration's did.
+
+Small exchanges err most: threads hand over, ranks come late. A plan of many of them, or one that
+just hides its exchanges, suffers more than its predicted iteration tells.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.machine.fabric import HeldOut
+from commsched.planner.search.prices import PricedRows
+from commsched.planner.search.problem import Problem
+from commsched.planner.search.space import Candidate
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+DRAWS = 16
+NEAREST = 4  # held-out exchanges whose errors one that lasts about as long may have
+
+
+class Doubt:
+    """The errors that a calibration held out, and what they do to candidates.
+
+    An exchange predicted to last T [s] lasts T / (1 + e), votes in proportion; e is the error
+    (predicted - measured) / measured of one of the NEAREST held-out cells, those whose predicted
+    seconds are nearest to T by ratio. All launches of a method err alike, methods independently.
+    What coding errs by is not known: it lasts as predicted.
+    """
+
+    def __init__(self, cells: tuple[HeldOut, ...]) -> None:
+        assert cells
+        ordered = sorted(cells, key=lambda cell: cell.predicted)
+        self._sizes = np.log([cell.predicted for cell in ordered])
+        self._factors = np.array([1.0 / (1.0 + cell.error) for cell in ordered])
+        self._count = min(NEAREST, len(ordered))
+        self._draws: dict[int, Ints] = {}
+
+    def mean(self, rows: PricedRows) -> PricedRows:
+        """Launches with the seconds that are expected of them."""
+        return rows._replace(seconds=_longer(rows.seconds, self._near(rows).mean(axis=0)))
+
+    def extra(self, problem: Problem, candidate: Candidate) -> float:
+        """Seconds that a candidate's iteration is longer in the mean than predicted."""
+        evaluator = problem.evaluator
+        rows = evaluator.rows(candidate.choices)
+        size = len(rows.ready)
+        near, drawn = self._near(rows), np.zeros((DRAWS, size), np.int64)
+        for k, choice in enumerate(candidate.choices):
+            drawn[:, k] = self._drawn(choice.method)
+        factors = np.take_along_axis(near, drawn, axis=0)  # (draws, rows)
+        seconds = _longer(rows.seconds[:, :, np.newaxis, :], factors)
+        every = PricedRows(
+            np.tile(rows.ready, DRAWS),
+            np.tile(rows.after, DRAWS),
+            np.tile(rows.apply, DRAWS),
+            seconds.reshape(*rows.seconds.shape[:2], -1),
+            np.tile(rows.phases, DRAWS),
+        )
+        index = np.arange(size - 1)[:, np.newaxis] + size * np.arange(DRAWS)
+        found = evaluator.iterations(every, index, candidate.late)
+        return float(found.mean()) - evaluator.one(candidate)
+
+    def _near(self, rows: PricedRows) -> Floats:
+        """The factors that each launch may have: (count, rows)."""
+        lasting = rows.seconds[0].sum(axis=0) + rows.seconds[2].sum(axis=0)
+        logs = np.log(np.maximum(lasting, 1e-12))
+        away = np.abs(self._sizes[:, np.newaxis] - logs)
+        found: Floats = self._factors[np.argsort(away, axis=0, kind="stable")[: self._count]]
+        return found
+
+    def _drawn(self, method: int) -> Ints:
+        """Which of its factors a method's launches have in each draw: (draws,)."""
+        if method not in self._draws:
+            again = -(-DRAWS // self._count)
+            every = np.tile(np.arange(self._count), again)[:DRAWS]
+            self._draws[method] = np.random.default_rng(method).permutation(every)
+        return self._draws[method]
+
+
+def _longer(seconds: Floats, factors: Floats) -> Floats:
+    """Seconds (4, phases, ...) with votes and exchanges times factors, (...)."""
+    vote, encode, exchange, decode = seconds
+    return np.stack(np.broadcast_arrays(vote * factors, encode, exchange * factors, decode))

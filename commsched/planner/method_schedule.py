@@ -1,0 +1,66 @@
+"""Adds to a plan of `sync` what changes over a training: other methods, parameters broadcast."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from commsched.errors import CommschedError
+from commsched.exchange.broadcast import BROADCAST
+from commsched.exchange.registry import find_method
+from commsched.plan import file as plan_file
+from commsched.plan.model import Launch, Plan
+from commsched.planner.averages import chunks
+from commsched.program.registry import STRATEGIES
+from commsched.strategies.sync import REFRESH
+
+
+def scheduled(plan: Plan, later: Mapping[int, str], refresh: int) -> Plan:
+    """The plan, whose buckets go by method `later[step]` from a step on.
+
+    Every `refresh` steps all ranks get the parameters of rank 0; 0: never. What a planner
+    predicted held for the first steps only, and is left out.
+    """
+    if not later and not refresh:
+        return plan
+    if plan.strategy != "sync":
+        raise CommschedError(
+            "--later and --refresh are for strategy 'sync', whose ranks all hold the same"
+            f" parameters, got {plan.strategy!r}"
+        )
+    found = [*plan.launches]
+    for number, (step, name) in enumerate(sorted(later.items()), 1):
+        if step < 1:
+            raise CommschedError(f"--later {step}={name}: the step must be at least 1")
+        method = find_method(name)
+        for launch in plan.launches:
+            method.phases(
+                plan.spec(launch), plan.group(launch)
+            )  # a pair that is not legal says why
+            label = f"{launch.name}.{number}"
+            found.append(replace(launch, name=label, method=method.name, since=step, reason=None))
+    if refresh:
+        found += _broadcasts(plan, refresh)
+    made = replace(plan, launches=tuple(found), iteration=0.0, bound=0.0)
+    STRATEGIES[plan.strategy].lower(made, 0, {})
+    return plan_file.frozen(made)
+
+
+def _broadcasts(plan: Plan, every: int) -> list[Launch]:
+    """Launches that give all ranks the parameters of rank 0."""
+    if every < 1:
+        raise CommschedError(f"--refresh must be at least 0 steps, got {every}")
+    priority = max((launch.priority for launch in plan.launches), default=-1) + 1
+    stream = "between" if plan.machine.nodes > 1 else "inside"
+    return [
+        Launch(
+            name=f"p{number}",
+            pieces=pieces,
+            after=plan.graph.layers[0].name,
+            method=BROADCAST.name,
+            stream=stream,
+            payload="parameter",
+            priority=priority + number,
+            purpose=REFRESH,
+            every=every,
+        )
+        for number, pieces in enumerate(chunks(plan.graph))
+    ]

@@ -1,0 +1,182 @@
+"""Why a candidate is as it is: per launch the runner-up, and what it would cost."""
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from commsched.exchange.method import Method
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import find_method
+from commsched.net.bucket import BucketSpec
+from commsched.plan.model import Plan, Reason
+from commsched.planner.search.bound import lower_bound
+from commsched.planner.search.improve import Change, evaluated
+from commsched.planner.search.problem import Problem
+from commsched.planner.search.shortlist import Shortlist, compresses
+from commsched.planner.search.space import Bucket, Candidate, MethodChoice, spec_of
+
+FEW = 64  # launches whose own seconds are all played
+
+# How much longer the iteration takes, s; s of the launch by itself; the method.
+Other = tuple[float, float, str]
+
+
+def explained(problem: Problem, candidate: Candidate, planner: str) -> Plan:
+    """The plan of a candidate with a reason for every launch, its iteration and the bound.
+
+    The runner-up is the method with which the iteration grows least, of those that change nothing
+    the one that is fastest by itself; its margin is that growth. The opposite is the same among
+    the methods that compress where the chosen one does not, or the other way.
+    """
+    plan = problem.plan(candidate, planner)
+    base = problem.evaluator.one(candidate)
+    options = [problem.options(choice.bucket) for choice in candidate.choices]
+    others = _others(problem, candidate, options)
+    free = [not choice.bucket.forced for choice in candidate.choices]
+    alone = [k for k, some in enumerate(others) if free[k] and not some]
+    for k, near in zip(alone, _second_best(problem, candidate, alone), strict=True):
+        others[k] = [near] if near else []
+    opposites = _opposites(problem, candidate, others)
+    exactly = len(candidate.choices) <= FEW
+    launches = tuple(
+        replace(launch, reason=_reason(problem, choice, some, opposite, exactly))
+        for launch, choice, some, opposite in zip(
+            plan.launches, candidate.choices, others, opposites, strict=True
+        )
+    )
+    return replace(plan, launches=launches, iteration=base, bound=min(lower_bound(problem), base))
+
+
+def _others(
+    problem: Problem, candidate: Candidate, options: Sequence[Sequence[int]]
+) -> list[list[Other]]:
+    """For each launch its other methods, the nearest first."""
+    changes, places = [], []
+    for k, (made, method) in enumerate(candidate.choices):
+        for other in options[k]:
+            if other != method:
+                changes.append(Change(k, k + 1, (MethodChoice(made, other),)))
+                places.append(k)
+    found: list[list[Other]] = [[] for _ in candidate.choices]
+    if not changes:
+        return found
+    base = problem.evaluator.one(candidate)
+    margins = evaluated(problem, candidate, changes) - base
+    new = [change.choices[0] for change in changes]
+    rows = problem.prices.rows([c.bucket for c in new], [c.method for c in new], 0.0)
+    alone = rows.seconds.sum(axis=(0, 1))
+    for k, choice, margin, by_itself in zip(
+        places, new, margins.tolist(), alone.tolist(), strict=True
+    ):
+        shown = 0.0 if abs(margin) < 1e-9 * base else margin
+        found[k].append((shown, by_itself, problem.prices.methods[choice.method].name))
+    return [sorted(some) for some in found]
+
+
+def _opposites(
+    problem: Problem, candidate: Candidate, others: list[list[Other]]
+) -> list[Other | None]:
+    """For each launch the nearest method of the other kind.
+
+    Those that were not worth an exact price are asked too, by closed forms.
+    """
+    methods = problem.prices.methods
+    chosen = [methods[choice.method] for choice in candidate.choices]
+    found: list[Other | None] = []
+    for method, some in zip(chosen, others, strict=True):
+        kind = compresses(method)
+        found.append(next((o for o in some if compresses(find_method(o[2])) != kind), None))
+    for kind in (False, True):
+        where = [
+            k
+            for k, (made, _) in enumerate(candidate.choices)
+            if not made.forced and compresses(chosen[k]) == kind
+        ]
+        several = _contrast(problem, [candidate.choices[k].bucket for k in where], kind)
+        for k, near in zip(where, _roughly(problem, candidate, where, several), strict=True):
+            found[k] = min((o for o in (near, found[k]) if o), default=None)
+    return found
+
+
+def _second_best(problem: Problem, candidate: Candidate, where: list[int]) -> list[Other | None]:
+    """The runner-up of launches for whose buckets one method only was considered."""
+    used = {problem.prices.methods[candidate.choices[k].method].name for k in where}
+    made = [candidate.choices[k].bucket for k in where]
+    return _roughly(problem, candidate, where, _contrast(problem, made, without=used))
+
+
+def _roughly(
+    problem: Problem, candidate: Candidate, where: list[int], several: list[Method]
+) -> list[Other | None]:
+    """For some launches the nearest of other methods, both plans evaluated by closed forms."""
+    if not several:
+        return [None] * len(where)
+    used = {c.method: problem.prices.methods[c.method] for c in candidate.choices}
+    rough = Problem(problem.request, quick=True, kept=Shortlist.of([*used.values(), *several]))
+    options: list[list[int]] = [[] for _ in candidate.choices]
+    for k in where:
+        made = candidate.choices[k].bucket
+        options[k] = [rough.named(m.name) for m in several if problem.guard.allows(m, made)]
+    found = _others(rough, rough.moved(candidate, problem), options)
+    return [min(found[k], default=None) for k in where]
+
+
+def _contrast(
+    problem: Problem, made: list[Bucket], kind: bool | None = None, without: Set[str] = frozenset()
+) -> list[Method]:
+    """The cheapest other methods for the least, a middle and the largest bucket.
+
+    Not of the kind that compresses, or does not. Where some have a collective that some considered
+    method has, only those are asked.
+    """
+    if not made:
+        return []
+    methods = [
+        m
+        for m in problem.request.methods(problem.prices.group)
+        if compresses(m) != kind and m.name not in without
+    ]
+    known = {m.collective for m in problem.prices.methods if isinstance(m, Pair)}
+    near = [m for m in methods if isinstance(m, Pair) and m.collective in known]
+    asked = near if kind is not None and near else methods
+    if not asked:
+        return []
+    made = sorted(made, key=lambda one: one.numel)
+    found = {}
+    for one in (made[0], made[len(made) // 2], made[-1]):
+        spec = _spec(problem, one)
+        best = min(asked, key=lambda m: float(problem.prices.closed(m, spec).sum()))
+        found[best.name] = best
+    return list(found.values())
+
+
+def _spec(problem: Problem, made: Bucket) -> BucketSpec:
+    """What tells a bucket's price; without zeros that is its number of elements."""
+    if made.sparse:
+        return spec_of(made, problem.request.graph)
+    return BucketSpec.uniform(made.numel)
+
+
+def _reason(
+    problem: Problem,
+    choice: MethodChoice,
+    others: list[Other],
+    opposite: Other | None,
+    exactly: bool,
+) -> Reason:
+    """Why a launch is as it is; its own seconds `exactly`, or off by up to 0.2 %."""
+    spec = _spec(problem, choice.bucket)
+
+    def seconds(number: int) -> float:
+        if not exactly and not choice.bucket.sparse:
+            return problem.prices.unpacked_of_size(choice.bucket.numel, number)
+        return problem.prices.unpacked(spec, number)
+
+    margin, _, second = others[0] if others else (0.0, 0.0, "")
+    return Reason(
+        seconds=seconds(choice.method),
+        runner_up=second,
+        runner_up_seconds=seconds(problem.named(second)) if second else 0.0,
+        margin=margin,
+        opposite=opposite[2] if opposite else "",
+        opposite_margin=opposite[0] if opposite else 0.0,
+    )

@@ -1,0 +1,1 @@
+"""The search for the best plan: candidates, their prices and their iteration time."""

@@ -1,0 +1,335 @@
+"""Our planner: the iteration of the whole timeline decides on buckets, order, methods and window.
+
+A first plan comes at once, from closed forms. Then come all baselines, dynamic programming over
+boundaries in two orders, and improvement; small instances are solved exactly. The best few are
+simulated, and the fastest of them is the plan: it is never slower than a baseline. Where the
+machine has held-out errors, it is of those that are about as fast the one that they hurt least.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.plan.model import Plan
+from commsched.planner.frame import PLANNERS
+from commsched.planner.limits.risk import Doubt
+from commsched.planner.limits.squeeze import squeezed
+from commsched.planner.reasons.explain import explained
+from commsched.planner.request import Request
+from commsched.planner.search.dynamic import boundaries
+from commsched.planner.search.encoding import encoded
+from commsched.planner.search.exact import MOST, UNITS, bounds, exact, size
+from commsched.planner.search.greedy import greedy
+from commsched.planner.search.improve import GAIN, SAME, improved, tidied
+from commsched.planner.search.order import by_priority
+from commsched.planner.search.prices import LINEAR
+from commsched.planner.search.problem import BASELINES, LIBRARY, Problem
+from commsched.planner.search.shortlist import Shortlist
+from commsched.planner.search.space import Candidate, MethodChoice, Unit, bucket
+from commsched.planner.search.timing import iteration
+from commsched.simulate.engine import Known
+
+COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
+FINAL = 3  # candidates that are simulated
+NEAR = 1.05  # times the shortest simulated iteration: baselines up to there are simulated too
+FAR = 1.3  # times our iteration by closed forms, which err by up to 15 %
+ROUNDS = 3  # of reordering
+FINE = 1e-6  # share that a change has to save where a baseline is ahead
+IDEAL = 1e-6  # share of the floor that a simulated iteration may be above it
+LONG = 256  # launches: longer plans are not improved by single changes
+WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after the other
+MANY = 64  # launches: of such plans only the first is simulated
+
+Over = Callable[[], bool]
+
+
+@PLANNERS.add("best")
+def best(request: Request) -> Plan:
+    """Search until nothing helps, the time is up, or Ctrl-C; then give the best plan so far."""
+    if request.strategy != "sync" or not request.graph.tensors:
+        return replace(greedy(request), planner="best")
+    deadline = None
+    if request.time_limit is not None:
+        deadline = time.monotonic() + request.time_limit
+    search = Search(request, lambda: deadline is not None and time.monotonic() >= deadline)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        search.stopped = True
+    return search.plan()
+
+
+class Search:
+    """The candidates found so far."""
+
+    def __init__(
+        self, request: Request, over: Over, exact: int = MOST, kept: Shortlist | None = None
+    ) -> None:
+        self.request = request
+        self.over = over
+        self.kept = kept  # methods; None: those that closed forms put near the fastest
+        self.exact = exact  # candidates of an instance that is solved exactly
+        self.stopped = False
+        self.known: Known = {}  # exchanges that were played
+        self.quick = Problem(request, quick=True, kept=kept)
+        self.problem = self.quick
+        self.found: list[tuple[float, Candidate]] = []  # by the fast evaluation
+        self.rivals: list[tuple[float, Candidate]] = []  # baselines
+        clock = self.problem.clock
+        total = request.graph.numel * clock.apply
+        self.floor = sum(clock.backward) + sum(clock.forward) + total
+        self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
+        held_out = request.machine.held_out
+        self.doubt = Doubt(held_out) if held_out else None
+        self.first = self._first()
+
+    def _first(self) -> Candidate:
+        """The best of near-equal buckets by closed forms."""
+        for candidate in self._equal():
+            self.offer(candidate, "first")
+        return self.leader
+
+    def _equal(self) -> Iterator[Candidate]:
+        problem = self.problem
+        total = 4.0 * self.request.graph.numel
+        limits = [max(total / count, 1.0) for count in COUNTS]
+        if self.request.bucket is not None:
+            limits = [self.request.bucket]
+        for limit in limits:
+            made = problem.filled(limit)
+            methods = problem.cheapest(made)
+            choices = tuple(MethodChoice(b, m) for b, m in zip(made, methods, strict=True))
+            yield Candidate(choices, problem.late)
+
+    def offer(self, candidate: Candidate, what: str) -> None:
+        """Note a candidate."""
+        seconds = self.problem.evaluator.one(candidate)
+        better = not self.found or seconds < self.least * (1 - SAME)
+        if better and self.request.report is not None:
+            self.request.report(what, seconds)
+        self.found.append((seconds, candidate))
+        self.found.sort(key=lambda entry: entry[0])
+
+    @property
+    def least(self) -> float:
+        """Seconds of the best candidate."""
+        return self.found[0][0]
+
+    @property
+    def leader(self) -> Candidate:
+        """The best candidate; of equal ones that of the fewest launches."""
+        same = [c for seconds, c in self.found if seconds <= self.least * (1 + SAME)]
+        return min(same, key=lambda candidate: len(candidate.choices))
+
+    def done(self) -> bool:
+        """Whether the time is up, or no iteration can be shorter."""
+        return self.over() or (self.least <= self.floor * (1 + SAME) and self._ideal())
+
+    def _ideal(self) -> bool:
+        """Whether the best candidate takes no longer than its rank's own work in truth, too."""
+        leader = self.leader
+        if self.simulated[0] is not leader:
+            self.simulated = leader, self._timed(leader) + self._extra(leader)
+        return self.simulated[1] <= self.floor * (1 + IDEAL)
+
+    def run(self) -> None:
+        """Search until nothing helps."""
+        if self.over():
+            return
+        quick = self.quick
+        self.problem = Problem(self.request, kept=self.kept)
+        self.found = []
+        self.offer(self.problem.moved(self.first, quick), "first")
+        if self.request.bucket is not None:
+            self._improve(self.leader, methods_only=True)
+            return
+        for candidate in self._equal():
+            self.offer(candidate, "equal buckets")
+        self._search()
+        self._baselines()
+        self._plain()
+        self._careful()
+
+    def _baselines(self) -> None:
+        """Ask the other planners, and improve on a better one."""
+        before, ours = self.least, self.leader
+        for name in BASELINES:
+            if self.done():
+                return
+            if name in WHOLE and self._hopeless():
+                continue
+            try:
+                candidate = self.problem.within(BASELINES[name](self.problem))
+            except CommschedError:
+                continue  # it needs a codec that is not allowed
+            if self._far(candidate):
+                continue
+            self.rivals.append((self.problem.evaluator.one(candidate), candidate))
+            self.offer(candidate, name)
+        if self.least < before * (1 - SAME):
+            self._improve(ours, gain=FINE)
+            self._improve(tidied(self.problem, self.leader))
+
+    def _plain(self) -> None:
+        """Improve on boundaries for the library's own exchange: more methods may lead away."""
+        library = self.problem.named(LIBRARY)
+        if self.over() or library < 0 or not (self.doubt or self.request.lossy):
+            return
+        kept = Shortlist.of([self.problem.prices.methods[library]])
+        plain = Problem(self.request, kept=kept)
+        for late in (plain.late, plain.early):
+            found = boundaries(plain, plain.units, late)
+            self._improve(self.problem.moved(found, plain))
+
+    def _careful(self) -> None:
+        """Improve on what is best where exchanges last as long as is expected of them."""
+        if self.doubt is None or self.over():
+            return
+        careful = self.problem.lasting(self.doubt.mean)
+        found = [c for _, c in self.found if len(c.choices) <= LONG]
+        first = min(found, key=careful.evaluator.one, default=self.leader)
+        self.offer(tidied(careful, improved(careful, first, self.over)), "careful")
+
+    def _hopeless(self) -> bool:
+        """Whether many whole tensors, one by one, are far behind by any methods."""
+        made = self.problem.tensors
+        if len(made) <= LONG:
+            return False
+        (least,) = bounds(self.problem, [made], self.problem.early).tolist()
+        return bool(least > NEAR * self.least)
+
+    def _far(self, candidate: Candidate) -> bool:
+        """Whether closed forms alone put a baseline far behind: its methods are not played then."""
+        new = {choice.method for choice in candidate.choices} - set(self.problem.prices.free)
+        if not new:
+            return False
+        both = candidate, self.leader
+        methods = self.problem.prices.methods
+        used = {c.method: methods[c.method] for one in both for c in one.choices}
+        rough = Problem(self.request, quick=True, kept=Shortlist.of(used.values()))
+        theirs, ours = (rough.evaluator.one(rough.moved(one, self.problem)) for one in both)
+        return theirs > FAR * ours
+
+    def _search(self) -> None:
+        """Boundaries and improvement in backward order, then in the order of the best plan."""
+        problem, late = self.problem, self.problem.late
+        units = problem.units
+        if len(units) <= UNITS and size(problem, units) <= self.exact:
+            self.offer(exact(problem, units, self.leader), "exact")
+        for _ in range(ROUNDS):
+            if self.done():
+                return
+            before = self.least
+            self.offer(boundaries(problem, units, late), "boundaries")
+            self._improve(self.leader)
+            units = self._reordered(self.leader, units)
+            if self.least >= before * (1 - 1e-4):
+                break
+        if self.done():
+            return
+        ordered = by_priority(problem, self._pieces(late))
+        self.offer(boundaries(problem, [c.bucket.units[0] for c in ordered], late), "priority")
+        self._improve(self.leader)
+        self._other_window()
+
+    def _pieces(self, late: bool) -> list[MethodChoice]:
+        """Every unit by itself."""
+        made = [bucket([unit]) for unit in self.problem.units]
+        return [MethodChoice(b, m) for b, m in zip(made, self.problem.cheapest(made), strict=True)]
+
+    def _reordered(self, candidate: Candidate, units: list[Unit]) -> list[Unit]:
+        """The units as the candidate launches them, where it has the units of the search."""
+        order = [unit for choice in candidate.choices for unit in choice.bucket.units]
+        return order if set(order) == set(units) else units
+
+    def _improve(
+        self, candidate: Candidate, methods_only: bool = False, gain: float = GAIN
+    ) -> None:
+        problem = self.problem
+        found = candidate
+        if len(candidate.choices) <= LONG:
+            found = improved(problem, candidate, self.done, methods_only, gain)
+        if not methods_only:
+            found = tidied(problem, found)
+        self.offer(found, "improvement")
+
+    def _other_window(self) -> None:
+        """Update at the end of the step instead, unless the user has decided."""
+        if "overlap" in self.request.params:
+            return
+        self._improve(replace(self.leader, late=not self.leader.late))
+
+    def _near(self, candidate: Candidate) -> float:
+        """How far above the best a baseline is simulated all the same.
+
+        The library's all-reduce ends on all ranks together, so that its evaluation is exact but
+        for its curve; other exchanges may end early on some ranks.
+        """
+        library = self.problem.named(LIBRARY)
+        exactly = all(choice.method == library for choice in candidate.choices)
+        if exactly and len(candidate.choices) > LONG:
+            return 1.0
+        return 1.0 + 2 * LINEAR if exactly else NEAR
+
+    def _timed(self, candidate: Candidate) -> float:
+        """Seconds of the simulated iteration."""
+        return iteration(self.problem.plan(candidate, "best"), self.known)
+
+    def _extra(self, candidate: Candidate) -> float:
+        """Seconds that are expected on top of the predicted ones."""
+        return 0.0 if self.doubt is None else self.doubt.extra(self.problem, candidate)
+
+    def _finalists(self) -> list[Candidate]:
+        """The leader, and of the candidates with few launches the best, errors counted."""
+        few = [entry for entry in self.found if len(entry[1].choices) <= MANY]
+        ordered = [candidate for _, candidate in few]
+        if self.doubt is not None:
+            near = [entry for entry in few if entry[0] <= NEAR * self.least]
+            longer = [seconds + self._extra(candidate) for seconds, candidate in near]
+            ordered = [near[k][1] for k in np.argsort(longer, kind="stable").tolist()]
+        found = [self.leader]
+        for candidate in ordered:
+            if len(found) < FINAL and candidate not in found:
+                found.append(candidate)
+        return found
+
+    def plan(self) -> Plan:
+        """The plan of the chosen candidate, within the limit of memory where methods allow it."""
+        chosen, seconds = self._chosen()
+        if self.request.memory is not None:
+            smaller = squeezed(self.problem, chosen)
+            if smaller is not chosen:
+                chosen, seconds = smaller, self._timed(smaller)
+        plan = explained(self.problem, chosen, "best")
+        if seconds is None:
+            return plan
+        return encoded(replace(plan, iteration=seconds), self.request)
+
+    def _chosen(self) -> tuple[Candidate, float | None]:
+        """The best candidate, by simulation where there are several; its simulated s.
+
+        Where errors are held out: the best with them of those that without are behind no baseline.
+        """
+        if self.stopped or self.over() or self.request.bucket is not None or self.done():
+            return self.leader, None
+        timed = [(self._timed(candidate), candidate) for candidate in self._finalists()]
+        reach = min(seconds for seconds, _ in timed) * self._play
+        for seconds, candidate in self.rivals:
+            known = any(candidate == other for _, other in timed)
+            if seconds <= self._near(candidate) * reach and not known:
+                timed.append((self._timed(candidate), candidate))
+        rivals = [candidate for _, candidate in self.rivals]
+        shortest = min(seconds for seconds, _ in timed)
+        baseline = min([s for s, c in timed if c in rivals], default=np.inf)
+        limit = min(shortest * self._play, max(baseline, shortest)) * (1 + SAME)
+        allowed = [entry for entry in timed if entry[0] <= limit]
+        seconds, chosen = min(allowed, key=lambda entry: entry[0] + self._extra(entry[1]))
+        return chosen, seconds
+
+    @property
+    def _play(self) -> float:
+        """Times the shortest simulated iteration up to which another plan may be preferred."""
+        return 1.0 if self.doubt is None else NEAR

@@ -1,0 +1,100 @@
+"""A lower bound of the iteration over all plans of a request."""
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.exchange.registry import find_method
+from commsched.net.graph import Tensor
+from commsched.net.sparsity import Sparsity
+from commsched.planner.search.problem import LIBRARY, Problem
+from commsched.planner.search.space import Unit
+from commsched.planner.search.traffic import least_seconds
+
+Floats = npt.NDArray[np.float64]
+
+
+def lower_bound(problem: Problem) -> float:
+    """Seconds below which no candidate's iteration lies: the most of
+
+        B + F + A
+        max over layers l of  r_l + h(N_l) + f_l
+        max over layers l of  r_l + T_l + f_l
+
+    B, F [s] backward and forward; A [s] applying; r_l [s] when layer l's gradient is ready; N_l
+    the elements that are ready then or later; f_l [s] the forward pass from l on, all of F where
+    updates end the step; h(n) [s] the least that buckets of n elements in all keep the exchange
+    stream busy, which is at least c + g n for every line with c >= 0 that no method's price falls
+    below at any size. Nets with zeros or forced methods have T_l [s] instead: what `traffic` says
+    that the tensors of N_l keep a port busy at least, or the MPI's own sum where it is faster;
+    nothing for tensors that may lose something.
+    Holds for buckets and parts of any kind in any order, where ranks end an exchange together.
+    """
+    clock = problem.clock
+    total = problem.request.graph.numel * clock.apply
+    best = sum(clock.backward) + sum(clock.forward) + total
+    units = [unit for made in problem.tensors for unit in made.units]
+    plain = not any(unit.sparse or unit.forced for unit in units)
+    lines = _lines(*_cheapest(problem)) if plain else []
+    traffic = np.zeros((len(units), 1)) if plain else _traffic(problem, units)
+    numel, received = 0.0, np.zeros(traffic.shape[1])
+    for unit, seconds in zip(reversed(units), reversed(traffic), strict=True):  # the last first
+        numel += unit.numel
+        received += seconds
+        busy = max([float(received.max()), *(c + g * numel for c, g in lines)])
+        tail = clock.remaining[unit.after] if problem.may_be_late else sum(clock.forward)
+        best = max(best, unit.ready + busy + tail)
+    return best
+
+
+def _traffic(problem: Problem, units: list[Unit]) -> Floats:
+    """The least seconds that each whole tensor keeps a port busy, by each argument: (units, a)."""
+    request, tensors = problem.request, problem.request.graph.tensors
+    library = _library(problem)
+    known: dict[tuple[Sparsity, int], Floats] = {}
+    rows = []
+    for unit in units:
+        tensor = tensors[unit.pieces[0].tensor]
+        key = tensor.sparsity, tensor.numel
+        if key not in known:
+            known[key] = np.minimum(least_seconds(*key, request.machine), library * tensor.numel)
+        rows.append(known[key] * (not _may_lose(problem, tensor)))
+    return np.array(rows)
+
+
+def _may_lose(problem: Problem, tensor: Tensor) -> bool:
+    """Whether the request allows a lossy method for a tensor."""
+    forced = problem.request.force.get(tensor.name)
+    if forced is not None:
+        return not find_method(forced).lossless
+    methods = problem.request.methods(problem.prices.group) if problem.request.lossy else ()
+    return any(not m.lossless and problem.guard.tensor(m, tensor) for m in methods)
+
+
+def _library(problem: Problem) -> float:
+    """The least s per element of the MPI's own sum, whose messages nobody sees."""
+    number = problem.named(LIBRARY)
+    if number < 0:
+        return np.inf
+    sizes, seconds = problem.prices.curve(number)
+    return float((seconds[2].sum(axis=0) / sizes).min())
+
+
+def _cheapest(problem: Problem) -> tuple[Floats, Floats]:
+    """Sizes and the least seconds of the exchange stream at each, over the methods."""
+    curves = [problem.prices.curve(method) for method in problem.prices.plain]
+    sizes = np.unique(np.concatenate([sizes for sizes, _ in curves]))
+    least = np.full(len(sizes), np.inf)
+    for own, seconds in curves:
+        stream = seconds[0].sum(axis=0) + seconds[2].sum(axis=0)
+        least = np.minimum(least, np.interp(sizes, own, stream))
+    return sizes, least
+
+
+def _lines(sizes: Floats, least: Floats) -> list[tuple[float, float]]:
+    """Lines c + g n, c >= 0, that touch the prices from below."""
+    found = [(0.0, float((least / sizes).min()))]
+    for slope in np.diff(least) / np.diff(sizes):
+        start = float((least - slope * sizes).min())
+        if start >= 0.0:
+            found.append((start, float(slope)))
+    return found

@@ -1,0 +1,182 @@
+"""Improvement of a candidate: every single change, and pairs of neighbours, until none helps."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.planner.search.problem import Problem
+from commsched.planner.search.space import Bucket, Candidate, MethodChoice, bucket
+
+STEPS = (1, 2, 4, 8, 16, 32)  # units that a boundary moves, and buckets that a launch moves
+CUTS = 7  # places at which a bucket is split
+PAIRED = 4  # methods of each of two neighbours that are changed together
+GAIN = 1e-4  # share of the iteration that a change has to save: more launches for less are none
+SAME = 1e-9  # share of an iteration below which two are equal
+
+
+class Change(NamedTuple):
+    """Launches [start, stop) of a candidate are replaced."""
+
+    start: int
+    stop: int
+    choices: tuple[MethodChoice, ...]
+
+
+def improved(
+    problem: Problem,
+    first: Candidate,
+    over: Callable[[], bool],
+    methods_only: bool = False,
+    gain: float = GAIN,
+) -> Candidate:
+    """Follow the best changes until none helps, or until `over`."""
+    best, seconds = first, problem.evaluator.one(first)
+    while not over():
+        every = _changes(problem, best.choices, methods_only)
+        changes = [change for change in every if all(map(problem.allows, change.choices))]
+        if not changes:
+            break
+        found = evaluated(problem, best, changes)
+        at = int(found.argmin())
+        if found[at] >= seconds * (1 - gain):
+            break
+        best = applied(problem, best, changes, found, seconds * (1 - gain))
+        seconds = problem.evaluator.one(best)
+    return best
+
+
+def tidied(problem: Problem, first: Candidate) -> Candidate:
+    """Merge neighbours wherever the iteration stays as it is: fewer launches, the same time."""
+    best, limit = first, problem.evaluator.one(first) * (1 + SAME)
+    while True:
+        merges = [
+            Change(k, k + 2, (MethodChoice(bucket((*a.bucket.units, *b.bucket.units)), a.method),))
+            for k, (a, b) in enumerate(pairwise(best.choices))
+            if not (a.bucket.forced or b.bucket.forced)
+        ]
+        merges = [change for change in merges if problem.allows(change.choices[0])]
+        if not merges:
+            return best
+        found = evaluated(problem, best, merges)
+        free: list[Change] = []
+        for change, seconds in zip(merges, found.tolist(), strict=True):
+            if seconds <= limit and (not free or free[-1].stop <= change.start):
+                free.append(change)
+        while free and problem.evaluator.one(_with(best, free)) > limit:
+            free = free[: len(free) // 2]
+        if not free:
+            return best
+        best = _with(best, free)
+
+
+def applied(
+    problem: Problem,
+    base: Candidate,
+    changes: Sequence[Change],
+    found: np.ndarray,
+    below: float,
+) -> Candidate:
+    """The best change, with all others whose iteration is `below`, s, and that do not touch it.
+
+    Together they need not help as much as one by one; then the best alone is taken.
+    """
+    order = np.argsort(found, kind="stable")
+    chosen: list[Change] = []
+    for i in order[:64].tolist():
+        change = changes[i]
+        if found[i] >= below:
+            break
+        if all(change.stop < c.start or c.stop < change.start for c in chosen):
+            chosen.append(change)
+    alone = _with(base, chosen[:1])
+    if len(chosen) == 1:
+        return alone
+    together = _with(base, chosen)
+    least = float(found[order[0]])
+    return together if problem.evaluator.one(together) < least else alone
+
+
+def _with(base: Candidate, changes: Sequence[Change]) -> Candidate:
+    choices = list(base.choices)
+    for change in sorted(changes, reverse=True, key=lambda c: c.start):
+        choices[change.start : change.stop] = change.choices
+    return Candidate(tuple(choices), base.late)
+
+
+def evaluated(problem: Problem, base: Candidate, changes: Sequence[Change]) -> np.ndarray:
+    """(changes,) s of the iteration with each change alone."""
+    size = len(base.choices)
+    new = [choice for change in changes for choice in change.choices]
+    rows = problem.evaluator.rows([*base.choices, *new])
+    nothing = size + len(new)
+    deepest = max(size + len(c.choices) - (c.stop - c.start) for c in changes)
+    index = np.full((len(changes), deepest), nothing)
+    whole = np.arange(size)
+    at = size
+    for line, change in zip(index, changes, strict=True):
+        end = change.start + len(change.choices)
+        line[: change.start] = whole[: change.start]
+        line[change.start : end] = np.arange(at, at + len(change.choices))
+        line[end : end + size - change.stop] = whole[change.stop :]
+        at += len(change.choices)
+    return problem.evaluator.iterations(rows, np.ascontiguousarray(index.T), base.late)
+
+
+def _changes(
+    problem: Problem, choices: Sequence[MethodChoice], methods_only: bool
+) -> Iterator[Change]:
+    for k, (made, method) in enumerate(choices):
+        for other in problem.options(made):
+            if other != method:
+                yield Change(k, k + 1, (MethodChoice(made, other),))
+        if methods_only:
+            continue
+        yield from _splits(k, made, method)
+        for step in STEPS:
+            if k + step < len(choices):
+                passed = tuple(choices[k + 1 : k + step + 1])
+                yield Change(k, k + step + 1, (*passed, choices[k]))
+                if step > 1:
+                    passed = tuple(choices[k : k + step])
+                    yield Change(k, k + step + 1, (choices[k + step], *passed))
+    for k in range(0 if methods_only else len(choices) - 1):
+        yield from _pairs(problem, k, choices[k], choices[k + 1])
+
+
+def _splits(k: int, made: Bucket, method: int) -> Iterator[Change]:
+    size = len(made.units)
+    for cut in sorted({round(size * i / (CUTS + 1)) for i in range(1, CUTS + 1)} | {1, size - 1}):
+        if 0 < cut < size:
+            parts = bucket(made.units[:cut]), bucket(made.units[cut:])
+            yield Change(k, k + 1, tuple(MethodChoice(part, method) for part in parts))
+
+
+def _pairs(problem: Problem, k: int, first: MethodChoice, second: MethodChoice) -> Iterator[Change]:
+    """Merge two neighbours, move the boundary between them, or change both methods."""
+    a, b = first.bucket, second.bucket
+    methods = sorted({first.method, second.method})
+    if a.forced or b.forced:
+        return
+    union = (*a.units, *b.units)
+    whole = bucket(union)
+    for method in problem.options(whole):
+        yield Change(k, k + 2, (MethodChoice(whole, method),))
+    for step in STEPS:
+        for cut in (len(a.units) - step, len(a.units) + step):
+            if 0 < cut < len(union):
+                left, right = bucket(union[:cut]), bucket(union[cut:])
+                yield Change(
+                    k, k + 2, (MethodChoice(left, first.method), MethodChoice(right, second.method))
+                )
+                for method in methods if len(methods) > 1 else ():
+                    yield Change(
+                        k, k + 2, (MethodChoice(left, method), MethodChoice(right, method))
+                    )
+    near, others = (
+        [m for m in problem.options(made) if m not in methods][:PAIRED] for made in (a, b)
+    )
+    for one in near:
+        for other in others:
+            yield Change(k, k + 2, (MethodChoice(a, one), MethodChoice(b, other)))

@@ -1,0 +1,32 @@
+"""The order of launches: of those that are ready, the one whose first reader comes first."""
+
+import heapq
+from collections.abc import Sequence
+
+from commsched.planner.search.problem import Problem
+from commsched.planner.search.space import MethodChoice
+
+
+def by_priority(problem: Problem, choices: Sequence[MethodChoice]) -> tuple[MethodChoice, ...]:
+    """Choose whenever the exchange stream falls free; launches of one layer keep their order.
+
+    Source: Schrage's rule for one machine with heads and tails (Carlier, EJOR 11(1), 1982).
+    """
+    rows = problem.evaluator.rows(choices)
+    seconds = rows.seconds.sum(axis=1)  # over phases: vote, encode, exchange, decode
+    coming = sorted(range(len(choices)), key=lambda i: (choices[i].bucket.ready, i))
+    waiting: list[tuple[int, int]] = []
+    found: list[MethodChoice] = []
+    now, at = 0.0, 0
+    while len(found) < len(choices):
+        while at < len(coming) and (
+            not waiting or float(rows.ready[coming[at]] + seconds[1, coming[at]]) <= now
+        ):
+            i = coming[at]
+            heapq.heappush(waiting, (choices[i].bucket.after, i))
+            now = max(now, float(rows.ready[i] + seconds[1, i])) if len(waiting) == 1 else now
+            at += 1
+        _, i = heapq.heappop(waiting)
+        found.append(choices[i])
+        now += float(seconds[0, i] + seconds[2, i])
+    return tuple(found)

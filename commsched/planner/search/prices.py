@@ -1,0 +1,221 @@
+"""Prices of buckets: by curves over the number of elements where these tell all, else one by one.
+
+A price has one row per phase of the method: seconds to vote, encode, exchange and decode.
+"""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.cost import price
+from commsched.exchange.method import Choice as Decision
+from commsched.exchange.method import Method, gather_seconds, scale_seconds
+from commsched.exchange.pair import Pair
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
+from commsched.planner.request import Request
+from commsched.planner.search.shortlist import Shortlist, shortlist
+from commsched.planner.search.space import Bucket, spec_of
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LINEAR = 2e-3  # relative error of a curve between two of its points
+DEPTH = 7  # halvings of a gap, at most
+
+
+class PricedRows(NamedTuple):
+    """Buckets with their methods, priced: columns over buckets."""
+
+    ready: Floats  # (r,) s
+    after: Ints  # (r,)
+    apply: Floats  # (r,) s
+    seconds: Floats  # (4, phases, r): vote, encode, exchange, decode
+    phases: Ints  # (r,)
+
+    @property
+    def kinds(self) -> Ints:
+        """(r,) equal numbers for rows that are applied alike."""
+        return np.unique(self.after + 1j * self.apply, return_inverse=True)[1].reshape(-1)
+
+
+class Prices:
+    """Prices of a request's methods; those of equal questions are kept."""
+
+    def __init__(self, request: Request, limit: int) -> None:
+        self.request = request
+        self.limit = limit
+        self.group = request.machine.everyone
+        self.methods: list[Method] = []
+        self.free: list[int] = []  # methods that any bucket may have
+        self.plain: list[int] = []  # of these, what a bucket without zeros may have
+        self._known: dict[tuple[BucketSpec, str], Floats] = {}
+        self._curves: dict[int, tuple[Floats, Floats]] = {}
+        self.most = 4096  # elements that the curves reach
+        self.least = 1
+
+    def add(self, method: Method) -> int:
+        """The number of a method, which is added where it is new."""
+        for number, known in enumerate(self.methods):
+            if known.name == method.name:
+                return number
+        self.methods.append(method)
+        return len(self.methods) - 1
+
+    def consider(self, kept: Shortlist, leading: bool) -> None:
+        """Let buckets have these methods, or only the leading ones of them."""
+        for method in kept.methods:
+            if leading and method.name not in kept.leading:
+                continue
+            number = self.add(method)
+            self.free.append(number)
+            if method.name in kept.plain:
+                self.plain.append(number)
+
+    def exact(self, spec: BucketSpec, method: int) -> Floats:
+        """(4, phases) s of one bucket."""
+        key = spec, self.methods[method].name
+        if key not in self._known:
+            self._known[key] = self._seconds(self.methods[method], spec, self.limit)
+        return self._known[key]
+
+    def unpacked(self, spec: BucketSpec, method: int) -> float:
+        """Seconds of one bucket by itself; packing is not in it, rounding leaves none below 0."""
+        return max(float(self.exact(spec, method).sum()) - sum(self._packing(spec)), 0.0)
+
+    def unpacked_of_size(self, numel: int, method: int) -> float:
+        """The same by the method's curve, for a bucket without zeros."""
+        whole = float(self.by_size(method, np.array([numel], np.float64)).sum())
+        return max(whole - sum(self._packing(BucketSpec.uniform(numel))), 0.0)
+
+    def closed(self, method: Method, spec: BucketSpec) -> Floats:
+        """(4,) s of one bucket by closed forms."""
+        found = self._seconds(method, spec, 0)
+        if self.limit == 0:
+            self._known[spec, method.name] = found
+        four: Floats = found.sum(axis=1)
+        return four
+
+    def _seconds(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
+        """(4, phases) s of a launch: vote, encode, exchange, decode; packing is in them."""
+        machine, start = self.request.machine, np.zeros(self.group.size)
+        gather, scale = self._packing(spec)
+        phases = method.phases(spec, self.group)
+        found = np.zeros((4, len(phases)))
+        for number, phase in enumerate(phases):
+            if isinstance(phase, Decision):
+                found[0, number] = self._votes[number > 0]
+                phase = phase.then(phase.expected)
+            schedule, payload = phase.schedule, phase.payload
+            played = price.exchange(
+                schedule, payload, machine, self.group, start, later=number > 0, limit=limit
+            )
+            found[1, number] = phase.take_seconds(machine.device)
+            found[2, number] = played.end.max() + phase.within_seconds(machine.device)
+            found[3, number] = phase.give_seconds(machine.device)
+        found[1, 0] += gather
+        found[3, -1] += scale
+        return found
+
+    def _packing(self, spec: BucketSpec) -> tuple[float, float]:
+        """Seconds to gather a bucket, and to make its sum a mean."""
+        device = self.request.machine.device
+        scale = scale_seconds(spec.numel)(device) if self.request.mean else 0.0
+        return gather_seconds(spec.numel)(device), scale
+
+    @cached_property
+    def _votes(self) -> tuple[float, float]:
+        """Seconds in which the ranks agree on a number: as a launch begins, and later."""
+        machine, start = self.request.machine, np.zeros(self.group.size)
+        first, later = (
+            float(price.votes(machine, self.group, start, later).end.max())
+            for later in (False, True)
+        )
+        return first, later
+
+    def choose(self, methods: list[Method], sizes: list[int], pairs: bool) -> Shortlist:
+        """Of some methods those that may be the fastest for some bucket.
+
+        `pairs`: for buckets without zeros only those of one collective and one codec.
+        """
+        dense = [BucketSpec.uniform(n) for n in sizes]
+        laws: dict[Sparsity, BucketSpec] = {}
+        for tensor in self.request.graph.tensors.values():
+            if tensor.sparsity.law != "dense":
+                whole = BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),))
+                laws.setdefault(tensor.sparsity, whole)
+        plain = [m for m in methods if isinstance(m, Pair)] if pairs else methods
+        return shortlist(methods, plain or methods, self.closed, dense, list(laws.values()))
+
+    def curve(self, method: int) -> tuple[Floats, Floats]:
+        """Elements (g,) and seconds (4, phases, g) of a method on dense buckets."""
+        if method not in self._curves:
+            low, high = self.least, max(self.most, self.least + 1)
+            known = {n: self.exact(BucketSpec.uniform(n), method) for n in (low, high)}
+            self._refine(method, known, low, high, DEPTH if self.limit else 1)
+            sizes = sorted(known)
+            self._curves[method] = (
+                np.array(sizes, np.float64),
+                np.stack([known[n] for n in sizes], axis=-1),
+            )
+        return self._curves[method]
+
+    def _refine(
+        self, method: int, known: dict[int, Floats], low: int, high: int, depth: int
+    ) -> None:
+        """Halve a gap of the curve, by ratio, until it is straight."""
+        middle = round((low * high) ** 0.5)
+        if not low < middle < high or depth == 0:
+            return
+        known[middle] = self.exact(BucketSpec.uniform(middle), method)
+        straight = known[low] + (known[high] - known[low]) * ((middle - low) / (high - low))
+        if np.allclose(straight, known[middle], rtol=LINEAR, atol=1e-9):
+            return
+        self._refine(method, known, low, middle, depth - 1)
+        self._refine(method, known, middle, high, depth - 1)
+
+    def by_size(self, method: int, numel: Floats) -> Floats:
+        """(4, phases, r) s of dense buckets."""
+        sizes, seconds = self.curve(method)
+        found = np.empty((*seconds.shape[:2], len(numel)))
+        for kind in range(4):
+            for phase in range(seconds.shape[1]):
+                found[kind, phase] = np.interp(numel, sizes, seconds[kind, phase])
+        return found
+
+    def follows_size(self, bucket: Bucket, method: int) -> bool:
+        """Whether the number of elements tells a bucket's price."""
+        if not bucket.sparse:
+            return True
+        known = self.methods[method]
+        return isinstance(known, Pair) and known.codec.fixed
+
+    def rows(self, buckets: list[Bucket], methods: list[int], apply: float) -> PricedRows:
+        """Price buckets with their methods; `apply` [s] per element."""
+        numel = np.array([b.numel for b in buckets], np.float64)
+        which = np.array(methods, np.int64)
+        parts: list[tuple[Ints, Floats]] = []
+        sized = np.array(
+            [self.follows_size(b, m) for b, m in zip(buckets, methods, strict=True)], bool
+        )
+        for method in np.unique(which[sized]).tolist():
+            where = np.flatnonzero(sized & (which == method))
+            parts.append((where, self.by_size(method, numel[where])))
+        for i in np.flatnonzero(~sized).tolist():
+            spec = spec_of(buckets[i], self.request.graph)
+            parts.append((np.array([i]), self.exact(spec, methods[i])[:, :, None]))
+        most = max((p.shape[1] for _, p in parts), default=1)
+        seconds = np.zeros((4, most, len(buckets)))
+        phases = np.ones(len(buckets), np.int64)
+        for where, part in parts:
+            seconds[:, : part.shape[1], where] = part
+            phases[where] = part.shape[1]
+        return PricedRows(
+            np.array([b.ready for b in buckets]),
+            np.array([b.after for b in buckets], np.int64),
+            numel * apply,
+            seconds,
+            phases,
+        )

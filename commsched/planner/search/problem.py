@@ -1,0 +1,219 @@
+"""A request made ready for search: its units, prices and clocks, and plans from candidates."""
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from commsched.cost import price
+from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
+from commsched.plan.model import Plan
+from commsched.planner.frame import PLANNERS, launches
+from commsched.planner.limits.error_budget import ErrorBudget
+from commsched.planner.request import Request
+from commsched.planner.search.evaluate import Evaluator, Lasting
+from commsched.planner.search.prices import Prices
+from commsched.planner.search.shortlist import Shortlist
+from commsched.planner.search.space import (
+    MOST_PARTS,
+    Bucket,
+    Candidate,
+    MethodChoice,
+    StepClock,
+    Unit,
+    bucket,
+    units,
+)
+from commsched.registry import Registry
+
+Baseline = Callable[["Problem"], Candidate]
+BASELINES: Registry[Baseline] = Registry("baseline planner", "commsched.planner.baselines")
+LIBRARY = "native+dense"  # the MPI's own all-reduce
+
+
+class Problem:
+    """What planners search in; `quick` prices by closed forms only, and fewer methods."""
+
+    def __init__(
+        self, request: Request, *, quick: bool = False, kept: Shortlist | None = None
+    ) -> None:
+        self.request = request
+        self.clock = StepClock.of(request)
+        self.guard = ErrorBudget(request)
+        self.prices = Prices(request, 0 if quick else price.LIMIT)
+        sizes = [t.numel for t in request.graph.tensors.values()] or [1]
+        least = max(1, min(sizes) // MOST_PARTS)
+        self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
+        least, most = self.prices.least, self.prices.most
+        sizes = sorted({least, round((least * most) ** 0.5), most})
+        self.kept = self._chosen(sizes, pairs=quick) if kept is None else kept
+        self.prices.consider(self.kept, leading=quick)
+        if not self.prices.methods:
+            raise CommschedError(
+                "no method is allowed that sums a bucket over all ranks; --allow a codec"
+            )
+        for name in request.force.values():
+            self.prices.add(find_method(name))
+        self.evaluator = Evaluator(self.clock, self.prices)
+
+    def _chosen(self, sizes: list[int], pairs: bool) -> Shortlist:
+        """The methods worth an exact price, under the error budget where there is one."""
+        methods = list(self.request.methods(self.prices.group))
+        if not self.guard.active:
+            return self.prices.choose(methods, sizes, pairs)
+        tensors = self.request.graph.tensors.values()
+        inside = [m for m in methods if any(self.guard.tensor(m, t) for t in tensors)]
+        lossless = [m for m in methods if m.lossless]
+        every = [self.prices.choose(some, sizes, pairs) for some in (inside, lossless)]
+        return every[0].joined(every[1])
+
+    def lasting(self, how_long: Lasting) -> "Problem":
+        """The same problem where launches last otherwise than priced; candidates serve both."""
+        other = copy(self)
+        other.evaluator = Evaluator(self.clock, self.prices, how_long)
+        return other
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """Units of the search, in backward order."""
+        return units(self.request, self.clock)
+
+    @cached_property
+    def tensors(self) -> list[Bucket]:
+        """A bucket per whole tensor, in backward order."""
+        whole = units(self.request, self.clock, split=False, join=False)
+        return [bucket([unit]) for unit in whole]
+
+    @property
+    def late(self) -> bool:
+        """Whether buckets are applied under the next forward pass, unless a planner says else."""
+        return self.request.params.get("overlap", "forward") == "forward"
+
+    @property
+    def may_be_late(self) -> bool:
+        """Whether a plan of this request may apply buckets under the next forward pass."""
+        return self.late
+
+    @property
+    def early(self) -> bool:
+        """The same for planners whose systems end a step with all updates."""
+        return self.request.params.get("overlap", "backward") == "forward"
+
+    def named(self, name: str) -> int:
+        """The number of a method; of the cheapest allowed one where it is not allowed."""
+        for number, method in enumerate(self.prices.methods):
+            if method.name == name:
+                return number
+        if any(m.name == name for m in self.request.methods(self.prices.group)):
+            return self.prices.add(find_method(name))
+        return -1
+
+    def moved(self, candidate: Candidate, other: "Problem") -> Candidate:
+        """A candidate of another problem of the same request, in this one's method numbers."""
+        names = [method.name for method in other.prices.methods]
+        choices = (MethodChoice(c.bucket, self.named(names[c.method])) for c in candidate.choices)
+        return Candidate(tuple(choices), candidate.late)
+
+    def options(self, made: Bucket) -> list[int]:
+        """The methods that a bucket may have."""
+        if made.forced:
+            return [self.named(made.forced)]
+        found = self.prices.free if made.sparse else self.prices.plain
+        if not self.guard.active:
+            return found
+        return self.guard.among(found, self.prices.methods, made) or found
+
+    def allows(self, choice: MethodChoice) -> bool:
+        """Whether a bucket may have its method under the error budget."""
+        made, method = choice
+        return not self.guard.active or self.guard.allows(self.prices.methods[method], made)
+
+    def within(self, candidate: Candidate) -> Candidate:
+        """A candidate with other methods for the buckets that would leave the error budget."""
+        return Candidate(
+            tuple(
+                one
+                if self.allows(one)
+                else MethodChoice(one.bucket, self.cheapest([one.bucket])[0])
+                for one in candidate.choices
+            ),
+            candidate.late,
+        )
+
+    def library(self, made: Bucket) -> int:
+        """The MPI's own all-reduce, or else the cheapest method."""
+        number = -1 if made.forced else self.named(LIBRARY)
+        return number if number >= 0 else self.cheapest([made])[0]
+
+    def cheapest(self, made: Sequence[Bucket]) -> list[int]:
+        """For each bucket the method of the least seconds by itself."""
+        names = [method.name for method in self.prices.methods]
+        return [
+            min(self.options(one), key=lambda m: (seconds[m], names[m]))
+            for one, seconds in zip(made, self.alone(made), strict=True)
+        ]
+
+    def alone(self, made: Sequence[Bucket]) -> np.ndarray:
+        """(buckets, methods) s of buckets by themselves, packing included; forced ones too."""
+        count = len(self.prices.methods)
+        table = np.full((len(made), count), np.inf)
+        for method in range(count):
+            where = [i for i, b in enumerate(made) if method in self.options(b)]
+            if where:
+                rows = self.prices.rows([made[i] for i in where], [method] * len(where), 0.0)
+                table[where, method] = rows.seconds.sum(axis=(0, 1))
+        return table
+
+    def uniform(self, made: Iterable[Bucket], late: bool) -> Candidate:
+        """Every bucket by the MPI's own all-reduce."""
+        return Candidate(tuple(MethodChoice(b, self.library(b)) for b in made), late)
+
+    def filled(self, limit: float, first: float | None = None) -> list[Bucket]:
+        """Whole tensors in backward order in buckets of at most `limit` bytes."""
+        groups: list[list[Unit]] = []
+        room = 0.0
+        for one in self.tensors:
+            (unit,) = one.units
+            size = 4.0 * unit.numel
+            if unit.forced or size > room or not groups:
+                groups.append([])
+                room = first if first is not None and len(groups) == 1 else limit
+            groups[-1].append(unit)
+            room = 0.0 if unit.forced else room - size
+        return [bucket(group) for group in groups]
+
+    def plan(self, candidate: Candidate, planner: str) -> Plan:
+        """The plan of a candidate, without reasons."""
+        request = self.request
+        made = iter(candidate.choices)
+        methods = self.prices.methods
+        plan = launches(
+            request,
+            [list(c.bucket.pieces) for c in candidate.choices],
+            lambda launch: replace(launch, method=methods[next(made).method].name),
+        )
+        params = dict(request.params)
+        if request.strategy == "sync":
+            params["overlap"] = "forward" if candidate.late else "backward"
+        return replace(plan, params=params, planner=planner)
+
+
+def baseline(name: str) -> Callable[[Baseline], Baseline]:
+    """Register a baseline, and the planner that plans by it alone."""
+
+    def register(make: Baseline) -> Baseline:
+        def planner(request: Request) -> Plan:
+            from commsched.planner.reasons.explain import explained
+
+            if not request.graph.tensors:
+                return launches(request, [], lambda launch: launch)
+            problem = Problem(request)
+            return explained(problem, problem.within(make(problem)), name)
+
+        PLANNERS.add(name)(planner)
+        return BASELINES.add(name)(make)
+
+    return register

@@ -1,0 +1,115 @@
+"""Which methods are worth an exact price, by closed forms: few of the many that are legal."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.exchange.method import Method
+from commsched.exchange.pair import Pair
+from commsched.net.bucket import BucketSpec
+
+Floats = npt.NDArray[np.float64]
+Closed = Callable[[Method, BucketSpec], Floats]  # (4,) s: vote, encode, exchange, decode
+
+FEW = 4  # methods that are all considered
+KEEP = 1.3  # methods that much slower than the fastest at every size are not considered
+
+
+class Shortlist(NamedTuple):
+    """What a planner considers."""
+
+    methods: tuple[Method, ...]  # for buckets with zeros
+    plain: frozenset[str]  # of these, for buckets without
+    leading: frozenset[str]  # the fastest by itself at some size
+
+    @classmethod
+    def of(cls, methods: Iterable[Method]) -> "Shortlist":
+        """All of these for every bucket."""
+        several = tuple(methods)
+        names = frozenset(method.name for method in several)
+        return cls(several, names, names)
+
+    def joined(self, other: "Shortlist") -> "Shortlist":
+        """What either considers."""
+        names = {method.name for method in self.methods}
+        new = (method for method in other.methods if method.name not in names)
+        plain, leading = self.plain | other.plain, self.leading | other.leading
+        return Shortlist((*self.methods, *new), plain, leading)
+
+
+def compresses(method: Method) -> bool:
+    """Tell whether a method sends something else than the values as they are."""
+    return not (isinstance(method, Pair) and method.codec.name == "dense")
+
+
+def skips_zeros(method: Method) -> bool:
+    """Tell whether a pair only leaves out zeros: where there are none it adds a header."""
+    return isinstance(method, Pair) and method.lossless and not method.codec.fixed
+
+
+def without_skippers(methods: Sequence[Method]) -> list[Method]:
+    """The methods for a bucket without zeros; all where every one leaves out zeros."""
+    return [method for method in methods if not skips_zeros(method)] or list(methods)
+
+
+def shortlist(
+    methods: Sequence[Method],
+    without_zeros: Sequence[Method],
+    closed: Closed,
+    dense: list[BucketSpec],
+    sparse: list[BucketSpec],
+) -> Shortlist:
+    """Choose by sample buckets: of some methods for those without zeros, of all for the others."""
+    plain, first = _considered(without_skippers(without_zeros), closed, dense)
+    some, also = _considered(methods, closed, sparse) if sparse else (set(), set())
+    chosen = tuple(method for method in methods if method.name in plain | some)
+    return Shortlist(chosen, frozenset(plain), frozenset(first | also))
+
+
+def _considered(
+    methods: Sequence[Method], closed: Closed, specs: list[BucketSpec]
+) -> tuple[set[str], set[str]]:
+    """Names of the methods that may be the fastest for some sample, and of those that are.
+
+    One may be if its exchange or its whole is at most 1.3 times the least by closed forms, which
+    err by up to 15 % on the shipped machines; of one collective only the best codec in each of
+    the two, because their errors are alike; and if no other is as fast everywhere in everything.
+    """
+    names = [method.name for method in methods]
+    if not methods:
+        return set(), set()
+    table = np.array([[closed(method, spec) for spec in specs] for method in methods])
+    exchange, whole = table[..., 0] + table[..., 2], table.sum(axis=-1)
+    found: set[int] = set(range(len(methods)))
+    if len(methods) > FEW:
+        families: dict[str, list[int]] = {}
+        for i, method in enumerate(methods):
+            family = method.collective if isinstance(method, Pair) else method.name
+            families.setdefault(family, []).append(i)
+        parts = np.stack([table[..., 1], exchange, table[..., 3]], axis=-1)
+        near = _near(exchange, families) | _near(whole, families)
+        found = _undominated(near, parts.reshape(len(methods), -1))
+    kept = sorted(found)
+    leading = {names[kept[i]] for i in whole[kept].argmin(axis=0).tolist()}
+    return {names[i] for i in kept}, leading
+
+
+def _near(score: Floats, families: dict[str, list[int]]) -> set[int]:
+    """Of each family the best for each sample, where it is near the best of all."""
+    close = score <= KEEP * score.min(axis=0)
+    found: set[int] = set()
+    for members in families.values():
+        best = np.array(members)[score[members].argmin(axis=0)]
+        found.update(best[close[best, np.arange(score.shape[1])]].tolist())
+    return found
+
+
+def _undominated(found: set[int], parts: Floats) -> set[int]:
+    """Those that no other equals or beats in every part; of equal ones the first."""
+    kept: list[int] = []
+    for i in sorted(found, key=lambda i: (parts[i].sum(), i)):
+        if not any((parts[j] <= parts[i]).all() for j in kept):
+            kept.append(i)
+    return set(kept)

@@ -1,0 +1,209 @@
+"""What a planner decides about: units of gradient, buckets of units, and when they are ready."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from commsched.exchange.error import is_small
+from commsched.net.bucket import BucketSpec, Piece
+from commsched.net.graph import Net, Tensor
+from commsched.planner.request import Request
+from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.cpu import shares
+
+PARTS = 32  # a larger share of the net than one of so many is split
+MOST_PARTS = 16  # of one tensor
+LEAST_PART = 2**18  # elements
+GROUPS = 4  # of layers, whose small tensors travel together where others may be lossy
+MOST_UNITS = 320  # beyond, neighbours are joined before the search begins
+
+
+class Unit(NamedTuple):
+    """Elements that never part: a tensor, a part of a large one, or some small neighbours."""
+
+    pieces: tuple[Piece, ...]
+    numel: int
+    ready: float  # s from the start of the backward pass on
+    after: int  # position of the layer whose backward completes it, forward order
+    sparse: bool  # bytes depend on more than its number of elements
+    forced: str = ""  # the method that the user wants
+
+
+class Bucket(NamedTuple):
+    """Units that travel together."""
+
+    units: tuple[Unit, ...]
+    numel: int
+    ready: float
+    after: int
+    sparse: bool
+
+    @property
+    def forced(self) -> str:
+        """The method that the user wants for it."""
+        return self.units[0].forced
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Its elements, neighbouring runs of a tensor as one piece."""
+        found: list[Piece] = []
+        for piece in (piece for unit in self.units for piece in unit.pieces):
+            last = found[-1] if found else None
+            if last and last.tensor == piece.tensor and last.stop == piece.start:
+                found[-1] = Piece(last.tensor, last.start, piece.stop)
+            else:
+                found.append(piece)
+        return tuple(found)
+
+
+class MethodChoice(NamedTuple):
+    """A bucket and the number of its method among the problem's."""
+
+    bucket: Bucket
+    method: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan in the making: launches in their order."""
+
+    choices: tuple[MethodChoice, ...]
+    late: bool  # buckets are applied before their first reader, not at the end of the step
+
+
+def bucket(units: Sequence[Unit]) -> Bucket:
+    """Put units together."""
+    if len(units) == 1:
+        unit = units[0]
+        return Bucket((unit,), unit.numel, unit.ready, unit.after, unit.sparse)
+    return Bucket(
+        tuple(units),
+        sum(unit.numel for unit in units),
+        max(unit.ready for unit in units),
+        min(unit.after for unit in units),
+        any(unit.sparse for unit in units),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class StepClock:
+    """Seconds of a step's own work, and what the machine does to exchanges meanwhile."""
+
+    forward: tuple[float, ...]  # s per layer
+    backward: tuple[float, ...]  # s per layer
+    apply: float  # s per element
+    overlap: float  # share of a transfer that progresses under compute
+    share: float  # of the processor that coding takes from what its rank does beside it
+    handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
+    slowest: float = 0.0  # s, mean until the last rank's thread has done so
+
+    @classmethod
+    def of(cls, request: Request) -> "StepClock":
+        """Read the seconds of a request."""
+        graph, machine = request.graph, request.machine
+        pairs = [graph.seconds(layer, machine.device) for layer in graph.layers]
+        settings = {**STRATEGIES["sync"].defaults, **request.params}
+        traffic = OPTIMIZERS.get(str(settings["optimizer"]), (0, 0))[1]
+        return cls(
+            forward=tuple(pair[0] for pair in pairs),
+            backward=tuple(pair[1] for pair in pairs),
+            apply=traffic / machine.device.bandwidth,
+            overlap=machine.overlap,
+            share=float(shares(machine).max()),
+            handover=machine.handover,
+            # The mean of the largest of n exponential numbers is their n-th harmonic number.
+            slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),
+        )
+
+    @cached_property
+    def ready(self) -> tuple[float, ...]:
+        """When the backward of each layer has ended, in s from the start of the pass."""
+        found, now = [], 0.0
+        for seconds in reversed(self.backward):
+            now += seconds
+            found.append(now)
+        return tuple(reversed(found))
+
+    @cached_property
+    def remaining(self) -> tuple[float, ...]:
+        """Forward seconds from each layer on, and 0 after the last."""
+        found = [0.0]
+        for seconds in reversed(self.forward):
+            found.append(found[-1] + seconds)
+        return tuple(reversed(found))
+
+
+def units(
+    request: Request, clock: StepClock, *, split: bool = True, join: bool = True
+) -> list[Unit]:
+    """The units of a net in backward order."""
+    graph = request.graph
+    limit = max(graph.numel / PARTS, LEAST_PART) if split else float("inf")
+    found: list[Unit] = []
+    for position, layer in reversed(list(enumerate(graph.layers))):
+        for tensor in reversed(layer.tensors):
+            forced = request.force.get(tensor.name, "")
+            sparse = tensor.sparsity.law != "dense"
+            whole = bool(forced) or sparse
+            for piece in [Piece(tensor.name, 0, tensor.numel)] if whole else _parts(tensor, limit):
+                numel = piece.stop - piece.start
+                ready = clock.ready[position]
+                found.append(Unit((piece,), numel, ready, position, sparse, forced))
+    if join and request.max_error is not None and not request.small:
+        found = _apart(found, graph)
+    if join and len(found) > MOST_UNITS:
+        return _joined(found, graph)
+    return found
+
+
+def _apart(found: list[Unit], graph: Net) -> list[Unit]:
+    """Put the small tensors of some layers behind them, so that their neighbours may be lossy."""
+    tensors, size = graph.tensors, -(-len(found) // GROUPS)
+    kept: list[Unit] = []
+    for start in range(0, len(found), size or 1):
+        few: list[Unit] = []
+        for unit in found[start : start + size]:
+            small = not unit.sparse and is_small(tensors[unit.pieces[0].tensor].shape)
+            (few if small and not unit.forced else kept).append(unit)
+        if few:
+            kept.append(_one(few))
+    return kept
+
+
+def _parts(tensor: Tensor, limit: float) -> Iterable[Piece]:
+    count = min(MOST_PARTS, max(1, -int(-tensor.numel // limit)))
+    cuts = [tensor.numel * k // count for k in range(count + 1)]
+    return [Piece(tensor.name, *cut) for cut in pairwise(cuts)]
+
+
+def _joined(found: list[Unit], graph: Net) -> list[Unit]:
+    """Join small neighbours until few units are left."""
+    size = graph.numel / MOST_UNITS / 64
+    while True:
+        groups: list[list[Unit]] = []
+        numel = float("inf")
+        for unit in found:
+            alone = bool(unit.forced) or unit.sparse
+            if alone or numel + unit.numel > size:
+                groups.append([])
+                numel = 0.0
+            groups[-1].append(unit)
+            numel = float("inf") if alone else numel + unit.numel
+        if len(groups) <= MOST_UNITS or size > graph.numel:
+            return [_one(group) for group in groups]
+        size *= 1.5
+
+
+def _one(group: list[Unit]) -> Unit:
+    if len(group) == 1:
+        return group[0]
+    made = bucket(group)
+    return Unit(made.pieces, made.numel, made.ready, made.after, made.sparse)
+
+
+def spec_of(made: Bucket, graph: Net) -> BucketSpec:
+    """The expected content of a bucket."""
+    return BucketSpec.of(made.pieces, graph.tensors)

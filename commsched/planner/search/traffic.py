@@ -1,0 +1,83 @@
+"""The least time that the sum of a tensor keeps ports busy, whatever lossless method makes it."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.machine.model import Link, Machine
+from commsched.net.sparsity import Sparsity
+
+Floats = npt.NDArray[np.float64]
+
+PACKED = 3.5  # B of a value in lists between nodes, which code exponents with four bits
+SLACK = 8.0  # B: methods round the number of elements that they expect
+
+
+def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
+    """Seconds that a rank's receive port is busy at least: one number for each of some arguments.
+
+    Each may be added up over the exchanges of a plan, the largest sum holds:
+
+        G A(p - 1)                                          what a rank must hear of all others
+        G_J A(p - p_J) / p_J                                what node J must hear of the others
+        v n (g (p d + (p - 2) u) + (G - g) (s + (N - 2) u)) / p       all that is received
+
+    p ranks on N nodes, p_J on node J; n elements, of which a rank has the share d, some rank the
+    share u; s the sum over the nodes of the share that a node has; G_J, G [s/B] into a node; g
+    inside a node; v [B] of a value: 4 of a dense tensor or on one node, else PACKED. A(k) = v n u_k
+    + H(k) / 8 B, at most 4 n: the values of the sum of k ranks and the entropy of where they are.
+    The last one counts values: for each element the holders but one must send before anybody knows
+    its sum, and all ranks but one must receive after that.
+    Source for dense values: Patarasuk & Yuan, JPDC 69(2), 2009, theorem 1.
+    Holds where values travel as they are, but for their exponents in lists, and a port receives
+    one message at a time.
+    """
+    ranks = machine.size
+    if ranks == 1:
+        return np.zeros(1)
+    inside, kinds = _per_byte(machine.inside), _kinds_of_nodes(machine)
+    outside = [per_byte for _, per_byte in kinds]
+    least, most = min([inside, *outside]), max([inside, *outside])
+    value = 4.0 if law.law == "dense" or machine.nodes == 1 else PACKED
+    cuts = [least * _cut(law, numel, ranks - 1, value)]
+    cuts += [per_byte * _cut(law, numel, ranks - own, value) / own for own, per_byte in kinds]
+    seconds = least * (ranks * law.density + (ranks - 2) * _share(law, ranks))
+    if outside and min(outside) > inside:
+        crossing = sum(count * _share(law, own) for (own, _), count in kinds.items())
+        crossing += (machine.nodes - 2) * _share(law, ranks)
+        seconds += (min(outside) - inside) * crossing
+    found = np.array([*cuts, value * numel * seconds / ranks])
+    return np.maximum(found - SLACK * most, 0.0)
+
+
+def _kinds_of_nodes(machine: Machine) -> Mapping[tuple[int, float], int]:
+    """How many nodes have so many ranks and so many s/B of a message into them; {}: one node."""
+    if machine.nodes == 1:
+        return {}
+    each = enumerate(machine.ranks_of_node)
+    return Counter((own, _into_node(machine, node)) for node, own in each)
+
+
+def _cut(law: Sparsity, numel: int, merged: int, value: float) -> float:
+    """Bytes in which the sum of some ranks can be told at least, `value` of each number."""
+    said = value * numel * _share(law, merged) + law.entropy(numel, merged) / 8.0
+    return min(said, 4.0 * numel)
+
+
+def _share(law: Sparsity, merged: int) -> float:
+    """The share of elements that some of so many ranks have."""
+    return float(law.after(merged))
+
+
+def _into_node(machine: Machine, node: int) -> float:
+    """The least s/B of a message into a node."""
+    link = _per_byte(machine.overrides.get(node, machine.between))
+    return link if machine.nic is None else max(link, machine.nic.per_byte)
+
+
+def _per_byte(link: Link) -> float:
+    """The least s/B of a message of any size."""
+    measured = [seconds / nbytes for nbytes, seconds in link.points if nbytes > 0]
+    return min([link.per_byte, *measured])

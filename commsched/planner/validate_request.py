@@ -1,0 +1,73 @@
+"""Wishes that nothing can fulfil: which one it is, and the nearest that can hold."""
+
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from commsched.coding.registry import CODECS
+from commsched.errors import CommschedError
+from commsched.exchange.registry import METHODS, find_method, legal_methods, lossy_name
+from commsched.net.bucket import BucketSpec, Piece
+from commsched.planner.request import Request
+
+
+def check(request: Request) -> None:
+    """Refuse forced methods, allowed codecs and a time limit that cannot be."""
+    for name, wanted in request.force.items():
+        _check_forced(request, name, wanted)
+    for name in request.lossy:
+        try:
+            lossy_name(name)
+        except CommschedError as error:
+            near = close(name, [*CODECS, *METHODS])
+            raise CommschedError(f"--allow {name}: {error}{near}") from None
+    limit = request.time_limit
+    if limit is not None and not 0 <= limit < math.inf:
+        raise CommschedError(f"--time-limit must be finite and at least 0 s, got {limit}")
+
+
+def _check_forced(request: Request, name: str, wanted: str) -> None:
+    tensors, where = request.graph.tensors, f"--force {name}={wanted}"
+    if name not in tensors:
+        near = close(name, tensors) or "; it has none at all"
+        raise CommschedError(
+            f"{where}: no tensor named {name!r} in net {request.graph.name!r}{near}"
+        )
+    spec = BucketSpec.of((Piece(name, 0, tensors[name].numel),), tensors)
+    try:
+        method = find_method(wanted)
+        method.phases(spec, request.machine.everyone)
+    except CommschedError as error:
+        near = nearest_method(request, wanted)
+        raise CommschedError(f"{where}: {error}; nearest: {near!r}") from None
+    if request.lossless and not method.lossless:
+        near = nearest_method(request, wanted)
+        raise CommschedError(
+            f"{where}: the method loses something, and only lossless ones are wanted; nearest:"
+            f" {near!r}"
+        )
+
+
+def close(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence that says which name is the nearest; empty where there is none."""
+    near = get_close_matches(name, list(names), 1, 0.0)
+    return f"; nearest: {near[0]!r}" if near else ""
+
+
+def nearest_method(request: Request, wanted: str, codec: str = "") -> str:
+    """A method that can be forced, for one that cannot; of a `codec`, where one is given.
+
+    It has the same codec where it may, else the same collective with dense values, else a name
+    that is like the wanted one.
+    """
+    collective, _, of = wanted.partition("+")
+    codec = codec or (CODECS[of].name if of in CODECS else of)
+    more = [codec] if codec in CODECS else []
+    everyone = request.machine.everyone
+    names = [m.name for m in legal_methods(everyone, lossless=request.lossless, more=more)]
+    same = [name for name in names if name.partition("+")[2] == codec]
+    plain = [name for name in names if name == f"{collective}+dense"]
+    if codec and same:
+        kept = [name for name in same if name.partition("+")[0] == collective]
+        return (kept or get_close_matches(wanted, same, 1, 0.0))[0]
+    return (plain or get_close_matches(wanted, names, 1, 0.0))[0]

@@ -1,0 +1,127 @@
+"""Pipelines that flush: all microbatches forward and backward through all stages, then update."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from commsched.plan.model import Plan
+from commsched.program.draft import Draft
+from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.model import After
+from commsched.program.stages import Stage, Turn, check, compute, finish, hop, name_of
+from commsched.program.strategy import Memory
+
+# Of a stage of a pipeline, given stages, microbatches and its number: what it computes in turn.
+Order = Callable[[int, int, int], Sequence[Turn]]
+
+
+class StageWork(NamedTuple):
+    """What a strategy adds to the stages' own work."""
+
+    traffic: float  # B moved in memory per element by the update
+    extra: Callable[[Stage], float] = lambda stage: stage.head  # s, with every backward
+    ready: bool = False  # message-driven: backward first, then the next microbatch
+    limit: int = 0  # microbatches in flight; 0: what the order allows
+    agrees: bool = False  # all ranks decide whether a step counts before they update
+
+
+def all_forward_first(stages: int, microbatches: int, number: int) -> list[Turn]:
+    """GPipe: all microbatches forward, then all backward, the last one first.
+
+    Source: Huang et al., "GPipe", NeurIPS 2019.
+    """
+    turns = [Turn(False, m) for m in range(microbatches)]
+    return turns + [Turn(True, m) for m in reversed(range(microbatches))]
+
+
+def one_forward_one_backward(stages: int, microbatches: int, number: int) -> list[Turn]:
+    """1F1B: as many forwards as there are stages behind, then a backward after every forward.
+
+    Source: Narayanan et al., "PipeDream", SOSP 2019; with a flush as in "Megatron-LM", SC 2021.
+    """
+    ahead = min(microbatches, stages - 1 - number)
+    turns = [Turn(False, m) for m in range(ahead)]
+    for m in range(microbatches):
+        if m + ahead < microbatches:
+            turns.append(Turn(False, m + ahead))
+        turns.append(Turn(True, m))
+    return turns
+
+
+def as_they_come(stages: int, microbatches: int, number: int) -> list[Turn]:
+    """Message-driven: in each direction the microbatches in turn; the messages decide the rest.
+
+    Source: Singh & Bhatele, "AxoNN", IPDPS 2022.
+    """
+    return [Turn(backward, m) for backward in (False, True) for m in range(microbatches)]
+
+
+def draft_stages(
+    draft: Draft, stages: Sequence[Stage], orders: Order, m: int, work: StageWork
+) -> None:
+    """Append the computations and messages of some stages in a row, of which the last one turns."""
+    for place, stage in enumerate(stages):
+        for turn in orders(len(stages), m, place):
+            _turn(draft, stages, place, stage, turn, work)
+
+
+def _turn(
+    draft: Draft, stages: Sequence[Stage], place: int, stage: Stage, turn: Turn, work: StageWork
+) -> None:
+    """One computation, after the message that it needs, and the message that it makes."""
+    number, (backward, m) = stage.number, turn
+    last = place == len(stages) - 1
+    after = []
+    if not backward:
+        if number > 0:
+            after.append(After(f"recv/{hop(number - 1, number, m)}"))
+        if work.limit and place == 0 and m >= work.limit:
+            after.append(After(name_of(Turn(True, m - work.limit), number)))
+    elif last:
+        after.append(After(name_of(Turn(False, m), number)))
+    else:
+        after.append(After(f"recv/{hop(number + 1, number, m)}"))
+    seconds = stage.backward + work.extra(stage) if backward else stage.forward
+    urgency = int(work.ready and not backward)
+    done = compute(draft, stage, turn, seconds, after, urgency)
+    if backward and place > 0:
+        before = stages[place - 1]
+        name = hop(number, before.number, m)
+        draft.message(name, number, before.number, before.output, done, urgency)
+    if not backward and not stage.last:
+        draft.message(hop(number, number + 1, m), number, number + 1, stage.output, done, urgency)
+
+
+def flushed(plan: Plan, stages: Sequence[Stage], orders: Order, m: int, work: StageWork) -> Draft:
+    """One step: the pipeline, then every stage's exchanges among its replicas, then updates."""
+    draft = Draft([stage.ranks for stage in stages])
+    launches = check(plan, stages)
+    agree = work.agrees and any(launches)
+    draft_stages(draft, stages, orders, m, work)
+    for stage, mine in zip(stages, launches, strict=True):
+        turn = orders(len(stages), m, stage.number)[-1]
+        last = After(name_of(turn, stage.number))
+        finish(draft, plan, stage, mine, last, work.traffic, agree)
+    return draft
+
+
+def memory(
+    stages: Sequence[Stage],
+    optimizer: str,
+    activations: Callable[[Stage], float],
+    word: float = 4.0,
+) -> Memory:
+    """Bytes on the rank that needs most, where a stage keeps `activations` B."""
+    state = OPTIMIZERS[optimizer][0]
+    return max(
+        (
+            Memory(
+                parameters=word * stage.numel,
+                gradients=word * stage.numel,
+                optimizer=float(state * stage.numel),
+                activations=activations(stage),
+                buckets=word * stage.numel if len(stage.ranks) > 1 else 0.0,
+            )
+            for stage in stages
+        ),
+        key=lambda found: found.total,
+    )

@@ -1,0 +1,59 @@
+"""Activations that the backward pass computes again instead of finding them kept."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from commsched.net.graph import Net
+from commsched.plan.model import Param
+from commsched.program.parameters import Options, Range
+from commsched.program.stages import MOST, Stage, balanced, crossing, trunk_of
+
+# Segments of a stage of which only the inputs are kept; 0: all activations are.
+DEFAULTS: Mapping[str, Param] = {"recompute": 0}
+ALLOWED: Mapping[str, Options] = {"recompute": Range(0, MOST)}
+
+
+class KeptActivations(NamedTuple):
+    """Activations of a stage, B."""
+
+    each: float  # of every microbatch that is between its forward and its backward
+    once: float  # of the segment that is computed again
+
+
+def kept(
+    graph: Net, stages: Sequence[Stage], number: int, settings: Mapping[str, Param]
+) -> KeptActivations:
+    """What stage `number` keeps of its activations.
+
+        recompute = 0   each = A,                        once = 0
+        recompute = r   each = sum of the r inputs,      once = the largest A of a segment
+
+    A [B] of the layers; a stage is cut into r segments of nearly equal A, or as many as it has
+    layers. What crosses a cut is `message_bytes`, or what the layers state; the net's own input
+    counts nothing.
+    Source: Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", 2016.
+    """
+    stage, segments = stages[number], int(settings.get("recompute", 0))
+    if not segments:
+        return KeptActivations(stage.activation, 0.0)
+    sizes, cuts = [layer.activation for layer in stage.layers], cuts_of(stage, segments)
+    trunk, message = trunk_of(graph), float(settings["message_bytes"])
+    first = trunk.index(stage.layers[0])
+    inputs = float(stages[number - 1].output) if number else 0.0
+    inputs += sum(message or crossing(trunk, first + cut) for cut in cuts[1:-1])
+    return KeptActivations(inputs, max(sum(sizes[a:b]) for a, b in pairwise(cuts)))
+
+
+def cuts_of(stage: Stage, segments: int) -> list[int]:
+    """Where the segments of a stage begin, as places of its layers, and behind them where it ends.
+
+    As many as there are layers at most; the largest segment is as small as it can be.
+    """
+    sizes = [layer.activation for layer in stage.layers]
+    return balanced(sizes, min(segments, len(sizes)))
+
+
+def repeated(stage: Stage, settings: Mapping[str, Param]) -> float:
+    """Seconds of the forward that the backward of a microbatch repeats."""
+    return stage.forward if settings.get("recompute", 0) else 0.0

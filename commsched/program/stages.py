@@ -1,0 +1,264 @@
+"""A net cut into stages, the ranks of each stage, and the messages between neighbouring stages."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.machine.model import Machine
+from commsched.net.graph import Layer, Net
+from commsched.plan.model import Param, Plan
+from commsched.program.draft import Draft
+from commsched.program.launch_ops import apply_op, exchange_ops
+from commsched.program.model import After, Kind, Op, Role
+from commsched.program.parameters import Options, Range
+
+MOST = 2**20
+HEAD = "head@s"  # begins the names of auxiliary heads' layers; the stage's number follows
+OVERFLOW = "overflow/decide"  # the operation that agrees whether a step is left out
+
+# What all pipelines have in common. stages 0: the planner's choice. A net's batch is one
+# microbatch. near: who has consecutive ranks, the stages of one pipeline or the replicas of one
+# stage. message_bytes 0: the activations that cross a cut, as the net's layers state them.
+DEFAULTS: Mapping[str, Param] = {
+    "stages": 0,
+    "microbatches": 8,
+    "near": "stages",
+    "message_bytes": 0.0,
+}
+ALLOWED: Mapping[str, Options] = {
+    "stages": Range(0, MOST),
+    "microbatches": Range(1, 2**16),
+    "near": ("stages", "replicas"),
+    "message_bytes": Range(0.0, 2.0**50),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Consecutive layers on the ranks of one replica each."""
+
+    number: int
+    ranks: tuple[int, ...]  # replica by replica
+    layers: tuple[Layer, ...]  # with the auxiliary head's, which come last
+    forward: float  # s of a microbatch, without the head
+    backward: float  # s of a microbatch, without the head
+    head: float  # s of the head's forward and backward, 0 without one
+    output: int  # B of a microbatch that go to the next stage; its gradient has as many
+    activation: float  # B of a microbatch that are kept from forward to backward
+    numel: int
+    last: bool  # of the pipeline
+
+    @property
+    def trunk(self) -> tuple[Layer, ...]:
+        """The layers without the auxiliary head's."""
+        return tuple(layer for layer in self.layers if not layer.name.startswith(HEAD))
+
+
+@runtime_checkable
+class PipelineStrategy(Protocol):
+    """A strategy whose plans have stages."""
+
+    fewest: bool  # as few stages as fit into memory, else as many as there can be
+    codec: str  # of what the replicas exchange; "": any
+
+    def prepare(
+        self, graph: Net, machine: Machine, settings: Mapping[str, Param]
+    ) -> tuple[Net, dict[str, Param]]:
+        """The net as it is trained, and the parameters that say so."""
+
+
+class Turn(NamedTuple):
+    """What a stage computes next: a direction and a microbatch."""
+
+    backward: bool
+    microbatch: int
+
+
+def stages_of(
+    graph: Net, machine: Machine, stages: int, near: str, message_bytes: float
+) -> tuple[Stage, ...]:
+    """Cut a net into stages of nearly equal seconds, and place their replicas."""
+    trunk = trunk_of(graph)
+    if not 1 <= stages <= len(trunk):
+        raise CommschedError(
+            f"{stages} stages cannot be made of the {len(trunk)} layers of net {graph.name!r};"
+            f" allowed: 1 to {len(trunk)}"
+        )
+    if machine.size % stages:
+        near_by = max(k for k in range(1, stages) if machine.size % k == 0)
+        raise CommschedError(
+            f"{stages} stages do not divide {machine.size} ranks; nearest: {near_by}"
+        )
+    times = [graph.seconds(layer, machine.device) for layer in trunk]
+    cuts = balanced([sum(pair) for pair in times], stages)
+    groups = ranks_of(machine.size, stages, near)
+    found = []
+    for k, ranks in enumerate(groups):
+        part = slice(cuts[k], cuts[k + 1])
+        heads = [layer for layer in graph.layers if layer.name == f"{HEAD}{k}"]
+        layers = (*trunk[part], *heads)
+        crosses = crossing(trunk, cuts[k + 1]) if k + 1 < stages else 0.0
+        found.append(
+            Stage(
+                number=k,
+                ranks=ranks,
+                layers=layers,
+                forward=sum(forward for forward, _ in times[part]),
+                backward=sum(backward for _, backward in times[part]),
+                head=sum(sum(graph.seconds(layer, machine.device)) for layer in heads),
+                output=round(message_bytes or crosses) if k + 1 < stages else 0,
+                activation=sum(layer.activation for layer in layers),
+                numel=sum(t.numel for layer in layers for t in layer.tensors),
+                last=k + 1 == stages,
+            )
+        )
+    return tuple(found)
+
+
+def balanced(weights: Sequence[float], parts: int) -> list[int]:
+    """Cut a sequence into runs whose largest sum is the least possible: (parts + 1,) bounds."""
+    total = np.concatenate([[0.0], np.cumsum(weights)])
+    count = len(weights)
+    best = total.copy()  # the least largest sum of the first j weights in one run
+    first = np.zeros((parts, count + 1), np.int64)  # where the last run begins
+    for k in range(1, parts):
+        best_now = np.full(count + 1, np.inf)
+        for j in range(k + 1, count + 1):
+            largest = np.maximum(best[k:j], total[j] - total[k:j])
+            at = int(largest.argmin())
+            best_now[j], first[k, j] = largest[at], k + at
+        best = best_now
+    bounds = [count]
+    for k in range(parts - 1, 0, -1):
+        bounds.append(int(first[k, bounds[-1]]))
+    return [0, *bounds[:0:-1], count] if parts > 1 else [0, count]
+
+
+def ranks_of(size: int, stages: int, near: str) -> list[tuple[int, ...]]:
+    """The ranks of each stage, replica by replica."""
+    replicas = size // stages
+    if near == "replicas":
+        return [tuple(range(k * replicas, (k + 1) * replicas)) for k in range(stages)]
+    return [tuple(range(k, size, stages)) for k in range(stages)]
+
+
+def trunk_of(graph: Net) -> list[Layer]:
+    """The layers without auxiliary heads."""
+    return [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+
+
+def crossing(trunk: Sequence[Layer], cut: int) -> float:
+    """Bytes of the activations before a cut that layers behind it read."""
+    read = {name for layer in trunk[cut:] for name in layer.after}
+    return sum(layer.output or layer.activation for layer in trunk[:cut] if layer.name in read)
+
+
+def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
+    """The stages of a plan."""
+    return stages_of(
+        plan.graph,
+        plan.machine,
+        int(settings["stages"]),
+        str(settings["near"]),
+        float(settings["message_bytes"]),
+    )
+
+
+def check(plan: Plan, stages: Sequence[Stage]) -> list[list[int]]:
+    """The launches of each stage; those that do not sum gradients of one stage are refused."""
+    home = {t.name: s.number for s in stages for layer in s.layers for t in layer.tensors}
+    found: list[list[int]] = [[] for _ in stages]
+    for index, launch in enumerate(plan.launches):
+        numbers = {home[piece.tensor] for piece in launch.pieces}
+        where = f"launch {launch.name!r}"
+        if len(numbers) > 1:
+            raise CommschedError(f"{where} has tensors of stages {sorted(numbers)}; allowed is one")
+        (number,) = numbers
+        if plan.group(launch).ranks != stages[number].ranks:
+            raise CommschedError(
+                f"{where} must exchange among the {len(stages[number].ranks)} ranks of stage"
+                f" {number}; its group is another"
+            )
+        if launch.payload != "gradient" or launch.every != 1 or launch.lag != 0:
+            raise CommschedError(
+                f"{where} must exchange gradients in every step and merge them at once; strategy"
+                f" {plan.strategy!r} knows nothing else"
+            )
+        found[number].append(index)
+    for mine in found:
+        mine.sort(key=lambda index: plan.launches[index].priority)
+    return found
+
+
+@lru_cache(maxsize=16)
+def roles_of(plan: Plan, make: Callable[[Plan], Draft]) -> tuple[Role, ...]:
+    """The roles of every step of a plan: the same objects each time."""
+    return make(plan).roles
+
+
+def name_of(turn: Turn, stage: int) -> str:
+    """The name of a computation."""
+    return f"{'backward' if turn.backward else 'forward'}/s{stage}/m{turn.microbatch}"
+
+
+def turn_of(name: str) -> Turn:
+    """The turn that `name_of` has named."""
+    direction, _, microbatch = name.split("/")
+    return Turn(direction == "backward", int(microbatch[1:]))
+
+
+def hop(source: int, to: int, microbatch: int) -> str:
+    """What the two ends of a message have in their names."""
+    return f"s{source}-s{to}/m{microbatch}"
+
+
+def compute(
+    draft: Draft,
+    stage: Stage,
+    turn: Turn,
+    seconds: float,
+    after: Sequence[After] = (),
+    urgency: int = 0,
+) -> After:
+    """Append a computation of a stage; what comes after it waits for what is returned."""
+    op = Op(
+        kind=Kind.COMPUTE,
+        name=name_of(turn, stage.number),
+        stream="compute",
+        after=tuple(after),
+        seconds=seconds,
+        layer=stage.layers[0].name,
+        urgency=urgency,
+    )
+    draft.add(stage.number, op)
+    return After(op.name)
+
+
+def finish(
+    draft: Draft,
+    plan: Plan,
+    stage: Stage,
+    launches: Sequence[int],
+    last: After,
+    traffic: float,
+    agree: bool = False,
+) -> None:
+    """Sum a stage's gradients over its replicas after its `last` computation, and apply them.
+
+    With `agree` all ranks first decide whether the step counts.
+    """
+    exchanged = {}
+    for index in launches:
+        ops = exchange_ops(plan, index, last) if len(stage.ranks) > 1 else []
+        draft.add(stage.number, *ops)
+        exchanged[index] = After(ops[-1].name) if ops else last
+    if agree:
+        there = tuple(dict.fromkeys(exchanged.values())) or (last,)
+        draft.add(stage.number, Op(kind=Kind.DECIDE, name=OVERFLOW, stream="between", after=there))
+        exchanged = dict.fromkeys(launches, After(OVERFLOW))
+    for index in launches:
+        draft.add(stage.number, apply_op(plan, index, traffic, exchanged[index]))

@@ -1,0 +1,75 @@
+"""What every strategy offers: its operations per step, and its memory per rank."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.errors import CommschedError
+from commsched.plan.model import Param, Plan
+from commsched.program.model import Op, Program
+from commsched.program.parameters import Options, settled
+
+Floats = npt.NDArray[np.float32]
+State = dict[str, Floats]
+
+
+class Memory(NamedTuple):
+    """Bytes on one rank, by use."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    buckets: float
+    residuals: float = 0.0  # what launches keep from step to step beside their buckets
+    packets: float = 0.0  # what waits to be sent, and what one exchange receives
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+class Strategy(ABC):
+    """How ranks share the training; parameters are validated by `settings`."""
+
+    name: str
+    defaults: Mapping[str, Param]
+    allowed: Mapping[str, Options]
+    changes = False  # whether launches may begin later than others
+    # What all ranks agree on: the mean of their losses, the share of them that overflow, nothing.
+    decides: Literal["loss", "overflow", ""] = ""
+
+    @abstractmethod
+    def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
+        """The operations of one step; `decisions` are the agreed numbers of earlier steps."""
+
+    @abstractmethod
+    def memory(self, plan: Plan) -> Memory:
+        """Bytes on the rank that needs most."""
+
+    def names(self, plan: Plan) -> tuple[str, ...]:
+        """Every operation that a step may have on any rank, in program order."""
+        ops = (op for role in self.lower(plan, 1, {}).roles for op in role.ops)
+        return tuple(dict.fromkeys(op.name for op in ops))
+
+    def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
+        """Change a rank's parameters to what they are after a merge.
+
+        local: (numel,) the parameters as they are now, changed in place; total: (numel,) the sum
+        over the team of what was sent. What `state` holds lives from merge to merge of a launch.
+        """
+        raise AssertionError(f"strategy {self.name!r} merges nothing")
+
+    def settings(self, plan: Plan) -> dict[str, Param]:
+        """The plan's parameters over the defaults; unknown or impossible ones are refused."""
+        if not self.changes:
+            for launch in plan.launches:
+                if launch.since:
+                    raise CommschedError(
+                        f"launch {launch.name!r} begins at step {launch.since}; launches of"
+                        f" strategy {self.name!r} begin at step 0"
+                    )
+        return settled(self.name, plan.params, self.defaults, self.allowed)

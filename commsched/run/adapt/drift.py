@@ -1,0 +1,263 @@
+"""When exchanges take longer or shorter than the machine says: noticed, measured, and fitted anew.
+
+The shortest duration over the ranks is an exchange without waiting. Its sum over a step's launches
+is compared with their prices; every rank sees the same numbers, so all notice in the same step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from commsched.cost.price import price
+from commsched.exchange.registry import find_method
+from commsched.machine.model import Link, Machine
+from commsched.plan.model import Plan
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.run.engine.board import WaitStatus
+from commsched.run.engine.engine import Engine
+from commsched.run.job import agree
+from commsched.run.job.clock import now
+
+Floats = npt.NDArray[np.float64]
+
+PATIENCE = 3  # steps in a row outside the interval until the ranks plan anew
+SETTLE = 2  # first steps under a plan, which are slower: communicators and buffers are new
+LOW, HIGH = 0.1, 0.9
+LEAST = (
+    1.25  # times: no interval is narrower, because prices err by that where nothing was held out
+)
+APART = 1.3  # times by which a node differs from the others before it has a rate of its own
+PROBE, FEWEST, MOST = 0.02, 2**16, 2**22  # s that a probe is to take; B of it
+WIDEST = 256.0  # times by which a rate is fitted
+
+
+class Drifted(NamedTuple):
+    """Exchanges that left their interval."""
+
+    step: int  # the last that was measured
+    ratio: float  # measured seconds of a step over the predicted ones, median
+    low: float  # the interval of it
+    high: float
+    seconds: Floats  # (launches,) measured, medians
+
+
+class Drift:
+    """Compares a run's exchanges with the prices of its plan."""
+
+    def __init__(self, engine: Engine, comm: MPI.Intracomm) -> None:
+        self._engine = engine
+        self._comm = comm.Dup()
+        self._request: MPI.Request | None = None
+        self._seen = 0  # spans that were looked at
+        self.watch()
+
+    def watch(self, since: int = 0) -> None:
+        """Compare with the prices of the engine's plan, from step `since` on."""
+        self._finish()
+        plan = self._engine.plan
+        self._since, self._asked = since + SETTLE, -1
+        self._expected = exchange_seconds(plan, plan.machine)
+        self._low, self._high = interval(plan.machine)
+        ops = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._comm.rank).ops
+        moved = [op for op in ops if op.kind in (Kind.EXCHANGE, Kind.DECIDE)]
+        self._launch = {op.name: op.launch for op in moved}
+        self._outside: list[tuple[float, Floats]] = []
+
+    def after(self, step: int) -> Drifted | None:
+        """Call it like `Guard.after`."""
+        measured, found = self._asked, self._finish()
+        if found is not None and self._expected.sum() > 0:
+            ratio = float(found.sum() / self._expected.sum())
+            if self._low <= ratio <= self._high:
+                self._outside.clear()
+            else:
+                self._outside.append((ratio, found))
+            if len(self._outside) >= PATIENCE:
+                seconds = np.median([one for _, one in self._outside], axis=0)
+                middle = float(np.median([ratio for ratio, _ in self._outside]))
+                return Drifted(measured, middle, self._low, self._high, seconds)
+        if step - 1 >= self._since:
+            self._ask(step - 1)
+        return None
+
+    def _ask(self, step: int) -> None:
+        spans = self._engine.recorder.spans
+        mine = np.zeros(len(self._expected))
+        first = len(spans)
+        for i in range(self._seen, len(spans)):
+            span = spans[i]
+            if span.step == step and span.name in self._launch:
+                mine[self._launch[span.name]] += span.end - span.start
+            elif span.step > step:
+                first = min(first, i)
+        self._seen = first
+        self._every = np.empty((self._comm.size, len(mine)))
+        self._mine = mine
+        self._request = self._comm.Iallgather(self._mine, self._every)
+        self._asked = step
+
+    def _finish(self) -> Floats | None:
+        """Wait for the numbers that are under way: (launches,) s, the least of all ranks."""
+        if self._request is None:
+            return None
+        status = WaitStatus(self._asked, "drift", "waits for the seconds of all ranks", now(), True)
+        self._engine.board.poll(self._request.Test, "compute", status)
+        self._request = None
+        least: Floats = self._every.min(axis=0)
+        return least
+
+    def free(self) -> None:
+        """Give the communicator back; on all ranks."""
+        self._finish()
+        self._comm.Free()
+
+
+def interval(machine: Machine) -> tuple[float, float]:
+    """Measured over predicted seconds, p10 and p90 of what the calibration held out."""
+    ratios = [1.0 / (1.0 + cell.error) for cell in machine.held_out if cell.error > -1.0] or [1.0]
+    low, high = np.quantile(ratios, (LOW, HIGH)).tolist()
+    # Under compute only a share of a transfer moves on.
+    return min(low, 1 / LEAST), max(high, LEAST) / max(machine.overlap, 0.1)
+
+
+def exchange_seconds(plan: Plan, machine: Machine) -> Floats:
+    """Predicted seconds of each launch's exchanges, on that machine: (launches,)."""
+    return np.array(
+        [
+            price(find_method(one.method), plan.spec(one), machine, plan.group(one)).exchange
+            for one in plan.launches
+        ]
+    )
+
+
+def refitted(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Machine, str]:
+    """The machine whose prices sum to the measured `seconds`; what was fitted, in words.
+
+    `factors` are by how many times a probe of each node took longer than planned; empty: one node.
+    Nodes apart from the others get a rate of their own; the whole class of links is scaled unless
+    most nodes are as planned.
+    """
+    machine = plan.machine
+    apart: dict[int, float] = {}
+    usual = float(np.median(factors)) if len(factors) > 2 else np.inf
+    all_of_them = not 1 / APART <= usual <= APART
+    if len(factors) > 2:
+        apart = {
+            node: factor / usual
+            for node, factor in enumerate(factors)
+            if not 1 / APART <= factor / usual <= APART
+        }
+
+    def scaled(by: float) -> Machine:
+        if not apart:
+            return _class_scaled(machine, by)
+        if all_of_them:
+            return _nodes_scaled(_class_scaled(machine, by), apart)
+        return _nodes_scaled(machine, {node: by * factor for node, factor in apart.items()})
+
+    by = _fitted(lambda by: float(exchange_seconds(plan, scaled(by)).sum()), float(seconds.sum()))
+    told = [f"node {node} x {1 / (by * f):.3g}" for node, f in apart.items()]
+    if all_of_them or not apart:
+        told.insert(
+            0, f"{'between nodes' if machine.nodes > 1 else 'inside the node'} x {1 / by:.3g}"
+        )
+    return scaled(by), f"rates fitted anew: {', '.join(told)}"
+
+
+def explained(plan: Plan, machine: Machine, seconds: Floats) -> bool:
+    """Whether a fitted machine's prices are near the measured `seconds` after all."""
+    ratio = float(exchange_seconds(plan, machine).sum() / max(seconds.sum(), 1e-9))
+    return 1 / APART <= ratio <= APART
+
+
+def _fitted(total: Callable[[float], float], wanted: float) -> float:
+    """The factor at which a growing function reaches a value, within its limits."""
+    low, high = -np.log(WIDEST), np.log(WIDEST)
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if total(float(np.exp(middle))) < wanted else (low, middle)
+    return float(np.exp((low + high) / 2))
+
+
+def _slower(link: Link, by: float) -> Link:
+    points = tuple((nbytes, seconds * by) for nbytes, seconds in link.points)
+    return replace(link, per_byte=link.per_byte * by, points=points, source="fitted during a run")
+
+
+def _class_scaled(machine: Machine, by: float) -> Machine:
+    if machine.nodes == 1:
+        return replace(machine, inside=_slower(machine.inside, by), native=_native(machine, by))
+    nic = machine.nic and replace(machine.nic, per_byte=machine.nic.per_byte * by)
+    return replace(
+        machine,
+        between=_slower(machine.between, by),
+        overrides={node: _slower(link, by) for node, link in machine.overrides.items()},
+        nic=nic,
+        native=_native(machine, by),
+    )
+
+
+def _nodes_scaled(machine: Machine, factors: dict[int, float]) -> Machine:
+    links = dict(machine.overrides)
+    for node, by in factors.items():
+        link = links.get(node, machine.between)
+        if machine.nic is not None:
+            link = replace(link, per_byte=max(link.per_byte, machine.nic.per_byte))
+        links[node] = _slower(link, by)
+    slowest = max(*factors.values(), 1.0)
+    return replace(machine, overrides=links, native=_native(machine, slowest))
+
+
+def _native(machine: Machine, by: float) -> tuple[tuple[float, float], ...]:
+    return tuple((nbytes, seconds * by) for nbytes, seconds in machine.native)
+
+
+def probed(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None]) -> list[float]:
+    """By how many times each node's messages take longer than planned; the same on every rank.
+
+    The first ranks of neighbouring nodes send one message at a time; the faster of a node's two
+    pairs counts, because the other node may be the slow one. Nothing else may be under way. `beat`
+    is called before each pair.
+    """
+    nodes = machine.nodes
+    if nodes < 3:
+        return [1.0] * nodes if nodes == 2 else []
+    lead = [machine.node_of_rank.index(node) for node in range(nodes)]
+    links = [machine.overrides.get(node, machine.between) for node in range(nodes)]
+    found = np.zeros(nodes)
+    for node in range(nodes):
+        beat()
+        after = (node + 1) % nodes
+        slow = max(links[node].per_byte, links[after].per_byte)
+        size = int(min(max(PROBE / slow if slow else MOST, FEWEST), MOST))
+        taken = [_message(comm, lead[node], lead[after], size) for _ in range(2)]
+        planned = max(_planned(machine, links[i], size) for i in (node, after))
+        found[node] = max(agree.each(min(taken), comm)) / planned if planned else 1.0
+    return [float(min(found[node - 1], found[node])) for node in range(nodes)]
+
+
+def _planned(machine: Machine, link: Link, size: int) -> float:
+    """Seconds of one message of `size` bytes that has the link and its node's port to itself."""
+    port = size * machine.nic.per_byte if machine.nic is not None else 0.0
+    return link.latency + 2 * link.overhead + max(float(np.max(link.wire(float(size)))), port)
+
+
+def _message(comm: MPI.Intracomm, source: int, target: int, size: int) -> float:
+    """Seconds of one message at the rank that gets it; 0 at the others."""
+    comm.Barrier()
+    ready = np.zeros(1, np.uint8)
+    if comm.rank == source:
+        comm.Recv(ready, target)
+        comm.Send(np.zeros(size, np.uint8), target)
+    elif comm.rank == target:
+        into = np.empty(size, np.uint8)
+        begun = now()
+        comm.Send(ready, source)
+        comm.Recv(into, source)
+        return now() - begun
+    return 0.0

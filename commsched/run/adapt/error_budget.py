@@ -1,0 +1,169 @@
+"""The error budget at run time: tensors that leave it fall back to dense, on all ranks together.
+
+Every rank adds up the squares of what its lossy launches want to send and of what they leave
+behind, per tensor. The sums over all ranks, which travel under the next step, decide: all ranks see
+the same numbers, so all of them change the same launches after the same step.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.cost.price import method_seconds
+from commsched.exchange import error
+from commsched.exchange.pair import Pair
+from commsched.exchange.registry import find_method, legal_methods
+from commsched.plan import file as plan_file
+from commsched.plan.model import Launch, Plan
+from commsched.run.engine.board import WaitStatus
+from commsched.run.engine.engine import Engine
+from commsched.run.job.clock import now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """A tensor that left its budget."""
+
+    tensor: str
+    step: int  # that was measured
+    error: float  # share of the norm that was left behind; infinite where there is no number
+    budget: float
+    launches: tuple[str, ...]
+    methods: tuple[str, ...]  # they had
+    dense: tuple[str, ...]  # they have from step `since` on
+    since: int
+
+    def data(self) -> dict[str, Any]:
+        """As the timeline keeps it; JSON has no infinity."""
+        lists = {name: list(getattr(self, name)) for name in ("launches", "methods", "dense")}
+        finite = self.error if math.isfinite(self.error) else None
+        return asdict(self) | lists | {"error": finite}
+
+
+class BudgetWatch:
+    """Watches the lossy launches of a plan with an error budget."""
+
+    def __init__(self, engine: Engine, comm: MPI.Intracomm) -> None:
+        self._engine = engine
+        self._comm = comm.Dup()
+        self._request: MPI.Request | None = None
+        self._asked = -1  # the step whose sums are under way
+        self._since = 0  # first step with the launches that are watched
+        self.fallbacks: list[Fallback] = []
+        self.watch()
+
+    def watch(self, since: int = 0) -> None:
+        """Watch the lossy launches of the engine's plan, from step `since` on."""
+        plan, buckets = self._engine.plan, self._engine.buckets
+        self._finish()
+        self._since = since
+        watched = {i: launch for i, launch in enumerate(plan.launches) if _watched(launch)}
+        buckets.watched = {i: [here for *_, here in launch.places] for i, launch in watched.items()}
+        buckets.norms.clear()
+        names = [piece.tensor for launch in watched.values() for piece in launch.pieces]
+        self._names = list(dict.fromkeys(names))
+        place = {name: i for i, name in enumerate(self._names)}
+        self._rows = {
+            i: np.array([place[piece.tensor] for piece in launch.pieces])
+            for i, launch in watched.items()
+        }
+        self._sums = np.zeros((2, len(self._names)))  # wanted and left
+
+    def after(self, step: int) -> Plan | None:
+        """Take the sums that were asked for, ask for those of the step before this one.
+
+        Call it on all ranks when the compute of `step` is over: the exchanges of the step before
+        are, too. Gives the plan to follow from the next step on, where a tensor left its budget.
+        """
+        if not self._names:
+            return None
+        measured = self._asked
+        self._finish()
+        if measured >= 0:
+            out = {name: e for name, e in self._errors() if not e <= self._engine.plan.max_error}
+            if out:
+                return self._dense(out, measured, step + 1)
+        if step - 1 >= self._since:
+            self._ask(step - 1)
+        return None
+
+    def _ask(self, step: int) -> None:
+        norms = self._engine.buckets.norms
+        self._sums = np.zeros((2, len(self._names)))
+        for launch, rows in self._rows.items():
+            for total, squares in zip(self._sums, norms.pop((step, launch)), strict=True):
+                np.add.at(total, rows, squares)
+        # Gathered and not reduced: every rank adds up alike, to the last bit.
+        self._every = np.empty((self._comm.size, *self._sums.shape))
+        self._request = self._comm.Iallgather(self._sums, self._every)
+        self._asked = step
+
+    def _finish(self) -> None:
+        """Wait for the sums that are under way."""
+        if self._request is not None:
+            status = WaitStatus(
+                self._asked, "guard", "waits for the norms of all ranks", now(), True
+            )
+            self._engine.board.poll(self._request.Test, "compute", status)
+            self._sums = self._every.sum(axis=0)
+        self._request, self._asked = None, -1
+
+    def _errors(self) -> Iterator[tuple[str, float]]:
+        wanted, left = self._sums.tolist()
+        for name, w, e in zip(self._names, wanted, left, strict=True):
+            share = (e / w) ** 0.5 if w > 0 else 0.0 if e == 0 else math.inf
+            yield name, share if math.isfinite(share) else math.inf
+
+    def _dense(self, out: Mapping[str, float], step: int, since: int) -> Plan:
+        """The plan with dense launches for some tensors."""
+        plan = self._engine.plan
+        changed = {
+            i: dense_method(plan, plan.launches[i])
+            for i in self._rows
+            if any(piece.tensor in out for piece in plan.launches[i].pieces)
+        }
+        for name, share in out.items():
+            mine = [i for i in changed if any(p.tensor == name for p in plan.launches[i].pieces)]
+            self.fallbacks.append(
+                Fallback(
+                    tensor=name,
+                    step=step,
+                    error=share,
+                    budget=plan.max_error,
+                    launches=tuple(plan.launches[i].name for i in mine),
+                    methods=tuple(plan.launches[i].method for i in mine),
+                    dense=tuple(changed[i] for i in mine),
+                    since=since,
+                )
+            )
+        launches = tuple(
+            replace(launch, method=changed[i], reason=None) if i in changed else launch
+            for i, launch in enumerate(plan.launches)
+        )
+        return plan_file.frozen(replace(plan, launches=launches))
+
+    def free(self) -> None:
+        """Give the communicator back; on all ranks."""
+        self._finish()
+        self._comm.Free()
+
+
+def _watched(launch: Launch) -> bool:
+    method = find_method(launch.method)
+    return not method.lossless and error.measurable(method)
+
+
+def dense_method(plan: Plan, launch: Launch) -> str:
+    """The cheapest dense pair for a launch, but not the MPI's own: its bits may differ by rank."""
+    group, spec = plan.group(launch), plan.spec(launch)
+    found = [
+        (method_seconds(method, spec, plan.machine, group), method.name)
+        for method in legal_methods(group, lossless=True)
+        if isinstance(method, Pair) and method.codec.name == "dense"
+        if not method.name.startswith("native")
+    ]
+    return min(found)[1]

@@ -1,0 +1,135 @@
+"""Changes of plan between two steps of a run: on all ranks together, nothing is lost."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.machine.model import Machine
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.run.adapt.drift import Drift, Drifted, explained, probed, refitted
+from commsched.run.adapt.error_budget import BudgetWatch
+from commsched.run.engine.board import WaitStatus
+from commsched.run.engine.engine import Engine
+from commsched.run.engine.worker import Worker
+from commsched.run.job import agree
+from commsched.run.job.clock import now
+from commsched.run.measurement import Measurement
+
+# The plan so far, the machine as it is now, and the tensors that must stay as they are.
+Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
+
+
+PLANNING = 20.0  # s that rank 0 may take to plan beyond the deadline of a wait
+
+
+class Changes:
+    """Asks after every step whether the plan changes, and changes it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        comm: MPI.Intracomm,
+        worker: Worker,
+        measurement: Measurement | None = None,
+        replan: Replan | None = None,
+    ) -> None:
+        self._engine, self._comm = engine, comm
+        self._worker, self._measurement = worker, measurement
+        self._replan = replan
+        self._guard = BudgetWatch(engine, comm) if engine.plan.max_error else None
+        self._drift = Drift(engine, comm) if replan else None
+        self._switches: list[dict[str, Any]] = []
+
+    def after(self, step: int) -> bool:
+        """Look at what was measured; True where the next step follows another plan."""
+        made = None if self._guard is None else self._guard.after(step)
+        drifted = None if self._drift is None else self._drift.after(step)
+        if made is not None:
+            assert self._guard is not None
+            left = sum(fall.since == step + 1 for fall in self._guard.fallbacks)
+            why = f"{left} tensor{'s' if left > 1 else ''} left the error budget"
+            self._switch(made, step, {"why": why})
+        elif drifted is not None:
+            self._planned_anew(drifted, step)
+        return made is not None or drifted is not None
+
+    def _planned_anew(self, drifted: Drifted, step: int) -> None:
+        """Fit the machine to what was measured, plan on rank 0, and follow that plan."""
+        self._drain(step)
+        begun, old = now(), self._engine.plan
+        factors = probed(old.machine, self._comm, lambda: self._waits(step))
+        machine, what = refitted(old, drifted.seconds, factors)
+        self._waits(step, PLANNING)
+        made = self._made(machine)
+        why = (
+            f"exchanges took {drifted.ratio:.3g} of the predicted time in step {drifted.step} and"
+            f" before, outside {drifted.low:.3g} to {drifted.high:.3g}; {what}"
+        )
+        if not explained(old, machine, drifted.seconds):
+            why += "; no rate explains what was measured, so that it is planned anew no more"
+            assert self._drift is not None
+            self._drift.free()
+            self._drift = None
+        self._switch(made, step, {"why": why, "seconds": now() - begun, "ratio": drifted.ratio})
+
+    def _made(self, machine: Machine) -> Plan:
+        """A plan for the machine as it is now, made on rank 0: the same on every rank."""
+        assert self._replan is not None
+        falls = self._guard.fallbacks if self._guard is not None else []
+        stay = frozenset(fall.tensor for fall in falls)
+        text, error = b"", b""
+        if self._comm.rank == 0:
+            try:
+                made = self._replan(self._engine.plan, machine, stay)
+                text = msgspec.json.encode(plan_file.to_data(made))
+            except CommschedError as failure:
+                error = str(failure).encode()
+        text, error = agree.told(text, self._comm), agree.told(error, self._comm)
+        if error:
+            raise agree.Agreed(f"planning anew: {error.decode()}")
+        return plan_file.from_data(msgspec.json.decode(text), "the new plan")
+
+    def _drain(self, step: int) -> None:
+        self._engine.drain()
+        self._waits(step)
+
+    def _waits(self, step: int, more: float = 0.0) -> None:
+        """Post a wait whose deadline counts from `more` seconds ahead."""
+        what = "waits for all ranks to change their plan"
+        self._engine.board.status["compute"] = WaitStatus(step, "switch", what, now() + more, True)
+
+    def _switch(self, plan: Plan, step: int, told: dict[str, Any]) -> None:
+        """Follow another plan after `step`, once everything under way is over.
+
+        What old launches have kept of their gradients joins the next gradients.
+        """
+        self._drain(step)
+        agree.check_plan(plan, self._comm)
+        kept = self._engine.follow(plan, step)
+        self._worker.follow(plan, kept)
+        if self._measurement is not None:
+            self._measurement.follow(plan)
+        for watcher in (self._guard, self._drift):
+            if watcher is not None:
+                watcher.watch(step + 1)
+        self._engine.board.idle("compute")
+        self._switches.append({"step": step + 1, "plan": plan.hash, **told})
+
+    def close(self) -> None:
+        """Bring what is under way to its end; on all ranks."""
+        for watcher in (self._guard, self._drift):
+            if watcher is not None:
+                watcher.free()
+
+    def report(self) -> dict[str, Any]:
+        """What changed, for the timeline; nothing where nothing did."""
+        found: dict[str, Any] = {}
+        if self._guard is not None:
+            found["fallbacks"] = [fall.data() for fall in self._guard.fallbacks]
+        if self._switches or self._drift is not None:
+            found["switches"] = self._switches
+        return found

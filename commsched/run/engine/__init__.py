@@ -1,0 +1,1 @@
+"""Executes a rank's programs: streams, threads, buckets and exchanges."""

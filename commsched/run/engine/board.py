@@ -1,0 +1,156 @@
+"""The notice board of one rank: which operations are done, and who waits for what since when."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from commsched.program.model import After, Op
+from commsched.run.job.clock import now
+
+Key = tuple[int, str]  # step, name of an operation
+POLL = 1e-4  # s between looks at what nobody posts here
+KEEP = 4  # steps whose finished operations are remembered
+
+
+class Stopped(Exception):
+    """The run ends early because something failed elsewhere on this rank."""
+
+
+@dataclass(slots=True)
+class WaitStatus:
+    """What a stream does now."""
+
+    step: int
+    name: str
+    what: str  # "runs", "waits for b0/decode"
+    since: float
+    waits: bool  # a deadline applies
+
+
+class Board:
+    """Finished operations by (step, name), guarded by one lock.
+
+    A stream that waits says for which operations, and only these wake it: waking all streams at
+    every operation costs more processor time than the operations, where ranks share cores.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.failure: BaseException | None = None
+        self.closed = False
+        self.status: dict[str, WaitStatus] = {}
+        self.moved = now()  # when an operation was last done
+        self._done: dict[tuple[int, str], float] = {}
+        self._waiting: list[tuple[set[Key], threading.Condition]] = []
+
+    def mark(self, step: int, name: str, when: float) -> None:
+        """Post that an operation is done."""
+        with self.lock:
+            self._done[step, name] = when
+            self.moved = now()
+            for keys, condition in self._waiting:
+                if (step, name) in keys:
+                    condition.notify()
+
+    def wake(self) -> None:
+        """Wake all streams: there is new work, an end or a failure."""
+        with self.lock:
+            for _, condition in self._waiting:
+                condition.notify()
+
+    def sleep(self, keys: set[Key], timeout: float | None = None) -> None:
+        """Give up the held lock until one of the operations is done, or all are woken."""
+        entry = (keys, threading.Condition(self.lock))
+        self._waiting.append(entry)
+        entry[1].wait(timeout)
+        self._waiting.remove(entry)
+
+    def forget_before(self, step: int) -> None:
+        """Drop operations of steps that nothing can depend on any more."""
+        with self.lock:
+            old = [key for key in self._done if key[0] < step - KEEP]
+            for key in old:
+                del self._done[key]
+
+    def missing(self, step: int, after: Iterable[After]) -> list[Key]:
+        """The dependencies that are not done; what lies before the first step is."""
+        keys = [(step - back, name) for name, back in after]
+        return [key for key in keys if key[0] >= 0 and key not in self._done]
+
+    def is_done(self, step: int, name: str) -> bool:
+        """Whether an operation is done."""
+        return (step, name) in self._done
+
+    def when(self, step: int, after: Iterable[After]) -> float:
+        """When the last dependency was done; -inf without any."""
+        times = [self._done[step - b, n] for n, b in after if step - b >= 0]
+        return max(times, default=float("-inf"))
+
+    def wait(self, stream: str, step: int, op: Op, deadline: bool) -> None:
+        """Block until the dependencies of an operation are done."""
+        with self.lock:
+            while missing := self.missing(step, op.after):
+                self.check()
+                what = f"waits for {missing[0][1]}"
+                status = self.status.get(stream)
+                if status is None or (status.name, status.what) != (op.name, what):
+                    self.status[stream] = WaitStatus(step, op.name, what, now(), deadline)
+                self.sleep(set(missing))
+            self.check()
+            self.status[stream] = WaitStatus(step, op.name, "runs", now(), False)
+
+    def wait_for_any(self, stream: str, step: int, ops: Sequence[Op]) -> None:
+        """Block until the dependencies of one of some operations are done, under the deadline."""
+        with self.lock:
+            while all(missing := [self.missing(step, op.after) for op in ops]):
+                self.check()
+                names = " or ".join(keys[0][1] for keys in missing)
+                what = f"waits for {names}"
+                status = self.status.get(stream)
+                if status is None or (status.name, status.what) != (ops[0].name, what):
+                    self.status[stream] = WaitStatus(step, ops[0].name, what, now(), True)
+                self.sleep({key for keys in missing for key in keys})
+            self.check()
+            self.status[stream] = WaitStatus(step, ops[0].name, "runs", now(), False)
+
+    def poll(self, done: Callable[[], bool], stream: str, status: WaitStatus) -> None:
+        """Wait, with that status, for something that nobody posts here."""
+        self.status[stream] = status
+        while not done():
+            self.check()
+            time.sleep(POLL)
+        self.idle(stream)
+
+    def idle(self, stream: str) -> None:
+        """The stream has nothing to do."""
+        self.status.pop(stream, None)
+
+    def fail(self, error: BaseException) -> None:
+        """Post a failure; every waiting stream stops. The first one counts."""
+        with self.lock:
+            if self.failure is None:
+                self.failure = error
+            self.wake()
+
+    def check(self) -> None:
+        """Raise `Stopped` where something failed on this rank."""
+        if self.failure is not None:
+            raise Stopped
+
+    def until(self, woken: Callable[[], bool]) -> None:
+        """Block until a condition holds that somebody makes true and then wakes all."""
+        with self.lock:
+            while not woken():
+                self.check()
+                self.sleep(set())
+            self.check()
+
+    def until_done(self, keys: Iterable[Key]) -> None:
+        """Block until all these operations are done."""
+        with self.lock:
+            for key in keys:
+                while key not in self._done:
+                    self.check()
+                    self.sleep({key})
+            self.check()

@@ -1,0 +1,305 @@
+"""The coding streams of a rank: gather a bucket and start its exchange, take its result."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.coding.codec import Array, State
+from commsched.errors import CommschedError
+from commsched.exchange import error
+from commsched.exchange.endpoint import Endpoint, GatheringEndpoint, ReducingEndpoint, open_endpoint
+from commsched.exchange.error import Floats
+from commsched.exchange.lockstep import AGREE
+from commsched.exchange.method import Choice, Phase
+from commsched.exchange.pair import route
+from commsched.exchange.registry import find_method, phase_of, phases_of
+from commsched.exchange.state import kept_of, restore
+from commsched.kernels.finite import finite
+from commsched.kernels.hashing import index_sets
+from commsched.kernels.modules import beside, on_host
+from commsched.machine.model import Group
+from commsched.plan.model import Launch, Plan
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.merges import Merges
+from commsched.run.engine.worker import Worker, put_back
+from commsched.run.wire.device import moved
+from commsched.schedule.rounds import Goal, Schedule
+
+Channel = tuple[str, str, tuple[int, ...]]  # stream, among whom, ranks
+Communicators = dict[Channel, MPI.Intracomm]
+EVERYONE: Channel = ("between", "all", ())  # where all ranks decide something together
+
+
+class Ready(NamedTuple):
+    """An exchange that can start."""
+
+    schedule: Schedule
+    held: Endpoint
+
+
+class Buckets:
+    """This rank's buckets: their buffers, reused every step, and the exchanges under way."""
+
+    def __init__(self, plan: Plan, rank: int, worker: Worker, given: DeviceQueue) -> None:
+        self._plan, self._rank = plan, rank
+        self._worker = worker
+        self.given = given
+        self._module = given.device.module
+        self.states = [self._state(launch) for launch in plan.launches]
+        self._before: dict[int, tuple[Floats, Floats | None]] = {}
+        self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, where losses are watched
+        self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
+        self._held: dict[int, Endpoint] = {}  # launch, -1 for what all ranks decide
+        self._merges = Merges(plan, worker)
+        self._chosen: dict[tuple[int, int], Phase] = {}
+        self.decisions: dict[str, float] = {}
+
+    def _state(self, launch: Launch) -> State:
+        """What this rank holds of a launch before its first step."""
+        plan, rank = self._plan, self._rank
+        mine = plan.group_of(launch, rank)
+        group = plan.group(launch) if mine is None else mine
+        member = group.ranks.index(rank) if mine is not None else -1
+        numel = sum(stop - start for _, start, stop in launch.pieces) if mine is not None else 0
+        buffer = self._module.zeros(numel, np.float32)  # touched now, not inside the first step
+        state = {"gradient": buffer, "rank": member, "ranks": group.size}
+        return state | {"seed": plan.seed, "step": 0, "name": launch.name}
+
+    def away(self, op: Op) -> bool:
+        """Whether what an operation exchanges is in memory of a device; votes are not."""
+        return op.kind is Kind.EXCHANGE and self._module is not np
+
+    def _phase(self, op: Op) -> Phase:
+        phase = phase_of(self._plan, op)
+        return self._chosen[op.launch, op.phase] if isinstance(phase, Choice) else phase
+
+    def encoded(self, step: int, op: Op) -> tuple[float, float]:
+        """Encode once the device has computed what it needs: from when to when, s."""
+        self.given.wait(step, op.after)
+        start = self.given.device.mark()
+        self.encode(step, op)
+        end = self.given.device.mark()
+        end.wait()
+        return start.when(), end.when()
+
+    def encode(self, step: int, op: Op) -> None:
+        """Gather what the launch sends where its first phase begins, and run the phase's take."""
+        if op.phase == 0:
+            self._gather(step, op.launch)
+        self._held[op.launch] = open_endpoint(self._phase(op), self.states[op.launch])
+
+    def _gather(self, step: int, launch: int) -> None:
+        state = self.states[launch]
+        state["step"] = step
+        if self._plan.launches[launch].payload == "parameter":
+            self._worker.parameters(step, launch, state["gradient"])
+        else:
+            self._worker.gradient(step, launch, state["gradient"])
+            self._take_over(launch, state["gradient"])
+        if not finite(state["gradient"]):
+            raise CommschedError(self._broken(step, launch))
+        if launch in self.watched:
+            method = find_method(self._plan.launches[launch].method)
+            first = phases_of(self._plan, launch)[0]
+            self._before[launch] = error.before(method, first, state, self.watched[launch])
+
+    def _take_over(self, launch: int, gradient: Array) -> None:
+        """Add what launches that a launch stands for have kept of their gradients."""
+        own = self._plan.launches[launch]
+        if not own.since:
+            return
+        for old, state in zip(self._plan.launches, self.states, strict=True):
+            before = old.payload == own.payload and old.since < own.since
+            kept = "lost" in state and error.keeps(find_method(old.method))
+            if before and kept and old.pieces == own.pieces:
+                gradient += state.pop("lost")
+
+    def _broken(self, step: int, launch: int) -> str:
+        """Which tensor's gradient is not finite: here a codec has not dropped or hidden it yet."""
+        values = on_host(self.states[launch]["gradient"])
+        at = int(np.flatnonzero(~np.isfinite(values))[0])
+        pieces = self._plan.launches[launch].pieces
+        ends = np.cumsum([stop - start for _, start, stop in pieces])
+        name, _, stop = pieces[int(np.searchsorted(ends, at, side="right"))]
+        place = stop - int(ends[ends > at][0]) + at
+        what = self._plan.launches[launch].payload
+        return (
+            f"step {step}: the {what} of tensor {name!r} has {values[at]} at element {place};"
+            " only finite numbers can be summed"
+        )
+
+    def exchange(self, step: int, op: Op) -> Ready:
+        """What to exchange for an Exchange or a Decide."""
+        if op.launch < 0:
+            return self._votes(self._vote(step), self._rank, self._plan.machine.everyone, op)
+        if op.kind is Kind.EXCHANGE:
+            if op.root >= 0 and op.launch not in self._held:  # it only receives
+                self._held[op.launch] = open_endpoint(self._phase(op), self.states[op.launch])
+            return Ready(self._phase(op).schedule, self._held[op.launch])
+        choice = phases_of(self._plan, op.launch)[op.phase]
+        assert isinstance(choice, Choice)
+        if op.phase == 0:  # no encode comes before, and the vote reads it
+            self.given.wait(step, op.after)
+            self._gather(step, op.launch)
+        state = self.states[op.launch]
+        group = self._plan.group(self._plan.launches[op.launch])
+        return self._votes(choice.vote(state), int(state["rank"]), group, op)
+
+    def _vote(self, step: int) -> float:
+        """What this rank says where all ranks decide together."""
+        if STRATEGIES[self._plan.strategy].decides == "overflow":
+            return float(self._worker.overflow(step))
+        return self._worker.loss(step)
+
+    def _votes(self, mine: float, member: int, group: Group, op: Op) -> Ready:
+        """The exchange in which a group's members tell each other a number."""
+        vote = np.array([mine], np.float64).view(np.uint8)
+        held = GatheringEndpoint({member: vote}, list(range(group.size)))
+        self._held[op.launch] = held
+        return Ready(route("all-gather", group), held)
+
+    def decide(self, step: int, op: Op) -> float:
+        """Take the votes that a Decide gathered, in rank order, and choose the phase.
+
+        What all ranks decide together is the mean of what they say.
+        """
+        votes = [float(v.view(np.float64)[0]) for v in self._held.pop(op.launch).result()]
+        if op.launch < 0:
+            self.decisions[f"{step}/{op.name}"] = sum(votes) / len(votes)
+            return sum(votes) / len(votes)
+        choice = phases_of(self._plan, op.launch)[op.phase]
+        assert isinstance(choice, Choice)
+        value = float(AGREE[choice.agree](votes))
+        self._chosen[op.launch, op.phase] = choice.then(value)
+        self.decisions[f"{step}/{op.name}"] = value
+        return value
+
+    def decode(self, step: int, op: Op) -> None:
+        """Run the phase's give; after the last one the worker gets the sum or mean."""
+        state = self.states[op.launch]
+        self._phase(op).give(state, self._held.pop(op.launch).result())
+        if self._plan.launches[op.launch].payload == "parameter":
+            self._worker.replace(step, op.launch, state["result"])
+        elif op.phase == len(phases_of(self._plan, op.launch)) - 1:
+            result: Array = state["result"]
+            if self._plan.mean and state["ranks"] > 1:
+                result /= np.float32(state["ranks"])
+            if op.launch in self._before:
+                wanted, left = self._before.pop(op.launch)
+                if left is None:
+                    left = error.after(state, self.watched[op.launch])
+                self.norms[step, op.launch] = wanted, left
+            self._worker.result(step, op.launch, result)
+
+    def merge(self, step: int, op: Op) -> None:
+        """Merge what a launch has summed with this rank's parameters."""
+        state = self.states[op.launch]
+        self._phase(op).give(state, self._held.pop(op.launch).result())
+        self._merges.merge(step, op, state["result"])
+
+    def kept(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint must have of them, arrays in memory of the host.
+
+        Nothing may be under way, but sums may wait.
+        """
+        names = [launch.name for launch in self._plan.launches]
+        needed = STRATEGIES[self._plan.strategy].decides == "loss"  # others look at this step only
+        kept: dict[str, dict[str, Any]] = {
+            "buckets": {n: kept_of(s) for n, s in zip(names, self.states, strict=True)},
+            "unmerged": {names[i]: held.result() for i, held in self._unmerged().items()},
+            "merged": {names[i]: state for i, state in self._merges.states.items()},
+            "decisions": dict(self.decisions) if needed else {},
+        }
+        return {key: moved(part, on_host) for key, part in kept.items()}
+
+    def _unmerged(self) -> dict[int, Endpoint]:
+        """Sums of parameters that are there and wait for their merge, by launch."""
+        return {i: held for i, held in self._held.items() if i >= 0 and _is_merged(self._plan, i)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Put back what `kept` gave; anything else is refused."""
+        launches = self._plan.launches
+        index = {launch.name: i for i, launch in enumerate(launches)}
+        parts = [kept.get(key) for key in ("buckets", "unmerged", "merged", "decisions")]
+        if not all(isinstance(part, dict) for part in parts) or list(parts[0] or {}) != list(index):
+            raise CommschedError("the checkpoint holds other buckets than this plan")
+        for state, own in zip(self.states, kept["buckets"].values(), strict=True):
+            restore(state, moved(own, partial(beside, like=state["gradient"])))
+        for name, total in kept["unmerged"].items():
+            state, phase = self.states[index[name]], phases_of(self._plan, index[name])[0]
+            assert isinstance(phase, Phase)
+            state["gradient"][:] = beside(total, state["gradient"])
+            self._held[index[name]] = ReducingEndpoint(
+                state["gradient"], phase.payload, state, None
+            )
+        self._merges.states = {
+            i: moved(kept["merged"][name], partial(beside, like=self.states[i]["gradient"]))
+            for name, i in index.items()
+            if name in kept["merged"]
+        }
+        self.decisions.update(kept["decisions"])
+
+    def close(self) -> None:
+        """Give back what serves all buckets; nothing may be under way."""
+        index_sets.cache_clear()
+
+    def follow(self, plan: Plan) -> dict[str, Array]:
+        """Go on with another plan of the same tensors; nothing may be under way.
+
+        Launches of the same pieces and method keep their state. What the others have kept of
+        their gradients is given back, (numel,) float32 per tensor.
+        """
+        known = {}
+        for launch, state in zip(self._plan.launches, self.states, strict=True):
+            known[launch.pieces, launch.method, launch.group] = launch, state
+        self._plan, self.states = plan, []
+        for launch in plan.launches:
+            old = known.pop((launch.pieces, launch.method, launch.group), None)
+            self.states.append(self._state(launch) if old is None else old[1])
+            self.states[-1]["name"] = launch.name
+        self.close()
+        self.given.device.mark().wait()  # what is new was made in the caller's stream
+        self._chosen.clear()
+        found: dict[str, Array] = {}
+        for launch, state in known.values():
+            if "lost" in state and error.keeps(find_method(launch.method)):
+                put_back(plan, launch, state["lost"], found)
+        return found
+
+
+def _is_merged(plan: Plan, launch: int) -> bool:
+    """Whether a launch sums parameters, to be merged with those of each rank."""
+    phase = phases_of(plan, launch)[0]
+    parameters = plan.launches[launch].payload == "parameter"
+    return parameters and not isinstance(phase, Choice) and phase.schedule.goal is Goal.ALL_REDUCE
+
+
+def communicators(
+    plan: Plan, comm: MPI.Intracomm, known: Communicators | None = None
+) -> Communicators:
+    """One communicator per exchange stream and team of ranks; the same order on every rank.
+
+    Those that are `known` serve on.
+    """
+    found = dict(known or {})
+    for launch in plan.launches:
+        key = channel(launch)
+        if key not in found:
+            mine = plan.group_of(launch, comm.rank)
+            color = MPI.UNDEFINED if mine is None else mine.ranks[0]
+            split = comm.Split(color, 0 if mine is None else mine.ranks.index(comm.rank))
+            assert isinstance(split, MPI.Intracomm)
+            found[key] = split
+    if STRATEGIES[plan.strategy].decides and EVERYONE not in found:
+        found[EVERYONE] = comm.Dup()
+    return found
+
+
+def channel(launch: Launch) -> Channel:
+    """What communicator a launch uses."""
+    return launch.stream, launch.among, launch.group

@@ -1,0 +1,300 @@
+"""The one thread of a rank that talks to MPI: exchanges, deadlines, and the end of a broken run."""
+
+import faulthandler
+import fcntl
+import os
+import stat
+import sys
+import termios
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.machine.model import Group
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+from commsched.run.engine.board import Board, Key, WaitStatus
+from commsched.run.engine.buckets import EVERYONE, Buckets, channel, communicators
+from commsched.run.engine.messages import Mail, MessageStreams
+from commsched.run.engine.pacer import Pacer
+from commsched.run.engine.recorder import Recorder
+from commsched.run.engine.transfer import Exchange, PendingMove, begin
+from commsched.run.job.clock import now
+from commsched.run.wire.placement import HERE, Placement
+from commsched.units import nbytes, seconds
+
+IDLE = 0.1  # s between looks at the deadlines
+GRACE = 2.0  # s that the other ranks get to say what they wait for before the job is aborted
+HARD = 10.0  # s that MPI_Abort gets
+HEARD = 2.0  # s that the launcher gets to read what was said before
+ALARM = 1  # tag on the control communicator
+
+
+@dataclass(slots=True)
+class Active:
+    """An exchange under way on one stream."""
+
+    step: int
+    op: Op
+    exchange: Exchange
+    start: float
+    moved: float  # when it last got on
+
+
+class Communication(threading.Thread):
+    """Runs the exchange streams: one exchange at a time on each, in plan order."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        board: Board,
+        buckets: Buckets,
+        recorder: Recorder,
+        timeout: float,
+        mail: Mail,
+        place: Placement = HERE,
+    ) -> None:
+        super().__init__(name="communication", daemon=True)
+        self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
+        self._timeout, self._place = timeout, place
+        self._comm = comm
+        self._control = comm.Dup()
+        self._comms = communicators(plan, comm)
+        self._join()
+        self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
+        self.messages = MessageStreams(plan, comm, board, recorder, mail, buckets.given, place)
+        self._active: dict[str, Active] = {}
+        self._alarmed = False
+        self._looked = now()
+        self.cpu = 0.0  # s of processor time of this thread, so far
+
+    def run(self) -> None:
+        """Poll until the board is closed; any error ends the job."""
+        try:
+            self._place.device.use("codec")
+            self._loop()
+        except BaseException as error:  # whatever it is, the other ranks must not hang
+            self._board.fail(error)
+            self._abort(describe(error))
+
+    def follow(self, plan: Plan) -> None:
+        """Go on with another plan; all ranks call it while nothing is under way."""
+        comms = communicators(plan, self._comm, self._comms)
+        with self._board.lock:
+            self._plan, self._comms = plan, comms
+        self._join()
+
+    def _join(self) -> None:
+        """Get ready for native sums, all ranks together: in a step one would hold up another."""
+        for launch in self._plan.launches:
+            if launch.method.startswith("native") and self._comms[channel(launch)]:
+                self._place.path.join(self._comms[channel(launch)])
+
+    def free(self) -> None:
+        """Give the communicators back to MPI; all ranks call it, after the thread has ended."""
+        for comm in (self._control, self.messages.comm, *self._comms.values()):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
+
+    def _loop(self) -> None:
+        pacer = Pacer()
+        while True:
+            started = self._start()
+            if self._board.failure is not None:
+                self._abort(describe(self._board.failure))
+            if self._board.closed and not self._active and self.messages.idle:
+                self.cpu = time.thread_time()
+                return
+            if self._progress() or started:
+                pacer.busy()
+            elif self._active or self.messages.busy:
+                pacer.rest()
+            self._look()
+
+    def _start(self) -> bool:
+        """Begin the exchange at the head of each free stream, if its inputs are there."""
+        if self._active and not any(q and s not in self._active for s, q in self.queues.items()):
+            return False
+        fresh = []
+        missing: set[Key] = set()
+        with self._board.lock:
+            for stream, queue in self.queues.items():
+                if queue and stream not in self._active:
+                    step, op = queue[0]
+                    wanted = self._board.missing(step, op.after)
+                    missing.update(wanted)
+                    if not wanted:
+                        fresh.append((stream, *queue.popleft()))
+            missing.update(self.messages.missing())
+            nothing = not fresh and not self._active and not self.messages.busy
+            if nothing and not self._board.closed and self._board.failure is None:
+                self._board.sleep(missing, IDLE)
+        for stream, step, op in fresh:
+            if op.kind is Kind.ENCODE:
+                self._encode(stream, step, op)
+                continue
+            start = now()
+            schedule, held = self._buckets.exchange(step, op)
+            launch = op.launch
+            comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
+            tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
+            path = self._place.path if self._buckets.away(op) else self._place.host
+            exchange = begin(schedule, held, comm, tag, path)
+            self._active[stream] = Active(step, op, exchange, start, now())
+        return bool(fresh)
+
+    def _encode(self, stream: str, step: int, op: Op) -> None:
+        """Encode what this thread sends next; other streams' exchanges wait."""
+        start, end = self._buckets.encoded(step, op)
+        self._recorder.add(stream, op.name, step, start, end)
+        self._board.mark(step, op.name, end)
+
+    def _progress(self) -> bool:
+        moved = self.messages.progress()
+        for stream, active in list(self._active.items()):
+            before = active.exchange.moves
+            if active.exchange.progress():
+                del self._active[stream]
+                self._finish(stream, active)
+                moved = True
+            if active.exchange.moves != before:
+                active.moved = now()
+                moved = True
+        return moved
+
+    def _finish(self, stream: str, active: Active) -> None:
+        step, op = active.step, active.op
+        if op.kind is Kind.DECIDE:
+            self._buckets.decide(step, op)
+        exchange = active.exchange
+        spent = exchange.coded
+        end = now()
+        coded = min(spent, end - active.start)
+        self._recorder.add(stream, op.name, step, active.start, end, exchange.sent, coded)
+        self._board.mark(step, op.name, end)
+
+    def _look(self) -> None:
+        """Every IDLE seconds: has a deadline passed here, or on another rank?"""
+        if now() - self._looked < IDLE:
+            return
+        self._looked = now()
+        self.cpu = time.thread_time()
+        if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
+            self._say_and_wait(self.describe(self._looked), GRACE + 2.0)
+        # Who waits for something on this rank is late only if nothing on this rank gets on.
+        since = [active.moved for active in self._active.values()]
+        since += self.messages.leaving_since
+        since += [
+            max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits
+        ]
+        if any(self._looked - moment > self._timeout for moment in since):
+            self._alarm()
+
+    def _statuses(self) -> dict[str, WaitStatus]:
+        found = self._board.status | self.messages.statuses()
+        for stream, active in self._active.items():
+            what = " and ".join(map(self._waiting(active), active.exchange.waiting()))
+            found[stream] = WaitStatus(
+                active.step, active.op.name, f"waits {what}".rstrip(), active.moved, True
+            )
+        return found
+
+    def _waiting(self, active: Active) -> Callable[[PendingMove], str]:
+        group: Group | None = self._plan.machine.everyone
+        if active.op.launch >= 0:
+            launch = self._plan.launches[active.op.launch]
+            group = self._plan.group_of(launch, self._control.rank)
+        ranks = group.ranks if group is not None else ()
+
+        def say(wait: PendingMove) -> str:
+            size = "a message" if wait.nbytes is None else nbytes(wait.nbytes)
+            if wait.direction == "among":
+                return f"for the MPI's own all-reduce of {size}"
+            return f"for {size} {wait.direction} rank {ranks[wait.peer]}"
+
+        return say
+
+    def describe(self, when: float) -> str:
+        """What every stream of this rank does now, a line each."""
+        rank = self._control.rank
+        lines = [
+            f"rank {rank}, {stream}: step {s.step}: {s.name} {s.what},"
+            f" for {seconds(when - s.since)}"
+            for stream, s in sorted(self._statuses().items())
+        ]
+        return "\n".join(lines) or f"rank {rank}: has nothing to do"
+
+    def _alarm(self) -> None:
+        """A deadline has passed: all ranks say what they wait for, then the job ends."""
+        rank = self._control.rank
+        note = np.zeros(1, np.uint8)
+        requests = [
+            self._control.Isend(note, peer, ALARM)
+            for peer in range(self._control.size)
+            if peer != rank
+        ]
+        text = f"rank {rank}: no progress for {seconds(self._timeout)} (--timeout)"
+        self._say_and_wait(f"{text}\n{self.describe(now())}", GRACE)
+        del requests
+
+    def _say_and_wait(self, text: str, grace: float) -> None:
+        say(text)
+        self._recorder.flush()
+        time.sleep(grace)
+        abort(self._control)
+
+    def _abort(self, text: str) -> None:
+        """End all ranks; what was measured is on disk first."""
+        say(f"rank {self._control.rank}: {text}")
+        self._recorder.flush()
+        abort(self._control)
+
+
+def say(text: str) -> None:
+    """Print lines for people, each with the program's name, in one write."""
+    sys.stderr.write("".join(f"commsched: {line}\n" for line in text.splitlines()))
+    sys.stderr.flush()
+
+
+def end_all(error: BaseException, comm: MPI.Intracomm) -> None:
+    """End all ranks of the job because of an error on this one."""
+    say(f"rank {comm.rank}: {describe(error)}")
+    abort(comm)
+
+
+def abort(comm: MPI.Intracomm) -> None:
+    """End all ranks; this one also where MPI waits in its own end for ranks that cannot come."""
+    be_heard()
+    # A thread of C: MPI_Abort may wait while it holds the interpreter.
+    faulthandler.dump_traceback_later(HARD, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+    comm.Abort(2)
+
+
+def be_heard() -> None:
+    """Wait until the launcher has read what this rank said: it reads no more after an abort."""
+    out = 2  # also where a test has put something else in place of sys.stderr
+    if not stat.S_ISFIFO(os.fstat(out).st_mode):
+        return
+    end, unread = time.monotonic() + HEARD, bytearray(4)
+    while time.monotonic() < end:
+        fcntl.ioctl(out, termios.FIONREAD, unread)
+        if not any(unread):
+            return
+        time.sleep(0.001)
+
+
+def describe(error: BaseException) -> str:
+    """One sentence for what a user can fix, the traceback for our bugs."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, CommschedError):
+        return str(error)
+    return "".join(traceback.format_exception(error)).rstrip()

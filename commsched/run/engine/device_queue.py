@@ -1,0 +1,63 @@
+"""Compute that was given to a device: who needs it waits for it, its spans come when it is over."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from commsched.program.model import After
+from commsched.run.engine.recorder import Recorder
+from commsched.run.wire.device import ComputeDevice, Event
+
+
+class Open(NamedTuple):
+    """An operation that the device may not have ended."""
+
+    step: int
+    name: str
+    start: Event
+    end: Event
+
+
+class DeviceQueue:
+    """The compute stream of a rank, which runs ahead of its device; the host's own is never ahead.
+
+    One thread adds operations, in order; others wait for them.
+    """
+
+    def __init__(self, device: ComputeDevice, recorder: Recorder) -> None:
+        self.device = device
+        self._recorder = recorder
+        self._open: deque[Open] = deque()
+        self._ends: dict[tuple[int, str], Event] = {}
+
+    def add(self, step: int, name: str, start: Event) -> Event:
+        """An operation that began with `start` was given to this thread's stream; its end."""
+        end = self.device.mark()
+        self._ends[step, name] = end
+        self._open.append(Open(step, name, start, end))
+        self.settle(wait=False)
+        return end
+
+    def wait(self, step: int, after: Iterable[After]) -> None:
+        """Wait until the device has done what an operation of `step` comes after."""
+        for name, back in after:
+            end = self._ends.get((step - back, name))
+            if end is not None:
+                end.wait()
+
+    def over(self, step: int, after: Iterable[After]) -> bool:
+        """Whether the device has done what an operation of `step` comes after."""
+        ends = [self._ends.get((step - back, name)) for name, back in after]
+        return all(end is None or end.done() for end in ends)
+
+    def settle(self, *, wait: bool) -> None:
+        """Record what is over, in order; with `wait` everything."""
+        while self._open:
+            step, name, start, end = self._open[0]
+            if wait:
+                end.wait()
+            elif not end.done():
+                return
+            self._open.popleft()
+            self._ends.pop((step, name), None)
+            self._recorder.add("compute", name, step, start.when(), end.when())

@@ -1,0 +1,145 @@
+"""Executes programs on one rank: coding threads, the communication thread, and their order."""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from mpi4py import MPI
+
+from commsched.coding.codec import Array
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op, Program
+from commsched.program.registry import STRATEGIES
+from commsched.run.engine.board import Board, Stopped, WaitStatus
+from commsched.run.engine.buckets import Buckets
+from commsched.run.engine.communication import Communication
+from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.messages import Blank, Mail
+from commsched.run.engine.recorder import Recorder
+from commsched.run.engine.worker import Worker
+from commsched.run.job.clock import now
+from commsched.run.wire.placement import HERE, Placement
+
+SWITCH = 0.5e-3  # s; Python's default of 5 ms would hold up the communication thread
+
+
+class Engine:
+    """The streams of one rank. Compute belongs to the caller; the rest runs in threads."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        worker: Worker,
+        recorder: Recorder,
+        timeout: float,
+        mail: Mail | None = None,
+        place: Placement = HERE,
+    ) -> None:
+        sys.setswitchinterval(SWITCH)
+        self.plan = plan
+        self.board = Board()
+        self.recorder = recorder
+        self.given = DeviceQueue(place.device, recorder)
+        self.buckets = Buckets(plan, comm.rank, worker, self.given)
+        self._rank = comm.rank
+        self.mail = mail or Blank()
+        self.communication = Communication(
+            plan, comm, self.board, self.buckets, recorder, timeout, self.mail, place
+        )
+        self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
+        self._last: list[tuple[int, str]] = []  # what was submitted and not seen done
+        self._threads: list[threading.Thread] = [
+            threading.Thread(target=self._code, args=(stream,), name=stream, daemon=True)
+            for stream in self._coding
+        ]
+        self.watched: set[str] = set()  # operations that others wait for
+
+    def start(self) -> None:
+        """Start the threads, once what the caller has prepared is there."""
+        self.given.device.mark().wait()
+        for thread in (self.communication, *self._threads):
+            thread.start()
+
+    def submit(self, program: Program) -> list[Op]:
+        """Queue one step; returns the operations of the compute stream, which the caller runs."""
+        ops = program.role_of(self._rank).ops
+        with self.board.lock:
+            self.watched = {after.name for op in ops for after in op.after}
+            self._last = [key for key in self._last if not self.board.is_done(*key)]
+            self._last += [(program.step, op.name) for op in ops if op.stream != "compute"]
+            # What was submitted long ago may still wait for a computation of its own step.
+            oldest = self._last[0][0] if self._last else program.step
+            self.board.forget_before(oldest - program.reach)
+            communication = self.communication
+            queues = {**self._coding, **communication.queues, **communication.messages.queues}
+            for op in ops:
+                if op.stream != "compute":
+                    queues[op.stream].append((program.step, op))
+            self.board.wake()
+        return [op for op in ops if op.stream == "compute"]
+
+    def _code(self, stream: str) -> None:
+        queue = self._coding[stream]
+        work: dict[Kind, Callable[[int, Op], None]] = {
+            Kind.ENCODE: self.buckets.encode,
+            Kind.DECODE: self.buckets.decode,
+            Kind.MERGE: self.buckets.merge,
+        }
+        try:
+            self.given.device.use("codec")
+            while True:
+                self.board.idle(stream)
+                self.board.until(lambda: bool(queue) or self.board.closed)
+                if not queue:
+                    return
+                step, op = queue[0]
+                self.board.wait(stream, step, op, deadline=False)
+                self.given.wait(step, op.after)
+                start = self.given.device.mark()
+                work[op.kind](step, op)
+                end = self.given.device.mark()
+                end.wait()
+                queue.popleft()
+                self.recorder.add(stream, op.name, step, start.when(), end.when())
+                self.board.mark(step, op.name, end.when())
+        except Stopped:
+            return
+        except BaseException as error:
+            self.board.fail(error)
+
+    def drain(self) -> None:
+        """Wait until everything that was submitted is done."""
+        board = self.board
+        board.status["compute"] = WaitStatus(-1, "end", "waits for all exchanges", now(), True)
+        board.until_done(self._last)
+        board.idle("compute")
+
+    def follow(self, plan: Plan, step: int) -> dict[str, Array]:
+        """Go on with another plan of the same tensors after `step`, on all ranks; see `drain`.
+
+        Gives back what launches that are no more have kept of their gradients, by tensor.
+        """
+        kept = self.buckets.follow(plan)
+        self.communication.follow(plan)
+        self.plan = plan
+        # The new launches' results of the last step are what the old ones have brought.
+        for op in STRATEGIES[plan.strategy].lower(plan, step, {}).role_of(self._rank).ops:
+            if op.stream != "compute":
+                self.board.mark(step, op.name, now())
+        return kept
+
+    def stop(self) -> None:
+        """End the threads; call after `drain`."""
+        with self.board.lock:
+            self.board.closed = True
+            self.board.wake()
+        for thread in (*self._threads, self.communication):
+            thread.join()
+        self.buckets.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Something broke in the caller: the communication thread ends the job."""
+        self.board.fail(error)
+        self.communication.join()

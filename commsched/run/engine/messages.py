@@ -1,0 +1,247 @@
+"""Messages between two ranks: sent in turn, received as they come, by the communication thread."""
+
+from collections import defaultdict, deque
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.coding.codec import Array
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.run.engine.board import Board, Key, WaitStatus
+from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.recorder import Recorder
+from commsched.run.engine.transfer import Moving
+from commsched.run.job.clock import now
+from commsched.run.wire.device import HOST, ComputeDevice
+from commsched.run.wire.placement import HERE, Placement
+from commsched.units import nbytes
+
+
+class Mail(Protocol):
+    """What messages carry, and the computations that make and read it."""
+
+    def lie(self, device: ComputeDevice) -> None:
+        """From now on packets are arrays of this device; what it makes of them, too."""
+
+    def compute(self, step: int, op: Op) -> None:
+        """Do a COMPUTE or APPLY; its inputs are there."""
+
+    def outgoing(self, step: int, op: Op) -> Array:
+        """The packet of a SEND, (nbytes,) uint8; it stays as it is until the send is over."""
+
+    def incoming(self, step: int, op: Op, packet: Array) -> None:
+        """Take the packet of a RECV, (nbytes,) uint8."""
+
+
+class Blank:
+    """Messages of zeros: between emulated computations the content does not matter."""
+
+    def __init__(self) -> None:
+        self.lie(HOST)
+
+    def lie(self, device: ComputeDevice) -> None:
+        self._module = device.module
+        self._zeros: Array = self._module.zeros(0, np.uint8)
+
+    def compute(self, step: int, op: Op) -> None:
+        """Nothing but time."""
+
+    def outgoing(self, step: int, op: Op) -> Array:
+        if len(self._zeros) < op.nbytes:
+            self._zeros = self._module.zeros(op.nbytes, np.uint8)
+        return self._zeros[: op.nbytes]
+
+    def incoming(self, step: int, op: Op, packet: Array) -> None:
+        """Nobody reads it."""
+
+
+class Incoming(NamedTuple):
+    """A message that is being received."""
+
+    step: int
+    op: Op
+    moving: Moving
+    start: float  # when it was first heard of
+
+
+class Outgoing(NamedTuple):
+    """A message that is being sent."""
+
+    step: int
+    op: Op
+    moving: Moving
+    start: float
+
+
+class MessageStreams:
+    """The streams `send` and `receive` of one rank.
+
+    A message leaves when the device has done what it comes after, not when it was given it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        board: Board,
+        recorder: Recorder,
+        mail: Mail,
+        given: DeviceQueue,
+        place: Placement = HERE,
+    ) -> None:
+        self._board, self._recorder, self._mail = board, recorder, mail
+        self._given, self._place = given, place
+        mail.lie(place.device)
+        self.comm = comm.Dup()
+        self._peers = _peers(plan, comm.rank)
+        self.queues: dict[str, deque[tuple[int, Op]]] = {"send": deque(), "receive": deque()}
+        self._expected: dict[int, deque[tuple[int, Op]]] = defaultdict(deque)  # by rank
+        self._leaving: Outgoing | None = None
+        self._coming: dict[int, Incoming] = {}  # by rank
+        self.moved = now()  # when something last happened
+
+    @property
+    def busy(self) -> bool:
+        """Whether something may come, is under way, or can leave once the device is ready."""
+        coming = self.queues["receive"] or self._coming or any(self._expected.values())
+        return bool(coming or self._leaving or self._able())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.busy and not self.queues["send"]
+
+    @property
+    def leaving_since(self) -> list[float]:
+        """Since when a message is under way that its receiver does not take."""
+        return [] if self._leaving is None else [self._leaving.start]
+
+    def missing(self) -> list[Key]:
+        """What the next message waits for; call it with the board's lock."""
+        queue = self.queues["send"]
+        if not queue or self._leaving is not None:
+            return []
+        return [key for step, op in _heads(queue) for key in self._board.missing(step, op.after)]
+
+    def progress(self) -> bool:
+        """Do what can be done now without waiting; True where something happened."""
+        moved = self._send()
+        moved = self._receive() or moved
+        if moved:
+            self.moved = now()
+        return moved
+
+    def _send(self) -> bool:
+        """Begin and end messages, one at a time: what is ready first, then what is urgent."""
+        leaving = self._leaving
+        if leaving is not None:
+            if not leaving.moving.done():
+                return False
+            self._end("send", leaving.step, leaving.op, leaving.start)
+            self._leaving = None
+        with self._board.lock:
+            found = self._next()
+        if found is None:
+            return leaving is not None
+        step, op = found
+        packet = self._mail.outgoing(step, op)
+        assert packet.nbytes == op.nbytes, f"{op.name} has {packet.nbytes} B, not {op.nbytes}"
+        peer = self._peers[op.peer]
+        moving = self._place.path.lane(self.comm, op.tag).send(packet, peer)
+        self._leaving = Outgoing(step, op, moving, now())
+        return True
+
+    def _next(self) -> tuple[int, Op] | None:
+        """Take the message that leaves next, if one can."""
+        able = [
+            (self._board.when(step, op.after), op.urgency, step, op)
+            for step, op in self._able()
+            if self._given.over(step, op.after)
+        ]
+        if not able:
+            return None
+        *_, step, op = min(able, key=lambda entry: entry[:2])
+        self.queues["send"].remove((step, op))
+        return step, op
+
+    def _able(self) -> list[tuple[int, Op]]:
+        """The first message of each urgency whose inputs were given to the device."""
+        heads = _heads(self.queues["send"])
+        return [(step, op) for step, op in heads if not self._board.missing(step, op.after)]
+
+    def _receive(self) -> bool:
+        """Take what is announced, from each rank in its order."""
+        queue, moved = self.queues["receive"], False
+        while queue:
+            step, op = queue.popleft()
+            self._expected[self._peers[op.peer]].append((step, op))
+        for peer, expected in self._expected.items():
+            moved = self._from(peer, expected) or moved
+        return moved
+
+    def _from(self, peer: int, expected: deque[tuple[int, Op]]) -> bool:
+        coming = self._coming.get(peer)
+        if coming is None:
+            coming = self._begin(peer, expected) if expected else None
+            if coming is None:
+                return False
+            self._coming[peer] = coming
+        if not coming.moving.done():
+            return False
+        del self._coming[peer]
+        self._mail.incoming(coming.step, coming.op, coming.moving.packet)
+        self._end("receive", coming.step, coming.op, coming.start)
+        return True
+
+    def _begin(self, peer: int, expected: deque[tuple[int, Op]]) -> Incoming | None:
+        """Post the receive of the message that is announced, if one is; steps keep their order."""
+        status, start = MPI.Status(), now()
+        if not self.comm.Iprobe(peer, MPI.ANY_TAG, status):
+            return None
+        tag = status.Get_tag()
+        step, op = next((s, o) for s, o in expected if o.tag == tag)
+        expected.remove((step, op))
+        packet = self._place.device.module.empty(op.nbytes, np.uint8)
+        moving = self._place.path.lane(self.comm, tag).receive(packet, peer)
+        return Incoming(step, op, moving, start)
+
+    def _end(self, stream: str, step: int, op: Op, start: float) -> None:
+        end = now()
+        sent = op.nbytes if op.kind is Kind.SEND else 0
+        self._recorder.add(stream, op.name, step, start, end, sent)
+        self._board.mark(step, op.name, end)
+
+    def statuses(self) -> dict[str, WaitStatus]:
+        """What each stream waits for, where it waits for another rank."""
+        found = {}
+        if self._leaving is not None:
+            step, op, _, start = self._leaving
+            what = f"waits for {nbytes(op.nbytes)} to rank {self._peers[op.peer]}"
+            found["send"] = WaitStatus(step, op.name, what, start, True)
+        for peer, expected in sorted(self._expected.items()):
+            if expected or peer in self._coming:
+                step, op = self._coming[peer][:2] if peer in self._coming else expected[0]
+                what = f"waits for {nbytes(op.nbytes)} from rank {peer}"
+                found[f"receive from {peer}"] = WaitStatus(step, op.name, what, self.moved, True)
+        return found
+
+
+def _heads(queue: deque[tuple[int, Op]]) -> list[tuple[int, Op]]:
+    """The first message of each urgency, of the oldest step."""
+    found: dict[int, tuple[int, Op]] = {}
+    for step, op in queue:
+        if step != queue[0][0]:
+            break
+        found.setdefault(op.urgency, (step, op))
+    return list(found.values())
+
+
+def _peers(plan: Plan, rank: int) -> tuple[int, ...]:
+    """The counterpart of a rank in every role; its own number where roles differ in size."""
+    roles = STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
+    mine = next(role.ranks for role in roles if rank in role.ranks)
+    place = mine.index(rank)
+    return tuple(role.ranks[place] if len(role.ranks) == len(mine) else rank for role in roles)

@@ -1,0 +1,41 @@
+"""How often to poll: at once while something happens, then less and less."""
+
+import time
+
+from commsched.run.engine.transfer import Exchange
+from commsched.run.job.clock import now
+
+SPIN = 100e-6  # s of polling without a sleep after the last event
+LONGEST = 200e-6  # s, the longest sleep while an exchange is under way
+FIRST, GROWTH = 20e-6, 1.5  # s, and by how much each sleep is longer than the one before
+
+
+class Pacer:
+    """Sleeps between polls; a blocking wait would burn a core that others need."""
+
+    def __init__(self) -> None:
+        self._quiet = now()
+        self._pause = 0.0
+
+    def busy(self) -> None:
+        """Something happened: poll again at once."""
+        self._quiet, self._pause = now(), 0.0
+
+    def rest(self) -> None:
+        """Nothing happened: give the core away, longer each time."""
+        if now() - self._quiet < SPIN:
+            time.sleep(0)
+            return
+        self._pause = min(LONGEST, max(FIRST, self._pause * GROWTH))
+        time.sleep(self._pause)
+
+
+def complete(exchange: Exchange) -> None:
+    """Drive one exchange to its end, as the communication thread does."""
+    pacer, seen = Pacer(), -1
+    while not exchange.progress():
+        if exchange.moves != seen:
+            seen = exchange.moves
+            pacer.busy()
+        else:
+            pacer.rest()

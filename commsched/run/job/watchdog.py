@@ -1,0 +1,221 @@
+"""Deadlines for blocking calls: a rank that gets nowhere says in which stage, and ends the job."""
+
+import atexit
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.run.engine.communication import GRACE, abort, say
+from commsched.run.job.clock import now
+from commsched.units import seconds
+
+LOOK = 0.25  # s between looks: some 50 us each, which measurements do not feel
+MEETING = 4.0  # s that ranks may come apart to where they meet, however short the timeout
+PAUSE = 2e-3  # s between looks at the exit
+SHOWN = 8  # silent ranks that are named
+# The first number of a message; END is followed by the ranks that are silent.
+ASK, STUCK, GETS_ON, END = range(4)
+
+
+class WatchedStage(NamedTuple):
+    """What a rank does, and how long it may get nowhere, s; a new object is progress."""
+
+    name: str
+    limit: float
+
+
+def _control(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """The communicator of the watchdogs of `comm`; all ranks make it when the first one starts."""
+    found = comm.Get_attr(KEY)
+    if found is None:
+        comm.Set_attr(KEY, found := comm.Dup())
+    assert isinstance(found, MPI.Intracomm)
+    return found
+
+
+# Freed by MPI together with what it is attached to.
+KEY = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, control: control.Free())
+
+
+class Watchdog:
+    """A thread that asks all others once this rank has been in one stage for too long.
+
+    Where one of them is silent, because it was stopped or is gone, or where none gets on, every
+    rank says its stage and the job ends. It needs THREAD_MULTIPLE: the caller may be blocked
+    inside MPI.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, what: str, timeout: float, option: str, first: str
+    ) -> None:
+        self._comm, self._what, self._option = comm, what, option
+        self._rank, self._size = comm.rank, comm.size
+        self._timeout = timeout
+        self._stage = WatchedStage(first, max(timeout, MEETING))
+        self._control: MPI.Intracomm | None = None
+        self._spent = 0.0  # s in the stage without progress
+        self._asked: float | None = None  # when, while answers are awaited
+        self._answers: dict[int, int] = {}
+        self._patience = 0.0  # s of `_spent` before all are asked again
+        self._sent: list[MPI.Request] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch; one rank alone waits for nobody."""
+        if self._size > 1:
+            self._thread.start()
+            self._control = _control(self._comm)  # may wait for a rank that never comes
+            self.beat()
+
+    def stop(self) -> None:
+        """End the watch; does not return where the job is being ended."""
+        self._over.set()
+        if self._size > 1:
+            self._thread.join()
+
+    def stage(self, name: str) -> None:
+        """Say what begins now, such as "drawing gradients"."""
+        self._stage = WatchedStage(name, self._timeout)
+
+    def beat(self) -> None:
+        """Say that the stage gets on."""
+        self._stage = WatchedStage(*self._stage)
+
+    def _watch(self) -> None:
+        stage, looked = self._stage, now()
+        while not self._over.wait(LOOK):
+            before, looked = looked, now()
+            if looked - before > GRACE:  # this process was stopped: if somebody waits, it is judged
+                continue
+            self._spent += looked - before
+            if stage is not self._stage:
+                stage, self._spent, self._patience, self._asked = self._stage, 0.0, 0.0, None
+            control = self._control
+            if control is not None:
+                silent = self._hear(stage, control)
+                if silent is None:
+                    silent = self._judge(stage, control)
+                if silent is not None:
+                    self._end(stage, silent)
+            elif self._stuck(stage):
+                self._end(stage, [])  # some never came, and say nothing
+
+    def _stuck(self, stage: WatchedStage) -> bool:
+        return self._spent > stage.limit > 0
+
+    def _hear(self, stage: WatchedStage, control: MPI.Intracomm) -> list[int] | None:
+        """Answer the others; the silent ranks, once another rank ends the job."""
+        status = MPI.Status()
+        with suppress(MPI.Exception):  # a connection broke: its rank will be found silent
+            while message := control.Improbe(MPI.ANY_SOURCE, 0, status):
+                numbers = np.empty(status.Get_count(MPI.INT64_T), np.int64)
+                message.Recv(numbers)
+                kind, source = int(numbers[0]), status.Get_source()
+                if kind == END:
+                    return [int(rank) for rank in numbers[1:]]
+                if kind == ASK:
+                    self._send(control, source, STUCK if self._stuck(stage) else GETS_ON)
+                else:
+                    self._answers[source] = kind
+        return None
+
+    def _judge(self, stage: WatchedStage, control: MPI.Intracomm) -> list[int] | None:
+        """Ask where this rank is stuck; the silent ranks, once the job must end."""
+        if not self._stuck(stage):
+            return None
+        others = set(range(self._size)) - {self._rank}
+        if self._asked is None:
+            if self._spent > self._patience:
+                self._asked, self._answers = now(), {}
+                for peer in sorted(others):
+                    self._send(control, peer, ASK)
+            return None
+        silent = sorted(others - self._answers.keys())
+        if silent and now() - self._asked < GRACE:
+            return None
+        if silent or GETS_ON not in self._answers.values():
+            for peer in sorted(others):
+                self._send(control, peer, END, *silent)
+            return silent
+        self._asked, self._patience = None, self._spent + stage.limit / 2
+        return None
+
+    def _send(self, control: MPI.Intracomm, peer: int, *numbers: int) -> None:
+        """Send without waiting; the requests are kept, for they hold the message."""
+        self._sent = [request for request in self._sent if not request.Test()]
+        with suppress(MPI.Exception):  # its connection is broken
+            self._sent.append(control.Isend(np.array(numbers, np.int64), peer, 0))
+
+    def _end(self, stage: WatchedStage, silent: list[int]) -> None:
+        """Say the stage of this rank, and the first one also who is silent; then end the job."""
+        what = f"for {seconds(self._spent)}" if self._spent else "gets on"
+        if self._stuck(stage):
+            what = f"no progress for {seconds(stage.limit)} ({self._option})"
+        say(f"rank {self._rank}: {self._what}: {stage.name}: {what}")
+        if self._rank == min(set(range(self._size)) - set(silent)):
+            time.sleep(4 * LOOK)  # for the others to hear of it
+            if silent:
+                say(unanswering(silent))
+            time.sleep(LOOK)  # for the launcher to read what the ranks said
+        else:
+            time.sleep(2 * GRACE)  # the first ends the job
+        abort(self._comm)
+
+
+def unanswering(ranks: list[int]) -> str:
+    """Name the ranks that do not answer."""
+    shown = [str(rank) for rank in ranks[:SHOWN]]
+    if len(ranks) == 1:
+        return f"rank {shown[0]} does not answer"
+    more = f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else ""
+    return f"ranks {', '.join(shown)}{more} do not answer"
+
+
+@contextmanager
+def watchdog(
+    comm: MPI.Intracomm,
+    what: str,
+    timeout: float,
+    option: str = "--timeout",
+    first: str = "meeting all ranks",
+) -> Iterator[Watchdog]:
+    """End the job where a stage inside the block takes more than `timeout` s, and nobody gets on.
+
+    All ranks of `comm` have such a block. `what` is the command that they run, and `option` is
+    what sets the timeout. They may come apart to the stage `first`: it has MEETING s at the least.
+    """
+    dog = Watchdog(comm, what, timeout, option, first)
+    dog.start()
+    try:
+        yield dog
+    finally:
+        dog.stop()
+
+
+def end_together(what: str, timeout: float) -> None:
+    """Let the ranks meet once more at the exit of this process, in at most `timeout` s.
+
+    Without that MPI would wait for ever, at its end, for a rank that was stopped at its last work.
+    It holds the interpreter meanwhile, so that no thread could see to it.
+    """
+    comm, limit = MPI.COMM_WORLD, max(timeout, MEETING)
+
+    def end() -> None:
+        if MPI.Is_finalized():
+            return
+        request, until = comm.Ibarrier(), now() + limit
+        while not request.Test():
+            if now() > until:
+                stuck = f"no progress for {seconds(limit)} (--timeout)"
+                say(f"rank {comm.rank}: {what}: waiting for all ranks to exit: {stuck}")
+                time.sleep(LOOK)  # for the launcher to read it
+                abort(comm)
+            time.sleep(PAUSE)
+
+    atexit.register(end)

@@ -1,0 +1,136 @@
+"""One NVIDIA GPU through CuPy: streams, events on this rank's clock, copies by pinned memory."""
+
+import threading
+from time import perf_counter as now
+from typing import Any
+
+import cupy
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.kernels.modules import Array
+from commsched.run.wire.device import Event
+
+STREAMS = ("compute", "codec", "out", "in")
+LOOKS = 5  # tries to find the host's moment of an event; the fastest counts
+FRESH = 10.0  # s that one is used: the device gives differences in float32 ms, 1 us in 10 s
+
+
+class Moment:
+    """A CUDA event, and an earlier one whose moment on this rank's clock is known."""
+
+    def __init__(self, event: Any, base: Any, start: float) -> None:
+        self._event, self._base, self._start = event, base, start
+
+    def done(self) -> bool:
+        return bool(self._event.done)
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+    def when(self) -> float:
+        return self._start + float(cupy.cuda.get_elapsed_time(self._base, self._event)) * 1e-3
+
+
+def found(number: int | None) -> "Cuda":
+    """The GPU of that number; one sentence where the driver does not let this process use it."""
+    try:
+        return Cuda(number)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise CommschedError(f"--device cuda: GPU {number or 0} cannot be used: {error}") from None
+
+
+class Cuda:
+    """A GPU of this host; ranks may share it.
+
+    Kernels of encode, add and decode go to one stream in the order in which the threads of a rank
+    give them: CuPy's memory pool gives freed memory to the next that allocates on the same stream.
+    """
+
+    name = "cuda"
+    module: Any = cupy
+
+    def __init__(self, number: int | None) -> None:
+        self._number = int(cupy.cuda.Device().id) if number is None else number
+        self._lock = threading.Lock()
+        self._attach()
+        # Streams that wait for the default stream: work that strays there is slow, never wrong.
+        self._streams = {name: cupy.cuda.Stream() for name in STREAMS}
+        self._streams["caller"] = cupy.cuda.get_current_stream()
+        self._ticks = cupy.cuda.Stream(non_blocking=True)  # empty, so that its events are at once
+        self._base, self._start = self._look()
+
+    def _attach(self) -> None:
+        """Let this thread work with the GPU."""
+        cupy.cuda.Device(self._number).use()
+
+    def use(self, stream: str) -> None:
+        self._attach()
+        self._streams[stream].use()
+
+    def mark(self) -> Event:
+        event = cupy.cuda.Event(block=True)  # who waits for it sleeps
+        event.record()
+        base, start = self._known()
+        return Moment(event, base, start)
+
+    def _known(self) -> tuple[Any, float]:
+        """An event before now and its moment."""
+        with self._lock:
+            if now() - self._start > FRESH:
+                self._base, self._start = self._look()
+            return self._base, self._start
+
+    def _look(self) -> tuple[Any, float]:
+        """Find the moment of an event on this rank's clock, as `clock.align` does between ranks."""
+        best, found, start = float("inf"), None, 0.0
+        for _ in range(LOOKS):
+            event = cupy.cuda.Event()
+            before = now()
+            event.record(self._ticks)
+            event.synchronize()
+            after = now()
+            if after - before < best:
+                best, found, start = after - before, event, (before + after) / 2
+        return found, start
+
+    def about(self) -> tuple[str, float]:
+        found = cupy.cuda.runtime.getDeviceProperties(self._number)
+        return found["name"].decode(), float(found["totalGlobalMem"])
+
+    @property
+    def card(self) -> str:
+        return str(cupy.cuda.Device(self._number).pci_bus_id)
+
+    def lacks(self) -> str:
+        try:
+            from cupy.cuda import nccl
+        except ImportError as error:
+            return f"CuPy has no NCCL ({error})"
+        return "" if nccl.available else "CuPy finds no NCCL (pip install nvidia-nccl-cu13)"
+
+    def host(self, nbytes: int) -> Array:
+        return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
+
+    def copy_out(self, source: Array, to: Array) -> Event:
+        stream = self.after(self._streams["out"])
+        source.data.copy_to_host_async(to.ctypes.data, source.nbytes, stream)
+        return self.end(stream)
+
+    def copy_in(self, source: Array, to: Array) -> Event:
+        stream = self.after(self._streams["in"])
+        to.data.copy_from_host_async(source.ctypes.data, source.nbytes, stream)
+        return self.end(stream)
+
+    def after(self, stream: Any) -> Any:
+        """That stream, which goes on after what this thread's stream was given."""
+        given = cupy.cuda.Event(disable_timing=True)
+        given.record()
+        stream.wait_event(given)
+        return stream
+
+    def end(self, stream: Any) -> Event:
+        """The end of what a stream was given so far; it is not timed."""
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record(stream)
+        return Moment(event, self._base, self._start)

@@ -1,0 +1,142 @@
+"""Where a rank's arrays lie, and the order of what is done with them there: NumPy, or one GPU."""
+
+import os
+from collections.abc import Callable
+from time import perf_counter as now  # as in `clock`, which needs MPI
+from typing import Any, Protocol
+
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.kernels.device import gpus
+from commsched.kernels.modules import Array
+
+DEVICES = ("cpu", "cuda")
+
+
+class Event(Protocol):
+    """A moment in the order of a stream: what was given to the stream before it is done."""
+
+    def done(self) -> bool:
+        """Whether it is reached."""
+
+    def wait(self) -> None:
+        """Wait until it is reached: this thread, and nothing else."""
+
+    def when(self) -> float:
+        """When it was reached, s on this rank's clock; only once it is."""
+
+
+class ComputeDevice(Protocol):
+    """Array work in the order of streams: "compute" of the layers, "codec" of the exchanges.
+
+    "caller" is what the thread used before that found the device. Copies to the host and back have
+    a stream each; they begin once what was given to the calling thread's stream before is done.
+    """
+
+    name: str
+    module: Any  # NumPy, or a module that computes like it
+
+    @property
+    def card(self) -> str:
+        """Which of its host's GPUs it is; "" for none."""
+
+    def lacks(self) -> str:
+        """What is missing for NCCL to sum there, "" for nothing."""
+
+    def use(self, stream: str) -> None:
+        """From now on this thread's array work is given to that stream."""
+
+    def mark(self) -> Event:
+        """The end of what the stream was given so far that this thread uses now."""
+
+    def host(self, nbytes: int) -> Array:
+        """Memory of the host for such copies: (nbytes,) uint8 of NumPy."""
+
+    def copy_out(self, source: Array, to: Array) -> Event:
+        """Begin to copy (n,) uint8 of the device to memory that `host` gave, (n,) uint8."""
+
+    def about(self) -> tuple[str, float]:
+        """What it is called, and the bytes of its memory."""
+
+    def copy_in(self, source: Array, to: Array) -> Event:
+        """Begin to copy memory that `host` gave, (n,) uint8, to (n,) uint8 of the device."""
+
+
+class Instant:
+    """A moment that is reached."""
+
+    def __init__(self) -> None:
+        self._moment = now()
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def when(self) -> float:
+        return self._moment
+
+
+class Host:
+    """NumPy: every thread does its work itself, at once."""
+
+    name = "cpu"
+    card = ""
+    module: Any = np
+
+    def lacks(self) -> str:
+        return "no GPU"
+
+    def use(self, stream: str) -> None:
+        """There are no streams."""
+
+    def mark(self) -> Event:
+        return Instant()
+
+    def about(self) -> tuple[str, float]:
+        return "host", float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+    def host(self, nbytes: int) -> Array:
+        return np.empty(nbytes, np.uint8)
+
+    def copy_out(self, source: Array, to: Array) -> Event:
+        to[:] = source
+        return Instant()
+
+    def copy_in(self, source: Array, to: Array) -> Event:
+        to[:] = source
+        return Instant()
+
+
+HOST = Host()
+
+
+def find_device(name: str, place: int | None = 0) -> ComputeDevice:
+    """The device of that name for the rank with number `place` on its host, ranks in turn.
+
+    None: the GPU that this thread uses now.
+    """
+    check_device(name)
+    if name == "cpu":
+        return HOST
+    count = gpus()
+    from commsched.run.wire.cuda import found
+
+    return found(None if place is None else place % count)
+
+
+def check_device(name: str) -> None:
+    """Refuse a name that is no device."""
+    if name not in DEVICES:
+        raise CommschedError(f"--device must be one of {', '.join(DEVICES)}, got {name!r}")
+
+
+def moved(value: Any, move: Callable[[Array], Array]) -> Any:
+    """Arrays, in tuples and dictionaries, put elsewhere by `move`; numbers as they are."""
+    if isinstance(value, dict):
+        return {key: moved(part, move) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(moved(part, move) for part in value)
+    return move(value) if hasattr(value, "dtype") and bool(value.ndim) else value

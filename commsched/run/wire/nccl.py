@@ -1,0 +1,80 @@
+"""The all-reduce of NCCL as `native`, for ranks that have a GPU each."""
+
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import nccl
+from mpi4py import MPI
+
+from commsched.coding.codec import Array
+from commsched.exchange.endpoint import Endpoint
+from commsched.run.engine.transfer import Exchange, Lane, Path, PendingMove
+from commsched.run.job import agree
+from commsched.run.wire.cuda import Cuda
+from commsched.run.wire.device import Event
+
+KNOWN = MPI.Comm.Create_keyval()  # what NCCL has made of MPI's communicator, and its stream
+
+
+class Nccl:
+    """Another path, but for the sums that are not ours."""
+
+    def __init__(self, path: Path, device: Cuda) -> None:
+        self._path, self.device = path, device
+
+    def lane(self, comm: MPI.Intracomm, tag: int) -> Lane:
+        return self._path.lane(comm, tag)
+
+    def join(self, comm: MPI.Intracomm) -> None:
+        if comm.Get_attr(KNOWN) is None:
+            # A stream of its own: there it waits for its ranks, and for no other communicator's.
+            comm.Set_attr(KNOWN, (joined(comm), cupy.cuda.Stream()))
+
+    def native(self, held: Endpoint, comm: MPI.Intracomm) -> Exchange:
+        return NcclSum(held.take(0, 1), self, comm)
+
+    def begin(self, values: Array, comm: MPI.Intracomm) -> Event:
+        """Begin to sum (n,) float32 in place, after what this thread's stream was given."""
+        self.join(comm)
+        attribute: Any = comm.Get_attr(KNOWN)
+        known, own = attribute
+        stream = self.device.after(own)
+        if values.size:
+            where, kind, how = values.data.ptr, nccl.NCCL_FLOAT32, nccl.NCCL_SUM
+            known.allReduce(where, where, values.size, kind, how, stream.ptr)
+        return self.device.end(stream)
+
+    def works(self, comm: MPI.Intracomm) -> bool:
+        """Whether a sum of ones is the number of ranks; all of them call it."""
+        ones = cupy.ones(1, np.float32)
+        self.begin(ones, comm).wait()
+        return float(ones[0]) == comm.size
+
+
+def joined(comm: MPI.Intracomm) -> Any:
+    """NCCL's communicator of the same ranks, who wait for each other."""
+    own: Any = nccl.get_unique_id()  # bytes from CuPy 14 on, before that a tuple of signed numbers
+    plain = isinstance(own, bytes)
+    told = agree.told(own if plain else np.array(own, np.int8).tobytes(), comm)
+    name = told if plain else tuple(np.frombuffer(told, np.int8).tolist())
+    return nccl.NcclCommunicator(comm.size, name, comm.rank)
+
+
+class NcclSum:
+    """One all-reduce under way."""
+
+    def __init__(self, values: Array, path: Nccl, comm: MPI.Intracomm) -> None:
+        self._end = path.begin(values, comm)
+        self.sent = values.nbytes
+        self.moves = 0
+        self.coded = 0.0  # what NCCL adds is not seen
+
+    def progress(self) -> bool:
+        """Look; True when it is over."""
+        over = self._end.done()
+        self.moves += over
+        return over
+
+    def waiting(self) -> list[PendingMove]:
+        return [PendingMove("among", -1, self.sent)]

@@ -1,0 +1,164 @@
+"""Where a rank computes, and how its packets get to MPI: chosen by all ranks at the start."""
+
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.kernels.modules import on_host
+from commsched.run.engine.transfer import CUT, PLAIN, Path, PlainPath
+from commsched.run.job import agree
+from commsched.run.job.clock import now
+from commsched.run.wire.device import HOST, ComputeDevice, find_device
+from commsched.run.wire.staging import CHUNK, POINTED, Pointers, StagedPath
+
+SWITCH = "COMMSCHED_BUFFERS"
+MODES = ("auto", "staged", "direct")
+SUMS = "COMMSCHED_NATIVE"
+SUMMERS = ("auto", "mpi", "nccl")
+SIZES = (256, 2**22)  # B of the probe's messages: MPIs send short ones and long ones in other ways
+PATIENCE = 10.0  # s until a message of the probe counts as lost
+
+
+class Placement(NamedTuple):
+    """A rank's device and its ways to MPI."""
+
+    device: ComputeDevice
+    path: Path  # of packets on the device
+    host: Path  # of packets in memory of the host
+    shown: str  # for people
+    direct: bool = False  # MPI is given pointers of the device
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What a timeline says of a device; of NumPy alone nothing."""
+        told = {"device": self.device.name, "buffers": self.shown}
+        return {} if self.path is PLAIN else told
+
+
+HERE = Placement(HOST, PLAIN, PLAIN, "in memory of the host")
+
+
+def choose(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placement:
+    """The device of that name for this rank, and a way that the ranks agree on; all call it.
+
+    Ranks of a host take its GPUs in turn, or each its `current` one. Where MPI says that it takes
+    pointers of a device, and a message around all ranks arrives, packets go that way; otherwise
+    through memory of the host. Where all ranks have a GPU of their own, native sums are NCCL's.
+    """
+    hosts = agree.gather_text(socket.gethostname(), comm)
+    place = hosts[: comm.rank].count(hosts[comm.rank])
+    device = agree.together(lambda: find_device(name, None if current else place), comm)
+    mode = agree.together(lambda: _mode(SWITCH, MODES), comm)
+    sums = agree.together(lambda: _mode(SUMS, SUMMERS), comm)
+    names = agree.gather_text(device.name, comm)
+    if set(names) == {"cpu"}:
+        return HERE
+    direct, shown = _pointers(device, mode, comm)
+    by_nccl, why = summer(device, sums, comm)
+    device.use("compute")  # for what the caller makes now
+    own = CUT if device is HOST else POINTED if direct else CHUNK
+    cut = int(min(agree.each(own, comm)))  # so that ranks with and without a GPU understand another
+    host = PlainPath(cut)
+    if device is HOST:
+        return Placement(device, host, host, "in memory of the host")
+    path: Path = Pointers(device, cut) if direct else StagedPath(device, cut)
+    if by_nccl:
+        path = _with_nccl(path, device, comm)
+    return Placement(device, path, host, f"{shown}; native sums {why}", direct)
+
+
+def _mode(switch: str, modes: Sequence[str]) -> str:
+    """What the environment says of a choice."""
+    mode = os.environ.get(switch, "auto")
+    if mode not in modes:
+        raise CommschedError(f"{switch} must be one of {', '.join(modes)}; got {mode!r}")
+    return mode
+
+
+def summer(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
+    """Whether NCCL makes the native sums of all ranks together, and why; all call it."""
+    card = f"{socket.gethostname()} {device.card}" if device.card else ""
+    cards, lacks = agree.gather_text(card, comm), agree.gather_text(device.lacks(), comm)
+    first = {card: rank for rank, card in reversed([*enumerate(cards)])}
+    shared = [(first[c], rank) for rank, c in enumerate(cards) if c and first[c] != rank]
+    why = next((f"{what} on rank {rank}" for rank, what in enumerate(lacks) if what), "")
+    if shared:
+        why = "ranks {} and {} share a GPU, which NCCL refuses".format(*shared[0])
+    if mode == "nccl" and why:
+        raise agree.Agreed(f"{SUMS}=nccl: {why}; nearest: a GPU for each rank, or {SUMS}=mpi")
+    if mode == "mpi" or why:
+        return False, f"by MPI: {why or SUMS + '=mpi'}"
+    return True, "by NCCL: each rank has a GPU of its own"
+
+
+def _with_nccl(path: Path, device: ComputeDevice, comm: MPI.Intracomm) -> Path:
+    """The same path with NCCL's sums, which are tried."""
+    from commsched.run.wire.cuda import Cuda
+    from commsched.run.wire.nccl import Nccl
+
+    assert isinstance(device, Cuda)
+    found = Nccl(path, device)
+    if not min(agree.each(found.works(comm), comm)):
+        raise agree.Agreed(f"a sum by NCCL came out wrong; set {SUMS}=mpi")
+    return found
+
+
+def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
+    """Whether all ranks may give MPI pointers of their devices, and why."""
+    says = claims(comm)
+    asked = mode != "staged" and (bool(says) or mode == "direct")
+    if not min(agree.each(asked, comm)):
+        why = f"{SWITCH}=staged" if mode == "staged" else "this MPI does not take its pointers"
+        return False, f"through pinned memory of the host: {why}"
+    arrived = bool(min(agree.each(probe(device, comm), comm)))
+    if not arrived and mode == "direct":
+        raise agree.Agreed(f"{SWITCH}=direct: a message by a device's pointers came out wrong")
+    if not arrived:
+        return False, "through pinned memory of the host: a message by its pointers came out wrong"
+    return True, f"by its pointers: {says or SWITCH + '=direct'}, and a message arrived"
+
+
+def claims(comm: MPI.Intracomm) -> str:
+    """By what the MPI says that it takes pointers of a GPU: MPI 4.1's way or Open MPI's, or ""."""
+    kinds = comm.Get_info().get("mpi_memory_alloc_kinds") or ""
+    if "cuda" in kinds:
+        return f"mpi_memory_alloc_kinds is {kinds}"
+    try:
+        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+    except (OSError, AttributeError):
+        return ""
+    query.restype = ctypes.c_int
+    return "MPIX_Query_cuda_support says so" if query() else ""
+
+
+def probe(device: ComputeDevice, comm: MPI.Intracomm) -> bool:
+    """Whether messages from every rank to the next arrive where they should; all ranks call it."""
+    whole = True
+    module = device.module
+    device.use("codec")
+    for nbytes in SIZES:
+        path: Path = PlainPath() if device is HOST else Pointers(device, CUT)
+        wanted = (np.arange(nbytes) * 7 + (comm.rank - 1) % comm.size).astype(np.uint8)
+        given = module.asarray((np.arange(nbytes) * 7 + comm.rank).astype(np.uint8))
+        found = module.zeros(nbytes, np.uint8)
+        lane = path.lane(comm, 1)
+        moving = [
+            lane.receive(found, (comm.rank - 1) % comm.size),
+            lane.send(given, (comm.rank + 1) % comm.size),
+        ]
+        end = now() + PATIENCE
+        while not all([each.done() for each in moving]):
+            time.sleep(0)
+            if now() > end:
+                raise CommschedError(
+                    f"a message by a device's pointers did not arrive; set {SWITCH}=staged"
+                )
+        whole = whole and bool((on_host(moving[0].packet) == wanted).all())
+    return whole

@@ -1,0 +1,35 @@
+"""A broadcast down a chain: blocks follow each other, so that all links work at once."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from commsched.schedule.rounds import Goal, Ints, Round, Schedule
+
+BLOCKS = 8  # the last member has all after 1 + (p - 2) / 8 times what one link needs
+
+
+def chain(ranks: int, root: int) -> Schedule:
+    """Pass every block from the root to its successor, and so on, until all members have it.
+
+    p + 6 rounds for 8 blocks; the root and all but the last member send the tensor once. Good for
+    large tensors in small groups.
+    Source: van de Geijn, "On global combine operations", JPDC 22(2), 1994 (pipelined broadcast).
+    """
+    order = (np.arange(ranks) + root) % ranks
+    return Schedule(
+        name="chain",
+        goal=Goal.BROADCAST,
+        ranks=ranks,
+        blocks=BLOCKS,
+        rounds=lambda: _rounds(order),
+        owner=np.full(BLOCKS, root),
+    )
+
+
+def _rounds(order: Ints) -> Iterator[Round]:
+    """In round k the i-th member of the chain passes block k - i on."""
+    places = np.arange(len(order) - 1)
+    for k in range(BLOCKS + len(order) - 2 if len(order) > 1 else 0):
+        at = places[(places <= k) & (k - places < BLOCKS)]
+        yield Round(order[at], order[at + 1], k - at, k - at + 1, False, 1)

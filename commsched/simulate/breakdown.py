@@ -1,0 +1,99 @@
+"""What the model takes an exchange to be made of: latency, bandwidth and coding."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.cost import price
+from commsched.cost.alongside import alongside
+from commsched.exchange.method import Choice
+from commsched.exchange.registry import phase_of
+from commsched.machine.model import Link, Machine
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+
+INSTANT = 1e300  # B/s
+
+
+class Makeup(NamedTuple):
+    """Seconds of an exchange whose ranks start together; they sum to its price."""
+
+    latency: float  # with messages of no bytes that need no coding: overhead, rounds, start-up
+    bandwidth: float  # that the bytes add to it
+    coded: float  # that encoding, adding and decoding add to both
+
+
+def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
+    """The makeup of each exchange among operations, by name; choices as they are expected."""
+    machine = plan.machine
+    uncoded = replace(machine, device=replace(machine.device, bandwidth=INSTANT, codecs={}))
+    machines = machine, uncoded, _without_bytes(uncoded)
+    known: dict[tuple[object, ...], Makeup] = {}
+    found: dict[str, Makeup] = {}
+    for op in ops:
+        if op.name in found or op.kind not in (Kind.EXCHANGE, Kind.DECIDE):
+            continue
+        launch = plan.launches[op.launch] if op.launch >= 0 else None
+        spec = None if launch is None else plan.spec(launch)
+        who = ("", (), "") if launch is None else (launch.method, launch.group, launch.among)
+        key = (op.kind, op.phase, op.root, spec, who)
+        if key not in known:
+            known[key] = _makeup(plan, op, machines)
+        found[op.name] = known[key]
+    return found
+
+
+def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
+    """The makeup of one end of a message between two ranks; a NIC that is shared is not in it."""
+    inside = machine.node_of_rank[rank] == machine.node_of_rank[peer]
+    link = machine.inside if inside else machine.between
+    latency = float(link.wire(0.0)) + link.overhead
+    bandwidth = float(link.wire(float(op.nbytes))) - float(link.wire(0.0))
+    if op.kind is Kind.RECV:
+        latency += machine.startup + link.latency + link.overhead
+    return Makeup(latency, bandwidth, 0.0)
+
+
+def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:
+    """Price an exchange as it is, without coding, and without bytes and coding."""
+    everyone = op.launch < 0
+    group = plan.machine.everyone if everyone else plan.group(plan.launches[op.launch])
+    if not everyone and plan.launches[op.launch].group:
+        full_machine, uncoded, empty = (alongside(machine, group) for machine in machines)
+        machines = full_machine, uncoded, empty
+    later = op.phase > 0
+    start = np.zeros(group.size)
+    if op.kind is Kind.DECIDE:
+        full, dry, least = (price.votes(m, group, start, later).end.max() for m in machines)
+    else:
+        phase = phase_of(plan, op)
+        if isinstance(phase, Choice):
+            phase = phase.then(phase.expected)
+        schedule, payload = phase.schedule, phase.payload
+        full, dry, least = (
+            price.exchange(schedule, payload, m, group, start, later=later, limit=0).end.max()
+            for m in machines
+        )
+        if schedule.rounds is None:  # what MPI adds by itself, no run can tell from its transfers
+            dry = full
+    return Makeup(float(least), max(float(dry - least), 0.0), max(float(full - dry), 0.0))
+
+
+def _without_bytes(machine: Machine) -> Machine:
+    """The machine on which any message is as fast as one of no bytes."""
+    first = price.measured(machine.native, 0.0) if machine.native else 0.0
+    return replace(
+        machine,
+        inside=_empty(machine.inside),
+        between=_empty(machine.between),
+        overrides={node: _empty(link) for node, link in machine.overrides.items()},
+        nic=None if machine.nic is None else replace(machine.nic, per_byte=0.0),
+        native=((1.0, first), (1e18, first)) if machine.native else (),
+    )
+
+
+def _empty(link: Link) -> Link:
+    points = ((0.0, float(link.wire(0.0))),) if link.points else ()
+    return replace(link, per_byte=0.0, points=points)

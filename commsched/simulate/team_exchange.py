@@ -1,0 +1,152 @@
+"""An exchange of teams of ranks that are alike, each by itself, at the price of one."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from commsched.cost import price
+from commsched.cost.alongside import alongside
+from commsched.exchange.method import Phase
+from commsched.machine.model import Group, Machine
+from commsched.plan.model import Plan
+from commsched.schedule.rounds import Round, Schedule
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Exchanged(NamedTuple):
+    """What an exchange of teams costs each member, (teams, members)."""
+
+    end: Floats  # s
+    sent: Floats  # B handed to MPI
+
+
+class ExchangeTeams(NamedTuple):
+    """The teams that take part in an exchange."""
+
+    ranks: Ints  # (teams, members)
+    first: Group  # of the first team
+    everyone: Group  # of all teams, one after the other
+
+
+@lru_cache(maxsize=256)
+def teams_of(plan: Plan, launch: int, number: int) -> ExchangeTeams:
+    """The teams of a launch, or only one of them; all ranks of the machine for launch -1."""
+    if launch < 0:
+        everyone = plan.machine.everyone
+        return ExchangeTeams(np.array([everyone.ranks], np.int64), everyone, everyone)
+    ranks = plan.teams(plan.launches[launch])
+    if number >= 0:
+        ranks = ranks[number : number + 1]
+    if len(ranks) == 1 and ranks.size == plan.machine.size and (np.diff(ranks[0]) == 1).all():
+        return ExchangeTeams(ranks, plan.machine.everyone, plan.machine.everyone)
+    return ExchangeTeams(ranks, plan.team(ranks[0]), plan.team(ranks.ravel()))
+
+
+@lru_cache(maxsize=256)
+def machine_of(plan: Plan, launch: int) -> Machine:
+    """The machine as a launch finds it: the ranks outside its own group exchange meanwhile."""
+    if launch < 0 or not plan.launches[launch].group:
+        return plan.machine
+    return alongside(plan.machine, plan.group(plan.launches[launch]))
+
+
+def exchanged(
+    machine: Machine,
+    phase: Phase | None,
+    teams: ExchangeTeams,
+    start: Floats,
+    rest: Floats,
+    later: bool,
+    limit: int = price.LIMIT,
+) -> Exchanged:
+    """Price an exchange of teams whose members arrive at `start`; without a phase, their votes.
+
+    start, rest: (teams, members) s. All teams together are played up to `limit` moves. Beyond, or
+    where one team is by itself, see `price.exchange`: equal teams then take equally long from the
+    start of their last member on.
+    """
+    count = len(teams.ranks)
+    if count == 1:
+        return _alone(machine, phase, teams.first, start, rest, later, limit)
+    assert phase is not None, "all ranks vote together"
+    schedule, payload = phase.schedule, phase.payload
+    most = limit // count
+    if schedule.rounds is None or price.moves_up_to(schedule, most) > most:
+        nothing = np.zeros((1, teams.first.size))
+        one = _alone(machine, phase, teams.first, nothing, nothing, later, 0)
+        end = start.max(axis=1, keepdims=True) + one.end
+        return Exchanged(end, np.broadcast_to(one.sent, start.shape))
+    played = price.exchange(
+        side_by_side(schedule, count),
+        payload,
+        machine,
+        teams.everyone,
+        start.ravel(),
+        later=later,
+        limit=limit,
+        rest=rest.ravel(),
+    )
+    return Exchanged(played.end.reshape(start.shape), played.sent.reshape(start.shape))
+
+
+def _alone(
+    machine: Machine,
+    phase: Phase | None,
+    group: Group,
+    start: Floats,
+    rest: Floats,
+    later: bool,
+    limit: int,
+) -> Exchanged:
+    """Price an exchange of one team. start, rest: (1, members) s."""
+    if phase is None:
+        played = price.votes(machine, group, start[0], later)
+    else:
+        schedule, payload = phase.schedule, phase.payload
+        played = price.exchange(
+            schedule, payload, machine, group, start[0], later=later, limit=limit, rest=rest[0]
+        )
+    return Exchanged(played.end[np.newaxis], played.sent[np.newaxis])
+
+
+@lru_cache(maxsize=64)
+def side_by_side(schedule: Schedule, teams: int) -> Schedule:
+    """The same schedule in several teams: member m of team t is rank t * members + m.
+
+    It prices all teams at once. Blocks keep their numbers, since no block leaves its team; so it
+    does not reach the schedule's goal among all.
+    """
+
+    def rounds() -> Iterator[Round]:
+        assert schedule.rounds is not None
+        before = np.arange(teams)[:, np.newaxis] * schedule.ranks
+        src = dst = many_src = many_dst = np.zeros(0, np.int64)
+        for rnd in schedule.rounds():
+            if rnd.src is not src or rnd.dst is not dst:
+                src, dst = rnd.src, rnd.dst
+                many_src, many_dst = (before + src).ravel(), (before + dst).ravel()
+            first, stop = np.tile(rnd.first, teams), np.tile(rnd.stop, teams)
+            merged = rnd.merged if isinstance(rnd.merged, int) else np.tile(rnd.merged, teams)
+            yield Round(many_src, many_dst, first, stop, rnd.add, merged, rnd.waits)
+
+    return Schedule(
+        name=schedule.name,
+        goal=schedule.goal,
+        ranks=teams * schedule.ranks,
+        blocks=schedule.blocks,
+        rounds=rounds,
+        owner=schedule.owner,
+    )
+
+
+def merge_seconds(numel: int, machine: Machine) -> float:
+    """Seconds to merge a sum of `numel` parameters: 11 passes of 4 B over memory.
+
+    Copy the parameters (2), scale them (2), add the sum (3), divide (2), copy them back (2).
+    """
+    return 11 * 4.0 * numel / machine.device.bandwidth

@@ -1,0 +1,5 @@
+"""DASO: gradients are averaged in each node, parameters now and then between the nodes."""
+
+from commsched.strategies.daso.strategy import Daso
+
+__all__ = ["Daso"]

@@ -1,0 +1,110 @@
+"""When DASO exchanges parameters: the phases of a training, epoch after epoch."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from commsched.plan.model import Param
+from commsched.strategies.daso.plateau import Plateau
+
+DECIDE = "epoch/decide"  # the operation that agrees on an epoch's loss
+
+
+class EpochExchange(NamedTuple):
+    """One exchange of parameters among the ranks with one place in their nodes."""
+
+    purpose: str  # of the launches that carry it
+    lane: int  # the place
+    start: int  # step after whose update it starts
+    waited: int  # steps until it is merged; -1: at once, and the mean replaces all
+
+
+class EpochStep(NamedTuple):
+    """What a step does beyond training."""
+
+    starts: EpochExchange | None
+    merges: EpochExchange | None
+    decides: bool  # the ranks agree on the loss
+
+
+class Epoch(NamedTuple):
+    """An epoch: how often ranks exchange, and whose turn it is."""
+
+    first: int  # step
+    batches: int
+    blocking: bool  # warm-up or cool-down
+    skip: int  # batches from one exchange to the next; 0: blocking
+    wait: int  # batches
+    turn: int  # exchanges before this epoch
+    lanes: int
+
+    @property
+    def _starts(self) -> range:
+        """Batches after which an exchange starts that is merged later, before the last batch."""
+        last = self.batches - 1
+        always = self.blocking or self.skip == 0
+        return range(0) if always else range(0, max(last - self.wait, 0), self.skip)
+
+    @property
+    def exchanges(self) -> int:
+        """How many the epoch has."""
+        if self.blocking or self.skip == 0:
+            return self.batches
+        return len(self._starts) + 1
+
+    def at(self, step: int) -> EpochStep:
+        """What one of its steps does.
+
+        The last batch's exchange is blocking, and nothing else is under way then. In between, batch
+        b starts one where b % skip == 0, unless it could not be merged before the last batch.
+        """
+        batch, last = step - self.first, self.batches - 1
+        if self.blocking or self.skip == 0:
+            purpose = "blocking" if self.blocking else "cycling"
+            at_once = EpochExchange(purpose, self._lane(batch), step, -1)
+            return EpochStep(at_once, at_once, False)
+        if batch == last:
+            at_once = EpochExchange("cycling", self._lane(len(self._starts)), step, -1)
+            return EpochStep(at_once, at_once, True)
+        return EpochStep(self._stale(batch), self._stale(batch - self.wait), False)
+
+    def _stale(self, batch: int) -> EpochExchange | None:
+        """The exchange that starts after a batch, if one does that is merged later."""
+        if batch not in self._starts:
+            return None
+        lane = self._lane(batch // self.skip)
+        return EpochExchange("cycling", lane, self.first + batch, self.wait)
+
+    def _lane(self, number: int) -> int:
+        """Whose turn the epoch's exchange of that number is."""
+        return (self.turn + number) % self.lanes
+
+
+def epoch_of(
+    step: int, settings: Mapping[str, Param], lanes: int, decisions: Mapping[str, float]
+) -> Epoch:
+    """The epoch of a step; a loss that is not in `decisions` changes nothing."""
+    batches, warmup, cooldown, epochs = (
+        int(settings[key]) for key in ("batches", "warmup", "cooldown", "epochs")
+    )
+    control = Plateau(
+        skip=int(settings["gs"]),
+        wait=int(settings["wait"]),
+        most=int(settings["max_gs"]),
+        patience=int(settings["patience"]),
+    )
+    turn = 0
+    for number in range(step // batches + 1):
+        found = Epoch(
+            first=number * batches,
+            batches=batches,
+            blocking=number < warmup or number >= epochs - cooldown,
+            skip=control.skip,
+            wait=control.wait,
+            turn=turn,
+            lanes=lanes,
+        )
+        turn += found.exchanges
+        loss = decisions.get(f"{found.first + batches - 1}/{DECIDE}")
+        if loss is not None and not found.blocking and found.skip > 0:
+            control = control.after(loss)
+    return found

@@ -1,0 +1,74 @@
+"""The plan of a training: given, kept in its checkpoint, or made for the net as it is here."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from mpi4py import MPI
+
+from commsched.net.graph import Net
+from commsched.plan import file as plan_file
+from commsched.plan.model import Param, Plan
+from commsched.program.parameters import settled
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+from commsched.run.job import agree
+from commsched.train.sample_order import check_batch
+
+Make = Callable[[Net, int], Plan]  # of a net and a number of ranks
+
+
+def agreed_plan(
+    path: Path | None, strategy: str, make: Callable[[], Plan], comm: MPI.Intracomm
+) -> Plan:
+    """The plan of a file, or else what rank 0 makes, on all ranks."""
+    if path is not None:
+        plan = agree.together(lambda: plan_file.read(path), comm)
+    else:
+
+        def made() -> bytes:
+            return b"" if comm.rank else msgspec.json.encode(plan_file.to_data(make()))
+
+        text = agree.told(agree.together(made, comm), comm)
+        plan = plan_file.from_data(msgspec.json.decode(text), "the plan")
+    if plan.strategy != strategy:
+        raise agree.Agreed(
+            f"the plan is of strategy {plan.strategy!r}, --strategy says {strategy!r}"
+        )
+    return plan
+
+
+class AgreedPlan(NamedTuple):
+    """A batch, of so many samples that there are, and the ranks that share it."""
+
+    batch: int
+    samples: int
+    ranks: int
+
+
+def planned(
+    profile: Callable[[int], Net],
+    strategy: str,
+    params: Mapping[str, Param],
+    shared: AgreedPlan,
+    make: Make,
+) -> Plan:
+    """Profile a net with as many samples as a rank computes at once, and plan for it.
+
+    In a pipeline that is a microbatch, whose size depends on how many stages there are: as long as
+    more stages are needed, the net is profiled and planned again.
+    """
+    batch, samples, ranks = shared
+    chosen = STRATEGIES[strategy]
+    if not isinstance(chosen, PipelineStrategy):
+        return make(profile(batch // ranks), ranks)
+    found = settled(strategy, params, chosen.defaults, chosen.allowed)
+    stages = int(found["stages"]) or 1
+    while True:
+        parts = max(1, ranks // stages) * int(found["microbatches"])
+        plan = make(profile(max(1, batch // parts)), ranks)
+        if int(plan.params["stages"]) == stages:
+            check_batch(batch, samples, parts, "microbatches")
+            return plan
+        stages = int(plan.params["stages"])

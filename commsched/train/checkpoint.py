@@ -1,0 +1,133 @@
+"""Checkpoints: a file per rank in a folder per step, and a manifest that is renamed last.
+
+No rank's death leaves half a checkpoint: the manifest names the files of one step and has their
+digests, and only when it is there are those of the step before removed. Nothing is unpickled.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from mpi4py import MPI
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.run.job import agree
+from commsched.train.packing import packed, unpacked
+
+MANIFEST, PLAN = "manifest.json", "plan.json"
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint is of; `made` is what the training depends on, by the flag that says it."""
+
+    format: Literal["commsched-checkpoint/1"] = "commsched-checkpoint/1"
+    step: Count  # the next one
+    plan: Digest
+    made: dict[str, str | int | float | bool]
+    scalars: dict[str, float]  # the same on all ranks
+    files: list[Digest]  # of each rank's file
+
+
+class Store:
+    """The checkpoints of a training in one folder; all ranks call its methods together."""
+
+    def __init__(
+        self, folder: Path, plan: Plan, made: Mapping[str, Any], comm: MPI.Intracomm
+    ) -> None:
+        self._folder, self._plan, self._comm = folder, plan, comm
+        self._made = dict(made)
+
+    def begin(self, resume: bool) -> Manifest | None:
+        """Read the manifest where training is resumed; else refuse a folder that has one."""
+        return agree.together(lambda: self._begin(resume), self._comm)
+
+    def _begin(self, resume: bool) -> Manifest | None:
+        path = self._folder / MANIFEST
+        if resume:
+            return self._checked(read_manifest(self._folder))
+        if path.exists():
+            step = read_manifest(self._folder).step
+            raise CommschedError(
+                f"{self._folder} holds a checkpoint of step {step}; add --resume, or give another"
+                " folder"
+            )
+        if self._comm.rank == 0:
+            files.make_folder(self._folder)
+            plan_file.write(self._folder / PLAN, self._plan)
+        return None
+
+    def _checked(self, found: Manifest) -> Manifest:
+        """Refuse a checkpoint of another training."""
+        where = f"{self._folder / MANIFEST}: the checkpoint"
+        if found.plan != self._plan.hash:
+            raise CommschedError(
+                f"{where} belongs to plan {found.plan[:12]}..., not to {self._plan.hash[:12]}...;"
+                f" leave out --plan to go on with {self._folder / PLAN}"
+            )
+        for flag in sorted(found.made.keys() | self._made.keys()):
+            then, now = found.made.get(flag), self._made.get(flag)
+            if then != now:
+                raise CommschedError(f"{where} was made with {flag} {then}, now it is {now}")
+        if len(found.files) != self._comm.size:
+            raise CommschedError(
+                f"{where} is of {len(found.files)} ranks, but {self._comm.size} were started"
+            )
+        return found
+
+    def load(self, manifest: Manifest) -> dict[str, Any]:
+        """This rank's values."""
+        return agree.together(lambda: self._load(manifest), self._comm)
+
+    def _load(self, manifest: Manifest) -> dict[str, Any]:
+        path = self._file(manifest.step)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise CommschedError(f"{path}: cannot be read: {error.strerror}") from None
+        if hashlib.sha256(content).hexdigest() != manifest.files[self._comm.rank]:
+            raise CommschedError(
+                f"{path}: not the file that was written: its digest is not the one in"
+                f" {self._folder / MANIFEST}"
+            )
+        return unpacked(content, str(path))
+
+    def save(self, step: int, values: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
+        """Write a checkpoint of which `step` is the next one; the one before is removed."""
+        content = packed({"step": step, "rank": self._comm.rank, **values})
+        agree.together(lambda: self._write(step, content), self._comm)
+        digests = agree.gather_text(hashlib.sha256(content).hexdigest(), self._comm)
+        agree.together(lambda: self._finish(step, digests, scalars), self._comm)
+
+    def _file(self, step: int) -> Path:
+        return self._folder / f"step{step}" / f"rank{self._comm.rank}.npz"
+
+    def _write(self, step: int, content: bytes) -> None:
+        path = self._file(step)
+        files.make_folder(path.parent)
+        files.write_bytes(path, content)
+
+    def _finish(self, step: int, digests: list[str], scalars: Mapping[str, float]) -> None:
+        if self._comm.rank != 0:
+            return
+        manifest = Manifest(
+            step=step, plan=self._plan.hash, made=self._made, scalars=dict(scalars), files=digests
+        )
+        files.write(self._folder / MANIFEST, manifest)
+        for old in self._folder.glob("step*"):
+            if old.name != f"step{step}":
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a folder's manifest."""
+    if not (folder / MANIFEST).exists():
+        raise CommschedError(f"{folder}: no checkpoint there to resume from; leave out --resume")
+    return files.read(folder / MANIFEST, Manifest)

@@ -1,0 +1,1 @@
+"""Data to train on that come with other packages: one file per source."""

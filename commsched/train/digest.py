@@ -1,0 +1,42 @@
+"""What the ranks of a training end with: parameters that must be equal where they are the same."""
+
+import hashlib
+from collections.abc import Mapping
+
+from mpi4py import MPI
+
+from commsched.coding.codec import Array
+from commsched.kernels.modules import on_host
+from commsched.run.job import agree
+
+
+def digests_of(values: Mapping[str, Array]) -> dict[str, str]:
+    """The SHA-256 of each tensor's bytes."""
+    return {n: hashlib.sha256(on_host(v).tobytes()).hexdigest() for n, v in values.items()}
+
+
+def digest_of(digests: Mapping[str, str]) -> str:
+    """One SHA-256 of all tensors, in whatever parts they were held."""
+    lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def same_everywhere(
+    values: Mapping[str, Array], comm: MPI.Intracomm, when: str = "at the end"
+) -> str:
+    """The digest of what all ranks hold together; ranks that differ in a tensor are refused."""
+    mine = "\n".join(f"{digest} {name}" for name, digest in digests_of(values).items())
+    found: dict[str, tuple[int, str]] = {}  # tensor -> first rank that has it, its digest
+    for rank, text in enumerate(agree.gather_text(mine, comm)):
+        for line in text.splitlines():
+            digest, _, name = line.partition(" ")
+            first, known = found.setdefault(name, (rank, digest))
+            if known != digest:
+                raise agree.Agreed(f"rank {rank} holds other parameters than rank {first} {when}")
+    return digest_of({name: digest for name, (_, digest) in found.items()})
+
+
+def each_its_own(values: Mapping[str, Array], comm: MPI.Intracomm) -> str:
+    """The digest of what each rank holds for itself, in the order of the ranks."""
+    digests = agree.gather_text(digest_of(digests_of(values)), comm)
+    return digest_of({f"rank {rank:09}": digest for rank, digest in enumerate(digests)})

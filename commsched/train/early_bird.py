@@ -1,0 +1,60 @@
+"""Early-bird tickets: a short dense warm-up, until the largest parameters stay the same."""
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from commsched.kernels.modules import Array
+from commsched.kernels.pruned import largest
+from commsched.train.forward_backward import gradients
+from commsched.train.layers.layer import TrainableNet
+from commsched.train.optimizers import find_optimizer
+from commsched.train.sample_order import batch_of
+from commsched.train.samples import Samples
+
+ROUND = 10  # steps between two looks at the masks
+QUEUE, NEAR = 5, 0.1  # masks that must agree, and the share in which they may differ
+
+Masks = Mapping[str, Array]
+
+
+def warmed(
+    net: TrainableNet,
+    train: Samples,
+    kept: Mapping[str, int],
+    batch: int,
+    rate: float,
+    seed: int,
+    most: int,
+) -> dict[str, Array]:
+    """Parameters after a dense warm-up with Adam, float32, from the first batches of a training.
+
+    Every ROUND steps each tensor's `kept` largest magnitudes are its mask. The warm-up ends when
+    none of the QUEUE masks before differs from the last one in more than NEAR of what it keeps,
+    or after `most` steps.
+    Source: You et al., "Drawing early-bird tickets", ICLR 2020, which looks at whole channels after
+    every epoch and divides by all of them, kept or not.
+    """
+    values, adam = net.start(seed), find_optimizer("adam")
+    state = {n: {word: np.zeros_like(v) for word in adam.words} for n, v in values.items()}
+    before: deque[Masks] = deque(maxlen=QUEUE)
+    for step in range(most):
+        some = train.of(batch_of(seed, step, batch, len(train)))
+        found = [part for _, part in gradients(net, values, some.inputs, some.targets)[1]]
+        for part in found:
+            for name, gradient in part.items():
+                adam.update(values[name], gradient, state[name], step, rate)
+        if step % ROUND == ROUND - 1:
+            masks = {n: largest(values[n].reshape(-1), count) for n, count in kept.items()}
+            if len(before) == QUEUE and all(distance(old, masks) <= NEAR for old in before):
+                break
+            before.append(masks)
+    return values
+
+
+def distance(one: Masks, other: Masks) -> float:
+    """The share of what a mask keeps that another one of the same sizes does not."""
+    size = sum(len(index) for index in one.values())
+    shared = sum(len(np.intersect1d(one[n], other[n], assume_unique=True)) for n in one)
+    return 1.0 - shared / size if size else 0.0

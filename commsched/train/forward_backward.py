@@ -1,0 +1,157 @@
+"""One batch on its way through a net, layer by layer: forward in order, backward in reverse."""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.kernels.modules import Array, module_of
+from commsched.train.layers.layer import (
+    Gradients,
+    Kept,
+    Parameters,
+    TrainableLayer,
+    TrainableNet,
+    wide,
+)
+
+
+class Score(NamedTuple):
+    """How well a batch was guessed; numbers of the module that computed them until it is `told`."""
+
+    loss: float  # cross-entropy, summed over the guesses, in nats
+    correct: int
+    guesses: int
+
+    def told(self) -> "Score":
+        """The same as Python's numbers: of a device they are waited for."""
+        return Score(float(self.loss), int(self.correct), self.guesses)
+
+    def plus(self, other: "Score") -> "Score":
+        """Of both together."""
+        loss, correct = self.loss + other.loss, self.correct + other.correct
+        return Score(loss, correct, self.guesses + other.guesses)
+
+
+class ForwardBackward:
+    """A batch under way through layers [first, stop) of a net; `above` and `below` are at its ends.
+
+    A gradient is given when all layers that read its parameter have been passed.
+    """
+
+    def __init__(self, net: TrainableNet, parameters: Parameters, inputs: Array) -> None:
+        self._net, self._parameters = net, parameters
+        self.values = inputs  # (m, ...) what the next layer reads
+        self.above: Array = None  # the gradient of what the next layer has given
+        self._kept: dict[int, Kept] = {}
+        self._partial: Gradients = {}
+
+    def forward(self, index: int) -> None:
+        """Go through a layer."""
+        layer = self._net.layers[index]
+        self.values, self._kept[index] = layer.forward(self._parameters, self.values)
+
+    def twin(self) -> "ForwardBackward":
+        """The same batch where it is, to go back through the same layers once more."""
+        other = ForwardBackward(self._net, self._parameters, self.values)
+        other._kept, other._partial = dict(self._kept), dict(self._partial)
+        return other
+
+    def kept(self, index: int) -> Kept:
+        """What a layer keeps until its backward."""
+        return self._kept[index]
+
+    def score(self, targets: Array, weight: float) -> Score:
+        """Compare the scores of the last layer, (..., classes), with the right classes, (...).
+
+        The gradient that goes back is that of `weight` times the summed loss.
+        """
+        scores = wide(self.values).reshape(-1, self.values.shape[-1])
+        right = targets.reshape(-1)
+        found, gradient = cross_entropy(scores, right)
+        gradient *= gradient.dtype.type(weight)
+        self.above = gradient.reshape(self.values.shape).astype(self.values.dtype)
+        return found
+
+    def backward(self, index: int) -> Gradients:
+        """Go back through a layer; the gradients that are complete now."""
+        layer = self._net.layers[index]
+        kept = self._kept.pop(index)
+        self.above, found = layer.backward(self._parameters, kept, self.above)
+        done: Gradients = {}
+        for name, gradient in found.items():
+            if name in self._partial:
+                gradient = self._partial.pop(name) + gradient
+            (done if name in layer.tensors else self._partial)[name] = gradient
+        return done
+
+
+class Repeated(ForwardBackward):
+    """A walk that keeps the inputs of segments, and passes a segment again on its way back.
+
+    Segments begin at the layers `starts`, of which the first layer is one. The parameters must be
+    the same on both ways; then so are the bits.
+    """
+
+    def __init__(
+        self, net: TrainableNet, parameters: Parameters, inputs: Array, starts: Collection[int]
+    ) -> None:
+        super().__init__(net, parameters, inputs)
+        self._inputs: dict[int, Array] = dict.fromkeys(starts)
+
+    def forward(self, index: int) -> None:
+        if index in self._inputs:
+            self._inputs[index] = self.values
+        self.values, _ = self._net.layers[index].forward(self._parameters, self.values)
+
+    def backward(self, index: int) -> Gradients:
+        if index not in self._kept:
+            start = max(place for place in self._inputs if place <= index)
+            values = self._inputs.pop(start)
+            for place in range(start, index + 1):
+                layer = self._net.layers[place]
+                values, self._kept[place] = layer.forward(self._parameters, values)
+        return super().backward(index)
+
+
+def cross_entropy(scores: Array, right: Array) -> tuple[Score, Array]:
+    """Loss, hits and gradient of softmax scores (m, classes) against classes (m,)."""
+    places = module_of(scores).arange(len(right))
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    gradient = np.exp(shifted)
+    total = gradient.sum(axis=1, keepdims=True)
+    losses = np.log(total[:, 0]) - shifted[places, right]
+    hits = (scores.argmax(axis=1) == right).sum()
+    gradient /= total
+    gradient[places, right] -= 1
+    return Score(losses.sum(dtype=np.float64), hits, len(right)), gradient
+
+
+def gradients(
+    net: TrainableNet, parameters: Parameters, inputs: Array, targets: Array
+) -> tuple[Score, Iterator[tuple[str, Gradients]]]:
+    """The score of a batch, and of its mean loss each layer's gradients, the last layer's first."""
+    walk = ForwardBackward(net, parameters, inputs)
+    for index in range(len(net.layers)):
+        walk.forward(index)
+    score = walk.score(targets, 1 / targets.size).told()
+    back = range(len(net.layers) - 1, -1, -1)
+    return score, ((net.layers[index].name, walk.backward(index)) for index in back)
+
+
+def score(net: TrainableNet, parameters: Parameters, inputs: Array, targets: Array) -> Score:
+    """How well a batch is guessed."""
+    return judged(through(net, parameters, inputs), targets)
+
+
+def through(layers: Iterable[TrainableLayer], parameters: Parameters, values: Array) -> Array:
+    """Go forward through layers and keep nothing."""
+    for layer in layers:
+        values, _ = layer.forward(parameters, values)
+    return values
+
+
+def judged(scores: Array, targets: Array) -> Score:
+    """How well scores (m, ..., classes) guess the right classes (m, ...)."""
+    flat = wide(scores).reshape(-1, scores.shape[-1])
+    return cross_entropy(flat, targets.reshape(-1))[0].told()

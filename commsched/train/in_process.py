@@ -1,0 +1,208 @@
+"""All ranks of a training in one process, without MPI: the bits, and the bytes, of a real run."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from commsched.coding.codec import Array
+from commsched.errors import CommschedError
+from commsched.exchange.endpoint import Endpoint
+from commsched.exchange.lockstep import exchange
+from commsched.exchange.method import Phase
+from commsched.exchange.registry import phases_of
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op, Program
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+from commsched.run.engine.buckets import Buckets
+from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.recorder import Forgetful
+from commsched.run.wire.device import HOST
+from commsched.train.forward_backward import Score
+from commsched.train.layers.layer import TrainableNet
+from commsched.train.neighbours import InProcessNeighbours
+from commsched.train.sample_order import check_batch
+from commsched.train.samples import Data
+from commsched.train.workers.learner import Learner, Settings
+from commsched.train.workers.trainee import Trainee
+
+EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
+Key = tuple[int, int, str]  # rank, step, operation
+Queue = deque[Op]
+Queues = Mapping[tuple[str, int], Queue]  # of a rank, by stream and urgency
+
+
+class Counted:
+    """What a rank holds during an exchange; counts the bytes that it hands over."""
+
+    def __init__(self, held: Endpoint) -> None:
+        self._held = held
+        self.sent = 0
+
+    def take(self, first: int, stop: int) -> Array:
+        packet = self._held.take(first, stop)
+        self.sent += packet.nbytes
+        return packet
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        self._held.add(first, stop, packet)
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        self._held.put(first, stop, packet)
+
+    def landing(self, first: int, stop: int, add: bool) -> Array | None:
+        return self._held.landing(first, stop, add)
+
+    def most(self, first: int, stop: int) -> int | None:
+        return self._held.most(first, stop)
+
+    def result(self) -> Array:
+        return self._held.result()
+
+
+class InProcessTraining:
+    """The learners of all ranks, step by step; their operations in any order that inputs allow.
+
+    An exchange is made when all of its ranks have come to it; a message arrives when it is sent.
+    """
+
+    def __init__(
+        self,
+        net: TrainableNet,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        worker: Callable[[TrainableNet, Data, Plan, Settings, int, Any], Trainee] = Learner,
+    ) -> None:
+        self._plan, self._ranks = plan, range(plan.machine.size)
+        self._strategy = STRATEGIES[plan.strategy]
+        check_together(plan)
+        parts = 1 if isinstance(self._strategy, PipelineStrategy) else len(self._ranks)
+        check_batch(settings.batch, len(data.train), parts)
+        self.learners = [worker(net, data, plan, settings, rank, np) for rank in self._ranks]
+        self._buckets = [
+            Buckets(plan, r, self.learners[r], DeviceQueue(HOST, Forgetful(r, None)))
+            for r in self._ranks
+        ]
+        self._done: set[Key] = set()
+        self._overflow: dict[int, bool] = {}
+        self.sent = 0  # B handed over by all ranks so far
+        for learner in self.learners:
+            learner.report = self._report
+            learner.overflowed = self._overflow.__getitem__
+
+    def _report(self, step: int, score: Score, overflow: bool) -> None:
+        self._overflow[step] = self._overflow.get(step, False) or overflow
+
+    def step(self, step: int) -> None:
+        """Do all operations of a step on all ranks."""
+        program = self._strategy.lower(self._plan, step, self._buckets[0].decisions)
+        queues: list[dict[tuple[str, int], Queue]] = []
+        for rank in self._ranks:
+            queues.append({})
+            for op in program.role_of(rank).ops:
+                if op.kind is not Kind.RECV:
+                    queues[rank].setdefault((op.stream, op.urgency), deque()).append(op)
+        self._done = {key for key in self._done if key[1] >= step - program.reach}
+        moved = True
+        while moved:
+            moved = any([self._advance(rank, program, queues) for rank in self._ranks])
+        stuck = [q[0].name for streams in queues for q in streams.values() if q]
+        assert not stuck, f"operations wait for each other: {stuck}"
+
+    def _advance(self, rank: int, program: Program, queues: Sequence[Queues]) -> bool:
+        """Do what a rank can do now; whether that was anything."""
+        moved, step = False, program.step
+        for key, queue in queues[rank].items():
+            while queue and self._ready(rank, step, queue[0]):
+                op = queue[0]
+                if op.kind in EXCHANGES:
+                    members = self._members(rank, op)
+                    heads = [queues[m].get(key) for m in members]
+                    if not all(
+                        h and h[0].name == op.name and self._ready(m, step, h[0])
+                        for m, h in zip(members, heads, strict=True)
+                    ):
+                        break
+                    ops = [h.popleft() for h in heads if h]
+                    self._exchange(step, members, ops)
+                else:
+                    queue.popleft()
+                    if op.kind is Kind.SEND:
+                        self._send(rank, program, op)
+                    else:
+                        self._alone(rank, step, op)
+                    self._done.add((rank, step, op.name))
+                moved = True
+        return moved
+
+    def _ready(self, rank: int, step: int, op: Op) -> bool:
+        """Whether the inputs of an operation are there; before the first step all are."""
+        return all(b > step or (rank, step - b, name) in self._done for name, b in op.after)
+
+    def _members(self, rank: int, op: Op) -> list[int]:
+        """The ranks that exchange together with this one."""
+        if op.launch < 0:
+            return list(self._ranks)
+        group = self._plan.group_of(self._plan.launches[op.launch], rank)
+        assert group is not None, op.name
+        return list(group.ranks)
+
+    def _exchange(self, step: int, members: Sequence[int], ops: Sequence[Op]) -> None:
+        """Exchange among all members, whose operations differ in their inputs alone."""
+        pairs = list(zip(members, ops, strict=True))
+        ready = [self._buckets[rank].exchange(step, op) for rank, op in pairs]
+        held = [Counted(each.held) for each in ready]
+        exchange(ready[0].schedule, list(held))
+        self.sent += sum(each.sent for each in held)
+        for rank, op in pairs:
+            if op.kind is Kind.DECIDE:
+                self._buckets[rank].decide(step, op)
+            self._done.add((rank, step, op.name))
+
+    def _send(self, rank: int, program: Program, op: Op) -> None:
+        """Hand a message to the rank that it is for."""
+        there = program.roles[op.peer]
+        to = there.ranks[program.role_of(rank).ranks.index(rank)]
+        arrival = next(other for other in there.ops if other.name == op.match)
+        mail, box = self.learners[rank].mail, self.learners[to].mail
+        assert mail is not None
+        assert box is not None
+        packet = mail.outgoing(program.step, op).copy()
+        self.sent += packet.nbytes
+        box.incoming(program.step, arrival, packet)
+        self._done.add((to, program.step, arrival.name))
+
+    def _alone(self, rank: int, step: int, op: Op) -> None:
+        """Do an operation of one rank."""
+        buckets = self._buckets[rank]
+        coding: dict[Kind, Callable[[int, Op], None]] = {
+            Kind.ENCODE: buckets.encode,
+            Kind.DECODE: buckets.decode,
+            Kind.MERGE: buckets.merge,
+        }
+        coding.get(op.kind, self.learners[rank].perform)(step, op)
+
+    def evaluate(self) -> Score:
+        """The score of what is held out, each rank its part, once all results are applied."""
+        for learner in self.learners:
+            learner.settle()
+        # Stages come in the order of their ranks.
+        ends = InProcessNeighbours.all(len(self._ranks))
+        scores = [each.evaluate(end) for each, end in zip(self.learners, ends, strict=True)]
+        parts = np.array(scores, np.float64)
+        loss, correct, guesses = (sum(column) for column in parts.T.tolist())
+        return Score(loss, int(correct), int(guesses))
+
+
+def check_together(plan: Plan) -> None:
+    """Refuse plans whose sums are the MPI's own."""
+    for index, launch in enumerate(plan.launches):
+        phases = phases_of(plan, index)
+        if any(isinstance(p, Phase) and p.schedule.rounds is None for p in phases):
+            raise CommschedError(
+                f"launch {launch.name!r} has method {launch.method!r}, whose sum is the MPI's own;"
+                " one process has none: use 'ring+dense', or mpiexec"
+            )

@@ -1,0 +1,296 @@
+"""A training from its command line to its result: plan, net, data, log, checkpoints."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.net.graph import Net
+from commsched.plan.model import Param, Plan
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+from commsched.run.engine.communication import say
+from commsched.run.job import agree
+from commsched.run.job.terminal import bar, shown
+from commsched.run.job.watchdog import end_together, watchdog
+from commsched.run.measurement import check_writable
+from commsched.run.session import check_timeout, guarded
+from commsched.run.summary import summary
+from commsched.run.wire.device import ComputeDevice, check_device
+from commsched.run.wire.placement import choose
+from commsched.timeline.training_log import LogHeader, LogRow, TrainingLog
+from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, planned
+from commsched.train.checkpoint import PLAN, Store
+from commsched.train.digest import each_its_own, same_everywhere
+from commsched.train.layers.layer import TrainableNet
+from commsched.train.optimizers import RATES, find_optimizer
+from commsched.train.profile import profiled
+from commsched.train.registry import DATA, NETS
+from commsched.train.sample_order import check_batch
+from commsched.train.samples import Data
+from commsched.train.training import Training, TrainOptions, is_watched
+from commsched.train.workers.learner import Learner, Settings
+from commsched.train.workers.local import LocalLossWorker
+from commsched.train.workers.pipeline import PipelineWorker
+from commsched.train.workers.samo import SamoWorker
+from commsched.train.workers.shadow import ShadowWorker
+from commsched.train.workers.trainee import Trainee
+
+# Strategy -> the worker that performs its programs, with arrays of a module.
+TRAINED: dict[str, Callable[[TrainableNet, Data, Plan, Settings, int, Any], Trainee]] = {
+    "sync": Learner,
+    "daso": Learner,
+    "shadow": ShadowWorker,
+    "gpipe": PipelineWorker,
+    "1f1b": PipelineWorker,
+    "samo": SamoWorker,
+    "local": LocalLossWorker,
+}
+PRECISIONS = ("fp32", "fp16")
+PRECISION = {"samo": "fp16", "local": "fp32"}  # of strategies that know only one
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What the command line asks for; None where it leaves a choice."""
+
+    net: str
+    strategy: str
+    plan: Path | None
+    method: str | None  # of the plan that is made
+    params: Mapping[str, Param]  # of its strategy
+    optimizer: str | None
+    rate: float | None
+    batch: int
+    seed: int
+    fold: int
+    precision: str | None
+    epochs: float | None  # instead of the options' steps
+    log: Path | None
+    figure: Path | None
+    checkpoint: Path | None
+    resume: bool
+    options: TrainOptions
+    device: str  # "cpu" or "cuda"
+    make: Make  # where no plan is given
+
+
+def train_job(wanted: TrainRequest, progress: bool) -> dict[str, Any] | None:
+    """Train on all ranks; the result on rank 0, None on the others."""
+    comm = MPI.COMM_WORLD
+    check_timeout(wanted.options.timeout)
+    end_together("train", wanted.options.timeout)
+    with guarded(comm):
+        return _train(wanted, comm, progress)
+
+
+def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[str, Any] | None:
+    agree.check_launcher()
+    with watchdog(comm, "train", wanted.options.timeout) as dog:
+        net = agree.together(lambda: _checked(wanted), comm)
+        dog.stage("finding the device")
+        place = choose(wanted.device, comm)
+        dog.stage("reading the data")
+        data = agree.together(lambda: DATA[net.data](wanted.fold), comm)
+        parts = 1 if isinstance(STRATEGIES[wanted.strategy], PipelineStrategy) else comm.size
+        agree.together(lambda: check_batch(wanted.batch, len(data.train), parts), comm)
+        dog.stage("planning")
+        plan = _plan(wanted, net, len(data.train), comm, place.device)
+        agree.check_plan(plan, comm)
+        settings = settings_of(wanted, plan)
+        options = _options(wanted, len(data.train))
+        _check_end(plan, options.steps)
+        worker, module = TRAINED[plan.strategy], place.device.module
+        learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank, module), comm)
+        same_everywhere(learner.values, comm, "at the start")
+        made = _made(net, settings, wanted.method, wanted.device)
+        store, manifest = None, None
+        if wanted.checkpoint is not None:
+            store = Store(wanted.checkpoint, plan, made, comm)
+            manifest = store.begin(wanted.resume)
+        first = 0 if manifest is None else manifest.step
+        log = agree.together(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
+    if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
+        say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")
+    if progress and comm.rank == 0 and shown():
+        options = replace(options, progress=_bar(options.steps))
+    training = Training(learner, plan, comm, log, store, options, place)
+    if manifest is not None:
+        training.resume(manifest)
+    timeline = training.run()
+    if log is not None:
+        log.close()
+    found = _result(training, learner, plan, options, comm)
+    if found is not None and timeline is not None and len(timeline):
+        found["measured"] = summary(timeline)
+    return found
+
+
+def _checked(wanted: TrainRequest) -> TrainableNet:
+    """What can be checked before anything is made."""
+    options = wanted.options
+    check_device(wanted.device)
+    if wanted.strategy not in TRAINED:
+        STRATEGIES[wanted.strategy]
+        known = ", ".join(TRAINED)
+        raise CommschedError(f"strategy {wanted.strategy!r} cannot be trained; known: {known}")
+    only = PRECISION.get(wanted.strategy)
+    if wanted.precision not in (None, *((only,) if only else PRECISIONS)):
+        known = only or ", ".join(PRECISIONS)
+        raise CommschedError(f"--precision must be one of {known}, got {wanted.precision!r}")
+    if wanted.optimizer is not None:
+        find_optimizer(wanted.optimizer)
+    if wanted.rate is not None and not 0 < wanted.rate < np.inf:
+        raise CommschedError(f"--rate must be finite and more than 0, got {wanted.rate}")
+    if wanted.resume and wanted.checkpoint is None:
+        raise CommschedError("--resume needs --checkpoint, the folder to resume from")
+    for flag, value in (("--evaluate", options.evaluate), ("--every", options.every)):
+        if value < 1:
+            raise CommschedError(f"{flag} must be at least 1, got {value}")
+    if options.steps < 1 or (wanted.epochs is not None and not 0 < wanted.epochs <= 1e6):
+        raise CommschedError("--steps must be at least 1, and --epochs in (0, 10^6]")
+    for path in (options.timeline, wanted.log, wanted.figure):
+        if path is not None:
+            check_writable(path)
+    return NETS[wanted.net]
+
+
+def _plan(
+    wanted: TrainRequest,
+    net: TrainableNet,
+    samples: int,
+    comm: MPI.Intracomm,
+    device: ComputeDevice,
+) -> Plan:
+    """The plan that is given or kept in the checkpoint, or one made for the net as it is here."""
+    path = wanted.plan
+    if path is None and wanted.resume and wanted.checkpoint is not None:
+        path = wanted.checkpoint / PLAN
+
+    def settle() -> None:
+        device.mark().wait()
+
+    def make() -> Plan:
+        def graph(batch: int) -> Net:
+            half = _half(wanted)
+            return profiled(net, batch, wanted.seed, wanted.fold, half, device.module, settle)
+
+        shared = AgreedPlan(wanted.batch, samples, comm.size)
+        return planned(graph, wanted.strategy, wanted.params, shared, wanted.make)
+
+    return agreed_plan(path, wanted.strategy, make, comm)
+
+
+def _check_end(plan: Plan, steps: int) -> None:
+    """Refuse to end a training of DASO in the middle of an epoch."""
+    batches = int(STRATEGIES[plan.strategy].settings(plan).get("batches", 1))
+    if steps % batches:
+        nearest = max(batches, round(steps / batches) * batches)
+        raise agree.Agreed(
+            f"--steps must be a multiple of {batches}, the plan's batches per epoch, after which"
+            f" all ranks hold the same parameters, got {steps}; nearest: {nearest}"
+        )
+
+
+def settings_of(wanted: TrainRequest, plan: Plan) -> Settings:
+    """What a training depends on: what was asked for, else what suits the plan."""
+    planned = STRATEGIES[plan.strategy].settings(plan)
+    optimizer = wanted.optimizer or str(planned.get("optimizer", "adam"))
+    return Settings(
+        optimizer=optimizer,
+        rate=RATES[optimizer] if wanted.rate is None else wanted.rate,
+        batch=wanted.batch,
+        seed=wanted.seed,
+        fold=wanted.fold,
+        half=_half(wanted),
+    )
+
+
+def _half(wanted: TrainRequest) -> bool:
+    """Whether layers compute in 16 bits."""
+    return (wanted.precision or PRECISION.get(wanted.strategy)) == "fp16"
+
+
+def _options(wanted: TrainRequest, samples: int) -> TrainOptions:
+    if wanted.epochs is None:
+        return wanted.options
+    steps = max(1, round(wanted.epochs * (samples // wanted.batch)))
+    return replace(wanted.options, steps=steps)
+
+
+def _made(net: TrainableNet, settings: Settings, method: str | None, device: str) -> dict[str, Any]:
+    """What the training's bits depend on, by the flags that say it; a plan has its hash besides."""
+    planned = {} if method is None else {"--method": method}
+    return (
+        planned
+        | {
+            "--net": net.name,
+            "--optimizer": settings.optimizer,
+            "--rate": settings.rate,
+            "--batch": settings.batch,
+            "--seed": settings.seed,
+            "--fold": settings.fold,
+            "--precision": PRECISIONS[settings.half],
+        }
+        | ({} if device == "cpu" else {"--device": device})
+    )
+
+
+def _log(
+    wanted: TrainRequest,
+    net: TrainableNet,
+    plan: Plan,
+    made: Mapping[str, Any],
+    first: int,
+    rank: int,
+) -> TrainingLog | None:
+    if wanted.log is None or rank:
+        return None
+    header = LogHeader(
+        net=net.name,
+        strategy=plan.strategy,
+        plan=plan.hash,
+        ranks=plan.machine.size,
+        made=dict(made),
+    )
+    return TrainingLog(wanted.log, header, first if wanted.resume else None)
+
+
+def _bar(steps: int) -> Callable[[LogRow], None]:
+    show = bar("train", steps)
+    return lambda row: show(row.step + 1, "" if row.loss is None else f"loss {row.loss:.3f}")
+
+
+def _result(
+    training: Training, learner: Trainee, plan: Plan, options: TrainOptions, comm: MPI.Intracomm
+) -> dict[str, Any] | None:
+    """What came out, on rank 0; ranks whose parameters differ are refused on all of them."""
+    end = same_everywhere if learner.alike else each_its_own
+    parameters = end(learner.values, comm)
+    own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0
+    sent = agree.each(own, comm)
+    if comm.rank:
+        return None
+    rows, held = list(training.rows), training.held
+    last = rows[-1] if rows else None
+    return {
+        "net": learner.net.name,
+        "strategy": plan.strategy,
+        "plan": plan.hash,
+        "ranks": comm.size,
+        "steps": options.steps,
+        "loss": last.loss if last else None,
+        "accuracy": last.accuracy if last else None,
+        "held_out_loss": held.loss if held else None,
+        "held_out_accuracy": held.accuracy if held else None,
+        "step_seconds": float(np.median([row.seconds for row in rows])) if rows else None,
+        "sent_bytes_per_step": own if rows else None,
+        "bytes_per_rank_and_step": float(np.mean(sent)),
+        "skipped_steps": learner.skipped,
+        "alike": learner.alike,
+        "parameters": parameters,
+    }

@@ -1,0 +1,105 @@
+"""Fully connected layers and what stands between them."""
+
+from math import prod, sqrt
+
+import numpy as np
+
+from commsched.kernels.modules import Array
+from commsched.train.layers.layer import (
+    Gradients,
+    Kept,
+    LayerChain,
+    Parameters,
+    Start,
+    TrainableLayer,
+    column_sums,
+    product,
+    wide,
+)
+
+BEND = 0.044715  # of the tanh form of GELU; source: Hendrycks & Gimpel, arXiv 1606.08415
+SLOPE = sqrt(2 / np.pi)
+
+
+class Linear(TrainableLayer):
+    """y = x W + b over the last axis: (..., inputs) -> (..., outputs)."""
+
+    def __init__(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
+        deviation = gain / sqrt(inputs)
+        super().__init__(name, weight=Start((inputs, outputs), deviation), bias=Start((outputs,)))
+        self._weight, self._bias = self.tensors
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        outputs = product(inputs, parameters[self._weight])
+        outputs += parameters[self._bias]
+        return outputs, inputs
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        weight = parameters[self._weight]
+        flat = above.reshape(-1, weight.shape[1])
+        found = {
+            self._weight: product(kept.reshape(-1, weight.shape[0]).T, flat),
+            self._bias: column_sums(above),
+        }
+        return product(above, weight.T), found
+
+
+class Relu(TrainableLayer):
+    """max(x, 0)."""
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        positive = inputs > 0
+        return inputs * positive, positive
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        return above * kept, {}
+
+
+class Tanh(TrainableLayer):
+    """tanh x."""
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        outputs = np.tanh(inputs)
+        return outputs, outputs
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        return above * (1 - kept * kept), {}
+
+
+class Gelu(TrainableLayer):
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+
+    Source: Hendrycks & Gimpel, "Gaussian error linear units", arXiv 1606.08415.
+    """
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        x = wide(inputs)
+        bent = np.tanh(SLOPE * (x + BEND * (x * x * x)))
+        return (0.5 * x * (1 + bent)).astype(inputs.dtype), (inputs, bent)
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        inputs, bent = kept
+        x = wide(inputs)
+        inner = SLOPE * (1 + 3 * BEND * (x * x))
+        slope = 0.5 * (1 + bent) + 0.5 * x * (1 - bent * bent) * inner
+        return (above * slope).astype(inputs.dtype), {}
+
+
+class Reshape(TrainableLayer):
+    """Each sample in another shape, of as many elements."""
+
+    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        super().__init__(name)
+        self._shape = shape
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        assert prod(inputs.shape[1:]) == prod(self._shape)
+        return inputs.reshape(len(inputs), *self._shape), inputs.shape
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        return above.reshape(kept), {}
+
+
+def hidden(name: str, inputs: int, outputs: int) -> LayerChain:
+    """A fully connected layer with a ReLU; deviation sqrt(2 / inputs) (He et al., ICCV 2015)."""
+    return LayerChain(name, [Linear(name, inputs, outputs, sqrt(2)), Relu(f"{name}.relu")])

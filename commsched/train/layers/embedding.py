@@ -1,0 +1,60 @@
+"""Tables whose rows are looked up: gradients that are zero but for the rows that were read."""
+
+from commsched.kernels.modules import Array
+from commsched.kernels.rows import summed_rows
+from commsched.train.layers.layer import (
+    Gradients,
+    Kept,
+    Parameters,
+    Start,
+    TrainableLayer,
+    product,
+    wide,
+)
+
+
+class Embedding(TrainableLayer):
+    """A row of a table for each number: (m, ...) whole numbers -> (m, ..., width)."""
+
+    def __init__(self, name: str, rows: int, width: int, deviation: float) -> None:
+        super().__init__(name, weight=Start((rows, width), deviation))
+        (self._weight,) = self.tensors
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        return parameters[self._weight].take(inputs, axis=0), inputs
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        rows, width = parameters[self._weight].shape
+        table = summed_rows(rows, kept.reshape(-1), wide(above.reshape(-1, width)))
+        return None, {self._weight: table.astype(above.dtype, copy=False)}
+
+
+class Positions(TrainableLayer):
+    """Adds a row of a table for each place: (m, length, width) -> the same."""
+
+    def __init__(self, name: str, length: int, width: int, deviation: float) -> None:
+        super().__init__(name, weight=Start((length, width), deviation))
+        (self._weight,) = self.tensors
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        return inputs + parameters[self._weight], None
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        return above, {self._weight: wide(above).sum(axis=0).astype(above.dtype)}
+
+
+class Tied(TrainableLayer):
+    """Scores by the table of an `Embedding`: y = x E^T (Press & Wolf, EACL 2017)."""
+
+    def __init__(self, name: str, weight: str) -> None:
+        super().__init__(name)
+        self._weight = weight
+        self.borrowed = frozenset([weight])
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        return product(inputs, parameters[self._weight].T), inputs
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        rows, width = parameters[self._weight].shape
+        table = product(above.reshape(-1, rows).T, kept.reshape(-1, width))
+        return product(above, parameters[self._weight]), {self._weight: table}

@@ -1,0 +1,132 @@
+"""What a net is made of: layers that go forward and backward on arrays of any module."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from commsched.kernels import random
+from commsched.kernels.modules import Array
+
+Parameters = Mapping[str, Array]  # tensor -> values, float32 but for mixed precision and checks
+Gradients = dict[str, Array]  # tensor -> values like those of its parameter
+Kept = Any  # what a layer keeps from forward to backward: arrays, in tuples and lists
+
+
+class Start(NamedTuple):
+    """A parameter before the first step: normal numbers around `mean`."""
+
+    shape: tuple[int, ...]
+    deviation: float = 0.0
+    mean: float = 0.0
+
+
+class TrainableLayer(ABC):
+    """A step of a net; a pure function of parameters and inputs. Samples are the first axis."""
+
+    def __init__(self, name: str, **tensors: Start) -> None:
+        self.name = name
+        self.tensors = {f"{name}.{key}": start for key, start in tensors.items()}
+        self.borrowed: frozenset[str] = frozenset()  # tensors of other layers that it reads
+
+    @abstractmethod
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        """The outputs, and what `backward` needs."""
+
+    @abstractmethod
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        """From the gradient of the outputs those of the inputs and of the parameters.
+
+        A layer that reads whole numbers gives None for its inputs.
+        """
+
+
+class LayerChain(TrainableLayer):
+    """Layers one after the other, as one."""
+
+    def __init__(self, name: str, parts: Sequence[TrainableLayer]) -> None:
+        super().__init__(name)
+        self._parts = parts
+        self.tensors = {key: start for part in parts for key, start in part.tensors.items()}
+        self.borrowed = frozenset(name for part in parts for name in part.borrowed)
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        kept = []
+        for part in self._parts:
+            inputs, own = part.forward(parameters, inputs)
+            kept.append(own)
+        return inputs, kept
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        found: Gradients = {}
+        for part, own in zip(reversed(self._parts), reversed(kept), strict=True):
+            above, gradients = part.backward(parameters, own, above)
+            found |= gradients
+        return above, found
+
+
+class Residual(LayerChain):
+    """A chain whose inputs are added to its outputs (He et al., CVPR 2016)."""
+
+    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        outputs, kept = super().forward(parameters, inputs)
+        return inputs + outputs, kept
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        below, found = super().backward(parameters, kept, above)
+        return above + below, found
+
+
+@dataclass(frozen=True)
+class TrainableNet:
+    """A chain of layers that end in scores of classes, and the data that it learns."""
+
+    name: str
+    data: str  # name in commsched.data
+    layers: tuple[TrainableLayer, ...]
+
+    @cached_property
+    def tensors(self) -> dict[str, Start]:
+        """All parameters, forward order."""
+        return {name: start for layer in self.layers for name, start in layer.tensors.items()}
+
+    def start(self, seed: int, layers: slice = slice(None)) -> dict[str, Array]:
+        """Parameters of layers before the first step, float32: the same wherever the seed is."""
+        own = (layer.tensors for layer in self.layers[layers])
+        return {n: _drawn(start, seed, n) for tensors in own for n, start in tensors.items()}
+
+    def __iter__(self) -> Iterator[TrainableLayer]:
+        return iter(self.layers)
+
+
+def _drawn(start: Start, seed: int, name: str) -> Array:
+    if not start.deviation:
+        return np.full(start.shape, start.mean, np.float32)
+    normal = random.generator(seed, 0, 0, f"{name}/start").standard_normal(start.shape, np.float32)
+    return np.float32(start.mean) + np.float32(start.deviation) * normal
+
+
+def wide(values: Array) -> Array:
+    """16-bit numbers as float32, for what would lose too much in 16 bits; others as they are."""
+    return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def narrowed(values: Array) -> Array:
+    """Real inputs in 16 bits; whole numbers as they are."""
+    return values.astype(np.float16) if values.dtype == np.float32 else values
+
+
+def product(a: Array, b: Array) -> Array:
+    """a @ b; of 16-bit numbers with sums in float32, as matrix units have them."""
+    if a.dtype == np.float16 and isinstance(a, np.ndarray):
+        return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
+    return a @ b
+
+
+def column_sums(values: Array) -> Array:
+    """Sums over all axes but the last: (..., n) -> (n,)."""
+    flat = wide(values).reshape(-1, values.shape[-1])
+    return flat.sum(axis=0).astype(values.dtype)

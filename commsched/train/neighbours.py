@@ -1,0 +1,55 @@
+"""What a stage hands to the next one while both are scored: by MPI, or inside one process."""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.coding.codec import Array
+from commsched.run.engine.transfer import pieces
+
+
+class Neighbours(Protocol):
+    """The ranks that a rank may hand values to, and take values from."""
+
+    def give(self, values: Array, to: int) -> None:
+        """Hand contiguous values over."""
+
+    def take(self, values: Array, source: int) -> None:
+        """Fill contiguous values with what a rank has handed over."""
+
+
+class MpiNeighbours:
+    """Other ranks of a job; giving may wait until the other one takes."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+
+    def give(self, values: Array, to: int) -> None:
+        for piece in pieces(values.reshape(-1)):
+            self._comm.Send([piece, MPI.BYTE], to)
+
+    def take(self, values: Array, source: int) -> None:
+        for piece in pieces(values.reshape(-1)):
+            self._comm.Recv([piece, MPI.BYTE], source)
+
+
+class InProcessNeighbours:
+    """Ranks in one process, of which one gives before the other takes."""
+
+    def __init__(self, rank: int, kept: defaultdict[tuple[int, int], deque[Array]]) -> None:
+        self._rank, self._kept = rank, kept
+
+    @classmethod
+    def all(cls, ranks: int) -> Sequence["InProcessNeighbours"]:
+        """One for each rank."""
+        kept: defaultdict[tuple[int, int], deque[Array]] = defaultdict(deque)
+        return [cls(rank, kept) for rank in range(ranks)]
+
+    def give(self, values: Array, to: int) -> None:
+        self._kept[self._rank, to].append(values.copy())
+
+    def take(self, values: Array, source: int) -> None:
+        np.copyto(values, self._kept[source, self._rank].popleft())

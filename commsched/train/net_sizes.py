@@ -1,0 +1,13 @@
+"""Sizes behind a net's name, such as 64 and 2 in `mlp:64:2`."""
+
+from commsched.coding import parameters as read
+
+
+def sizes(parameters: list[str], known: dict[str, tuple[int, int]]) -> list[int]:
+    """A whole number for each known size, name -> (default, most): as given, else its default."""
+    read.at_most(parameters, len(known))
+    given = [*parameters, *[""] * (len(known) - len(parameters))]
+    return [
+        read.whole(word, name, 1, most) if word else default
+        for word, (name, (default, most)) in zip(given, known.items(), strict=True)
+    ]

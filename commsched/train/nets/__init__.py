@@ -1,0 +1,1 @@
+"""Nets that are trained here: one file per net, or per family of nets."""

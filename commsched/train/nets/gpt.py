@@ -1,0 +1,62 @@
+"""A small GPT over the bytes of a text: `gpt:WIDTH:BLOCKS:HEADS[:tied]`."""
+
+from math import sqrt
+
+from commsched.coding import parameters as read
+from commsched.errors import CommschedError
+from commsched.train.layers.attention import Attention, LayerNorm
+from commsched.train.layers.dense import Gelu, Linear
+from commsched.train.layers.embedding import Embedding, Positions, Tied
+from commsched.train.layers.layer import LayerChain, Residual, TrainableLayer, TrainableNet
+from commsched.train.net_sizes import sizes
+from commsched.train.registry import NETS
+
+BYTES, LENGTH = 256, 64
+DEVIATION = 0.1  # of the tables' first values
+
+
+def _block(name: str, width: int, heads: int, gain: float) -> list[TrainableLayer]:
+    """Attention and a perceptron of four times the width, each beside a residual stream."""
+    attention, inner = f"{name}.attention", f"{name}.perceptron"
+    return [
+        Residual(
+            attention,
+            [LayerNorm(f"{attention}.norm", width), Attention(attention, width, heads, gain)],
+        ),
+        Residual(
+            inner,
+            [
+                LayerNorm(f"{inner}.norm", width),
+                Linear(f"{inner}.up", width, 4 * width),
+                Gelu(f"{inner}.gelu"),
+                Linear(f"{inner}.down", 4 * width, width, gain),
+            ],
+        ),
+    ]
+
+
+@NETS.family("gpt:64:2:4")
+def gpt(parameters: list[str]) -> TrainableNet:
+    """Read WIDTH, BLOCKS, HEADS, and `tied` where the head is the table of the bytes.
+
+    Norms come before attention and perceptron (Radford et al., 2019); what is added to the residual
+    stream starts smaller by sqrt(2 BLOCKS), as there.
+    """
+    tied = parameters[3:] == ["tied"]
+    if parameters[3:] and not tied:
+        read.choice(":".join(parameters[3:]), "the head", ("tied",))
+    known = {"the width": (64, 4096), "the blocks": (2, 100), "the heads": (4, 128)}
+    width, blocks, heads = sizes(parameters[:3], known)
+    if width % heads:
+        raise CommschedError(f"the width must be a multiple of the heads, got {width} and {heads}")
+    first = [
+        Embedding("embedding.bytes", BYTES, width, DEVIATION),
+        Positions("embedding.places", LENGTH, width, DEVIATION),
+    ]
+    layers: list[TrainableLayer] = [LayerChain("embedding", first)]
+    for i in range(blocks):
+        layers += _block(f"block{i}", width, heads, 1 / sqrt(2 * blocks))
+    head = Tied("head", "embedding.bytes.weight") if tied else Linear("head.scores", width, BYTES)
+    layers.append(LayerChain("head", [LayerNorm("head.norm", width), head]))
+    name = f"gpt:{width}:{blocks}:{heads}" + (":tied" if tied else "")
+    return TrainableNet(name, f"bytes:{LENGTH}", tuple(layers))

@@ -1,0 +1,150 @@
+"""A net to train as a graph to plan with: measured seconds, kept bytes, sparse gradients."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from commsched.kernels.modules import Array
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.sparsity import Sparsity
+from commsched.train.forward_backward import ForwardBackward
+from commsched.train.layers.layer import Kept, TrainableNet, narrowed
+from commsched.train.optimizers import LossScale
+from commsched.train.registry import DATA
+from commsched.train.sample_order import batch_of, check_batch
+
+BATCHES = 16  # that are walked through, one warm-up besides
+SPARSE = 0.5  # share of the rows that are hit, below which a gradient counts as sparse
+EXPONENTS = np.arange(0.0, 3.01, 0.05)
+
+
+@dataclass
+class Seen:
+    """What was seen of a net while it went through some batches."""
+
+    forward: list[list[float]] = field(default_factory=list)  # batch, layer: s
+    backward: list[list[float]] = field(default_factory=list)
+    activation: list[int] = field(default_factory=list)  # B of each layer
+    output: list[int] = field(default_factory=list)  # B of each layer
+    rows: dict[str, list[Array]] = field(default_factory=dict)  # tensor -> rows that were hit
+
+
+def profiled(
+    net: TrainableNet,
+    batch: int,
+    seed: int = 0,
+    fold: int = 0,
+    half: bool = False,
+    module: Any = np,
+    settled: Callable[[], None] = lambda: None,
+) -> Net:
+    """Go through some batches of `batch` samples, as one rank has them, and time each layer.
+
+    Arrays are of `module`; `settled` waits until what was given to its device is done.
+
+    Seconds are medians on this machine, in this process. A matrix of whose rows a batch hits
+    less than half has a Zipf law with the density seen, and with the exponent whose union of 2, 4
+    and 8 batches is nearest to the one seen. With `half` layers compute in 16 bits.
+    """
+    train = DATA[net.data](fold).train
+    check_batch(batch, len(train), 1)
+    parameters, seen = {n: module.asarray(v) for n, v in net.start(seed).items()}, Seen()
+    if half:
+        parameters = {name: values.astype(np.float16) for name, values in parameters.items()}
+    for step in range(-1, BATCHES):
+        some = train.of(batch_of(seed, max(step, 0), batch, len(train)))
+        walk = ForwardBackward(
+            net, parameters, module.asarray(narrowed(some.inputs) if half else some.inputs)
+        )
+        weight = (LossScale().value if half else 1.0) / some.targets.size
+        targets, kept = module.asarray(some.targets), seen if step >= 0 else Seen()
+        with np.errstate(over="ignore", invalid="ignore"):  # in 16 bits
+            _go(net, walk, targets, weight, kept, settled)
+    source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
+    return Net(name=net.name, layers=tuple(_layers(net, seen)), batch=batch, source=source)
+
+
+def _layers(net: TrainableNet, seen: Seen) -> list[Layer]:
+    """The net's layers with what was seen of them."""
+    forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
+    layers: list[Layer] = []
+    before: tuple[str, ...] = ()
+    for i, layer in enumerate(net):
+        tensors = [
+            Tensor(name=name, shape=start.shape, sparsity=_law(seen.rows[name]))
+            for name, start in layer.tensors.items()
+        ]
+        layers.append(
+            Layer(
+                name=layer.name,
+                after=before,
+                tensors=tuple(tensors),
+                forward=float(forward[i]),
+                backward=float(backward[i]),
+                activation=float(seen.activation[i]),
+                output=float(seen.output[i]),
+            )
+        )
+        before = (layer.name,)
+    return layers
+
+
+def _go(
+    net: TrainableNet,
+    walk: ForwardBackward,
+    targets: Array,
+    weight: float,
+    seen: Seen,
+    settled: Callable[[], None],
+) -> None:
+    """Forward and backward once, with a look at the clock after each layer."""
+    places = range(len(net.layers))
+    settled()
+    times, seen.output = [time.perf_counter()], []
+    for i in places:
+        walk.forward(i)
+        settled()
+        times.append(time.perf_counter())
+        seen.output.append(walk.values.nbytes)
+    seen.forward.append(np.diff(times).tolist())
+    seen.activation = [sum(kept_bytes(walk.kept(i), set())) for i in places]
+    walk.score(targets, weight)
+    settled()
+    took = {}
+    for i in reversed(places):
+        begun = time.perf_counter()
+        found = walk.backward(i)
+        settled()
+        took[i] = time.perf_counter() - begun
+        for name, gradient in found.items():
+            hit = gradient.reshape(len(gradient), -1).any(axis=1)
+            seen.rows.setdefault(name, []).append(hit if isinstance(hit, np.ndarray) else hit.get())
+    seen.backward.append([took[i] for i in places])
+
+
+def kept_bytes(kept: Kept, counted: set[int]) -> Iterator[int]:
+    """Bytes of each array that a layer keeps, each once."""
+    if isinstance(kept, list | tuple):
+        for part in kept:
+            yield from kept_bytes(part, counted)
+    elif hasattr(kept, "nbytes") and id(kept) not in counted:
+        counted.add(id(kept))
+        yield kept.nbytes
+
+
+def _law(hit: Sequence[Array]) -> Sparsity:
+    """The law of rows that were hit by one batch after the other: each (rows,)."""
+    rows, density = len(hit[0]), float(np.mean(hit))
+    if density > SPARSE or rows < 2 or density == 0.0:
+        return Sparsity()
+    counts = (2, 4, 8)
+    unions = [
+        np.mean([np.any(hit[at : at + k], axis=0).mean() for at in range(0, len(hit) - k + 1, k)])
+        for k in counts
+    ]
+    laws = [Sparsity(law="zipf", density=density, exponent=float(e), rows=rows) for e in EXPONENTS]
+    errors = [float(np.abs(law.after(np.array(counts)) / unions - 1).max()) for law in laws]
+    return laws[int(np.argmin(errors))]

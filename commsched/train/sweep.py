@@ -1,0 +1,131 @@
+"""Trainings of one plan one after the other: every fold with every seed, kept as they end."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.lab.convergence import trials
+from commsched.lab.convergence.trials import HeldOutScore, Trial, Trials
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.run.job import agree
+from commsched.run.session import guarded
+from commsched.timeline import training_log as training
+from commsched.train.in_process import InProcessTraining
+from commsched.train.job import PRECISIONS, TRAINED, TrainRequest, settings_of, train_job
+from commsched.train.registry import DATA, NETS
+from commsched.train.training import finite_or_none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Which trainings, and the file that keeps what came out of them."""
+
+    path: Path
+    folds: range
+    seeds: range
+    together: bool = False  # all ranks of the plan in this one process
+    done: Callable[[Trial], None] = lambda trial: None  # called on rank 0 after each training
+
+
+def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
+    """Train with those folds and seeds that the file does not have; all of them on rank 0.
+
+    All ranks call it. Random numbers of codecs are those of the training's own seed.
+    """
+    comm = MPI.COMM_WORLD
+    with guarded(comm):
+        assert wanted.plan is not None
+        plan = agree.together(lambda: plan_file.read(wanted.plan or ""), comm)
+        known = agree.together(lambda: _known(wanted, chosen, plan, comm.rank), comm)
+        left = msgspec.json.decode(
+            agree.told(msgspec.json.encode(_left(known, chosen)), comm), type=list[tuple[int, int]]
+        )
+    for fold, seed in left:
+        known = _one(wanted, chosen, plan, known, fold, seed)
+    return known if comm.rank == 0 else None
+
+
+def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials:
+    """What the file holds, on rank 0; a file of other trainings is refused."""
+    made: dict[str, str | int | float | bool] = {
+        "--net": wanted.net,
+        "--batch": wanted.batch,
+        "--precision": PRECISIONS[settings_of(wanted, plan).half],
+        "--evaluate": wanted.options.evaluate,
+        "--steps": wanted.options.steps,
+    }
+    optional = {"--optimizer": wanted.optimizer, "--rate": wanted.rate}
+    optional |= {} if wanted.device == "cpu" else {"--device": wanted.device}
+    made |= {flag: value for flag, value in optional.items() if value is not None}
+    nothing = Trials(plan=plan.hash, made=made)
+    if chosen.together and MPI.COMM_WORLD.size > 1:
+        raise CommschedError("--together trains all ranks in one process; start one, not more")
+    if rank or not chosen.path.exists():
+        return nothing
+    found = trials.read(chosen.path)
+    if (found.plan, found.made) != (nothing.plan, nothing.made):
+        raise CommschedError(f"{chosen.path}: holds other trainings; give another file")
+    return found
+
+
+def _left(known: Trials, chosen: Sweep) -> list[tuple[int, int]]:
+    there = {trial.key for trial in known.trials}
+    return [(f, s) for f in chosen.folds for s in chosen.seeds if (f, s) not in there]
+
+
+def _one(
+    wanted: TrainRequest, chosen: Sweep, plan: Plan, known: Trials, fold: int, seed: int
+) -> Trials:
+    """Train once, and write what came out beside what is there."""
+    seeded = plan_file.frozen(replace(plan, seed=seed))
+    trained = _together if chosen.together else _by_ranks
+    found = trained(replace(wanted, fold=fold, seed=seed), seeded)
+    if found is None:
+        return known
+    known = msgspec.structs.replace(known, trials=(*known.trials, found))
+    trials.write(chosen.path, known)
+    chosen.done(found)
+    return known
+
+
+def _together(wanted: TrainRequest, plan: Plan) -> Trial:
+    """Train all ranks of a plan in this process."""
+    net, options = NETS[wanted.net], wanted.options
+    settings = settings_of(wanted, plan)
+    ranks = InProcessTraining(
+        net, DATA[net.data](wanted.fold), plan, settings, TRAINED[plan.strategy]
+    )
+    held_out = []
+    for step in range(options.steps):
+        ranks.step(step)
+        if (step + 1) % options.evaluate == 0 or step + 1 == options.steps:
+            score = ranks.evaluate()
+            loss, accuracy = (
+                finite_or_none(score.loss / score.guesses),
+                score.correct / score.guesses,
+            )
+            held_out.append(HeldOutScore(steps=step + 1, loss=loss, accuracy=accuracy))
+    sent = ranks.sent / (options.steps * plan.machine.size)
+    return Trial(fold=wanted.fold, seed=wanted.seed, held_out=tuple(held_out), sent_bytes=sent)
+
+
+def _by_ranks(wanted: TrainRequest, plan: Plan) -> Trial | None:
+    """Train with the ranks of this job; None on all but rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log.jsonl") if MPI.COMM_WORLD.rank == 0 else None
+        found = train_job(replace(wanted, plan=None, make=lambda *_: plan, log=log), False)
+        if found is None or log is None:
+            return None
+        held_out = tuple(
+            HeldOutScore(steps=line.step + 1, loss=line.loss, accuracy=line.accuracy)
+            for line in training.read(log)
+            if isinstance(line, training.HeldOutRow)
+        )
+    sent = float(found["bytes_per_rank_and_step"])
+    return Trial(fold=wanted.fold, seed=wanted.seed, held_out=held_out, sent_bytes=sent)

@@ -1,0 +1,248 @@
+"""`commsched train`: a plan's program, executed by a real net on real data."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from commsched.plan.model import Plan
+from commsched.program.model import Op, Program
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import OVERFLOW
+from commsched.run.adapt.plan_switch import Changes
+from commsched.run.engine.board import WaitStatus
+from commsched.run.engine.communication import say
+from commsched.run.engine.compute_stream import in_turn
+from commsched.run.engine.engine import Engine
+from commsched.run.engine.recorder import Forgetful, Recorder
+from commsched.run.engine.worker import Carrying
+from commsched.run.job import agree
+from commsched.run.job.clock import now
+from commsched.run.job.watchdog import watchdog
+from commsched.run.measurement import Measurement
+from commsched.run.summary import fallen
+from commsched.run.wire.placement import HERE, Placement
+from commsched.timeline.model import Timeline
+from commsched.timeline.training_log import HeldOutRow, LogRow, TrainingLog
+from commsched.train.checkpoint import Manifest, Store
+from commsched.train.neighbours import MpiNeighbours
+from commsched.train.tally import Tally
+from commsched.train.workers.trainee import Trainee
+
+FLUSH = 16  # steps after which spans are written
+NEWEST = 1000  # steps that are kept for a summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How long to train, and what to leave behind."""
+
+    steps: int
+    evaluate: int = 50  # steps between scores of what is held out
+    every: int = 50  # steps between checkpoints
+    timeout: float = 60.0  # s without progress until the job is ended
+    timeline: Path | None = None
+    progress: Callable[[LogRow], None] = lambda row: None  # called on all ranks
+
+
+class Training:
+    """One training on one rank: the loop, and what happens between two steps."""
+
+    def __init__(
+        self,
+        learner: Trainee,
+        plan: Plan,
+        comm: MPI.Intracomm,
+        log: TrainingLog | None,
+        store: Store | None,
+        options: TrainOptions,
+        place: Placement = HERE,
+    ) -> None:
+        self._learner, self._plan, self._comm = learner, plan, comm
+        self._log, self._store, self._options = log, store, options
+        self.rows: deque[LogRow] = deque(maxlen=NEWEST)
+        self.held: HeldOutRow | None = None
+        self._first = 0
+        self._open: list[tuple[int, float]] = []  # steps whose scores are under way, their seconds
+        with watchdog(comm, "train", options.timeout) as dog:
+            recorder: Recorder = Forgetful(comm.rank, None)
+            self._measurement: Measurement | None = None
+            if options.timeline is not None:
+                dog.stage("comparing hosts and clocks")
+                meta = {"compute": learner.net.name, **place.meta}
+                self._measurement = Measurement(plan, comm, options.timeline, meta)
+                recorder = self._measurement.recorder
+            dog.stage("making communicators")
+            carrying = Carrying(learner)
+            self._engine = Engine(
+                plan, comm, carrying, recorder, options.timeout, learner.mail, place
+            )
+            self._tally = Tally(comm, self._engine.board)
+            self._changes: Changes | None = None
+            if is_watched(plan, store):
+                self._changes = Changes(self._engine, comm, carrying, self._measurement)
+        learner.report = self._tally.post
+        learner.overflowed = self._overflowed
+
+    def _overflowed(self, step: int) -> bool:
+        """Whether all ranks leave a step out: as the program has decided it, or by their scores."""
+        if STRATEGIES[self._plan.strategy].decides == "overflow":
+            return self._engine.buckets.decisions[f"{step}/{OVERFLOW}"] > 0
+        return self._tally.total(step)[1]
+
+    def resume(self, manifest: Manifest) -> None:
+        """Take up what a checkpoint holds."""
+        assert self._store is not None
+        values, self._first = self._store.load(manifest), manifest.step
+        agree.together(lambda: self._take(values, manifest.scalars), self._comm)
+        # What came before the first step here is done: results were applied before they were kept.
+        for step in range(max(0, self._first - self._program(self._first).reach), self._first):
+            for op in self._program(step).role_of(self._comm.rank).ops:
+                self._engine.board.mark(step, op.name, now())
+
+    def _take(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
+        """Put back what `_keep` has put together."""
+        self._learner.restore(values.get("learner"), scalars, self._first)
+        self._engine.buckets.restore(values)
+
+    def run(self) -> Timeline | None:
+        """Train; rank 0 returns the timeline, where one was asked for."""
+        engine, options = self._engine, self._options
+        engine.start()
+        try:
+            if self._measurement is not None:
+                self._measurement.wait_for_start()
+            for step in range(self._first, options.steps):
+                begun = now()
+                self._step(step)
+                self._open.append((step, now() - begun))
+                self._watch(step)
+                self._close(keep=self._learner.ahead)
+                self._between(step)
+            self._settle()
+        except BaseException as error:
+            engine.fail(error)
+            raise
+        engine.stop()
+        with watchdog(self._comm, "train", options.timeout, first="bringing the spans together"):
+            self._tally.free()
+            told: dict[str, Any] = {"first_step": self._first, "steps": options.steps}
+            if self._changes is not None:
+                self._changes.close()
+                told |= self._changes.report()
+            if self._measurement is None:
+                return None
+            return self._measurement.finish(engine, told)
+
+    def _program(self, step: int) -> Program:
+        plan = self._engine.plan  # a tensor may have left its error budget
+        return STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
+
+    def _watch(self, step: int) -> None:
+        """Follow the plan without what left the error budget, after a step."""
+        if self._changes is None or not self._changes.after(step):
+            return
+        if self._comm.rank == 0:
+            falls = self._changes.report()["fallbacks"]
+            say("\n".join(fallen(fall) for fall in falls if fall["since"] == step + 1))
+
+    def _step(self, step: int) -> None:
+        engine = self._engine
+        for op in in_turn(engine.board, step, engine.submit(self._program(step))):
+            self._perform(step, op)
+        if step % FLUSH == FLUSH - 1:
+            engine.recorder.flush()
+
+    def _perform(self, step: int, op: Op) -> None:
+        """Do one compute operation when its inputs are there."""
+        board = self._engine.board
+        if op.after:
+            board.wait("compute", step, op, deadline=True)
+        given = self._engine.given
+        start = given.device.mark()
+        self._learner.perform(step, op)
+        given.add(step, op.name, start)
+        if op.name in self._engine.watched:
+            board.mark(step, op.name, now())
+
+    def _between(self, step: int) -> None:
+        """Evaluate and keep a checkpoint where it is time; the timeline leaves that out."""
+        done, options = step + 1, self._options
+        last = done == options.steps
+        evaluate = last or done % options.evaluate == 0
+        keep = self._store is not None and (last or done % options.every == 0)
+        if not (evaluate or keep):
+            return
+        self._settle()
+        begun = now()
+        if evaluate:
+            self._evaluate(step)
+        if keep:
+            self._keep(done)
+        pause = min(agree.each(now() - begun, self._comm))
+        self._engine.recorder.leave_out(pause)
+        self._engine.board.idle("compute")
+
+    def _says(self, step: int, name: str, what: str) -> None:
+        self._engine.board.status["compute"] = WaitStatus(step, name, what, now(), True)
+
+    def _settle(self) -> None:
+        """Bring all exchanges to their end, apply their results, and log all steps."""
+        self._engine.drain()
+        self._learner.settle()
+        self._engine.given.settle(wait=True)
+        self._close(keep=0)
+
+    def _close(self, keep: int) -> None:
+        """Log the steps whose scores are there, but for the last `keep`."""
+        while len(self._open) > keep:
+            step, seconds = self._open.pop(0)
+            score, overflow = self._tally.total(step)
+            sent = self._engine.recorder.sent.pop(step, 0)
+            row = LogRow(
+                step=step,
+                loss=finite_or_none(score.loss / score.guesses),
+                accuracy=score.correct / score.guesses,
+                seconds=seconds,
+                sent_bytes=sent,
+                skipped=overflow,
+            )
+            self.rows.append(row)
+            self._write(row)
+            self._options.progress(row)
+
+    def _write(self, line: LogRow | HeldOutRow) -> None:
+        if self._log is not None:
+            self._log.write(line)
+
+    def _evaluate(self, step: int) -> None:
+        if self._learner.mail is not None:
+            self._says(step, "evaluate", "waits for the other stages")
+        own = self._learner.evaluate(MpiNeighbours(self._comm))
+        self._says(step, "evaluate", "waits for the scores of all ranks")
+        parts = [agree.each(x, self._comm) for x in own]
+        loss, correct, guesses = (sum(part) for part in parts)
+        mean = finite_or_none(loss / guesses)
+        self.held = HeldOutRow(step=step, loss=mean, accuracy=correct / guesses)
+        self._write(self.held)
+
+    def _keep(self, done: int) -> None:
+        """Write a checkpoint."""
+        assert self._store is not None
+        own, scalars = self._learner.state()
+        self._says(done - 1, "checkpoint", "waits for all ranks")
+        self._store.save(done, {"learner": own, **self._engine.buckets.kept()}, scalars)
+
+
+def is_watched(plan: Plan, store: Store | None) -> bool:
+    """Whether a plan's error budget is watched: a checkpoint does not hold what a watch knows."""
+    return bool(plan.max_error) and plan.strategy == "sync" and store is None
+
+
+def finite_or_none(value: float) -> float | None:
+    """A number that JSON can hold."""
+    return value if math.isfinite(value) else None

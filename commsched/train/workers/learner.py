@@ -1,0 +1,288 @@
+"""The worker that trains a real net: layers when the program says so, gradients, updates."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from commsched.coding.codec import Array
+from commsched.errors import CommschedError
+from commsched.kernels.finite import cleared
+from commsched.kernels.modules import on_host
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+from commsched.run.engine.messages import Mail
+from commsched.train.forward_backward import ForwardBackward, Score, score
+from commsched.train.layers.layer import TrainableNet, narrowed
+from commsched.train.neighbours import Neighbours
+from commsched.train.optimizers import LossScale, find_optimizer
+from commsched.train.sample_order import batch_of, part_of
+from commsched.train.samples import Data
+
+AT_ONCE = 256  # samples that are scored together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a training depends on beside its net, its plan and its data."""
+
+    optimizer: str
+    rate: float
+    batch: int  # of all ranks together
+    seed: int = 0
+    fold: int = 0  # that is held out
+    half: bool = False  # compute in 16 bits
+
+
+class Learner:
+    """A net on one rank: performs compute operations, and is the worker of their engine.
+
+    Parameters and optimiser state of its `layers` are float32; with `half` they compute with copies
+    in 16 bits.
+    `report` takes a step's score and overflow here, `overflowed` says whether any rank's did.
+    """
+
+    alike = True  # all ranks end with the same parameters
+    ahead = 1  # steps whose scores may be under way
+
+    def __init__(
+        self,
+        net: TrainableNet,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        rank: int,
+        module: Any = np,
+        layers: slice = slice(None),
+    ) -> None:
+        check_tensors(net, plan)
+        self.asarray: Callable[[Array], Array] = module.asarray  # where the net computes
+        self.net, self.settings = net, settings
+        self._data, self._plan, self._rank, self._module = data, plan, rank, module
+        self._index = {layer.name: i for i, layer in enumerate(net)}
+        self.values: dict[str, Array] = {}
+        self.kept: dict[str, dict[str, Array]] = {}  # of each tensor, by the optimiser's words
+        self._optimizer = find_optimizer(settings.optimizer)
+        self.scale = LossScale() if settings.half else LossScale(1.0)
+        self.mail: Mail | None = None  # of what ranks send to each other one by one
+        self.skipped = 0  # steps that were left out
+        self.closed = -1  # the last step whose overflow is known
+        self.report: Callable[[int, Score, bool], None] = lambda step, score, overflow: None
+        self.overflowed: Callable[[int], bool] = lambda step: False
+        summed = [launch for launch in plan.launches if launch.payload == "gradient"]
+        # Ranks whose gradients are summed; all together it is the mean over what they learn.
+        self._shares = plan.group(summed[0]).size if summed and not plan.mean else 1
+        self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
+        self._left_out = False  # the step `closed`
+        self.used: dict[str, Array] = {}  # what layers compute with
+        self.hold(net.start(settings.seed, layers))
+        self._walk = ForwardBackward(net, self.used, module.zeros(0))
+        self._targets: Array = None
+        self._gradients: dict[str, Array] = {}
+        self._results: dict[int, tuple[int, Array]] = {}  # launch -> step, sum or mean
+
+    def hold(self, start: Mapping[str, Array]) -> None:
+        """Learn these parameters, too."""
+        for name, values in start.items():
+            self.values[name] = own = self.asarray(values)
+            zeros = self._module.zeros_like
+            self.kept[name] = {word: zeros(own) for word in self._optimizer.words}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Compute with the parameters as they are now."""
+        kind = np.float16 if self.settings.half else np.float32
+        self.used.update({n: v.astype(kind, copy=False) for n, v in self.values.items()})
+
+    # What the engine asks for
+
+    def seconds(self, step: int, nominal: float) -> float:
+        raise AssertionError("a real net takes its own time")
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = flat(self._gradients[name])[there]
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        self._results[launch] = step, values
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = flat(self.values[name])[there]
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            flat(self.values[name])[there] = values[here]
+            self._use(name, there)
+
+    def _use(self, name: str, there: slice) -> None:
+        """Compute with new values of a tensor's piece."""
+        if self.settings.half:
+            flat(self.used[name])[there] = flat(self.values[name])[there].astype(np.float16)
+
+    def loss(self, step: int) -> float:
+        return self._score.loss / self._score.guesses
+
+    def overflow(self, step: int) -> bool:
+        raise AssertionError("a tally tells all ranks")
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        self._plan = plan  # results of the last step are of the same pieces
+
+    # What the compute stream does
+
+    def perform(self, step: int, op: Op) -> None:
+        """Do one operation of the compute stream."""
+        with np.errstate(over="ignore", invalid="ignore"):  # gradients are looked at
+            if op.kind is Kind.APPLY:
+                self.apply(op.launch)
+                return
+            assert op.kind is Kind.COMPUTE, op
+            go = self._forward if op.name.startswith("forward/") else self._backward
+            go(step, self._index[op.layer])
+
+    def _forward(self, step: int, index: int) -> None:
+        if index == 0:
+            self._begin(step)
+        self._walk.forward(index)
+        if index == len(self.net.layers) - 1:
+            self._close(step - 1)
+            weight = self.scale.value / (self._targets.size * self._shares)
+            self._score, self._overflow = self._walk.score(self._targets, weight), False
+
+    def _begin(self, step: int) -> None:
+        """Take this rank's part of a step's batch."""
+        train, settings = self._data.train, self.settings
+        chosen = batch_of(settings.seed, step, settings.batch, len(train))
+        some = train.of(chosen[part_of(settings.batch, self._rank, self._plan.machine.size)])
+        self._targets = self.asarray(some.targets)
+        self._walk = ForwardBackward(self.net, self.used, self._given(some.inputs))
+
+    def _given(self, inputs: Array) -> Array:
+        return self.asarray(narrowed(inputs) if self.settings.half else inputs)
+
+    def _backward(self, step: int, index: int) -> None:
+        for name, gradient in self._walk.backward(index).items():
+            self._gradients[name] = self._unscaled(gradient)
+        if index == 0:
+            self._tell(step)
+
+    def _tell(self, step: int) -> None:
+        """Report how a step went, at its end: who reads of a device waits for it."""
+        self._score, self._overflow = self._score.told(), bool(self._overflow)
+        self.report(step, self._score, self._overflow)
+
+    def _unscaled(self, gradient: Array) -> Array:
+        """A gradient as float32 and without the loss scale."""
+        if not self.settings.half:
+            return gradient
+        found = gradient.astype(np.float32)
+        found /= np.float32(self.scale.value)
+        # All ranks leave a step out in which that was so; nothing may be sent of it.
+        self._overflow = self._overflow | cleared(found)
+        return found
+
+    def _close(self, step: int) -> None:
+        """Know whether a step counts, on all ranks alike, and how the loss is scaled after it."""
+        if self.settings.half and step > self.closed:
+            assert step == self.closed + 1, (step, self.closed)
+            self.closed, self._left_out = step, self.overflowed(step)
+            self.scale.after(self._left_out)
+            self.skipped += self._left_out
+
+    def apply(self, launch: int) -> None:
+        """Update with a launch's result, unless that was done before or its step is left out."""
+        step, values = self._results.pop(launch, (-1, None))
+        if values is None:
+            return
+        self._close(step)
+        if self._left_out:
+            return
+        count, rate = step - self.skipped, self.settings.rate
+        for name, there, here in self._plan.launches[launch].places:
+            kept = {word: flat(array)[there] for word, array in self.kept[name].items()}
+            own = flat(self.values[name])[there]
+            self._optimizer.update(own, values[here], kept, count, rate)
+            self._use(name, there)
+
+    def settle(self) -> None:
+        """Apply all results that are there: nothing is under way."""
+        for launch in sorted(self._results):
+            self.apply(launch)
+
+    def evaluate(self, others: Neighbours) -> Score:
+        """The score of this rank's part of what is held out; `others` is for stages."""
+        held, size = self._data.held_out, self._plan.machine.size
+        own = part_of(len(held), self._rank, size)
+        total = Score(0.0, 0, 0)
+        for start in range(own.start, own.stop, AT_ONCE):
+            some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
+            inputs, targets = self._given(some.inputs), self.asarray(some.targets)
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = score(self.net, self.used, inputs, targets)
+            total = total.plus(found)
+        return total
+
+    # What a checkpoint holds
+
+    def state(self) -> tuple[dict[str, Any], dict[str, float]]:
+        """This rank's arrays, and numbers that are the same on all ranks; nothing is under way."""
+        tensors = {
+            name: {word: on_host(array) for word, array in arrays.items()}
+            for name, arrays in self._all().items()
+        }
+        scale = self.scale
+        return tensors, {"scale": scale.value, "good": scale.good, "skipped": self.skipped}
+
+    def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
+        """Put back what `state` gave before `step`; anything else is refused."""
+        wanted = self._all()
+        if not isinstance(tensors, dict) or shapes_of(tensors) != shapes_of(wanted):
+            raise CommschedError("the checkpoint holds other tensors than this net")
+        if scalars.keys() != {"scale", "good", "skipped"}:
+            raise CommschedError("the checkpoint holds other numbers than this training")
+        for name, arrays in wanted.items():
+            for word, array in arrays.items():
+                flat(array)[:] = self.asarray(flat(tensors[name][word]))
+        self.refresh()
+        self.scale = LossScale(scalars["scale"], int(scalars["good"]))
+        self.skipped, self.closed = int(scalars["skipped"]), step - 1
+
+    def _all(self) -> dict[str, dict[str, Array]]:
+        """Each tensor's parameter and what the optimiser keeps of it."""
+        return {n: {"value": v, **self.kept[n]} for n, v in self.values.items()}
+
+
+def shapes_of(tensors: Mapping[str, Any]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Shapes of float32 arrays; of what is none an impossible one."""
+    return {
+        name: {
+            word: tuple(a.shape) if getattr(a, "dtype", None) == np.float32 else (-1,)
+            for word, a in (arrays if isinstance(arrays, dict) else {}).items()
+        }
+        for name, arrays in tensors.items()
+    }
+
+
+def flat(array: Array) -> Array:
+    """A view of all elements in order."""
+    return array.reshape(-1)
+
+
+def check_tensors(net: TrainableNet, plan: Plan) -> None:
+    """Refuse a plan for another net."""
+    graph = plan.graph
+    layers = [layer.name for layer in graph.layers]
+    shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
+    ours = {name: start.shape for name, start in net.tensors.items()}
+    hint = f"the plan is for net {graph.name!r}, not for {net.name!r}"
+    how = "plan what 'commsched profile' writes of it"
+    if layers != [layer.name for layer in net] or set(shapes) != set(ours):
+        raise CommschedError(f"{hint}: layers or tensors differ; {how}")
+    for name, shape in ours.items():
+        if shapes[name] != shape:
+            raise CommschedError(
+                f"{hint}: tensor {name!r} has shape {list(shapes[name])} there, {list(shape)}"
+                f" here; {how}"
+            )

@@ -1,0 +1,134 @@
+"""The worker that trains a real net with local losses: strategy `local`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from commsched.errors import CommschedError
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import HEAD, grid, hop
+from commsched.strategies.local import WINDOW, chunks_of
+from commsched.train.forward_backward import ForwardBackward
+from commsched.train.layers.heads import with_heads
+from commsched.train.layers.layer import Gradients, TrainableNet
+from commsched.train.samples import Data
+from commsched.train.workers.learner import Settings
+from commsched.train.workers.pipeline import PipelineWorker
+from commsched.train.workers.stage import StageNet, shapes_around
+
+AHEAD = 2  # steps that scores may be under way, for each stage: batches stream
+
+
+class LocalNet(StageNet):
+    """A stage that has its gradient from the loss of its chunk, and the head if that ends here."""
+
+    def __init__(
+        self,
+        net: TrainableNet,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        rank: int,
+        module: Any = np,
+    ) -> None:
+        super().__init__(net, data, plan, settings, rank, module)
+        params = STRATEGIES[plan.strategy].settings(plan)
+        self.stages = grid(plan, params)
+        chunks = ([stage.number for stage in chunk] for chunk in chunks_of(self.stages, params))
+        chunk, number = next(c for c in chunks if self.stage.number in c), self.stage.number
+        self.overlapping = params["variant"] == "overlapping"
+        self._tells = number > 0 and (self.overlapping or number != chunk[0])
+        self.head = slice(0)
+        if number == chunk[-1] and not self.stage.last:
+            self.head = _head(net, plan, number)
+            self._check_head(data)
+        self._again: ForwardBackward | None = (
+            None  # the batch under way, for the loss of the next stage
+        )
+
+    def _check_head(self, data: Data) -> None:
+        """Refuse a head that cannot read what the stage gives."""
+        trunk = [layer for layer in self.net if not layer.name.startswith(HEAD)]
+        wanted, _ = shapes_around(self.net, data, slice(len(trunk) - 1, len(trunk)))
+        if self._outputs != wanted:
+            raise CommschedError(
+                f"auxiliary heads are like layer {trunk[-1].name!r}, which reads"
+                f" {_shown(wanted)} values of each sample, but stage {self.stage.number} gives"
+                f" {_shown(self._outputs)}; nearest: a net of equal blocks such as mlp or gpt, or"
+                " --param variant=chunked --param chunks=1"
+            )
+
+    def _above(self, step: int, microbatch: int, walk: ForwardBackward) -> Iterator[Gradients]:
+        if self.head == slice(0):
+            yield from super()._above(step, microbatch, walk)
+            return
+        walk.forward(self.head.start)
+        self._judge(walk, self._part(step, microbatch).targets, 1.0)
+        yield walk.backward(self.head.start)
+        if self.overlapping:
+            self._again = walk.twin()
+
+    def again(self, step: int) -> Iterator[Gradients]:
+        """Take the batch back once more, from the gradient of the next stage's loss."""
+        number, walk = self.stage.number, self._again
+        assert walk is not None
+        walk.above = self._came(step, f"recv/{hop(number + 1, number, 0)}")
+        self._again = None
+        yield from self._down(walk)
+
+
+class LocalLossWorker(PipelineWorker):
+    """A stage that learns from a loss of its own, or from the one at the end of its chunk.
+
+    Only the last stage's scores are told. A stage goes on with the next batch once it has updated,
+    whatever the others do, so that nothing can be left out by all together: it computes in 32 bits.
+    """
+
+    parts = LocalNet
+    _stage: LocalNet
+
+    def __init__(
+        self,
+        net: TrainableNet,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        rank: int,
+        module: Any = np,
+    ) -> None:
+        share = STRATEGIES[plan.strategy].settings(plan)["head"]
+        heads = [layer.name for layer in plan.graph.layers if layer.name.startswith(HEAD)]
+        if heads and share != 1.0:
+            raise CommschedError(
+                f"strategy 'local' trains with heads as large as the net's, head=1; got {share}"
+            )
+        whole = with_heads(net, heads)
+        super().__init__(whole, data, plan, settings, rank, module)
+        self.hold(whole.start(settings.seed, self._stage.head))
+        self.ahead = AHEAD * len(self._stage.stages)
+
+    def perform(self, step: int, op: Op) -> None:
+        if op.kind is Kind.COMPUTE and op.name.endswith(WINDOW):
+            self._add(self._stage.again(step))
+        else:
+            super().perform(step, op)
+
+
+def _head(net: TrainableNet, plan: Plan, number: int) -> slice:
+    """Where a stage's auxiliary head is among the layers of a net."""
+    names = [layer.name for layer in net.layers]
+    name = f"{HEAD}{number}"
+    if name not in names:
+        raise CommschedError(
+            f"the plan has no auxiliary head for stage {number}, where a chunk ends; plan with"
+            " --param head=1"
+        )
+    at = names.index(name)
+    return slice(at, at + 1)
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

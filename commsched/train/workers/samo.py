@@ -1,0 +1,257 @@
+"""The worker that trains a pruned net with 16-bit gradients: strategy `samo`."""
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from commsched.coding.codec import Array
+from commsched.errors import CommschedError
+from commsched.kernels import pruned, random
+from commsched.kernels.modules import on_host
+from commsched.kernels.pruned import Pruned, Rates
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import turn_of
+from commsched.run.engine.messages import Mail
+from commsched.train.early_bird import warmed
+from commsched.train.forward_backward import Score
+from commsched.train.layers.layer import TrainableNet
+from commsched.train.optimizers import LossScale
+from commsched.train.samples import Data
+from commsched.train.workers.learner import Settings, shapes_of
+from commsched.train.workers.stage import OnStage, StageNet
+
+MOST = 65504.0  # the largest half
+WORDS = ("values", "mean", "square")  # what a checkpoint has of each tensor, (n,) float32
+
+
+class SamoWorker(OnStage):
+    """A stage of a pruned net on one rank: what is kept learns, the rest of it is zero.
+
+    A layer's gradient is packed as soon as it is there, and the rest dropped. Microbatches are
+    added as halves, in their order. A step counts only if no rank has a value from 65504 / D on,
+    the largest half over the D replicas: then no partial sum is beyond the range on its way, but
+    for rounding.
+    """
+
+    alike, ahead = True, 1
+
+    def __init__(
+        self,
+        net: TrainableNet,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        rank: int,
+        module: Any = np,
+    ) -> None:
+        if settings.optimizer != "adam":
+            raise CommschedError(
+                f"strategy 'samo' updates with adam, got --optimizer {settings.optimizer}; leave it"
+                " out"
+            )
+        _check(net, plan)
+        self.net, self._plan = net, plan
+        self._stage = StageNet(net, data, plan, settings, rank, module)
+        self._rates, self._module = Rates(rate=settings.rate), module
+        self._limit = MOST / len(self._stage.stage.ranks)
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self.states: dict[str, Pruned] = {}
+        for name, values in start_of(net, data, plan, settings, self._stage.layers).items():
+            index = mask_of(plan, settings.seed, name, values)
+            here = None if index is None else self._module.asarray(index)
+            state = pruned.prune(self._module.asarray(values).reshape(-1), here)
+            self.states[name], self._shapes[name] = state, values.shape
+            self._stage.used[name] = state.half.reshape(values.shape)
+        self.mail: Mail | None = self
+        self.scale = LossScale()
+        self.skipped = 0  # steps that were left out
+        self.report: Callable[[int, Score, bool], None] = lambda step, score, overflow: None
+        self.overflowed: Callable[[int], bool] = lambda step: False
+        self._closed = -1  # the last step that is known to count or not
+        self._left_out = False  # that step
+        self._turns = 0  # of this step, so far
+        self._score, self._overflow = Score(0.0, 0, 0), False  # of this step, here
+        self._divisor = 1.0  # of its sums
+        self._results: dict[int, Array] = {}  # launch -> sum or mean
+
+    @property
+    def values(self) -> Mapping[str, Array]:
+        return {n: pruned.whole(s).reshape(self._shapes[n]) for n, s in self.states.items()}
+
+    # What the engine asks for
+
+    def seconds(self, step: int, nominal: float) -> float:
+        raise AssertionError("a real net takes its own time")
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = self.states[name].packed[there]
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        self._results[launch] = values
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        raise AssertionError("parameters are not exchanged")
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        raise AssertionError("parameters are not exchanged")
+
+    def loss(self, step: int) -> float:
+        raise AssertionError("nothing depends on the loss")
+
+    def overflow(self, step: int) -> bool:
+        return self._overflow
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        raise AssertionError("a training keeps its plan")
+
+    # What the compute stream does
+
+    def perform(self, step: int, op: Op) -> None:
+        """Do one operation of the compute stream."""
+        with np.errstate(over="ignore", invalid="ignore"):  # sums are looked at
+            if op.kind is Kind.APPLY:
+                self._apply(step, op.launch)
+                return
+            if self._turns == 0:
+                self._begin()
+            backward, microbatch = turn_of(op.name)
+            if backward:
+                for found in self._stage.backward(step, microbatch):
+                    for name, gradient in found.items():
+                        pruned.pack(self.states[name], gradient.reshape(-1))
+            else:
+                score = self._stage.forward(step, microbatch, self.scale.value)
+                self._score = self._score.plus(score) if score else self._score
+            self._turns = (self._turns + 1) % (2 * self._stage.microbatches)
+            if self._turns == 0:
+                self._end(step)
+
+    def _begin(self) -> None:
+        self._score, self._overflow = Score(0.0, 0, 0), False
+        for state in self.states.values():
+            state.packed.fill(0)
+
+    def _end(self, step: int) -> None:
+        """Look for sums that could overflow; nothing may be sent of them."""
+        packed = [state.packed for state in self.states.values()]
+        # One look for all of them: a device is waited for.
+        within = on_host(self._module.stack([(abs(each) < self._limit).all() for each in packed]))
+        for each, fits in zip(packed, within.tolist(), strict=True):
+            if not fits:
+                self._overflow = True
+                each.fill(0)
+        self.report(step, self._score.told(), self._overflow)
+
+    def _apply(self, step: int, launch: int) -> None:
+        """Update with a launch's sum, unless the ranks have agreed to leave the step out."""
+        self._close(step)
+        made = self._plan.launches[launch]
+        if len(self._stage.stage.ranks) == 1:  # nothing was exchanged
+            values = self._module.empty(self._plan.spec(made).numel, np.float32)
+            self.gradient(step, launch, values)
+        else:
+            values = self._results.pop(launch)
+        if self._left_out:
+            return
+        count = step - self.skipped + 1
+        for name, there, here in made.places:
+            pruned.update(self.states[name], there, values[here], self._divisor, count, self._rates)
+
+    def _close(self, step: int) -> None:
+        """Know whether a step counts, on all ranks alike, and how the loss is scaled after it."""
+        if step > self._closed:
+            assert step == self._closed + 1, (step, self._closed)
+            self._closed, self._left_out = step, self.overflowed(step)
+            self._divisor = self.scale.value
+            self.scale.after(self._left_out)
+            self.skipped += self._left_out
+
+    def settle(self) -> None:
+        """Results are applied in their own step."""
+
+    # What a checkpoint holds
+
+    def state(self) -> tuple[dict[str, Any], dict[str, float]]:
+        tensors = {
+            name: {word: on_host(array) for word, array in arrays.items()}
+            for name, arrays in self._all().items()
+        }
+        masks = {n: on_host(m) for n, m in self._masks().items()}
+        scale = self.scale
+        return {"kept": tensors, "masks": masks}, {
+            "scale": scale.value,
+            "good": scale.good,
+            "skipped": self.skipped,
+        }
+
+    def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
+        wanted, masks = self._all(), self._masks()
+        parts = tensors if isinstance(tensors, dict) else {}
+        found, there = parts.get("kept"), parts.get("masks")
+        if not isinstance(found, dict) or shapes_of(found) != shapes_of(wanted):
+            raise CommschedError("the checkpoint holds other tensors than this net")
+        if (
+            not isinstance(there, dict)
+            or there.keys() != masks.keys()
+            or any(not np.array_equal(on_host(mask), there[name]) for name, mask in masks.items())
+        ):
+            raise CommschedError("the checkpoint holds other masks than this training")
+        if scalars.keys() != {"scale", "good", "skipped"}:
+            raise CommschedError("the checkpoint holds other numbers than this training")
+        for name, arrays in wanted.items():
+            for word, array in arrays.items():
+                array[:] = self._module.asarray(found[name][word])
+            pruned.compute_with(self.states[name], slice(None))
+        self.scale = LossScale(scalars["scale"], int(scalars["good"]))
+        self.skipped, self._closed = int(scalars["skipped"]), step - 1
+
+    def _all(self) -> dict[str, dict[str, Array]]:
+        return {n: {word: getattr(s, word) for word in WORDS} for n, s in self.states.items()}
+
+    def _masks(self) -> dict[str, Array]:
+        every = ((n, s.index) for n, s in self.states.items())
+        return {n: index for n, index in every if not isinstance(index, slice)}
+
+
+def start_of(
+    net: TrainableNet, data: Data, plan: Plan, settings: Settings, layers: slice = slice(None)
+) -> dict[str, Array]:
+    """The parameters of some layers before the first step; every rank makes the same."""
+    params = STRATEGIES[plan.strategy].settings(plan)
+    if params["mask"] != "early-bird":
+        return net.start(settings.seed, layers)
+    kept, most = {n: t.numel for n, t in plan.graph.tensors.items()}, int(params["warmup"])
+    batch, rate, seed = settings.batch, settings.rate, settings.seed
+    found = warmed(net, data.train, kept, batch, rate, seed, most)
+    return {name: found[name] for layer in net.layers[layers] for name in layer.tensors}
+
+
+def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
+    """Which elements of a tensor are kept, by its values at the start; None: all."""
+    kept, params = plan.graph.tensors[name].numel, STRATEGIES[plan.strategy].settings(plan)
+    if kept == values.size:
+        return None
+    if params["mask"] == "random":
+        drawn = random.generator(seed, 0, 0, f"{name}/mask")
+        return pruned.random_mask(values.size, kept, drawn)
+    return pruned.largest(values.reshape(-1), kept)
+
+
+def _check(net: TrainableNet, plan: Plan) -> None:
+    """Refuse a plan for another net."""
+    params, tensors = STRATEGIES[plan.strategy].settings(plan), plan.graph.tensors
+    share, whole = 1.0 - float(params["pruned"]), int(params["whole"])
+    sizes = {name: prod(start.shape) for name, start in net.tensors.items()}
+    kept = {n: size if size <= whole else pruned.kept_of(size, share) for n, size in sizes.items()}
+    layers = [layer.name for layer in plan.graph.layers]
+    alike = layers == [layer.name for layer in net]
+    if not alike or {name: tensor.numel for name, tensor in tensors.items()} != kept:
+        raise CommschedError(
+            f"the plan is for net {plan.graph.name!r}, not for {net.name!r}: layers or tensors"
+            " differ; plan what 'commsched profile' writes of it"
+        )

@@ -1,0 +1,78 @@
+"""The worker of strategy `shadow`: it learns by itself, and takes averages when they are merged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from commsched.coding.codec import Array
+from commsched.kernels.modules import on_host
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.train.layers.layer import TrainableNet
+from commsched.train.optimizers import LossScale
+from commsched.train.samples import Data
+from commsched.train.workers.learner import Learner, Settings, flat
+
+MOST_AHEAD = 64  # steps
+
+
+class ShadowWorker(Learner):
+    """Updates with its own gradients; ranks hold parameters of their own.
+
+    A step whose 16-bit gradients overflow here is left out here only, so that each rank has a loss
+    scale of its own.
+    """
+
+    alike = False
+
+    def __init__(
+        self,
+        net: TrainableNet,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        rank: int,
+        module: Any = np,
+    ) -> None:
+        self._numbers = module.zeros(3, np.float32)  # loss scale, good steps, steps left out
+        super().__init__(net, data, plan, settings, rank, module)
+        found = STRATEGIES[plan.strategy].settings(plan)
+        self.ahead = min(int(found["every"]) + int(found["lag"]), MOST_AHEAD)
+
+    def perform(self, step: int, op: Op) -> None:
+        if op.kind is not Kind.APPLY:
+            super().perform(step, op)
+        elif not self._left_out_here(step):
+            with np.errstate(over="ignore", invalid="ignore"):  # parameters are looked at
+                self._update(step - self.skipped)
+
+    def _left_out_here(self, step: int) -> bool:
+        """Whether a step's gradients have overflowed; the loss scale follows."""
+        self.closed = step
+        if self.settings.half:
+            self.scale.after(self._overflow)
+            self.skipped += self._overflow
+        return self._overflow
+
+    def _update(self, count: int) -> None:
+        """Move all parameters by the gradients of this rank; `count` updates came before."""
+        for name, values in self.values.items():
+            kept = {word: flat(array) for word, array in self.kept[name].items()}
+            gradient = flat(self._gradients[name])
+            self._optimizer.update(flat(values), gradient, kept, count, self.settings.rate)
+        self.refresh()
+
+    def state(self) -> tuple[dict[str, Any], dict[str, float]]:
+        numbers = [self.scale.value, self.scale.good, self.skipped]
+        self._numbers[:] = self.asarray(np.array(numbers, np.float32))
+        return super().state()
+
+    def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
+        super().restore(tensors, scalars, step)
+        value, good, skipped = on_host(self._numbers).tolist()
+        self.scale, self.skipped = LossScale(value, int(good)), int(skipped)
+
+    def _all(self) -> dict[str, dict[str, Array]]:
+        return super()._all() | {"": {"numbers": self._numbers}}

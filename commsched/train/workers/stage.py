@@ -1,0 +1,263 @@
+"""A rank's stage of a real net: microbatches on their way through it, and their messages."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from commsched.coding.codec import Array
+from commsched.errors import CommschedError
+from commsched.kernels.modules import on_host
+from commsched.plan.model import Plan
+from commsched.program.model import Op
+from commsched.program.recompute import cuts_of
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import Stage, grid, hop
+from commsched.run.wire.device import HOST, ComputeDevice, Event
+from commsched.train.forward_backward import ForwardBackward, Repeated, Score, judged, through
+from commsched.train.layers.layer import Gradients, TrainableLayer, TrainableNet, narrowed
+from commsched.train.neighbours import Neighbours
+from commsched.train.sample_order import batch_of, check_batch, part_of
+from commsched.train.samples import Data, Samples
+from commsched.train.workers.learner import AT_ONCE, Settings
+
+
+class StageNet:
+    """Consecutive layers of a net on one rank; `used` are the parameters that compute.
+
+    Every replica of the pipeline learns its part of the batch, in microbatches of equal size.
+    Messages are activations and their gradients, as the layers compute them.
+    """
+
+    def __init__(
+        self,
+        net: TrainableNet,
+        data: Data,
+        plan: Plan,
+        settings: Settings,
+        rank: int,
+        module: Any = np,
+    ) -> None:
+        params = STRATEGIES[plan.strategy].settings(plan)
+        stages = grid(plan, params)
+        self.net, self.settings = net, settings
+        self.stage = next(stage for stage in stages if rank in stage.ranks)
+        self.microbatches = int(params["microbatches"])
+        self.used: dict[str, Array] = {}
+        self._data, self._asarray = data, module.asarray
+        number, self._replica = self.stage.number, self.stage.ranks.index(rank)
+        self._replicas = len(self.stage.ranks)
+        self._shares = 1 if plan.mean else self._replicas
+        first = sum(len(stage.trunk) for stage in stages[:number])
+        self.layers = slice(first, first + len(self.stage.trunk))
+        segments = int(params.get("recompute", 0))  # of which only the inputs are kept; 0: all is
+        cuts = cuts_of(self.stage, segments)[:-1] if segments else ()
+        self._starts = tuple(first + cut for cut in cuts)
+        self._tells = number > 0  # the stage before about its gradient
+        own = net.layers[self.layers]
+        self._before, self._behind = (
+            stages[k].ranks[self._replica] if 0 <= k < len(stages) else -1
+            for k in (number - 1, number + 1)
+        )
+        self._kind = np.dtype(np.float16 if settings.half else np.float32)
+        check_batch(
+            settings.batch, len(data.train), self._replicas * self.microbatches, "microbatches"
+        )
+        _check_borrowed(net, own)
+        self._inputs, self._outputs = shapes_around(net, data, self.layers)
+        shape = (self._samples, *self._outputs)
+        if not self.stage.last and self.stage.output != prod(shape) * self._kind.itemsize:
+            raise CommschedError(_other_size(plan, self.stage, shape, self._kind))
+        self._walks: dict[int, ForwardBackward] = {}  # by microbatch
+        self._here: dict[tuple[int, str], Array] = {}  # step, message: what came
+        self._ready: dict[tuple[int, str], Array] = {}  # step, message: what goes
+        self._device: ComputeDevice = HOST
+        self._read: deque[tuple[Event, Array]] = deque()  # what came, until it is copied
+
+    @property
+    def _samples(self) -> int:
+        """Of a microbatch."""
+        return self.settings.batch // (self._replicas * self.microbatches)
+
+    def forward(self, step: int, microbatch: int, scale: float) -> Score | None:
+        """Take a microbatch through the layers; the last stage gives its score.
+
+        The gradient that goes back is `scale` times that of the mean loss over the whole batch.
+        """
+        number, some = self.stage.number, self._part(step, microbatch)
+        if number == 0:
+            inputs = self._given(some.inputs)
+        else:
+            inputs = self._came(step, f"recv/{hop(number - 1, number, microbatch)}")
+        walk = self._walks[microbatch] = self._walk(inputs)
+        for index in range(self.layers.start, self.layers.stop):
+            walk.forward(index)
+        if not self.stage.last:
+            self._goes(step, f"send/{hop(number, number + 1, microbatch)}", walk.values)
+            return None
+        return self._judge(walk, some.targets, scale)
+
+    def _walk(self, inputs: Array) -> ForwardBackward:
+        if not self._starts:
+            return ForwardBackward(self.net, self.used, inputs)
+        return Repeated(self.net, self.used, inputs, self._starts)
+
+    def _judge(self, walk: ForwardBackward, targets: Array, scale: float) -> Score:
+        """The score of a microbatch behind a head, where it turns back."""
+        weight = scale / (targets.size * self.microbatches * self._shares)
+        return walk.score(self._asarray(targets), weight)
+
+    def backward(self, step: int, microbatch: int) -> Iterator[Gradients]:
+        """Take a microbatch back; each layer's gradients as soon as they are complete."""
+        number, walk = self.stage.number, self._walks.pop(microbatch)
+        yield from self._above(step, microbatch, walk)
+        yield from self._down(walk)
+        if self._tells:
+            self._goes(step, f"send/{hop(number, number - 1, microbatch)}", walk.above)
+
+    def _above(self, step: int, microbatch: int, walk: ForwardBackward) -> Iterator[Gradients]:
+        """Where the gradient comes from, and those of a head that is behind the stage."""
+        if not self.stage.last:
+            number = self.stage.number
+            walk.above = self._came(step, f"recv/{hop(number + 1, number, microbatch)}")
+        yield from ()
+
+    def _down(self, walk: ForwardBackward) -> Iterator[Gradients]:
+        """Go back through the layers."""
+        for index in reversed(range(self.layers.start, self.layers.stop)):
+            yield walk.backward(index)
+
+    def _part(self, step: int, microbatch: int) -> Samples:
+        """The samples of a microbatch."""
+        train, batch = self._data.train, self.settings.batch
+        chosen = batch_of(self.settings.seed, step, batch, len(train))
+        mine = chosen[part_of(batch, self._replica, self._replicas)]
+        return train.of(mine[part_of(len(mine), microbatch, self.microbatches)])
+
+    def _given(self, inputs: Array) -> Array:
+        return self._asarray(narrowed(inputs) if self.settings.half else inputs)
+
+    # Messages
+
+    def lie(self, device: ComputeDevice) -> None:
+        """From now on packets are arrays of this device."""
+        self._device = device
+
+    def _goes(self, step: int, name: str, values: Array) -> None:
+        packet = values.astype(self._kind, copy=False).reshape(-1)
+        self._ready[step, name] = packet.view(np.uint8)
+
+    def _came(self, step: int, name: str) -> Array:
+        """What a message has brought; activations and their gradients have the same shape."""
+        packet = self._here.pop((step, name))
+        if self._device is not HOST:
+            packet = self._copied(packet)
+        return packet.view(self._kind).reshape(self._samples, *self._shape(name))
+
+    def _copied(self, packet: Array) -> Array:
+        """A packet in memory of this thread's stream.
+
+        Its own is given to another stream once nobody holds it, be it read by then or not.
+        """
+        found = packet.copy()
+        self._read.append((self._device.mark(), packet))
+        while self._read and self._read[0][0].done():
+            self._read.popleft()
+        return found
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        before = self.stage.number - 1
+        return self._inputs if name.startswith(f"recv/s{before}-") else self._outputs
+
+    def outgoing(self, step: int, op: Op) -> Array:
+        """The packet of a SEND."""
+        return self._ready.pop((step, op.name))
+
+    def incoming(self, step: int, op: Op, packet: Array) -> None:
+        """Take the packet of a RECV."""
+        self._here[step, op.name] = packet
+
+    # What is held out
+
+    def evaluate(self, others: Neighbours) -> Score:
+        """The score of this replica's part, on its last stage; all ranks of a replica call it."""
+        held, total = self._data.held_out, Score(0.0, 0, 0)
+        own = part_of(len(held), self._replica, self._replicas)
+        for start in range(own.start, own.stop, AT_ONCE):
+            some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
+            if self._before < 0:
+                values = self._given(some.inputs)
+            else:
+                there = np.empty((len(some), *self._inputs), self._kind)
+                others.take(there, self._before)
+                values = self._asarray(there)
+            with np.errstate(over="ignore", invalid="ignore"):
+                values = through(self.net.layers[self.layers], self.used, values)
+                if self._behind < 0:
+                    total = total.plus(judged(values, self._asarray(some.targets)))
+                    continue
+            others.give(np.ascontiguousarray(on_host(values), self._kind), self._behind)
+        return total
+
+
+def _check_borrowed(net: TrainableNet, layers: Sequence[TrainableLayer]) -> None:
+    """Refuse a cut between layers that share a tensor."""
+    own = {name for layer in layers for name in layer.tensors}
+    for layer in layers:
+        for name in sorted(layer.borrowed - own):
+            raise CommschedError(
+                f"net {net.name!r}: layer {layer.name!r} reads tensor {name!r} of another stage;"
+                " nearest: stages=1, or a net that shares none"
+            )
+
+
+def shapes_around(
+    net: TrainableNet, data: Data, layers: slice
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of one sample before and behind some layers."""
+    before = net.layers[: layers.start]
+    own = net.layers[layers]
+    starts = {n: start for layer in (*before, *own) for n, start in layer.tensors.items()}
+    # Zeros of any shape in no memory: only the shapes count.
+    zeros = {n: np.broadcast_to(np.float32(0), start.shape) for n, start in starts.items()}
+    inputs = through(before, zeros, data.train.of(np.arange(1)).inputs)
+    return inputs.shape[1:], through(own, zeros, inputs).shape[1:]
+
+
+def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtype[Any]") -> str:
+    """That a plan's messages have another size than the net's."""
+    size = f"{' x '.join(map(str, shape))} {kind.name}"
+    precision = " --precision fp16" if kind == np.float16 else ""
+    return (
+        f"the plan's messages from stage {stage.number} have {stage.output} B, but activations are"
+        f" {size} there, {prod(shape) * kind.itemsize} B; plan what 'commsched profile"
+        f" {plan.graph.name} --batch {shape[0]}{precision}' writes, with message_bytes=0"
+    )
+
+
+class OnStage(ABC):
+    """A worker that learns one stage of a net: its scores and messages are the stage's."""
+
+    _stage: StageNet
+
+    @abstractmethod
+    def perform(self, step: int, op: Op) -> None:
+        """Do one operation of the compute stream; its inputs are there."""
+
+    def evaluate(self, others: Neighbours) -> Score:
+        return self._stage.evaluate(others)
+
+    def compute(self, step: int, op: Op) -> None:
+        self.perform(step, op)
+
+    def lie(self, device: ComputeDevice) -> None:
+        self._stage.lie(device)
+
+    def outgoing(self, step: int, op: Op) -> Array:
+        return self._stage.outgoing(step, op)
+
+    def incoming(self, step: int, op: Op, packet: Array) -> None:
+        self._stage.incoming(step, op, packet)
