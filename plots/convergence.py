@@ -6,7 +6,7 @@ The tables are traces/convergence; `commsched bench convergence` makes them.
 from pathlib import Path
 
 from commsched.lab.convergence import table as convergence
-from commsched.plot.convergence import draw
+from commsched.lab.convergence.figure import draw
 
 HERE = Path(__file__).resolve().parent
 TABLES = ("digits", "deep", "text")

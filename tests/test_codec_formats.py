@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.codecs.coo import TAG
+from commsched.coding.coordinates import TAG
 from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError

@@ -10,14 +10,14 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
-from commsched.lab.convergence import trials
 from commsched.lab.convergence.cases import TABLES, cases, plan_of
+from commsched.lab.convergence.figure import draw
 from commsched.lab.convergence.table import CaseResult, ConvergenceTable
 from commsched.lab.convergence.trainings import ConvergenceRequest
-from commsched.lab.convergence.trials import HeldOutScore, Trial, Trials, mean, student
 from commsched.plan import file as plan_file
-from commsched.plot.convergence import draw
 from commsched.program.registry import STRATEGIES
+from commsched.train import trials
+from commsched.train.trials import HeldOutScore, Trial, Trials, mean, student
 from tests.launch import Job
 
 LIMIT = 120.0  # s

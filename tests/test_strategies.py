@@ -8,10 +8,10 @@ import pytest
 
 from commsched.errors import CommschedError
 from commsched.exchange.method import Phase
-from commsched.exchange.registry import phase_of
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.program.model import STREAMS, Kind
+from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.schedule.rounds import Goal

@@ -15,7 +15,7 @@ from commsched.units import nbytes
 if TYPE_CHECKING:
     from commsched.lab.convergence.table import CaseResult, ConvergenceTable, StepTimes
     from commsched.lab.convergence.trainings import ConvergenceRequest
-    from commsched.lab.convergence.trials import Mean
+    from commsched.train.trials import Mean
 
 FOLDER = Path("convergence")
 CALIBRATION = 20.0  # s
@@ -40,8 +40,8 @@ def options(p: argparse.ArgumentParser) -> None:
 def convergence(args: argparse.Namespace) -> None:
     """Train or time what is missing, and print the tables."""
     from commsched.lab.convergence.cases import TABLES
+    from commsched.lab.convergence.figure import draw
     from commsched.lab.convergence.trainings import kept, train
-    from commsched.plot.convergence import draw
 
     end_well()
     for name in args.table or ():
@@ -155,7 +155,7 @@ def _sources(every: "Sequence[StepTimes]") -> Iterator[str]:
 
 def _learnt(case: "CaseResult", found: "ConvergenceTable") -> tuple[str, ...]:
     from commsched.lab.convergence.table import against
-    from commsched.lab.convergence.trials import mean
+    from commsched.train.trials import mean
 
     dense = found.case("dense")
     held = None if dense is None else against(case, dense)
@@ -204,7 +204,7 @@ def _data(found: "ConvergenceTable") -> dict[str, Any]:
 
     from commsched.lab.convergence.table import against
     from commsched.lab.convergence.targets import targets
-    from commsched.lab.convergence.trials import mean
+    from commsched.train.trials import mean
 
     dense = found.case("dense")
     rows: list[dict[str, Any]] = []

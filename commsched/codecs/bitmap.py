@@ -2,16 +2,14 @@
 
 import numpy as np
 
+from commsched.coding.bitmaps import TAG, open_bitmap
 from commsched.coding.codec import Array, Floats, Ints, State
 from commsched.coding.indexed import Indexed
-from commsched.coding.packet import HEADER, count_of, flagged, fresh, require
+from commsched.coding.packet import HEADER, fresh
 from commsched.coding.registry import CODECS
 from commsched.kernels.bits import packed_bytes
-from commsched.kernels.device import numbers
 from commsched.kernels.select import set_apart
 from commsched.net.bucket import BucketSpec
-
-TAG = 0x50_41_4D_42  # "BMAP"
 
 
 class Bitmap(Indexed):
@@ -43,13 +41,8 @@ class Bitmap(Indexed):
         found: Floats = HEADER + (bits + 7) // 8 + 4.0 * spec.nonzeros(start, stop, merged)
         return found
 
-    @staticmethod
-    def open(packet: Array, numel: int) -> tuple[Array, Array]:
-        """Split a packet into indices and values, both (nnz,)."""
-        what = f"a bitmap of {numel} elements"
-        count, end = count_of(packet, TAG, numel, what), HEADER + packed_bytes(numel)
-        require(len(packet) == end + 4 * count, packet, what)
-        return flagged(packet, HEADER, numel, count, what), numbers(packet[end:], np.float32)
+    def open(self, packet: Array, numel: int) -> tuple[Array, Array]:
+        return open_bitmap(packet, numel)
 
 
 CODECS.add("bitmap")(Bitmap())

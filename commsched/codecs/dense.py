@@ -1,39 +1,6 @@
-"""All values in order, as they are: zero-copy on both sides."""
+"""All values in order, as they are."""
 
-import numpy as np
-
-from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.dense import Dense
 from commsched.coding.registry import CODECS
-from commsched.kernels.accumulate import ADD, put
-from commsched.net.bucket import BucketSpec
-
-
-class Dense(Codec):
-    """float32 values; a packet is a view of the bucket."""
-
-    name = "dense"
-    lossless = True
-    addable = True
-    fixed = True
-    encode_traffic = 0.0
-    add_traffic = 3.0  # read both, write one
-    decode_traffic = 0.0  # received in place
-
-    def encode(self, values: Array, state: State, start: int = 0) -> Array:
-        return values
-
-    def decode(self, packet: Array, out: Array) -> None:
-        if packet is not out:
-            out[:] = packet.view(np.float32)
-
-    def add(self, packet: Array, out: Array) -> None:
-        put(packet.view(np.float32), out, ADD)
-
-    def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        return np.asarray(4.0 * (stop - start))
-
-    def packet(self, values: int, nbytes: int | None = None) -> Array:
-        return np.empty(values, np.float32)
-
 
 CODECS.add("dense")(Dense())

@@ -3,6 +3,7 @@
 from commsched.coding.codec import Codec
 from commsched.coding.feedback import SUFFIX, fed
 from commsched.coding.index import INDEX_CODES, IndexCode
+from commsched.coding.selection import Selection
 from commsched.errors import CommschedError
 from commsched.registry import Registry
 
@@ -20,8 +21,6 @@ class Codecs(Registry[Codec]):
         return self._made[name]
 
     def _compose(self, name: str) -> Codec:
-        from commsched.coding.selection import Selection  # it imports CODECS
-
         def wrong(reason: str) -> CommschedError:
             form = "a composed codec is SELECTION[/VALUES][/INDEX], such as topk:0.01/qsgd:4/bloom"
             return CommschedError(f"codec {name!r}: {reason}; {form}")

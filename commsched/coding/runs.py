@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from commsched.codecs.elias import (
+from commsched.coding.codec import Array, Floats
+from commsched.coding.elias_fano import (
     NARROW,
     index_bytes,
     index_form,
@@ -10,7 +11,6 @@ from commsched.codecs.elias import (
     values_of,
     write_index,
 )
-from commsched.coding.codec import Array, Floats
 from commsched.coding.packet import HEADER, count_of, fresh, require, tag_of
 from commsched.kernels.exponents import pack_values
 from commsched.kernels.modules import module_of

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from commsched.codecs.dense import Dense
 from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.dense import Dense
 from commsched.coding.index import IndexCode, PlainIndices
 from commsched.coding.indexed import Indexed
 from commsched.coding.packet import header

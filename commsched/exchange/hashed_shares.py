@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import bitmap, coo
+from commsched.coding import bitmaps
 from commsched.coding.codec import Array, State
+from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER, tag_of
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Ends, Phase
@@ -71,7 +72,7 @@ class Hashed:
             place = sets.place.take(index).take(order)  # looked up in ascending order
             kept = values.take(index).take(order)
             return [
-                coo.pack(place[a:b], kept[a:b], first)
+                pack_coordinates(place[a:b], kept[a:b], first)
                 for (a, b), first in zip(pairwise(ends), sets.ends[:-1], strict=True)
             ]
 
@@ -113,7 +114,7 @@ class Hashed:
             index = nonzeros(share)
             if self.bits and packed_bytes(len(share)) < 4 * len(index):
                 return CODECS["bitmap"].encode(share, state)
-            return coo.pack(index, share.take(index))
+            return pack_coordinates(index, share.take(index))
 
         def give(state: State, packets: list[Array]) -> None:
             values = self._run(state)
@@ -182,7 +183,7 @@ class Hashed:
 def opened(packet: Array, numel: int) -> tuple[Array, Array]:
     """Indices and values of a sum that came as a bitmap or as a coordinate list."""
     return (
-        bitmap.Bitmap.open(packet, numel)
-        if tag_of(packet) == bitmap.TAG
-        else coo.Coo.open(packet, numel)
+        bitmaps.open_bitmap(packet, numel)
+        if tag_of(packet) == bitmaps.TAG
+        else open_coordinates(packet, numel)
     )

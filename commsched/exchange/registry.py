@@ -10,7 +10,6 @@ from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import Pair, illegal, route
 from commsched.machine.model import Group
 from commsched.plan.model import Plan
-from commsched.program.model import Op
 from commsched.registry import Registry
 from commsched.schedule.registry import COLLECTIVES
 
@@ -73,18 +72,3 @@ def phases_of(plan: Plan, index: int, method: str | None = None) -> tuple[Phase 
     """The phases of a plan's launch, or with another method; the same objects for the same plan."""
     launch = plan.launches[index]
     return find_method(method or launch.method).phases(plan.spec(launch), plan.group(launch))
-
-
-def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
-    """The phase of an operation of a launch, or as it is in a step; the same object likewise."""
-    if op.root >= 0:
-        return _broadcast(plan, op.launch, op.root)
-    name = plan.launches[op.launch].method
-    now = name if step is None else method_at(name, step).name
-    return phases_of(plan, op.launch, *((now,) if now != name else ()))[op.phase]
-
-
-@lru_cache(maxsize=1024)
-def _broadcast(plan: Plan, index: int, root: int) -> Phase:
-    launch = plan.launches[index]
-    return BROADCAST.phase(plan.spec(launch), plan.group(launch), root)

@@ -6,8 +6,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import coo
 from commsched.coding.codec import Array, State
+from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Ends, Method, Phase, copy_seconds
@@ -121,12 +121,12 @@ def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phas
     def take(state: State) -> Array:
         if first:
             state[SUM] = Listed(*state["list"]) if "list" in state else listed(state["gradient"])
-        return coo.pack(*state[SUM]) if sends[state["rank"]] else np.zeros(0, np.uint8)
+        return pack_coordinates(*state[SUM]) if sends[state["rank"]] else np.zeros(0, np.uint8)
 
     def give(state: State, packets: list[Array]) -> None:
         rank = int(state["rank"])
         for packet in packets:  # one or none
-            came = Listed(*coo.Coo.open(packet, spec.numel))
+            came = Listed(*open_coordinates(packet, spec.numel))
             both = [state[SUM], came] if stage.keeps else [came]
             if stage.place[stage.source[rank]] < stage.place[rank]:
                 both.reverse()

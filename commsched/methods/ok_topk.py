@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from commsched.codecs import coo
 from commsched.codecs.topk import MOST, RENEW, TopK
 from commsched.coding import parameters as read
 from commsched.coding.codec import Array, State
+from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Choice, Ends, Method, Phase, copy_seconds
@@ -143,7 +143,7 @@ def _give_regions(state: State, packets: list[Array]) -> None:
 def _push(state: State) -> list[Array]:
     (index, values), cuts = state["ok own"], state["ok cuts"]
     return [
-        coo.pack(index[a:b], values[a:b], first)
+        pack_coordinates(index[a:b], values[a:b], first)
         for (a, b), first in zip(pairwise(ends(index, cuts)), cuts[:-1], strict=True)
     ]
 
@@ -155,7 +155,7 @@ def _region(state: State) -> tuple[int, int]:
 
 def _sum(state: State, packets: list[Array]) -> None:
     first, stop = _region(state)
-    lists = [Listed(*coo.Coo.open(packet, stop - first)) for packet in packets]
+    lists = [Listed(*open_coordinates(packet, stop - first)) for packet in packets]
     state["ok sum"] = merged(lists, stop - first)
 
 
@@ -234,22 +234,22 @@ def _deal(state: State) -> list[Array]:
     """As many of this rank's sums for each rank, in order."""
     index, values = state["ok kept"]
     ends = (np.arange(state["ranks"] + 1) * len(index) // int(state["ranks"])).tolist()
-    return [coo.pack(index[a:b], values[a:b]) for a, b in pairwise(ends)]
+    return [pack_coordinates(index[a:b], values[a:b]) for a, b in pairwise(ends)]
 
 
 def _dealt(state: State, packets: list[Array]) -> None:
     """Join what came: regions ascend with ranks, so it ascends."""
-    lists = [coo.Coo.open(packet, len(state["gradient"])) for packet in packets]
+    lists = [open_coordinates(packet, len(state["gradient"])) for packet in packets]
     state["ok kept"] = Listed(*map(np.concatenate, zip(*lists, strict=True)))
 
 
 def _pull(state: State) -> Array:
-    return coo.pack(*state["ok kept"])
+    return pack_coordinates(*state["ok kept"])
 
 
 def _leave(state: State, packets: list[Array], numel: int, count: int) -> None:
     """Write the sums that all get over the gradient; keep what of this rank's is not in them."""
-    lists = [coo.Coo.open(packet, numel) for packet in packets]
+    lists = [open_coordinates(packet, numel) for packet in packets]
     every = np.concatenate([sums for _, sums in lists])
     if len(every) > MOST * count:
         state["ok threshold"] = select.threshold_of(every, count)

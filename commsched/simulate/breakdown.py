@@ -9,10 +9,10 @@ import numpy as np
 from commsched.cost import price
 from commsched.cost.alongside import alongside
 from commsched.exchange.method import Choice
-from commsched.exchange.registry import phase_of
 from commsched.machine.model import Link, Machine
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
+from commsched.program.phases import phase_of
 
 INSTANT = 1e300  # B/s
 

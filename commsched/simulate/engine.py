@@ -10,10 +10,11 @@ import numpy.typing as npt
 from commsched.cost import price
 from commsched.errors import CommschedError
 from commsched.exchange.method import Choice, Phase, copy_seconds, gather_seconds, scale_seconds
-from commsched.exchange.registry import method_at, phase_of, phases_of
+from commsched.exchange.registry import method_at, phases_of
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role, is_exchange_stream
+from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.cpu import SharedCores, Spans, longer, under_compute
 from commsched.simulate.critical_path import Placed

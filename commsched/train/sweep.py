@@ -9,17 +9,17 @@ import msgspec
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
-from commsched.lab.convergence import trials
-from commsched.lab.convergence.trials import HeldOutScore, Trial, Trials
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import agree
 from commsched.run.session import guarded
 from commsched.timeline import training_log as training
+from commsched.train import trials
 from commsched.train.in_process import InProcessTraining
 from commsched.train.job import PRECISIONS, TRAINED, TrainRequest, settings_of, train_job
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import finite_or_none
+from commsched.train.trials import HeldOutScore, Trial, Trials
 
 
 @dataclass(frozen=True, kw_only=True)

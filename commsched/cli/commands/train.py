@@ -140,8 +140,8 @@ def train(args: argparse.Namespace) -> None:
 
 def _sweep(args: argparse.Namespace) -> None:
     """Train many times, and print the means on rank 0."""
-    from commsched.lab.convergence.trials import mean
     from commsched.train.sweep import Sweep, sweep
+    from commsched.train.trials import mean
 
     chosen = Sweep(
         path=args.sweep,
@@ -166,7 +166,7 @@ def _sweep(args: argparse.Namespace) -> None:
 
 def _means(found: dict[str, Any]) -> list[str]:
     """What many trainings say together, for people."""
-    from commsched.lab.convergence.trials import Mean
+    from commsched.train.trials import Mean
     from commsched.units import nbytes
 
     loss, accuracy = (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from commsched.lab.convergence.table import ConvergenceTable, against, differences
-from commsched.lab.convergence.trials import mean
+from commsched.train.trials import mean
 
 TABLE = "embedding.weight"  # whose gradient is sparse
 HALF = 0.005  # of the accuracy: half a point

@@ -8,11 +8,11 @@ from pathlib import Path
 from commsched import files
 from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
-from commsched.lab.convergence import trials
 from commsched.lab.convergence.cases import TABLES, Case, cases, plan_of, rate_of
 from commsched.lab.convergence.table import ConvergenceTable
 from commsched.plan import file as plan_file
 from commsched.run.job import start as job
+from commsched.train import trials
 
 LIMIT = 3600.0  # s that the trainings of one case may take
 TABLE = "table.json"

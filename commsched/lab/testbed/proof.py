@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.exchange.method import Choice, Phase
-from commsched.exchange.registry import phase_of
 from commsched.lab.testbed.network import Traffic
 from commsched.lab.testbed.spec import Spec
 from commsched.plan.model import Plan
 from commsched.program.model import Kind
+from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.timeline.model import Timeline
 from commsched.units import nbytes

@@ -3,9 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 
-from commsched.codecs import coo, elias
+from commsched.coding import elias_fano as elias
 from commsched.coding import runs
 from commsched.coding.codec import Array, State
+from commsched.coding.coordinates import TAG as COORDINATES
+from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER, tag_of
 from commsched.coding.registry import CODECS
 from commsched.kernels.exponents import EACH
@@ -96,8 +98,8 @@ class Left:
 def opened(packet: Array, numel: int) -> Listed:
     """The list in a packet of any form."""
     tag = tag_of(packet) & ~elias.NARROW
-    if tag == coo.TAG:
-        return Listed(*coo.Coo.open(packet, numel))
+    if tag == COORDINATES:
+        return Listed(*open_coordinates(packet, numel))
     if tag == runs.TAG:
         return Listed(*runs.open_runs(packet, numel))
     index, values = elias.open_list(packet, numel)
@@ -127,7 +129,7 @@ def compact(found: Listed, numel: int, start: int = 0) -> Array:
         return packet
     index, values = found
     if 2 * len(index) < numel:
-        return coo.pack(index, values, start)
+        return pack_coordinates(index, values, start)
     return elias.pack_list(index - start if start else index, values, numel)
 
 

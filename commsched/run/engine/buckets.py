@@ -15,7 +15,7 @@ from commsched.exchange.error import Floats
 from commsched.exchange.lockstep import AGREE
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.pair import route
-from commsched.exchange.registry import find_method, phase_of, phases_of
+from commsched.exchange.registry import find_method, phases_of
 from commsched.exchange.state import kept_of, restore
 from commsched.kernels.finite import finite
 from commsched.kernels.hashing import index_sets
@@ -23,6 +23,7 @@ from commsched.kernels.modules import beside, on_host
 from commsched.machine.model import Group
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind, Op
+from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.merges import Merges

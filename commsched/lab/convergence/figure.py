@@ -15,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 from commsched import files
 from commsched.errors import CommschedError
 from commsched.lab.convergence.table import CaseResult, ConvergenceTable, families
-from commsched.lab.convergence.trials import Mean, mean
 from commsched.plot.timeline import SETTINGS, SUFFIXES
+from commsched.train.trials import Mean, mean
 
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008; then darker ones of it.
 COLOURS = (
