@@ -166,7 +166,7 @@ def test_a_codec_writes_and_reads_the_same_packets(switched, name):
 
 def test_long_runs_only_load_the_extra_and_the_environment_can_forbid_it():
     code = (
-        "import sys, numpy as np\nfrom commsched.codecs import CODECS\n"
+        "import sys, numpy as np\nfrom commsched.coding.registry import CODECS\n"
         "state = {'seed': 0}\n"
         "for numel in (1000, 10**5):\n"
         "    CODECS['quant:8'].encode(np.ones(numel, np.float32), state)\n"

@@ -40,7 +40,7 @@ def findings(text: str) -> dict[str, dict[str, str]]:
 def test_the_launcher_starts_ranks_of_one_world():
     code = (
         "from mpi4py import MPI\n"
-        "from commsched.run.job.start.launcher import environment_rank, expected_size\n"
+        "from commsched.run.job.launcher import environment_rank, expected_size\n"
         "world = MPI.COMM_WORLD\n"
         "same = (environment_rank(), expected_size()) == (world.rank, world.size)\n"
         "world.Barrier()\n"
@@ -94,7 +94,7 @@ def test_a_python_without_its_launcher_is_told_what_was_seen(tmp_path):
         other.write_text("#!/bin/sh\necho slurm 24.05\n")
         other.chmod(0o755)
     code = (
-        "import sys; from commsched.run import launcher; launcher.library()\n"
+        "import sys; from commsched.run.job import launcher; launcher.library()\n"
         "sys.prefix = '/nonexistent'; sys.executable = '/nonexistent/python'\n"
         "try: launcher.find_mpiexec()\n"
         "except launcher.CommschedError as error: print(error)"

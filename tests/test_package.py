@@ -116,7 +116,7 @@ def test_a_rank_that_trains_imports_no_planner_and_no_drawing():
 
 def test_a_command_that_trains_lets_a_matrix_product_take_one_core():
     code = (
-        "import os, sys\nfrom commsched.cli import main, train\n"
+        "import os, sys\nfrom commsched.cli import main\nfrom commsched.cli.commands import train\n"
         "from commsched.kernels.threads import one_thread\n"
         "assert 'numpy' not in sys.modules\none_thread()\n"
         "print(os.environ['OPENBLAS_NUM_THREADS'])"
