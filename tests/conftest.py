@@ -65,4 +65,6 @@ def group_of(item: pytest.Item) -> str:
 def starts_ranks(module: ModuleType) -> bool:
     """Whether a file of tests uses jobs of its own, another file's, or the testbed."""
     homes = {getattr(value, "__module__", None) for value in vars(module).values()}
-    return hasattr(module, "system") or not homes.isdisjoint({"tests.launch", "tests.test_faults"})
+    return hasattr(module, "system") or not homes.isdisjoint(
+        {"tests.support.jobs", "tests.test_faults"}
+    )

@@ -19,8 +19,8 @@ from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.simulate.engine import simulate
-from tests.plans import graph, machine, plan
-from tests.supports import group
+from tests.support.gradients import group
+from tests.support.small_plans import graph, machine, plan
 from tests.test_codecs_lossy import FED, MORE
 from tests.test_sparse_methods import expected_bytes
 

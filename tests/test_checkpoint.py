@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
 from commsched.train.packing import packed, unpacked
-from tests.launch import Job
+from tests.support.jobs import Job
 from tests.test_train import LIMIT, TRAIN, WORDS, daso_plan, losses, started, train
 
 RANKS = 2

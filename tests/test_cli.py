@@ -15,7 +15,7 @@ from commsched.plan import file as plan_file
 from commsched.shipped import names
 from commsched.timeline import file as timeline_file
 from commsched.timeline.model import Timeline
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 COMMANDS = [
     p.stem

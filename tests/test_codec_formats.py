@@ -11,7 +11,7 @@ from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
-from tests.coded import EXACT, encoded, round_trip
+from tests.support.packets import EXACT, encoded, round_trip
 
 # --- Each format by itself. ---
 

@@ -16,8 +16,8 @@ from commsched.errors import CommschedError
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
-from tests.coded import EXACT, decoded, encoded, expected_bytes, round_trip
-from tests.supports import SUPPORTS, gradient
+from tests.support.gradients import SUPPORTS, gradient
+from tests.support.packets import EXACT, decoded, encoded, expected_bytes, round_trip
 
 NAMES = list(CODECS)
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}  # largest relative error of a normal number

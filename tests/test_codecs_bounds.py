@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from commsched.coding.registry import CODECS
-from tests.coded import round_trip
+from tests.support.packets import round_trip
 from tests.test_codecs_lossy import LOSSY
 
 # Three blocks of the widest, the last one short, of different size.

@@ -12,7 +12,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.lockstep import run_method
 from commsched.exchange.pair import Pair
 from commsched.net.bucket import BucketSpec
-from tests.supports import gradients, group, spec
+from tests.support.gradients import gradients, group, spec
 from tests.test_codecs import decoded, encoded, expected_bytes, round_trip
 from tests.test_methods import steps
 

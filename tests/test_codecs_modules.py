@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from commsched.coding.registry import CODECS
-from tests import strict
+from tests.support import strict_arrays
 from tests.test_codecs_lossy import LOSSY
 
 NAMES = list(dict.fromkeys([*CODECS, *LOSSY]))
@@ -24,11 +24,11 @@ def gradient(name: str, numel: int) -> np.ndarray:
 def test_an_array_of_another_module_is_coded_there_to_the_same_bits(name, numel):
     codec, values = CODECS[name], gradient(name, numel)
     wanted = codec.encode(values.copy(), dict(STATE)).copy()
-    packet = codec.encode(strict.asarray(values), dict(STATE))
-    assert isinstance(packet, strict.ndarray)
+    packet = codec.encode(strict_arrays.asarray(values), dict(STATE))
+    assert isinstance(packet, strict_arrays.ndarray)
     np.testing.assert_array_equal(packet.held.view(np.uint8), wanted.view(np.uint8))
     for use in (codec.decode, codec.add, codec.subtract):
-        here, there = np.ones(numel, np.float32), strict.asarray(np.ones(numel, np.float32))
+        here, there = np.ones(numel, np.float32), strict_arrays.asarray(np.ones(numel, np.float32))
         use(wanted, here)
         use(packet, there)
         np.testing.assert_array_equal(there.held, here)
@@ -39,7 +39,7 @@ def test_packets_of_several_ranks_are_combined_there(name):
     codec = CODECS[name]
     packets = [codec.encode(gradient(name, 700) * (r + 1), STATE | {"rank": r}) for r in range(3)]
     packets = [packet.copy() for packet in packets]
-    here, there = np.ones(700, np.float32), strict.asarray(np.ones(700, np.float32))
+    here, there = np.ones(700, np.float32), strict_arrays.asarray(np.ones(700, np.float32))
     codec.combine(packets, here)
-    codec.combine([strict.asarray(packet) for packet in packets], there)
+    codec.combine([strict_arrays.asarray(packet) for packet in packets], there)
     np.testing.assert_array_equal(there.held, here)

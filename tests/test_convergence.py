@@ -18,7 +18,7 @@ from commsched.plan import file as plan_file
 from commsched.program.registry import STRATEGIES
 from commsched.train import trials
 from commsched.train.trials import HeldOutScore, Trial, Trials, mean, student
-from tests.launch import Job
+from tests.support.jobs import Job
 
 LIMIT = 120.0  # s
 ROOT = Path(__file__).parent.parent

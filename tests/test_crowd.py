@@ -14,7 +14,7 @@ from commsched.machine.model import CodecRate
 from commsched.net.bucket import BucketSpec
 from commsched.simulate.cpu import MOST, SharedCores, Spans, longer, under_compute
 from commsched.simulate.engine import simulate
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 RANKS = np.arange(4)
 

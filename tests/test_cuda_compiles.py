@@ -6,7 +6,7 @@ import pytest
 
 from commsched.kernels.cuda.compile import OPTIONS
 from commsched.kernels.cuda.launch import source, sources
-from tests import nvrtc
+from tests.support import nvrtc
 
 LIBRARIES = nvrtc.libraries()
 ARCHITECTURES = {

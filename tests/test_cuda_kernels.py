@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from commsched.kernels.cuda import launch
-from tests.cuda_exam import *  # noqa: F403, the same tests
 from tests.cuda_on_cpu import cpu
+from tests.support.cuda_kernels import *  # noqa: F403, the same tests
 
 pytestmark = cpu.MARKS
 

@@ -13,7 +13,7 @@ from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
 from commsched.train.workers.learner import Settings
 from tests.cuda_on_cpu import cpu
-from tests.plans import machine
+from tests.support.small_plans import machine
 
 pytestmark = cpu.MARKS
 NET, BATCH, STEPS = "mlp:8:2", 12, 3

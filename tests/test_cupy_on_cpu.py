@@ -15,8 +15,8 @@ from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
 from commsched.train.workers.learner import Settings
 from tests.cuda_on_cpu import cpu
-from tests.launch import Job
-from tests.plans import graph, machine, plan
+from tests.support.jobs import Job
+from tests.support.small_plans import graph, machine, plan
 
 HERE = Path(__file__).parent
 PATH = os.pathsep.join([str(HERE / "cupy_on_cpu"), str(HERE.parent)])

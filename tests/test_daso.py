@@ -18,7 +18,7 @@ from commsched.schedule.check import check
 from commsched.simulate.engine import simulate
 from commsched.strategies.daso.epochs import epoch_of
 from commsched.strategies.daso.plateau import Plateau
-from tests.plans import graph, machine, strategy_plan
+from tests.support.small_plans import graph, machine, strategy_plan
 
 DASO = STRATEGIES["daso"]
 FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0, source="test")

@@ -10,8 +10,8 @@ from commsched.cli.main import main
 from commsched.machine import file as machine_file
 from commsched.plan import file as plan_file
 from commsched.timeline import file as timeline_file
-from tests.launch import RUN, Job
-from tests.plans import graph, machine, strategy_plan
+from tests.support.jobs import RUN, Job
+from tests.support.small_plans import graph, machine, strategy_plan
 from tests.test_faults import assert_spans_are_kept, struck
 
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores

@@ -13,9 +13,9 @@ from commsched.program.model import After
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST, find_device
-from tests.late import Late
-from tests.launch import Job
-from tests.plans import graph, machine, plan
+from tests.support.jobs import Job
+from tests.support.late_device import Late
+from tests.support.small_plans import graph, machine, plan
 
 COMMSCHED = [sys.executable, "-m", "commsched"]
 

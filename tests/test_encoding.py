@@ -15,7 +15,7 @@ from commsched.planner.search.timing import iteration
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "zen", "native+dense", "dsar"]
 COMMUNICATION = {"encode": "communication"}

@@ -14,8 +14,8 @@ from commsched.exchange.pair import Pair
 from commsched.exchange.registry import find_method, legal_methods
 from commsched.run.engine.transfer import CUT
 from commsched.schedule.registry import COLLECTIVES
-from tests import exam
-from tests.launch import Job
+from tests.support import exam
+from tests.support.jobs import Job
 from tests.test_codecs_lossy import MORE
 
 SECONDS = 280  # of which about 40 are needed on two cores
@@ -33,7 +33,7 @@ TITLES = [
 def report(tmp_path_factory):
     """What was wrong in each case, a sentence each; from one job of 8 ranks."""
     folder = tmp_path_factory.mktemp("exam")
-    with Job(8, [sys.executable, "-m", "tests.exam", str(folder), *UNLISTED]) as job:
+    with Job(8, [sys.executable, "-m", "tests.support.exam", str(folder), *UNLISTED]) as job:
         ended = job.wait(SECONDS)
     assert ended.status == 0, ended.output
     return {title: wrong for path in folder.iterdir() for title, wrong in read(path)}

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from commsched.timeline import file as timeline_file
-from tests.launch import Ended, Job
+from tests.support.jobs import Ended, Job
 
 LIMIT = 120  # s
 

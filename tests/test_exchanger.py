@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from commsched.timeline.parts import read_parts
-from tests.launch import Ended, Job
+from tests.support.jobs import Ended, Job
 
 # The plan and the step of tests/mpi/test_exchanger.py; deadlines far beyond the test's own limit.
 BEGIN = """

@@ -21,7 +21,7 @@ from commsched.timeline.compare import compare
 from commsched.timeline.fabric import fabric as fabric_of
 from commsched.timeline.file import read, write
 from commsched.timeline.spread import interval, rivals
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 HERE = Fabric(
     hosts=("h0", "h1"),

@@ -15,8 +15,8 @@ from commsched.plan import file as plan_file
 from commsched.run.job.launcher import family, library
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
-from tests.launch import ROOT, RUN, Ended, Job, Single
-from tests.plans import graph, machine, plan
+from tests.support.jobs import ROOT, RUN, Ended, Job, Single
+from tests.support.small_plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "ring+dense"]
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
@@ -29,11 +29,11 @@ import subprocess
 import sys
 from pathlib import Path
 from commsched.cli.main import main
-from commsched.codecs import CODECS
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.run import session
-from commsched.run.launcher import environment_rank
-from commsched.run.worker import Emulated
+from commsched.run.job.launcher import environment_rank
+from commsched.run.engine.worker import Emulated
 
 where = sys.argv.pop()
 mine = environment_rank() == 1

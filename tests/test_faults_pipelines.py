@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from commsched.plan import file as plan_file
-from tests.pipes import net, staged
-from tests.plans import machine
+from tests.support.pipeline_plans import net, staged
+from tests.support.small_plans import machine
 from tests.test_faults import assert_spans_are_kept, struck
 
 

@@ -13,8 +13,8 @@ from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.pair import Pair, illegal, route
 from commsched.exchange.registry import find_method
 from commsched.machine.model import CodecRate, Device
-from tests.coded import encoded, round_trip
-from tests.supports import group, rounded, spec
+from tests.support.gradients import group, rounded, spec
+from tests.support.packets import encoded, round_trip
 from tests.test_codecs_lossy import FED, FEEDBACK, LOSSY
 
 WAYS = ("ring", "tree", "direct", "halving-doubling", "hierarchical")

@@ -24,8 +24,8 @@ from commsched.net.sparsity import Sparsity
 from commsched.planner.price_strategy import price_strategy
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
-from tests.pipes import staged
-from tests.supports import group
+from tests.support.gradients import group
+from tests.support.pipeline_plans import staged
 from tests.test_sparse_methods import FREE, WIRE, wire_only
 
 NUMEL = 2**22

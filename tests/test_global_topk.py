@@ -9,7 +9,7 @@ from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.registry import METHODS, find_method
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
-from tests.supports import bits, gradients, group, spec
+from tests.support.gradients import bits, gradients, group, spec
 from tests.test_bytes import launched
 from tests.test_methods import assert_equal_bits, steps
 from tests.test_sparse_methods import expected_bytes, wire_only

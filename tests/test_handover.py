@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate
 from commsched.simulate.engine import simulate
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 from tests.test_cost import DEVICE, filled
 from tests.test_ports import ends
 

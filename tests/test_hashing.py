@@ -22,7 +22,7 @@ from commsched.kernels.hashing import (
 )
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
-from tests.supports import group
+from tests.support.gradients import group
 
 
 def test_the_hash_is_the_finaliser_of_murmur3():

@@ -9,7 +9,7 @@ from commsched.exchange.pair import Pair
 from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.exchange.state import kept_of, restore
 from commsched.net.bucket import BucketSpec
-from tests.plans import machine
+from tests.support.small_plans import machine
 
 NUMEL, RANKS, BEFORE, AFTER = 600, 4, 3, 3
 GROUP = machine(nodes=2, lanes=2).everyone

@@ -19,8 +19,8 @@ from commsched.train.optimizers import GROWTH, OPTIMIZERS, LossScale
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
 from commsched.train.workers.learner import Learner, Settings
-from tests import strict
-from tests.plans import machine
+from tests.support import strict_arrays
+from tests.support.small_plans import machine
 
 SETTINGS = Settings(optimizer="adam", rate=0.01, batch=12)
 
@@ -112,12 +112,14 @@ def test_all_ranks_hold_equal_bits_after_every_step():
 def test_it_trains_where_its_arrays_lie(half):
     settings = replace(SETTINGS, half=half)
     plan = plan_of("gpt:8:1:2:tied", 1)
-    here, there = (learners("gpt:8:1:2:tied", plan, settings, module) for module in (np, strict))
+    here, there = (
+        learners("gpt:8:1:2:tied", plan, settings, module) for module in (np, strict_arrays)
+    )
     losses = go(plan, here, range(3)), go(plan, there, range(3))
     # In 16 bits other modules round products themselves; here their sums are float32.
     assert losses[1] == pytest.approx(losses[0], rel=1e-3 if half else 0)
     for name, values in here[0].values.items():
-        assert isinstance(there[0].values[name], strict.ndarray)
+        assert isinstance(there[0].values[name], strict_arrays.ndarray)
         if not half:
             np.testing.assert_array_equal(there[0].values[name].held, values)
 
@@ -129,12 +131,12 @@ READS = ("__bool__", "__int__", "__float__", "__index__", "get", "tolist")
 @pytest.mark.parametrize("net", ["mlp:8:2", "cnn:2"])
 def test_a_step_waits_for_its_device_at_its_end_only(net, half, monkeypatch):
     plan = plan_of(net, 1)
-    ranks = learners(net, plan, replace(SETTINGS, half=half), strict)
+    ranks = learners(net, plan, replace(SETTINGS, half=half), strict_arrays)
     reads, doing = [], []
     for word in READS:
-        read = getattr(strict.ndarray, word)
+        read = getattr(strict_arrays.ndarray, word)
         noted = lambda array, read=read: reads.append(doing[-1]) or read(array)  # noqa: E731
-        monkeypatch.setattr(strict.ndarray, word, noted)
+        monkeypatch.setattr(strict_arrays.ndarray, word, noted)
     perform = Learner.perform
     noted = lambda each, step, op: doing.append(op.name) or perform(each, step, op)  # noqa: E731
     monkeypatch.setattr(Learner, "perform", noted)
@@ -142,7 +144,7 @@ def test_a_step_waits_for_its_device_at_its_end_only(net, half, monkeypatch):
     assert set(reads) == {f"backward/{next(iter(ranks[0].net)).name}"}
 
 
-@pytest.mark.parametrize("module", [np, strict])
+@pytest.mark.parametrize("module", [np, strict_arrays])
 def test_gradients_that_overflow_leave_a_step_out_wherever_they_lie(module):
     plan = plan_of("mlp:8:2", 1)
     (rank,) = learners("mlp:8:2", plan, replace(SETTINGS, half=True), module)
@@ -250,7 +252,7 @@ def test_a_profile_of_another_module_differs_in_its_seconds_alone(half):
     looks = []
     here = profiled(NETS["words:4:50"], 4, half=half)
     there = profiled(
-        NETS["words:4:50"], 4, half=half, module=strict, settled=lambda: looks.append(1)
+        NETS["words:4:50"], 4, half=half, module=strict_arrays, settled=lambda: looks.append(1)
     )
     assert len(looks) == 17 * (2 + 2 * len(here.layers))  # around each layer of each batch
 

@@ -11,7 +11,7 @@ from commsched.exchange.pair import Pair
 from commsched.exchange.registry import legal_methods
 from commsched.run.engine.script import script
 from commsched.schedule.view import moves_of
-from tests.supports import SUPPORTS, bits, gradient, gradients, group, rounded, spec
+from tests.support.gradients import SUPPORTS, bits, gradient, gradients, group, rounded, spec
 from tests.test_codecs_lossy import MORE
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (2, 2), (5, 1), (1, 5), (2, 4), (4, 2)]

@@ -16,7 +16,7 @@ from commsched.exchange.pair import Pair
 from commsched.kernels.lengths import fast_length
 from commsched.machine.model import CodecRate, Device, Link, Machine
 from commsched.net.bucket import BucketSpec
-from tests.supports import group, rounded, spec
+from tests.support.gradients import group, rounded, spec
 from tests.test_codecs import decoded, encoded, round_trip
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from commsched.kernels import merge
 from commsched.kernels.merge import Listed, SparseSum, listed, merged, set_flags
-from tests.supports import bits
+from tests.support.gradients import bits
 
 some_lists = given(
     numel=st.integers(1, 2000), density=st.sampled_from([0, 0.001, 0.1, 1]),

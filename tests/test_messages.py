@@ -15,8 +15,8 @@ from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.simulate.pipelines import Clocks, PipelineMessages
 from commsched.timeline.measure import overlaps
-from tests.pipes import FREE, free, net, shared_nic, staged
-from tests.plans import SLOW, machine
+from tests.support.pipeline_plans import FREE, free, net, shared_nic, staged
+from tests.support.small_plans import SLOW, machine
 
 KINDS = ["gpipe", "1f1b"]
 

@@ -16,11 +16,11 @@ from commsched.exchange.pair import Pair, illegal, route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.schedule.check import exclusive
-from tests import throwaway
-from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
+from tests.support import sample_methods
+from tests.support.gradients import SUPPORTS, bits, gradients, group, rounded, spec
 
-LOSSLESS = (*throwaway.LOSSLESS, *(method for method in METHODS.values() if method.lossless))
-ALL = (*throwaway.ALL, *METHODS.values())
+LOSSLESS = (*sample_methods.LOSSLESS, *(method for method in METHODS.values() if method.lossless))
+ALL = (*sample_methods.ALL, *METHODS.values())
 SHAPES = [(1, 1), (1, 2), (1, 3), (2, 2), (5, 1), (2, 3), (1, 7), (2, 4)]
 
 
@@ -107,7 +107,7 @@ def test_the_payload_knows_the_bytes_of_every_block(method, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("method", throwaway.FEEDBACK, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", sample_methods.FEEDBACK, ids=lambda m: m.name)
 @given(numel=st.integers(1, 80), seed=st.integers(0, 9))
 def test_what_a_merging_rank_drops_is_kept_by_it(method, shape, numel, seed):
     sent = total = np.zeros(numel, np.float32)
@@ -122,7 +122,7 @@ def test_what_a_merging_rank_drops_is_kept_by_it(method, shape, numel, seed):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_low_rank_with_feedback_loses_nothing(shape):
     numel, sent, total, states = 200, 0.0, 0.0, []
-    for grads, states in steps(throwaway.LowRank(), shape, 4, numel, 1):
+    for grads, states in steps(sample_methods.LowRank(), shape, 4, numel, 1):
         sent = sent + states[0]["result"].astype(np.float64)
         total = total + np.sum(grads, axis=0)
     left = np.sum([state["error"][:numel] for state in states], axis=0)
@@ -134,17 +134,17 @@ def test_low_rank_is_exact_for_a_matrix_of_rank_two_once_warm():
     rng = np.random.default_rng(3)
     matrix = rng.standard_normal((20, 2)) @ rng.standard_normal((2, 20))
     grads = [(matrix * (r + 1)).astype(np.float32).ravel() for r in range(3)]
-    states, _ = run(throwaway.LowRank(), grads, (1, 3))
+    states, _ = run(sample_methods.LowRank(), grads, (1, 3))
     np.testing.assert_allclose(states[0]["result"], np.sum(grads, axis=0), rtol=1e-3, atol=1e-3)
 
 
 def test_feedback_is_only_taken_where_each_sum_is_made_once():
-    assert all(exclusive(route(m.collective, group(2, 2))) for m in throwaway.FEEDBACK)
+    assert all(exclusive(route(m.collective, group(2, 2))) for m in sample_methods.FEEDBACK)
     assert not exclusive(route("doubling", group(2, 2)))
 
 
 def test_the_sender_of_a_rounded_sum_keeps_what_it_rounded_away():
-    class Rounded(throwaway.Feedback):
+    class Rounded(sample_methods.Feedback):
         def phases(self, spec, group):
             (only,) = super().phases(spec, group)
             payload = Payload.reducing(only.schedule, CODECS["bf16"], spec)
@@ -162,7 +162,7 @@ def test_the_sender_of_a_rounded_sum_keeps_what_it_rounded_away():
 
 
 def test_stochastic_rounding_follows_seed_step_rank_and_name():
-    pair = throwaway.Pair("all-gather", throwaway.Quantised())
+    pair = sample_methods.Pair("all-gather", sample_methods.Quantised())
     grads = rounded(2, 50)
 
     def sent(**changes):
@@ -178,7 +178,7 @@ def test_stochastic_rounding_follows_seed_step_rank_and_name():
 
 
 def test_stochastic_rounding_is_right_on_average():
-    codec, values = throwaway.Quantised(), np.array([0.137, -0.71, 1.0], np.float32)
+    codec, values = sample_methods.Quantised(), np.array([0.137, -0.71, 1.0], np.float32)
     out, draws = np.zeros(3, np.float32), 4000
     total = np.zeros(3)
     for step in range(draws):
@@ -193,7 +193,7 @@ def test_stochastic_rounding_is_right_on_average():
 
 @pytest.mark.parametrize(("kind", "phase"), [("full", "dense"), ("one", "coo")])
 def test_a_dense_sum_is_gathered_densely_and_a_sparse_one_as_lists(kind, phase):
-    method = throwaway.Switching()
+    method = sample_methods.Switching()
     grads = gradients(kind, 4, 100)
     _, decisions = run(method, grads, (1, 4))
     assert decisions == {"switch": float(np.count_nonzero(np.sum(grads, axis=0)))}
@@ -203,7 +203,7 @@ def test_a_dense_sum_is_gathered_densely_and_a_sparse_one_as_lists(kind, phase):
 
 def test_a_choice_may_come_before_anything_is_sent():
     grads = gradients("alone", 4, 100)
-    states, decisions = run(throwaway.EarlyChoice(), grads, (1, 4))
+    states, decisions = run(sample_methods.EarlyChoice(), grads, (1, 4))
     assert decisions == {"way": 100.0}
     np.testing.assert_array_equal(states[3]["result"], grads[0])
 
@@ -230,7 +230,7 @@ def test_an_illegal_pair_is_refused_with_a_sentence():
     for name, message in cases.items():
         with pytest.raises(CommschedError, match=message):
             find_method(name).phases(spec(10), group(1, 2))
-    reason = illegal(route("ring", group(1, 2)), throwaway.Quantised())
+    reason = illegal(route("ring", group(1, 2)), sample_methods.Quantised())
     assert reason is not None
     assert "cannot add packets, but collective 'ring' needs it; use 'all-gather'" in reason
 

@@ -11,9 +11,9 @@ from commsched.methods.node_union.method import Union, levels
 from commsched.methods.powersgd import shape_of
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
-from tests import strict
 from tests.cuda_on_cpu import cpu
-from tests.supports import bits, group
+from tests.support import strict_arrays
+from tests.support.gradients import bits, group
 
 # Those of other tests are registered, too.
 SEVERAL = [name for name, m in METHODS.items() if type(m).__module__.startswith("commsched.")]
@@ -62,11 +62,11 @@ def alike(found, wanted):
 def test_only_a_few_numbers_are_copied_to_the_host(name, shape, monkeypatch):
     members, copied = SHAPES[shape], [0]
     for word in ("get", "tolist"):
-        read = getattr(strict.ndarray, word)
+        read = getattr(strict_arrays.ndarray, word)
         noted = lambda array, read=read: copied.append(array.nbytes) or read(array)  # noqa: E731
-        monkeypatch.setattr(strict.ndarray, word, noted)
-    found = list(results(name, members, strict.asarray))
-    assert all(isinstance(array, strict.ndarray) for _, array in found)
+        monkeypatch.setattr(strict_arrays.ndarray, word, noted)
+    found = list(results(name, members, strict_arrays.asarray))
+    assert all(isinstance(array, strict_arrays.ndarray) for _, array in found)
     alike([(where, array.held) for where, array in found], results(name, members, np.copy))
     most = 8 * (members.size + 3)  # where parts or regions begin, or a header
     if name.startswith("powersgd"):  # the sum whose columns are made orthonormal
@@ -77,7 +77,7 @@ def test_only_a_few_numbers_are_copied_to_the_host(name, shape, monkeypatch):
 @pytest.mark.parametrize("name", ["ok-topk:0.1", "powersgd:2", "all-gather+topk:0.1"])
 def test_what_a_lossy_method_leaves_behind_is_measured_there(name):
     runs, found = [slice(0, 300), slice(300, NUMEL)], []
-    for put in (np.copy, strict.asarray):
+    for put in (np.copy, strict_arrays.asarray):
         method, members = find_method(name), SHAPES["2x2"]
         states = fresh_states([put(drawn("dense", rank)) for rank in members.ranks], 5, "b0")
         first = method.phases(SPECS["dense"], members)[0]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.launch import Job
+from tests.support.jobs import Job
 
 # 8 ranks on 2 cores take 90 to 260 s; a hang shows as a test that runs out of time.
 SECONDS = 400

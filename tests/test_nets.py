@@ -12,7 +12,7 @@ from commsched.train.layers.dense import Gelu, Linear, Relu, Reshape, Tanh
 from commsched.train.layers.embedding import Embedding, Positions, Tied
 from commsched.train.layers.layer import LayerChain, Residual, product
 from commsched.train.registry import NETS
-from tests import strict
+from tests.support import strict_arrays
 
 STEP = 1e-6
 CLOSE = 2e-6  # relative; of a central difference the square of the step and the rounding / step
@@ -163,13 +163,13 @@ def test_a_nets_gradients_are_those_of_finite_differences(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_a_net_computes_where_its_arrays_lie(name):
     net, parameters, inputs, targets = small(name)
-    away = {tensor: strict.asarray(values) for tensor, values in parameters.items()}
-    found = gradients(net, away, strict.asarray(inputs), strict.asarray(targets))
+    away = {tensor: strict_arrays.asarray(values) for tensor, values in parameters.items()}
+    found = gradients(net, away, strict_arrays.asarray(inputs), strict_arrays.asarray(targets))
     want = gradients(net, parameters, inputs, targets)
     assert found[0] == want[0]
     for (_, there), (_, here) in zip(found[1], want[1], strict=True):
         for tensor, gradient in there.items():
-            assert isinstance(gradient, strict.ndarray)
+            assert isinstance(gradient, strict_arrays.ndarray)
             np.testing.assert_array_equal(gradient.held, here[tensor], err_msg=tensor)
 
 

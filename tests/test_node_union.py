@@ -14,7 +14,7 @@ from commsched.methods.node_union import routes as node_routes
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.schedule.check import check
-from tests.supports import SUPPORTS, bits, gradients, group, rounded, spec
+from tests.support.gradients import SUPPORTS, bits, gradients, group, rounded, spec
 from tests.test_sparse_methods import sent, wire_only
 
 UNION = METHODS["node-union"]

@@ -26,9 +26,9 @@ from commsched.train.sample_order import batch_of, part_of
 from commsched.train.workers.learner import Settings
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.samo import SamoWorker, mask_of, start_of
-from tests import strict
-from tests.crew import Crew, in_rank_order, of_halves
-from tests.plans import machine
+from tests.support import strict_arrays
+from tests.support.pipeline_in_process import Crew, in_rank_order, of_halves
+from tests.support.small_plans import machine
 
 BATCH, STEPS = 24, 4
 CUT = ["mlp:8:3", "cnn:2", "words:4:50", "gpt:8:1:2"]
@@ -297,7 +297,7 @@ def test_a_sum_and_a_mean_give_the_same_updates(strategy):
 @pytest.mark.parametrize("strategy", ["1f1b", "samo"])
 def test_a_stage_trains_where_its_arrays_lie(strategy):
     found = []
-    for module in (np, strict):
+    for module in (np, strict_arrays):
         plan = plan_of("mlp:8:3", strategy, 2, 2)
         found.append(crew("mlp:8:3", plan, module=module).train(range(2)).losses)
     # In 16 bits other modules round products themselves; here their sums are float32.

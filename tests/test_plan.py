@@ -17,7 +17,7 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.plan import file
 from commsched.plan.model import Launch, Plan, Reason
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 METHODS = ("ring+dense", "tree+fp16", "all-gather+coo")
 LAWS = (

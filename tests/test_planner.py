@@ -12,7 +12,7 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.planner.frame import PLANNERS, buckets, make_plan
 from commsched.planner.request import Request
-from tests.plans import graph, machine
+from tests.support.small_plans import graph, machine
 
 SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=8)
 

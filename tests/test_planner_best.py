@@ -24,7 +24,7 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.space import Candidate, MethodChoice
 from commsched.planner.search.timing import iteration
 from commsched.simulate.engine import Known
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 SOME = 40  # instances; `commsched bench planner` takes 300
 # Every shipped machine once; `commsched bench planner` takes all nets on all of them.

@@ -21,7 +21,7 @@ from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.problem import Problem
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.search.traffic import least_seconds
-from tests.plans import graph, machine
+from tests.support.small_plans import graph, machine
 
 SHAPES = [(1, 2), (1, 5), (2, 1), (2, 3), (4, 2)]
 LAWS = [

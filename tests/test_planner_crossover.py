@@ -11,7 +11,7 @@ from commsched.exchange.registry import find_method, legal_methods
 from commsched.net.bucket import BucketSpec
 from commsched.planner.crossover import at_rate, winners
 from commsched.planner.search.shortlist import compresses
-from tests.plans import machine
+from tests.support.small_plans import machine
 
 DENSITIES, RATES = (0.001, 1.0), (1e7, 1e10)
 

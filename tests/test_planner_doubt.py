@@ -18,7 +18,7 @@ from commsched.planner.request import Request
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.space import Candidate
 from commsched.planner.search.timing import iteration
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 SIZES = [40_000, 3_000, 500, 120_000, 9_000, 60_000]
 

@@ -18,7 +18,7 @@ from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.search.space import Bucket, Candidate, MethodChoice, bucket
 from commsched.planner.search.timing import iteration
 from commsched.simulate.engine import Known
-from tests.plans import FAST, machine
+from tests.support.small_plans import FAST, machine
 
 METHODS = {"ring+dense", "direct+dense", "halving-doubling+fp16", "native+dense", "all-gather+coo"}
 PHASED = METHODS | {"zen", "dsar"}

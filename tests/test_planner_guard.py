@@ -14,7 +14,7 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.planner.frame import PLANNERS, make_plan
 from commsched.planner.request import Request
-from tests.plans import machine
+from tests.support.small_plans import machine
 
 LARGE = (256, 512)
 CODECS = ("fp16", "fp8", "qsgd:4", "topk:0.01", "onebit")

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from commsched.plot import colours
-from tests import browser
+from tests.support import browser
 from tests.test_plot_html import HOSTILE, many_spans, page_of, training
 
 pytestmark = pytest.mark.skipif(browser.PATH is None, reason=browser.MISSING)

@@ -9,7 +9,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.registry import METHODS, find_method
 from commsched.methods.powersgd import orthonormal, shape_of
-from tests.supports import bits, group, rounded, spec
+from tests.support.gradients import bits, group, rounded, spec
 from tests.test_methods import assert_equal_bits, run, steps
 
 SHAPES = [(1, 1), (1, 3), (2, 2)]

@@ -15,8 +15,8 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import STREAMS, Kind, Op, is_exchange_stream
 from commsched.program.registry import STRATEGIES
-from tests import throwaway
-from tests.plans import graph, machine, plan
+from tests.support import sample_methods
+from tests.support.small_plans import graph, machine, plan
 from tests.test_plan import plans
 
 SYNC = STRATEGIES["sync"]
@@ -27,10 +27,10 @@ OVERLAPS = ("forward", "backward")
 @pytest.fixture
 def phased(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Names of methods of several phases, registered for one test."""
-    known = dict(METHODS.items()) | {method.name: method for method in throwaway.LOSSLESS}
+    known = dict(METHODS.items()) | {method.name: method for method in sample_methods.LOSSLESS}
     monkeypatch.setattr(METHODS, "_items", known)
     phases_of.cache_clear()
-    return tuple(method.name for method in throwaway.LOSSLESS)
+    return tuple(method.name for method in sample_methods.LOSSLESS)
 
 
 def lowered(made: Plan, step: int) -> tuple[Op, ...]:

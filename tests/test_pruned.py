@@ -21,7 +21,7 @@ from commsched.kernels.pruned import (
 )
 from commsched.strategies.samo import state_memory
 from commsched.train.optimizers import LossScale
-from tests.supports import bits
+from tests.support.gradients import bits
 
 
 def rank_order_sum(parts):

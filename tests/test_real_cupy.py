@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.kernels.cuda.compile import OPTIONS, compiled
 from commsched.kernels.cuda.launch import source, sources
 from commsched.kernels.device import gpus
-from tests import strict
+from tests.support import strict_arrays
 
 cupy = pytest.importorskip("cupy")
 HERE = Path(__file__).parent
@@ -23,7 +23,9 @@ def named_in(folder):
     return sorted({each for text in texts for each in re.findall(r"\bcupy((?:\.\w+)+)", text)})
 
 
-@pytest.mark.parametrize("name", [*strict.SAME, "asarray", "fft.rfft", "fft.irfft", "linalg.lstsq"])
+@pytest.mark.parametrize(
+    "name", [*strict_arrays.SAME, "asarray", "fft.rfft", "fft.irfft", "linalg.lstsq"]
+)
 def test_a_function_that_numpy_plays_is_there(name):
     found = cupy
     for part in name.split("."):
@@ -31,12 +33,14 @@ def test_a_function_that_numpy_plays_is_there(name):
     assert callable(found)
 
 
-@pytest.mark.parametrize("name", strict.KEYWORDS)
+@pytest.mark.parametrize("name", strict_arrays.KEYWORDS)
 def test_it_takes_what_numpy_takes_by_name(name):
-    assert strict.KEYWORDS[name] <= set(inspect.signature(getattr(cupy, name)).parameters)
+    assert strict_arrays.KEYWORDS[name] <= set(inspect.signature(getattr(cupy, name)).parameters)
 
 
-@pytest.mark.parametrize("name", [*strict.METHODS, *strict.FIELDS, "T", "get", "tolist", "view"])
+@pytest.mark.parametrize(
+    "name", [*strict_arrays.METHODS, *strict_arrays.FIELDS, "T", "get", "tolist", "view"]
+)
 def test_a_method_that_numpy_plays_is_there(name):
     assert hasattr(cupy.ndarray, name)
 

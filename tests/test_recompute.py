@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from commsched.cli import stages
 from commsched.errors import CommschedError
 from commsched.program.registry import STRATEGIES
-from tests.pipes import BACKWARD, FORWARD, free, makespan, net, staged, without_launches
-from tests.plans import machine
+from tests.support.pipeline_plans import (
+    BACKWARD,
+    FORWARD,
+    free,
+    makespan,
+    net,
+    staged,
+    without_launches,
+)
+from tests.support.small_plans import machine
 
 NAMES = ["gpipe", "1f1b", "samo"]
 

@@ -23,7 +23,7 @@ from commsched.net.sparsity import Sparsity
 from commsched.planner.frame import make_plan
 from commsched.planner.limits.error_budget import verdict
 from commsched.planner.request import Request
-from tests.plans import machine
+from tests.support.small_plans import machine
 
 LARGE = (128, 256)  # SAMPLE elements
 TOPK = "all-gather+topk:0.01"

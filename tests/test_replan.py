@@ -16,7 +16,7 @@ from commsched.machine.model import Link
 from commsched.plan import file as plan_file
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import part_path
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 REASON = system.lacking()
 needs_rights = pytest.mark.skipif(REASON is not None, reason=str(REASON))

@@ -14,7 +14,7 @@ from commsched.timeline import check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
 from commsched.timeline.model import Timeline
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 LOSSY, DENSE = "all-gather+topk:0.05", "ring+dense"
 STEPS, FIRST, SECOND = 9, 3, 5

@@ -28,7 +28,7 @@ from commsched.machine import file as machines
 from commsched.machine.model import resized
 from commsched.net import file as nets
 from commsched.plot.reproduction import draw
-from tests.pipes import net as chain
+from tests.support.pipeline_plans import net as chain
 
 RECORDED = Path(__file__).resolve().parent.parent / "traces" / "reproduce"
 NAMES = list(PAPERS)

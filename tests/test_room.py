@@ -16,7 +16,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.planner.frame import make_plan
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 NUMEL = 2**12
 GROUP = machine(2, 2).everyone

@@ -22,7 +22,7 @@ from commsched.train.in_process import InProcessTraining
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
 from commsched.train.workers.learner import Settings
-from tests.plans import machine
+from tests.support.small_plans import machine
 
 NET = "mlp:8:2"
 TOPK, FFT, DENSE = "all-gather+topk:0.1", "all-gather+fft:0.15", "ring+dense"

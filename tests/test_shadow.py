@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
-from tests.plans import graph, machine, strategy_plan
+from tests.support.small_plans import graph, machine, strategy_plan
 
 SHADOW = STRATEGIES["shadow"]
 MERGE = Op(kind=Kind.MERGE, name="m", stream="decode", launch=0)

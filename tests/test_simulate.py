@@ -14,7 +14,7 @@ from commsched.program.model import After
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.timeline.measure import exposed, hidden, iteration_seconds, overlaps
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 METHODS = ["ring+dense", "doubling+fp16", "direct+bf16", "all-gather+coo", "tree+dense"]
 plans = st.builds(

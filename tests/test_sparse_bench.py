@@ -9,7 +9,7 @@ import pytest
 
 from commsched.exchange.registry import METHODS
 from commsched.lab.bench import sparse_inputs as supports
-from tests.launch import Job
+from tests.support.jobs import Job
 
 BENCH = [sys.executable, "-m", "commsched", "bench", "sparse"]
 EXACT = sorted(name for name, method in METHODS.items() if method.lossless)

@@ -18,7 +18,7 @@ from commsched.kernels.merge import listed
 from commsched.machine.model import CodecRate, Device, Link, Machine, placement
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
-from tests.supports import SUPPORTS, gradients, group
+from tests.support.gradients import SUPPORTS, gradients, group
 
 FREE = CodecRate(encode=0.0, add=0.0, decode=0.0)
 WIRE = Link(latency=0.0, overhead=0.0, per_byte=1e-9, source="test")

@@ -13,8 +13,8 @@ from commsched.program.model import Kind
 from commsched.simulate.engine import simulate
 from commsched.timeline import measure
 from commsched.timeline.model import Span, Timeline
-from tests.pipes import shared_nic
-from tests.plans import machine
+from tests.support.pipeline_plans import shared_nic
+from tests.support.small_plans import machine
 from tests.test_convergence import trained
 
 NAMES = ("dense", "1f1b", "local-greedy", "local-chunked", "samo-dense", "samo")

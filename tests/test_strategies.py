@@ -18,7 +18,7 @@ from commsched.schedule.rounds import Goal
 from commsched.simulate.engine import simulate
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
-from tests.plans import graph, machine, strategy_plan
+from tests.support.small_plans import graph, machine, strategy_plan
 
 STEPS = 14
 # Small numbers, so that a few steps see everything a strategy does.

@@ -20,8 +20,16 @@ from commsched.run.summary import summary
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
 from commsched.timeline.measure import busy, exposed, idle, iteration_seconds, step_starts
-from tests.pipes import BACKWARD, FORWARD, free, makespan, net, staged, without_launches
-from tests.plans import graph, machine
+from tests.support.pipeline_plans import (
+    BACKWARD,
+    FORWARD,
+    free,
+    makespan,
+    net,
+    staged,
+    without_launches,
+)
+from tests.support.small_plans import graph, machine
 
 PIPELINES = [name for name in STRATEGIES if isinstance(STRATEGIES[name], PipelineStrategy)]
 FLUSHED = ["gpipe", "1f1b"]

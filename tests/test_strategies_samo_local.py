@@ -16,8 +16,17 @@ from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.strategies.samo import packing_traffic, state_memory
 from commsched.timeline.measure import iteration_seconds
-from tests.pipes import BACKWARD, FORWARD, FREE, free, makespan, net, staged, without_launches
-from tests.plans import machine
+from tests.support.pipeline_plans import (
+    BACKWARD,
+    FORWARD,
+    FREE,
+    free,
+    makespan,
+    net,
+    staged,
+    without_launches,
+)
+from tests.support.small_plans import machine
 
 # --- SAMO. ---
 

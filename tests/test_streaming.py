@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
-from tests.streams import VARIANTS, Stage, plan_of, sequential
+from tests.support.local_losses import VARIANTS, Stage, plan_of, sequential
 
 STEPS = 4
 

@@ -13,7 +13,7 @@ import pytest
 
 from commsched.run.job.launcher import environment, find_mpiexec
 from commsched.run.job.terminal import bar
-from tests.launch import ROOT
+from tests.support.jobs import ROOT
 
 WORDS = ("--net", "mlp:8:1", "--steps", "5", "--method", "ring+dense")
 

@@ -24,8 +24,8 @@ from commsched.lab.validate.fabrics import launcher
 from commsched.plan import file as plan_file
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
-from tests.launch import Single
-from tests.plans import graph, machine, plan
+from tests.support.jobs import Single
+from tests.support.small_plans import graph, machine, plan
 
 REASON = system.lacking()
 needs_rights = pytest.mark.skipif(REASON is not None, reason=str(REASON))

@@ -18,8 +18,8 @@ from commsched.lab.testbed.bed import Testbed
 from commsched.lab.testbed.hosts import home
 from commsched.plan import file as plan_file
 from commsched.timeline.parts import find
-from tests.launch import Ended, Single
-from tests.plans import graph, machine, plan
+from tests.support.jobs import Ended, Single
+from tests.support.small_plans import graph, machine, plan
 
 REASON = system.lacking()
 needs_rights = pytest.mark.skipif(REASON is not None, reason=str(REASON))

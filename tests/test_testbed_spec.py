@@ -13,8 +13,8 @@ from commsched.lab.testbed.network import Traffic
 from commsched.lab.testbed.proof import Crossing, crossing, missing, stated
 from commsched.lab.testbed.spec import Spec, parse_rate, rate_text
 from commsched.simulate.engine import simulate
-from tests.launch import ROOT
-from tests.plans import graph, machine, plan
+from tests.support.jobs import ROOT
+from tests.support.small_plans import graph, machine, plan
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_lacking_is_one_sentence_and_exit_2(action, without):
         pytest.skip("the missing rights come first")
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     if without == "root" and os.geteuid() == 0:
-        code += "import os; from commsched.cli import main\nfrom commsched.cli.commands import testbed\n"
+        code += "import os\nfrom commsched.cli.commands import testbed\n"
         code += "import commsched.lab.testbed.bed, commsched.errors; os.setuid(65534)\n"
     code += f"from commsched.cli.main import main; sys.exit(main({['testbed', *action]!r}))"
     done = subprocess.run(

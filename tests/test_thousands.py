@@ -7,8 +7,8 @@ from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import report
-from tests.pipes import net
-from tests.plans import graph, machine, strategy_plan
+from tests.support.pipeline_plans import net
+from tests.support.small_plans import graph, machine, strategy_plan
 
 NODES, LANES, JITTER = 256, 8, 0.3
 SIZES = [3000, 40000, 200, 25000]

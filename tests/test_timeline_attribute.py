@@ -16,7 +16,7 @@ from commsched.timeline.breakdown import makeup
 from commsched.timeline.chain import Walk
 from commsched.timeline.compare import compare
 from commsched.timeline.model import Span, Timeline
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 NBYTES = (4e4, 1e6, 3e6, 8e5)  # of the buckets, in the order of their gradients

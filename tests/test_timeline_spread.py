@@ -22,8 +22,8 @@ from commsched.timeline.file import read, write
 from commsched.timeline.measure import communicates
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.spread import Interval, interval, rivals
-from tests import throwaway
-from tests.plans import graph, machine, plan
+from tests.support import sample_methods
+from tests.support.small_plans import graph, machine, plan
 
 
 def steps(*seconds, kind="predicted", plan_hash="h", exchange=0.01, **meta):
@@ -227,7 +227,7 @@ def test_what_an_exchange_is_made_of_sums_to_its_price(method):
     assert t.coded.any() == (method != "native+dense")
 
 
-@pytest.mark.parametrize("method", throwaway.ALL, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", sample_methods.ALL, ids=lambda method: method.name)
 def test_exchanges_of_several_phases_and_votes_are_made_of_something(method, monkeypatch):
     monkeypatch.setattr(METHODS, "_items", dict(METHODS.items()) | {method.name: method})
     made = plan(graph([3_000]), machine(2, 2), [method.name])

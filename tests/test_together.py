@@ -19,8 +19,8 @@ from commsched.program.stages import ranks_of
 from commsched.schedule.check import check
 from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate.engine import simulate
-from tests.pipes import net, shared_nic, staged
-from tests.plans import machine
+from tests.support.pipeline_plans import net, shared_nic, staged
+from tests.support.small_plans import machine
 
 PER_BYTE = 8e-9  # s/B of a port
 

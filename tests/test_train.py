@@ -10,7 +10,7 @@ import pytest
 from commsched.cli.main import main
 from commsched.timeline import file as timeline_file
 from commsched.timeline import training_log as training
-from tests.launch import Ended, Job
+from tests.support.jobs import Ended, Job
 
 TRAIN = [sys.executable, "-m", "commsched", "train"]
 LIMIT = 120  # s

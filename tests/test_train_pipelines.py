@@ -9,7 +9,7 @@ from commsched.cli.main import main
 from commsched.plan import file as plan_file
 from commsched.timeline import file as timeline_file
 from commsched.train.digest import digest_of, digests_of
-from tests.launch import Ended
+from tests.support.jobs import Ended
 from tests.test_pipelines_learn import BATCH, STEPS, masked_dense
 from tests.test_train import losses, started, train
 

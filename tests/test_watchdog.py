@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from commsched.plan import file as plan_file
-from tests.launch import RUN, Ended, Job
-from tests.plans import graph, machine, plan
+from tests.support.jobs import RUN, Ended, Job
+from tests.support.small_plans import graph, machine, plan
 
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
 
@@ -19,9 +19,9 @@ STRUCK = """
 import os
 import sys
 from commsched.cli.main import main
-from commsched.run.launcher import environment_rank
-from commsched.run.measured import Measurement
-from commsched.run.watchdog import Watchdog
+from commsched.run.job.launcher import environment_rank
+from commsched.run.measurement import Measurement
+from commsched.run.job.watchdog import Watchdog
 
 place, number = sys.argv.pop(-2), int(sys.argv.pop())
 stage, finish = Watchdog.stage, Measurement.finish
@@ -140,8 +140,8 @@ from mpi4py import MPI
 from commsched import Exchanger
 from commsched.plan import file as plan_file
 from commsched.run import exchanger
-from commsched.run.watchdog import watchdog
-from tests.plans import graph, machine, plan
+from commsched.run.job.watchdog import watchdog
+from tests.support.small_plans import graph, machine, plan
 comm = MPI.COMM_WORLD
 """
 
@@ -238,7 +238,7 @@ def test_no_watchdog_runs_beside_the_engine(tmp_path):
 
 STUCK = """
 import time
-from commsched.run import communication
+from commsched.run.engine import communication
 
 class Comm:
     def Abort(self, status):

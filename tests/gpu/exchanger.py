@@ -5,7 +5,7 @@ import pytest
 
 from tests.mpi.test_exchanger import make_plan
 from tests.mpi.test_exchanger_device import METHODS, not_sums, summed
-from tests.ranks import together
+from tests.support.ranks import together
 
 
 @pytest.mark.parametrize("method", METHODS)

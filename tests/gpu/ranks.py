@@ -8,7 +8,6 @@ from commsched.exchange.lockstep import fresh_states
 from commsched.kernels.modules import on_host
 from commsched.run.job import agree
 from commsched.run.wire import placement as place
-from tests.exam import SHORT, Case, inputs, reference
 from tests.mpi.test_staging import (
     BASIC,
     EXACT,
@@ -20,8 +19,9 @@ from tests.mpi.test_staging import (
     over_mpi,
     taken,
 )
-from tests.ranks import together
-from tests.supports import gradients
+from tests.support.exam import SHORT, Case, inputs, reference
+from tests.support.gradients import gradients
+from tests.support.ranks import together
 
 LONG = 3_000_001  # elements, more than a chunk
 # Of a sum: a device adds up products in another order, a few units of the last place in sums of 18.

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cuda_exam import *  # noqa: F403, the same tests
 from tests.gpu.here import needs_a_gpu
+from tests.support.cuda_kernels import *  # noqa: F403, the same tests
 
 needs_a_gpu()
 cupy = pytest.importorskip("cupy")

@@ -10,8 +10,8 @@ from commsched.net import file as graph_file
 from commsched.plan import file as plan_file
 from commsched.run.doctor import ucx_words
 from tests.gpu.here import needs_a_gpu
-from tests.launch import Job
-from tests.plans import graph, machine, plan
+from tests.support.jobs import Job
+from tests.support.small_plans import graph, machine, plan
 
 needs_a_gpu()
 

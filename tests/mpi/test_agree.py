@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.run.job import agree, clock
-from tests.plans import machine
+from tests.support.small_plans import machine
 
 WORLD = MPI.COMM_WORLD
 

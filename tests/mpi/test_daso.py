@@ -15,9 +15,9 @@ from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
-from tests.plans import graph, machine, strategy_plan
-from tests.ranks import together
-from tests.supports import bits
+from tests.support.gradients import bits
+from tests.support.ranks import together
+from tests.support.small_plans import graph, machine, strategy_plan
 
 WORLD = MPI.COMM_WORLD
 SHAPE = (WORLD.size // 2, 2) if WORLD.size % 2 == 0 else (WORLD.size, 1)

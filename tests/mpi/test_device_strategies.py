@@ -27,11 +27,11 @@ from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
 from commsched.train.training import TrainOptions as Long
 from commsched.train.workers.learner import Settings
-from tests import strict
 from tests.mpi.test_place import SHAPE, pointed, staged
-from tests.pipes import staged as pipeline
-from tests.plans import machine
-from tests.ranks import together
+from tests.support import strict_arrays
+from tests.support.pipeline_plans import staged as pipeline
+from tests.support.ranks import together
+from tests.support.small_plans import machine
 
 WORLD = MPI.COMM_WORLD
 STAGES = min(WORLD.size, 4 if WORLD.size % 3 else 3)
@@ -123,7 +123,8 @@ def differences(here, there):
 def test_every_strategy_learns_on_a_device_what_it_learns_in_memory(case, make):
     here, there = in_memory(case), trained(plan_of(case), make())
     problems = differences(here, there)
-    if make is staged and not all(isinstance(v, strict.ndarray) for v in there[0].values.values()):
+    values = there[0].values.values()
+    if make is staged and not all(isinstance(v, strict_arrays.ndarray) for v in values):
         problems.append("parameters are not on the device")
     together(problems)
 

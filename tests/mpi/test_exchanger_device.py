@@ -13,7 +13,7 @@ from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
 from tests.mpi.test_exchanger import BACKWARD, SHAPES, gradients, make_plan, refused, total
 from tests.mpi.test_place import pointed, staged
-from tests.ranks import together
+from tests.support.ranks import together
 
 WORLD = MPI.COMM_WORLD
 METHODS = ["ring+dense", "native+dense", "all-gather+coo", "zen", "node-union"]

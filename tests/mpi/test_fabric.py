@@ -14,7 +14,7 @@ from commsched.run import session
 from commsched.run.job import agree
 from commsched.run.job.fabric import Own, fabric, joined, library, transport
 from commsched.run.session import RunOptions
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 WORLD = MPI.COMM_WORLD
 

@@ -14,7 +14,7 @@ from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
 from commsched.simulate.replay import replay
 from commsched.timeline import file as timeline_file
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 WORLD = MPI.COMM_WORLD
 STEPS, TURN = 12, 5  # from step TURN on, one tensor's gradient has no large elements any more

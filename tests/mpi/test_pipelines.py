@@ -13,10 +13,10 @@ from commsched.run.engine.messages import Blank
 from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
 from commsched.timeline.measure import overlaps
-from tests.pipes import net, staged
-from tests.plans import machine
-from tests.ranks import together
-from tests.streams import VARIANTS, Stage, plan_of, sequential
+from tests.support.local_losses import VARIANTS, Stage, plan_of, sequential
+from tests.support.pipeline_plans import net, staged
+from tests.support.ranks import together
+from tests.support.small_plans import machine
 
 WORLD = MPI.COMM_WORLD
 STEPS = 3

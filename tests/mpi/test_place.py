@@ -29,10 +29,10 @@ from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
 from commsched.train.training import TrainOptions as Long
 from commsched.train.workers.learner import Learner, Settings
-from tests.late import Late
-from tests.pipes import staged as pipeline
-from tests.plans import graph, machine, plan
-from tests.ranks import together
+from tests.support.late_device import Late
+from tests.support.pipeline_plans import staged as pipeline
+from tests.support.ranks import together
+from tests.support.small_plans import graph, machine, plan
 
 WORLD = MPI.COMM_WORLD
 SHAPE = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)

@@ -10,7 +10,7 @@ from commsched.run import session
 from commsched.run.engine.worker import Emulated
 from commsched.run.job import agree
 from commsched.run.session import RunOptions
-from tests.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 WORLD = MPI.COMM_WORLD
 STEPS = 14

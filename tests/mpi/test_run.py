@@ -21,17 +21,17 @@ from commsched.run.session import RunOptions
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
 from commsched.timeline.parts import find
-from tests import throwaway
-from tests.plans import graph, machine, plan
-from tests.ranks import together
-from tests.supports import bits
+from tests.support import sample_methods
+from tests.support.gradients import bits
+from tests.support.ranks import together
+from tests.support.small_plans import graph, machine, plan
 
 WORLD = MPI.COMM_WORLD
 SHAPE = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
 STEPS = 3
 
 
-class Slow(throwaway.PushPull):
+class Slow(sample_methods.PushPull):
     """Takes its time to write the result."""
 
     name = "slow"
@@ -46,7 +46,7 @@ class Slow(throwaway.PushPull):
         return push, replace(pull, give=give)
 
 
-for method in (*throwaway.ALL, Slow()):
+for method in (*sample_methods.ALL, Slow()):
     METHODS.add(method.name)(method)
 FED = ("ring+fp16:feedback", "tree+fp8:e5m2:feedback", "all-gather+terngrad:feedback")
 

@@ -15,11 +15,11 @@ from commsched.run.engine.pacer import complete
 from commsched.run.engine.transfer import PlainPath, begin
 from commsched.run.job import agree
 from commsched.run.wire.staging import SLOTS, Pointers, StagedPath
-from tests import strict
-from tests.exam import Case, Taken, inputs, shared_out
-from tests.late import Late
-from tests.ranks import together
-from tests.supports import gradients, group, spec
+from tests.support import strict_arrays
+from tests.support.exam import Case, Taken, inputs, shared_out
+from tests.support.gradients import gradients, group, spec
+from tests.support.late_device import Late
+from tests.support.ranks import together
 
 WORLD = MPI.COMM_WORLD
 NODES = max(2, WORLD.size // 2) if WORLD.size % 2 == 0 else 1
@@ -139,7 +139,7 @@ class Tick:
 def test_coding_within_an_exchange_is_timed_where_it_is_done():
     (ring,) = (pair for pair in EXACT if pair.name == "ring+fp16")
     state = fresh_states([np.zeros(301, np.float32)] * WORLD.size, 5, "b0")[WORLD.rank]
-    state["gradient"] = strict.asarray(state["gradient"])
+    state["gradient"] = strict_arrays.asarray(state["gradient"])
     (phase,) = ring.phases(spec(301), GROUP)
     exchange = begin(
         phase.schedule, open_endpoint(phase, state), WORLD, 7, StagedPath(Ticking(), 64)
@@ -176,7 +176,7 @@ def test_memory_of_the_host_is_used_again():
     pair = next(pair for pair in EXACT if pair.name == "ring+dense")
     for _ in range(5):
         state = fresh_states([np.ones(40_000, np.float32)] * WORLD.size)[WORLD.rank]
-        state["gradient"] = strict.asarray(state["gradient"])
+        state["gradient"] = strict_arrays.asarray(state["gradient"])
         over_mpi(pair, 40_000, state, path)
     few = len(given) <= SLOTS * (AHEAD + 2) and (WORLD.size == 1 or device.begun > 100)
     texts = agree.gather_text(f"{len(given)} for {device.begun} copies: {few}", WORLD)

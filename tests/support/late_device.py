@@ -10,7 +10,7 @@ from collections import deque
 import numpy as np
 
 from commsched.run.job.clock import now
-from tests import strict
+from tests.support import strict_arrays
 
 LOOKS = 3
 RUBBISH = 0xAA
@@ -18,7 +18,7 @@ RUBBISH = 0xAA
 
 def plain(array):
     """What NumPy holds of an array."""
-    return array.held if isinstance(array, strict.ndarray) else array
+    return array.held if isinstance(array, strict_arrays.ndarray) else array
 
 
 class Copy:
@@ -68,7 +68,7 @@ class Late:
 
     name = "late"
 
-    def __init__(self, module=strict, card="0", lack=""):
+    def __init__(self, module=strict_arrays, card="0", lack=""):
         self.module, self.card, self._lack = module, card, lack
         self._lines = {"out": deque(), "in": deque()}
         self.begun = 0  # copies

@@ -6,8 +6,8 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.program.stages import grid
-from tests.pipes import staged
-from tests.plans import machine
+from tests.support.pipeline_plans import staged
+from tests.support.small_plans import machine
 
 WIDTH, CLASSES, BATCH, RATE = 6, 3, 5, np.float32(0.1)
 VARIANTS = {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from commsched.run.job.launcher import environment, environment_rank, find_mpiexec
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MARK = "COMMSCHED_TEST_JOB"  # in the environment of everything that a job starts
 RUN = [sys.executable, "-m", "commsched", "run"]
 

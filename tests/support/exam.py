@@ -1,6 +1,6 @@
 """The exam of every method on real ranks: 8 of them, and all smaller groups as parts of the 8.
 
-    mpiexec -n 8 python -m tests.exam FOLDER NAME...
+    mpiexec -n 8 python -m tests.support.exam FOLDER NAME...
 
 NAMEs are codecs and methods to examine beside the listed ones. Every rank leaves a file in FOLDER:
 per case what was wrong in it, a sentence each.
@@ -29,8 +29,8 @@ from commsched.methods.node_union import method as node_union
 from commsched.run.engine.pacer import Pacer
 from commsched.run.engine.transfer import CUT, Exchange, PlainPath, begin
 from commsched.run.job.clock import now
-from tests import throwaway
-from tests.supports import SUPPORTS, bits, gradient, rounded, spec
+from tests.support import sample_methods
+from tests.support.gradients import SUPPORTS, bits, gradient, rounded, spec
 
 # Ranks on each node of the groups that are examined side by side; they are all ranks together.
 SPLITS = (((4, 4),), ((4, 3), (1,)), ((3, 3), (1, 1)), ((1,) * 5, (2, 1)), ((2, 2), (4,)))
@@ -79,7 +79,7 @@ def cases(shape: Sequence[int], names: Sequence[str]) -> list[Case]:
         Case(m.name, m, SERIES + BROKEN + FURTHER * (m.name in listed))
         for m in legal_methods(members, more=names)
     ]
-    return found + [Case(method.name, method) for method in throwaway.ALL]
+    return found + [Case(method.name, method) for method in sample_methods.ALL]
 
 
 def in_pieces() -> list[Case]:

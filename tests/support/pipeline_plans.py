@@ -8,7 +8,7 @@ from commsched.plan.model import Plan
 from commsched.planner.frame import make_plan
 from commsched.planner.request import Request
 from commsched.simulate.engine import simulate
-from tests.plans import graph, machine
+from tests.support.small_plans import graph, machine
 
 FREE = Link(latency=0.0, overhead=0.0, per_byte=0.0, source="test")
 FORWARD, BACKWARD = 1e-3, 2e-3  # s of a layer
