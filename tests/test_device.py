@@ -12,7 +12,8 @@ from commsched.plan import file as plan_file
 from commsched.program.model import After
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
-from commsched.run.wire.device import HOST, find_device
+from commsched.run.wire.device import HOST
+from commsched.run.wire.find_device import find_device
 from tests.support.jobs import Job
 from tests.support.late_device import Late
 from tests.support.small_plans import graph, machine, plan

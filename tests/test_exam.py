@@ -12,7 +12,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states
 from commsched.exchange.pair import Pair
 from commsched.exchange.registry import find_method, legal_methods
-from commsched.run.engine.transfer import CUT
+from commsched.run.wire.host import CUT
 from commsched.schedule.registry import COLLECTIVES
 from tests.support import exam
 from tests.support.jobs import Job

@@ -375,7 +375,7 @@ def test_an_impossible_option_is_refused(tmp_path, options, message):
 
 def test_a_rank_does_not_end_the_job_before_its_launcher_has_read_why():
     code = (
-        "from commsched.run.engine.communication import be_heard, say\n"
+        "from commsched.run.job.ending import be_heard, say\n"
         "say('no such tensor'); be_heard(); print('heard', flush=True)"
     )
     launched = subprocess.Popen(

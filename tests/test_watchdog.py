@@ -238,14 +238,14 @@ def test_no_watchdog_runs_beside_the_engine(tmp_path):
 
 STUCK = """
 import time
-from commsched.run.engine import communication
+from commsched.run.job import ending
 
 class Comm:
     def Abort(self, status):
         time.sleep(60)
 
-communication.HARD = 0.2
-communication.abort(Comm())
+ending.HARD = 0.2
+ending.abort(Comm())
 """
 
 

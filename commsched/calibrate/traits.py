@@ -12,12 +12,13 @@ from commsched.coding.codec import Array
 from commsched.coding.registry import CODECS
 from commsched.exchange.endpoint import GatheringEndpoint
 from commsched.machine.model import Machine
-from commsched.run.engine.pacer import complete
 from commsched.run.engine.probe import Arena, Exchanges, repeat, together
-from commsched.run.engine.transfer import Exchange, begin
+from commsched.run.engine.transfer import begin
+from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree, clock
 from commsched.run.job.clock import now
 from commsched.run.wire.device import HOST
+from commsched.run.wire.path import Exchange
 from commsched.run.wire.placement import HERE, Placement
 from commsched.schedule.rounds import Goal, Round, Schedule
 

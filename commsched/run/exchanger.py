@@ -18,13 +18,13 @@ from commsched.program.model import Kind, Program, Role
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes
 from commsched.run.engine.board import WaitStatus
-from commsched.run.engine.communication import say
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.recorder import Forgetful, Recorder
 from commsched.run.engine.worker import Carrying
 from commsched.run.handover import Handover, places_of
 from commsched.run.job import agree
 from commsched.run.job.clock import now
+from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
 from commsched.run.measurement import Measurement, check_writable
 from commsched.run.recording import Recording

@@ -14,13 +14,13 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.adapt.plan_switch import Changes, Replan
 from commsched.run.engine.board import WaitStatus
-from commsched.run.engine.communication import end_all
 from commsched.run.engine.compute_stream import run_steps
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.messages import Mail
 from commsched.run.engine.worker import Carrying, Emulated, Worker
 from commsched.run.job import agree
 from commsched.run.job.clock import now
+from commsched.run.job.ending import end_all
 from commsched.run.job.terminal import bar, shown
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.measurement import Measurement, check_writable

@@ -13,8 +13,8 @@ from commsched.net.graph import Net
 from commsched.plan.model import Param, Plan
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
-from commsched.run.engine.communication import say
 from commsched.run.job import agree
+from commsched.run.job.ending import say
 from commsched.run.job.terminal import bar, shown
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.measurement import check_writable

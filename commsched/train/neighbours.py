@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.coding.codec import Array
-from commsched.run.engine.transfer import pieces
+from commsched.run.wire.host import pieces
 
 
 class Neighbours(Protocol):

@@ -15,12 +15,12 @@ from commsched.planner.fixed_method import given as planned
 from commsched.planner.request import Request
 from commsched.run import session
 from commsched.run.engine.probe import Arena, Exchanges
-from commsched.run.engine.transfer import PlainPath
 from commsched.run.engine.worker import Emulated
 from commsched.run.job import agree
 from commsched.run.session import RunOptions
 from commsched.run.wire import placement as place
 from commsched.run.wire.device import HOST
+from commsched.run.wire.host import PlainPath
 from commsched.run.wire.placement import HERE, Placement
 from commsched.run.wire.staging import Pointers, StagedPath
 from commsched.train.checkpoint import Store

@@ -11,9 +11,10 @@ from commsched.exchange.method import Choice
 from commsched.exchange.pair import Pair
 from commsched.exchange.registry import METHODS, legal_methods
 from commsched.kernels.modules import beside, on_host
-from commsched.run.engine.pacer import complete
-from commsched.run.engine.transfer import PlainPath, begin
+from commsched.run.engine.transfer import begin
+from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
+from commsched.run.wire.host import PlainPath
 from commsched.run.wire.staging import SLOTS, Pointers, StagedPath
 from tests.support import strict_arrays
 from tests.support.exam import Case, Taken, inputs, shared_out

@@ -26,9 +26,11 @@ from commsched.exchange.pair import route
 from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.machine.model import Group
 from commsched.methods.node_union import method as node_union
-from commsched.run.engine.pacer import Pacer
-from commsched.run.engine.transfer import CUT, Exchange, PlainPath, begin
+from commsched.run.engine.transfer import begin
+from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now
+from commsched.run.wire.host import CUT, PlainPath
+from commsched.run.wire.path import Exchange
 from tests.support import sample_methods
 from tests.support.gradients import SUPPORTS, bits, gradient, rounded, spec
 

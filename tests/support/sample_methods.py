@@ -164,7 +164,7 @@ class TopK(Codec):
         return -(-numel // 10)
 
 
-class Pair(Pair):
+class Unlisted(Pair):
     """A collective with a codec that is not registered."""
 
     def __init__(self, collective, codec):
@@ -359,4 +359,4 @@ def shares(spec, schedule, merged):
 LOSSLESS = (Switching(), EarlyChoice(), Regions(), PushPull())
 # Of the schedules in which one rank makes each sum, those that never join runs on the way back.
 FEEDBACK = tuple(Feedback(name) for name in ("ring", "tree", "direct"))
-ALL = (*LOSSLESS, *FEEDBACK, LowRank(), Pair("all-gather", Quantised()))
+ALL = (*LOSSLESS, *FEEDBACK, LowRank(), Unlisted("all-gather", Quantised()))

@@ -41,7 +41,7 @@ def profile(args: argparse.Namespace) -> None:
     one_thread()
     from commsched.cli.table import table
     from commsched.net import file as graph_file
-    from commsched.run.wire.device import find_device
+    from commsched.run.wire.find_device import find_device
     from commsched.train.profile import profiled
     from commsched.train.registry import NETS
     from commsched.units import nbytes, seconds

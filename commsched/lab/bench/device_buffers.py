@@ -7,11 +7,12 @@ from mpi4py import MPI
 
 from commsched.coding.codec import Array
 from commsched.lab.bench.runtime import together
-from commsched.run.engine.pacer import Pacer
 from commsched.run.engine.probe import repeat
 from commsched.run.engine.probe import together as until_all
-from commsched.run.engine.transfer import CUT, Path, PlainPath
+from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.wire.device import HOST, check_device
+from commsched.run.wire.host import CUT, PlainPath
+from commsched.run.wire.path import Path
 from commsched.run.wire.placement import Placement, choose
 from commsched.run.wire.staging import CHUNK, Pointers, StagedPath
 

@@ -23,9 +23,9 @@ from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
-from commsched.run.engine.pacer import complete
 from commsched.run.engine.probe import repeat
 from commsched.run.engine.transfer import begin
+from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
 from commsched.run.session import RunOptions, check_timeout, guarded

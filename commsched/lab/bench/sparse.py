@@ -22,9 +22,9 @@ from commsched.lab.bench.runtime import together
 from commsched.machine.model import Group
 from commsched.net.sparsity import Sparsity
 from commsched.run.engine import probe
-from commsched.run.engine.pacer import complete
 from commsched.run.engine.script import script
 from commsched.run.engine.transfer import begin
+from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.watchdog import Watchdog

@@ -13,7 +13,7 @@ from commsched.program.model import Kind, Op, Program
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.board import Board, Stopped, WaitStatus
 from commsched.run.engine.buckets import Buckets
-from commsched.run.engine.communication import Communication
+from commsched.run.engine.communication_thread import Communication
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.messages import Blank, Mail
 from commsched.run.engine.recorder import Recorder

@@ -13,9 +13,9 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.board import Board, Key, WaitStatus
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
-from commsched.run.engine.transfer import Moving
 from commsched.run.job.clock import now
 from commsched.run.wire.device import HOST, ComputeDevice
+from commsched.run.wire.path import Moving
 from commsched.run.wire.placement import HERE, Placement
 from commsched.units import nbytes
 

@@ -13,10 +13,11 @@ from commsched.exchange.payload import Payload
 from commsched.kernels.modules import beside
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.pacer import complete
-from commsched.run.engine.transfer import Exchange, begin
+from commsched.run.engine.transfer import begin
+from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
 from commsched.run.job.clock import now
+from commsched.run.wire.path import Exchange
 from commsched.run.wire.placement import HERE, Placement
 from commsched.schedule.registry import COLLECTIVES
 

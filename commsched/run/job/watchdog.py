@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from commsched.run.engine.communication import GRACE, abort, say
 from commsched.run.job.clock import now
+from commsched.run.job.ending import GRACE, abort, say
 from commsched.units import seconds
 
 LOOK = 0.25  # s between looks: some 50 us each, which measurements do not feel

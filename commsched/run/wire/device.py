@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from commsched.errors import CommschedError
-from commsched.kernels.device import gpus
 from commsched.kernels.modules import Array
 
 DEVICES = ("cpu", "cuda")
@@ -111,20 +110,6 @@ class Host:
 
 
 HOST = Host()
-
-
-def find_device(name: str, place: int | None = 0) -> ComputeDevice:
-    """The device of that name for the rank with number `place` on its host, ranks in turn.
-
-    None: the GPU that this thread uses now.
-    """
-    check_device(name)
-    if name == "cpu":
-        return HOST
-    count = gpus()
-    from commsched.run.wire.cuda import found
-
-    return found(None if place is None else place % count)
 
 
 def check_device(name: str) -> None:

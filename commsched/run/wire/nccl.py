@@ -9,10 +9,10 @@ from mpi4py import MPI
 
 from commsched.coding.codec import Array
 from commsched.exchange.endpoint import Endpoint
-from commsched.run.engine.transfer import Exchange, Lane, Path, PendingMove
 from commsched.run.job import agree
 from commsched.run.wire.cuda import Cuda
 from commsched.run.wire.device import Event
+from commsched.run.wire.path import Exchange, Lane, Path, PendingMove
 
 KNOWN = MPI.Comm.Create_keyval()  # what NCCL has made of MPI's communicator, and its stream
 

@@ -12,10 +12,12 @@ from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.kernels.modules import on_host
-from commsched.run.engine.transfer import CUT, PLAIN, Path, PlainPath
 from commsched.run.job import agree
 from commsched.run.job.clock import now
-from commsched.run.wire.device import HOST, ComputeDevice, find_device
+from commsched.run.wire.device import HOST, ComputeDevice
+from commsched.run.wire.find_device import find_device
+from commsched.run.wire.host import CUT, PLAIN, PlainPath
+from commsched.run.wire.path import Path
 from commsched.run.wire.staging import CHUNK, POINTED, Pointers, StagedPath
 
 SWITCH = "COMMSCHED_BUFFERS"

@@ -1,7 +1,7 @@
 """Packets of a device on their way through MPI: by its pointers, or in chunks by host memory."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -9,8 +9,9 @@ from mpi4py import MPI
 
 from commsched.coding.codec import Array
 from commsched.exchange.endpoint import Endpoint
-from commsched.run.engine.transfer import Exchange, Moving, PendingMove, pieces
 from commsched.run.wire.device import ComputeDevice, Event, Instant
+from commsched.run.wire.host import pieces
+from commsched.run.wire.path import Exchange, Moving, PendingMove
 
 CHUNK = 2 * 2**20  # B; chosen so that a copy by PCIe takes longer than to begin it; not tuned yet
 POINTED = 64 * 2**20  # B; so that what goes through the host in spite of pointers overlaps, too
@@ -160,6 +161,10 @@ class Ordered:
             moved = moving.advance() or moved
         self._live = [moving for moving in self._live if not moving.over]
         return moved
+
+    def quiet(self, first: Sequence[Moving]) -> bool:
+        """Progress has looked at every packet."""
+        return False
 
     def mark(self) -> Event:
         return self.way.device.mark()

@@ -1,14 +1,7 @@
 """The one thread of a rank that talks to MPI: exchanges, deadlines, and the end of a broken run."""
 
-import faulthandler
-import fcntl
-import os
-import stat
-import sys
-import termios
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,24 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
 from commsched.machine.model import Group
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.run.engine.board import Board, Key, WaitStatus
 from commsched.run.engine.buckets import EVERYONE, Buckets, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
-from commsched.run.engine.pacer import Pacer
 from commsched.run.engine.recorder import Recorder
-from commsched.run.engine.transfer import Exchange, PendingMove, begin
+from commsched.run.engine.transfer import begin
+from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now
+from commsched.run.job.ending import GRACE, abort, describe, say
+from commsched.run.wire.path import Exchange, PendingMove
 from commsched.run.wire.placement import HERE, Placement
 from commsched.units import nbytes, seconds
 
 IDLE = 0.1  # s between looks at the deadlines
-GRACE = 2.0  # s that the other ranks get to say what they wait for before the job is aborted
-HARD = 10.0  # s that MPI_Abort gets
-HEARD = 2.0  # s that the launcher gets to read what was said before
 ALARM = 1  # tag on the control communicator
 
 
@@ -256,45 +247,3 @@ class Communication(threading.Thread):
         say(f"rank {self._control.rank}: {text}")
         self._recorder.flush()
         abort(self._control)
-
-
-def say(text: str) -> None:
-    """Print lines for people, each with the program's name, in one write."""
-    sys.stderr.write("".join(f"commsched: {line}\n" for line in text.splitlines()))
-    sys.stderr.flush()
-
-
-def end_all(error: BaseException, comm: MPI.Intracomm) -> None:
-    """End all ranks of the job because of an error on this one."""
-    say(f"rank {comm.rank}: {describe(error)}")
-    abort(comm)
-
-
-def abort(comm: MPI.Intracomm) -> None:
-    """End all ranks; this one also where MPI waits in its own end for ranks that cannot come."""
-    be_heard()
-    # A thread of C: MPI_Abort may wait while it holds the interpreter.
-    faulthandler.dump_traceback_later(HARD, exit=True, file=os.open(os.devnull, os.O_WRONLY))
-    comm.Abort(2)
-
-
-def be_heard() -> None:
-    """Wait until the launcher has read what this rank said: it reads no more after an abort."""
-    out = 2  # also where a test has put something else in place of sys.stderr
-    if not stat.S_ISFIFO(os.fstat(out).st_mode):
-        return
-    end, unread = time.monotonic() + HEARD, bytearray(4)
-    while time.monotonic() < end:
-        fcntl.ioctl(out, termios.FIONREAD, unread)
-        if not any(unread):
-            return
-        time.sleep(0.001)
-
-
-def describe(error: BaseException) -> str:
-    """One sentence for what a user can fix, the traceback for our bugs."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, CommschedError):
-        return str(error)
-    return "".join(traceback.format_exception(error)).rstrip()

@@ -1,9 +1,9 @@
-"""How often to poll: at once while something happens, then less and less."""
+"""Wait for messages: poll MPI at once while something happens, then less and less often."""
 
 import time
 
-from commsched.run.engine.transfer import Exchange
 from commsched.run.job.clock import now
+from commsched.run.wire.path import Exchange
 
 SPIN = 100e-6  # s of polling without a sleep after the last event
 LONGEST = 200e-6  # s, the longest sleep while an exchange is under way

@@ -1,0 +1,82 @@
+"""How packets get from where they lie to MPI and back: what every path offers to an exchange."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from mpi4py import MPI
+
+from commsched.coding.codec import Array
+from commsched.exchange.endpoint import Endpoint
+from commsched.run.wire.device import Event
+
+
+class PendingMove(NamedTuple):
+    """Whom an exchange waits for, and for how many bytes."""
+
+    direction: str  # "from" or "to" a peer, "among" all for the MPI's own
+    peer: int  # member of the group
+    nbytes: int | None  # None: not known yet
+
+
+class Exchange(Protocol):
+    """An exchange under way."""
+
+    sent: int  # B handed to MPI by this rank
+    moves: int  # grows whenever something happened
+
+    @property
+    def coded(self) -> float:
+        """Seconds spent in encoding, adding and decoding; once it is over. Waits for a device."""
+
+    def progress(self) -> bool:
+        """Do what can be done now without waiting; True when the exchange is over."""
+
+    def waiting(self) -> list[PendingMove]:
+        """Whom it waits for."""
+
+
+class Moving(Protocol):
+    """A packet under way."""
+
+    packet: Array  # of one of unknown size once it is here
+
+    def done(self) -> bool:
+        """Do what can be done now; True once it has left, or is here."""
+
+
+class Lane(Protocol):
+    """The messages of one exchange, between where its packets lie and MPI."""
+
+    def send(self, packet: Array, peer: int) -> Moving:
+        """Begin to send a packet, (n,); it must stay as it is until that is over."""
+
+    def receive(self, packet: Array, peer: int) -> Moving:
+        """Begin to receive a packet of known size into (n,), or into another beside the bucket."""
+
+    def bounded(self, most: int, peer: int) -> Moving | None:
+        """Begin to receive a packet of `most` bytes or fewer; None where it must be probed for."""
+
+    def probe(self, peer: int) -> Moving:
+        """Begin to receive a packet of unknown size."""
+
+    def progress(self) -> bool:
+        """Get on with all packets under way; True where something happened."""
+
+    def quiet(self, first: Sequence[Moving]) -> bool:
+        """Whether one look says that nothing happened to these packets; False: ask each."""
+
+    def mark(self) -> Event:
+        """The end of all that was given so far to the device where the packets lie."""
+
+
+class Path(Protocol):
+    """How packets get from where they lie to MPI and back."""
+
+    def join(self, comm: MPI.Intracomm) -> None:
+        """Get ready for native sums among these ranks; all of them call it."""
+
+    def lane(self, comm: MPI.Intracomm, tag: int) -> Lane:
+        """For an exchange of its own."""
+
+    def native(self, held: Endpoint, comm: MPI.Intracomm) -> Exchange:
+        """Begin the MPI's own all-reduce."""
