@@ -25,7 +25,7 @@ import commsched
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net.graph import Layer, Net, Tensor
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 
 WORDS, LAST, WIDTH, HIDDEN = 1000, 3, 64, 128

@@ -8,7 +8,7 @@ import pytest
 from commsched.cli.reasons import notes
 from commsched.machine.fabric import HeldOut
 from commsched.machine.model import CodecRate
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.encoding import elsewhere, encoded
 from commsched.planner.search.timing import iteration

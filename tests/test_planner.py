@@ -10,7 +10,9 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method, legal_methods
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
-from commsched.planner.frame import PLANNERS, buckets, make_plan
+from commsched.planner.launches import buckets
+from commsched.planner.make_plan import make_plan
+from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
 from tests.support.small_plans import graph, machine
 

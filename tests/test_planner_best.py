@@ -15,14 +15,14 @@ from commsched.machine.model import Machine, resized
 from commsched.net import file as graph_file
 from commsched.net.graph import Layer, Net
 from commsched.plan.model import Reason
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.reasons.margin import advice
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.exact import exact
 from commsched.planner.search.problem import BASELINES, Problem
-from commsched.planner.search.space import Candidate, MethodChoice
 from commsched.planner.search.timing import iteration
+from commsched.planner.space import Candidate, MethodChoice
 from commsched.simulate.engine import Known
 from tests.support.small_plans import graph, machine, plan
 

@@ -15,7 +15,7 @@ from commsched.machine.model import Link, Machine, Nic
 from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.problem import Problem

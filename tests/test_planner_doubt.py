@@ -12,13 +12,17 @@ from commsched.errors import CommschedError
 from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Machine
 from commsched.plan.model import Reason
-from commsched.planner.frame import make_plan
-from commsched.planner.limits.risk import Doubt
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.problem import BASELINES, Problem
-from commsched.planner.search.space import Candidate
+from commsched.planner.search.risk import Risk
 from commsched.planner.search.timing import iteration
+<<<<<<< HEAD
 from tests.support.small_plans import graph, machine, plan
+=======
+from commsched.planner.space import Candidate
+from tests.plans import graph, machine, plan
+>>>>>>> 44fd89c (Planners apart from their search: registry, launches, limits, reasons and plug-ins without a circle)
 
 SIZES = [40_000, 3_000, 500, 120_000, 9_000, 60_000]
 
@@ -44,7 +48,7 @@ def candidate_of(problem: Problem, limit: float) -> Candidate:
 def test_where_all_errors_are_equal_every_launch_lasts_as_much_longer(limit, factor):
     problem = problem_on(machine(2, 2))
     candidate = candidate_of(problem, limit)
-    doubt = Doubt(cells(*((t, factor * t) for t in (1e-4, 1e-3, 1e-2))))
+    doubt = Risk(cells(*((t, factor * t) for t in (1e-4, 1e-3, 1e-2))))
     times = np.array([factor, 1.0, factor, 1.0])[:, None, None]  # coding lasts as predicted
     longer = problem.lasting(lambda rows: rows._replace(seconds=times * rows.seconds))
     want = longer.evaluator.one(candidate)
@@ -59,7 +63,7 @@ def test_an_exchange_errs_like_those_that_last_about_as_long():
     first, last = (rows.seconds[2].sum(axis=0).max() for rows in (short, long))
     assert first < last
     times = first * np.array([0.6, 0.8, 1.0, 1.1]), last * np.array([0.9, 1.0, 1.2, 1.4])
-    doubt = Doubt(cells(*((t, 3 * t) for t in times[0]), *((t, t) for t in times[1])))
+    doubt = Risk(cells(*((t, 3 * t) for t in times[0]), *((t, t) for t in times[1])))
     np.testing.assert_allclose(doubt.mean(long).seconds, long.seconds)
     at = short.seconds[2].sum(axis=0).argmin()
     np.testing.assert_allclose(doubt.mean(short).seconds[2, :, at], 3 * short.seconds[2, :, at])
@@ -69,7 +73,7 @@ def test_what_just_hides_its_exchanges_suffers_more_than_what_has_time_to_spare(
     """Errors that are right in the mean cost nothing where there is time, but never give any."""
     problem = problem_on(machine(2, 2))
     candidate = candidate_of(problem, 1e6)
-    doubt = Doubt(cells(*((1e-3, s) for s in (0.5e-3, 1.5e-3, 0.5e-3, 1.5e-3))))
+    doubt = Risk(cells(*((1e-3, s) for s in (0.5e-3, 1.5e-3, 0.5e-3, 1.5e-3))))
     hidden = problem.lasting(lambda rows: rows._replace(seconds=1e-3 * rows.seconds))
     assert doubt.extra(hidden, candidate) == pytest.approx(0.0, abs=1e-12)
     assert doubt.extra(problem, candidate) >= -1e-12

@@ -15,8 +15,8 @@ from commsched.planner.request import Request
 from commsched.planner.search.evaluate import BATCH
 from commsched.planner.search.problem import Problem
 from commsched.planner.search.shortlist import Shortlist
-from commsched.planner.search.space import Bucket, Candidate, MethodChoice, bucket
 from commsched.planner.search.timing import iteration
+from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket
 from commsched.simulate.engine import Known
 from tests.support.small_plans import FAST, machine
 

@@ -12,7 +12,8 @@ from commsched.exchange.registry import find_method
 from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
-from commsched.planner.frame import PLANNERS, make_plan
+from commsched.planner.make_plan import make_plan
+from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
 from tests.support.small_plans import machine
 

@@ -20,8 +20,8 @@ from commsched.exchange.registry import find_method
 from commsched.net import file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
-from commsched.planner.frame import make_plan
 from commsched.planner.limits.error_budget import verdict
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from tests.support.small_plans import machine
 

@@ -13,7 +13,7 @@ from commsched.exchange.registry import find_method, legal_methods
 from commsched.exchange.state import kept_of
 from commsched.kernels.hashing import Sets, index_sets
 from commsched.net.bucket import BucketSpec
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from tests.support.small_plans import graph, machine, plan

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from commsched.cli import stages
 from commsched.cli.main import main
 from commsched.errors import CommschedError
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES

@@ -9,8 +9,8 @@ from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Reason
+from commsched.planner.planners.greedy import cheapest
 from commsched.planner.request import Request
-from commsched.planner.search.greedy import cheapest
 from commsched.schedule.rounds import Goal
 
 CHUNK = 10_000_000  # elements; Coquelin et al., arXiv 2104.05588

@@ -7,7 +7,8 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
 from commsched.planner import validate_request as wishes
 from commsched.planner.baselines.ddp import BUCKET
-from commsched.planner.frame import buckets, launches, make_plan
+from commsched.planner.launches import buckets, launches
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
 from commsched.program.registry import STRATEGIES

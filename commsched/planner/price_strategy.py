@@ -7,7 +7,7 @@ from commsched.machine.model import Machine
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.plan.model import Param
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from commsched.kernels.modules import on_host
 from commsched.plan import file as plan_file
 from commsched.planner.fixed_method import given as planned
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES

@@ -5,7 +5,7 @@ from dataclasses import replace
 from commsched.machine.model import Link, Machine, Nic
 from commsched.net.graph import Net
 from commsched.plan.model import Plan
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine

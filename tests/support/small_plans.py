@@ -6,7 +6,8 @@ from commsched.machine.model import Device, Link, Machine, placement
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Param, Plan
-from commsched.planner.frame import buckets, launches, make_plan
+from commsched.planner.launches import buckets, launches
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 
 FAST = Link(latency=2e-6, overhead=1e-6, per_byte=1e-9, source="test")

@@ -11,7 +11,7 @@ from commsched.machine import file as machine_file
 from commsched.net import file as graph_file
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.run.job import start as job
 from commsched.simulate.engine import simulate

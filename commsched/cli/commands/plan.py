@@ -17,9 +17,10 @@ from commsched.machine.model import resized
 from commsched.net import file as graph_file
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
-from commsched.planner.frame import DEFAULT, make_plan
 from commsched.planner.limits.error_budget import verdict
+from commsched.planner.make_plan import make_plan
 from commsched.planner.reasons.margin import advice
+from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
 from commsched.units import nbytes, seconds
 

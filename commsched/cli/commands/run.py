@@ -57,7 +57,7 @@ def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
     """
     from commsched.exchange.registry import find_method
     from commsched.plan import file as plan_file
-    from commsched.planner.frame import make_plan
+    from commsched.planner.make_plan import make_plan
     from commsched.planner.request import Request
     from commsched.planner.search.timing import iteration
 

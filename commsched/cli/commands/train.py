@@ -265,7 +265,7 @@ def _planned(args: argparse.Namespace, graph: "Net", ranks: int) -> "Plan":
     from commsched.machine import file as machine_file
     from commsched.machine.model import resized
     from commsched.planner.fixed_method import given
-    from commsched.planner.frame import make_plan
+    from commsched.planner.make_plan import make_plan
     from commsched.planner.request import Request
 
     machine = machine_file.load(args.machine or "localhost")

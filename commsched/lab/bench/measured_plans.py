@@ -19,7 +19,7 @@ from commsched.lab.validate.main import WARM, Say, calibrated
 from commsched.machine.model import Machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.problem import Problem
 from commsched.planner.search.timing import iteration

@@ -8,10 +8,10 @@ from commsched.machine.model import CodecRate, Device, Link, Machine, placement
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.planner.request import Request
-from commsched.planner.search.best import Search
+from commsched.planner.search.candidates import Search
 from commsched.planner.search.problem import Problem
 from commsched.planner.search.shortlist import Shortlist
-from commsched.planner.search.space import MethodChoice, bucket
+from commsched.planner.space import MethodChoice, bucket
 
 INSTANCES = 300
 MOST = 1.02  # times the optimum that our search alone may reach

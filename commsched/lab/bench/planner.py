@@ -12,13 +12,14 @@ from commsched.lab.bench.row import BenchRow
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net import file as graph_file
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
+from commsched.planner.planners.best import plan_of
 from commsched.planner.request import Request
-from commsched.planner.search.best import Search
+from commsched.planner.search.candidates import Search
 from commsched.planner.search.improve import SAME
 from commsched.planner.search.problem import BASELINES, Problem
-from commsched.planner.search.space import Candidate, MethodChoice
 from commsched.planner.search.timing import iteration
+from commsched.planner.space import Candidate, MethodChoice
 from commsched.simulate.engine import Known
 
 COLUMNS = 8192  # candidates of 314 launches that are evaluated
@@ -64,7 +65,7 @@ def _speed(net: str, machine: str, nodes: int, bars: tuple[str, str]) -> Iterato
     shown = f"{len(search.first.choices)} launches, iteration {search.least * 1e3:.5g} ms"
     yield BenchRow(f"first plan, {what}", first, shown, bars[0])
     search.run()
-    plan = search.plan()
+    plan = plan_of(search)
     seconds = time.perf_counter() - begin
     gap = max(plan.iteration / plan.bound - 1, 0.0)
     shown = (

@@ -18,7 +18,7 @@ from commsched.net import file as graph_file
 from commsched.net.bucket import BucketSpec
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
-from commsched.planner.frame import buckets, launches
+from commsched.planner.launches import buckets, launches
 from commsched.planner.request import Request
 from commsched.simulate.engine import simulate
 from commsched.timeline.measure import iteration_seconds

@@ -11,7 +11,7 @@ from commsched.net.graph import Layer, Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.fixed_method import given
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.method_schedule import scheduled
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES

@@ -10,7 +10,7 @@ from commsched.machine.model import Machine
 from commsched.net.bucket import Piece
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Param, Plan
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
 from commsched.program.model import Kind

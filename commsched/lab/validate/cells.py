@@ -17,7 +17,7 @@ from commsched.net.graph import Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
-from commsched.planner.frame import buckets, launches
+from commsched.planner.launches import buckets, launches
 from commsched.planner.request import Request
 
 NETS = ("vgg16", "resnet50", "lstm", "bert-base", "gpt2")

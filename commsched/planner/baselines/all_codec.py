@@ -3,10 +3,11 @@
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.pair import Pair
+from commsched.planner.baseline import baseline
 from commsched.planner.baselines.ddp import BUCKET, FIRST
-from commsched.planner.search.problem import Baseline, Problem, baseline
+from commsched.planner.search.problem import Baseline, Problem
 from commsched.planner.search.shortlist import Shortlist
-from commsched.planner.search.space import Candidate, MethodChoice
+from commsched.planner.space import Candidate, MethodChoice
 
 NAMES = ("topk", "fft", "qsgd", "coo")
 

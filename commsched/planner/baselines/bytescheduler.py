@@ -7,9 +7,10 @@ acceleration", SOSP 2019.
 from itertools import pairwise
 
 from commsched.net.bucket import Piece
+from commsched.planner.baseline import baseline
 from commsched.planner.search.order import by_priority
-from commsched.planner.search.problem import Problem, baseline
-from commsched.planner.search.space import Candidate, MethodChoice, Unit, bucket
+from commsched.planner.search.problem import Problem
+from commsched.planner.space import Candidate, MethodChoice, Unit, bucket
 
 PART = 2**20  # elements: 4 MB
 MOST = 1024  # parts of a net; larger nets get larger ones

@@ -3,8 +3,9 @@
 Source: Li et al., "PyTorch Distributed", VLDB 13(12), 2020.
 """
 
-from commsched.planner.search.problem import Problem, baseline
-from commsched.planner.search.space import Candidate
+from commsched.planner.baseline import baseline
+from commsched.planner.search.problem import Problem
+from commsched.planner.space import Candidate
 
 BUCKET, FIRST = 25e6, 1e6  # B
 

@@ -5,9 +5,10 @@ Source: Wang et al., "Hi-Speed DNN training with Espresso", EuroSys 2023.
 
 import numpy as np
 
+from commsched.planner.baseline import baseline
 from commsched.planner.search.prices import PricedRows
-from commsched.planner.search.problem import Problem, baseline
-from commsched.planner.search.space import Candidate, MethodChoice
+from commsched.planner.search.problem import Problem
+from commsched.planner.space import Candidate, MethodChoice
 
 
 @baseline("espresso")

@@ -7,8 +7,9 @@ training", SOSP 2021.
 from itertools import pairwise
 
 from commsched.net.bucket import Piece
-from commsched.planner.search.problem import Problem, baseline
-from commsched.planner.search.space import Bucket, Candidate, MethodChoice, Unit, bucket
+from commsched.planner.baseline import baseline
+from commsched.planner.search.problem import Problem
+from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket
 
 PARTS = (1, 2, 4, 8, 16)
 

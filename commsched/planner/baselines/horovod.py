@@ -3,8 +3,9 @@
 Source: Sergeev & Del Balso, "Horovod", arXiv 1802.05799, 2018; its defaults of cycle and size.
 """
 
-from commsched.planner.search.problem import Problem, baseline
-from commsched.planner.search.space import Bucket, Candidate, Unit, bucket
+from commsched.planner.baseline import baseline
+from commsched.planner.search.problem import Problem
+from commsched.planner.space import Bucket, Candidate, Unit, bucket
 
 BUCKET, CYCLE = 64e6, 1e-3  # B, s
 

@@ -3,8 +3,9 @@
 Source: Zhang et al., "Poseidon", USENIX ATC 2017.
 """
 
-from commsched.planner.search.problem import Problem, baseline
-from commsched.planner.search.space import Candidate
+from commsched.planner.baseline import baseline
+from commsched.planner.search.problem import Problem
+from commsched.planner.space import Candidate
 
 
 @baseline("per-tensor")

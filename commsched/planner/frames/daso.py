@@ -10,7 +10,7 @@ from commsched.machine.model import Group, Machine, resized
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Launch, Plan, Reason
 from commsched.planner.averages import averages, check
-from commsched.planner.frame import FRAMES, Planner
+from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 

@@ -12,9 +12,10 @@ from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net
 from commsched.plan.model import Launch, Param, Plan, Reason
-from commsched.planner.frame import FRAMES, Planner, filled, ready_after
+from commsched.planner.launches import filled_buckets, ready_after
+from commsched.planner.planners.greedy import cheapest, useful
+from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
-from commsched.planner.search.greedy import cheapest, useful
 from commsched.planner.search.timing import iteration
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import HEAD, PipelineStrategy, Stage, grid
@@ -90,7 +91,7 @@ def _launches(
     limit = float("inf") if request.bucket is None else request.bucket
     home = ready_after(plan.graph)
     found = []
-    for number, pieces in enumerate(filled(stage.layers, limit, None, request.force)):
+    for number, pieces in enumerate(filled_buckets(stage.layers, limit, None, request.force)):
         found.append(
             Launch(
                 name=f"s{stage.number}/b{number}",

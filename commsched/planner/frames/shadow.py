@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from commsched.plan.model import Plan
 from commsched.planner.averages import averages, check
-from commsched.planner.frame import FRAMES, Planner
+from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 

@@ -13,7 +13,7 @@ from commsched.exchange.registry import METHODS, find_method
 from commsched.net.graph import Tensor
 from commsched.plan.model import Plan
 from commsched.planner.request import Request
-from commsched.planner.search.space import Bucket, Unit
+from commsched.planner.space import Bucket, Unit
 from commsched.planner.validate_request import nearest_method
 
 Bools = npt.NDArray[np.bool_]

@@ -12,7 +12,7 @@ from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.improve import Change, evaluated
 from commsched.planner.search.problem import Problem
 from commsched.planner.search.shortlist import Shortlist, compresses
-from commsched.planner.search.space import Bucket, Candidate, MethodChoice, spec_of
+from commsched.planner.space import Bucket, Candidate, MethodChoice, spec_of
 
 FEW = 64  # launches whose own seconds are all played
 

@@ -7,8 +7,8 @@ from commsched.exchange.registry import find_method
 from commsched.net.graph import Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.planner.search.problem import LIBRARY, Problem
-from commsched.planner.search.space import Unit
 from commsched.planner.search.traffic import least_seconds
+from commsched.planner.space import Unit
 
 Floats = npt.NDArray[np.float64]
 

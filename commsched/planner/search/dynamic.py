@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.planner.search.problem import Problem
-from commsched.planner.search.space import Bucket, Candidate, MethodChoice, Unit, bucket
+from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

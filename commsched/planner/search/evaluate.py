@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.planner.search.prices import PricedRows, Prices
-from commsched.planner.search.space import Bucket, Candidate, MethodChoice, StepClock
+from commsched.planner.space import Bucket, Candidate, MethodChoice, StepClock
 from commsched.simulate.cpu import beside
 
 Floats = npt.NDArray[np.float64]

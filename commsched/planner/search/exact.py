@@ -9,7 +9,7 @@ import numpy as np
 from commsched.planner.search.evaluate import Evaluator
 from commsched.planner.search.prices import PricedRows
 from commsched.planner.search.problem import Problem
-from commsched.planner.search.space import Bucket, Candidate, MethodChoice, Unit, bucket
+from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket
 
 MOST = 200_000  # candidates: boundaries and methods together
 UNITS = 11  # more have thousands of boundaries, each a branch of its own

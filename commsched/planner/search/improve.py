@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.planner.search.problem import Problem
-from commsched.planner.search.space import Bucket, Candidate, MethodChoice, bucket
+from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket
 
 STEPS = (1, 2, 4, 8, 16, 32)  # units that a boundary moves, and buckets that a launch moves
 CUTS = 7  # places at which a bucket is split

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Sequence
 
 from commsched.planner.search.problem import Problem
-from commsched.planner.search.space import MethodChoice
+from commsched.planner.space import MethodChoice
 
 
 def by_priority(problem: Problem, choices: Sequence[MethodChoice]) -> tuple[MethodChoice, ...]:

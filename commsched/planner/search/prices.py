@@ -17,7 +17,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.planner.request import Request
 from commsched.planner.search.shortlist import Shortlist, shortlist
-from commsched.planner.search.space import Bucket, spec_of
+from commsched.planner.space import Bucket, spec_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -11,13 +11,13 @@ from commsched.cost import price
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
-from commsched.planner.frame import PLANNERS, launches
+from commsched.planner.launches import launches
 from commsched.planner.limits.error_budget import ErrorBudget
 from commsched.planner.request import Request
 from commsched.planner.search.evaluate import Evaluator, Lasting
 from commsched.planner.search.prices import Prices
 from commsched.planner.search.shortlist import Shortlist
-from commsched.planner.search.space import (
+from commsched.planner.space import (
     MOST_PARTS,
     Bucket,
     Candidate,
@@ -199,21 +199,3 @@ class Problem:
         if request.strategy == "sync":
             params["overlap"] = "forward" if candidate.late else "backward"
         return replace(plan, params=params, planner=planner)
-
-
-def baseline(name: str) -> Callable[[Baseline], Baseline]:
-    """Register a baseline, and the planner that plans by it alone."""
-
-    def register(make: Baseline) -> Baseline:
-        def planner(request: Request) -> Plan:
-            from commsched.planner.reasons.explain import explained
-
-            if not request.graph.tensors:
-                return launches(request, [], lambda launch: launch)
-            problem = Problem(request)
-            return explained(problem, problem.within(make(problem)), name)
-
-        PLANNERS.add(name)(planner)
-        return BASELINES.add(name)(make)
-
-    return register

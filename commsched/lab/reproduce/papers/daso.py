@@ -18,7 +18,7 @@ from commsched.machine import file as machines
 from commsched.machine.model import Machine, resized
 from commsched.net import file as nets
 from commsched.plan.model import Plan
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.simulate.critical_path import Placed

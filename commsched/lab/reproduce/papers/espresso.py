@@ -15,7 +15,7 @@ from commsched.lab.reproduce.paper import (
 from commsched.machine import file as machines
 from commsched.machine.model import resized
 from commsched.net import file as nets
-from commsched.planner.frame import make_plan
+from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.improve import SAME

@@ -11,7 +11,8 @@ from commsched.exchange.registry import find_method
 from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Launch, Plan, Reason
-from commsched.planner.frame import PLANNERS, buckets, launches
+from commsched.planner.launches import buckets, launches
+from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
 from commsched.planner.search.shortlist import without_skippers
 from commsched.simulate.engine import simulate

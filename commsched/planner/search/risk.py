@@ -10,7 +10,7 @@ import numpy.typing as npt
 from commsched.machine.fabric import HeldOut
 from commsched.planner.search.prices import PricedRows
 from commsched.planner.search.problem import Problem
-from commsched.planner.search.space import Candidate
+from commsched.planner.space import Candidate
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -18,7 +18,7 @@ DRAWS = 16
 NEAREST = 4  # held-out exchanges whose errors one that lasts about as long may have
 
 
-class Doubt:
+class Risk:
     """The errors that a calibration held out, and what they do to candidates.
 
     An exchange predicted to last T [s] lasts T / (1 + e), votes in proportion; e is the error

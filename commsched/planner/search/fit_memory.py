@@ -9,12 +9,12 @@ from commsched.exchange.memory import LaunchMemory, launch_memory
 from commsched.planner.limits.memory import needed
 from commsched.planner.search.improve import Change, evaluated
 from commsched.planner.search.problem import Problem
-from commsched.planner.search.space import Candidate, MethodChoice, spec_of
+from commsched.planner.space import Candidate, MethodChoice, spec_of
 
 Floats = npt.NDArray[np.float64]
 
 
-def squeezed(problem: Problem, candidate: Candidate) -> Candidate:
+def fit_memory(problem: Problem, candidate: Candidate) -> Candidate:
     """Change methods, first where a byte costs least time, until a candidate fits or none helps."""
     limit = problem.request.memory
     assert limit is not None

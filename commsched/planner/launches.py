@@ -1,56 +1,11 @@
-"""What is the same for all planners: who they are, their frame, and whole-tensor buckets."""
+"""Buckets of whole tensors, and the plan with one launch per bucket."""
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
 
-from commsched.errors import CommschedError
 from commsched.net.bucket import Piece
 from commsched.net.graph import Layer, Net
-from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
-from commsched.planner import validate_request as wishes
-from commsched.planner.limits import error_budget as guard
-from commsched.planner.limits.memory import fits, fitting, refusal
 from commsched.planner.request import Request
-from commsched.program.registry import STRATEGIES
-from commsched.registry import Registry
-
-Planner = Callable[[Request], Plan]
-PLANNERS: Registry[Planner] = Registry(
-    "planner", "commsched.planner.baselines", "commsched.planner.search"
-)
-# How plans of a strategy are made where not by a planner alone; the planner is there to be asked.
-FRAMES: Registry[Callable[[Request, Planner], Plan]] = Registry("frame", "commsched.planner.frames")
-DEFAULT = "best"
-
-
-def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
-    """Plan, and give the plan back as its file will hold it."""
-    wishes.check(request)
-    guard.check(request)
-    if planner not in PLANNERS:
-        near, known = wishes.close(planner, PLANNERS), ", ".join(PLANNERS)
-        raise CommschedError(f"no planner named {planner!r}{near}; known: {known}")
-    strategy = STRATEGIES[request.strategy]
-    nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
-    settings = strategy.settings(nothing)
-    request = replace(request, params={key: settings[key] for key in request.params})
-    if request.strategy in FRAMES:
-        if request.max_error is not None:
-            raise CommschedError(
-                f"--max-error is for strategy 'sync'; strategy {request.strategy!r} plans without"
-                " it"
-            )
-        plan = FRAMES[request.strategy](request, PLANNERS[planner])
-    elif request.memory is not None and planner == DEFAULT:
-        plan = fitting(request, PLANNERS[planner])
-    else:
-        plan = PLANNERS[planner](request)
-    strategy.lower(plan, 0, {})
-    if request.memory is not None and not fits(request, plan):
-        raise refusal(request, plan)
-    guard.check_plan(request, plan)
-    return plan_file.frozen(plan)
 
 
 def buckets(request: Request, limit: float, first: float | None = None) -> list[list[Piece]]:
@@ -59,13 +14,13 @@ def buckets(request: Request, limit: float, first: float | None = None) -> list[
     A tensor larger than the limit gets a bucket of its own, and so does a forced one. The first
     bucket may have a smaller limit, so that the exchange begins early (as PyTorch's DDP does).
     """
-    return filled(request.graph.layers, limit, first, request.force)
+    return filled_buckets(request.graph.layers, limit, first, request.force)
 
 
-def filled(
+def filled_buckets(
     layers: Sequence[Layer], limit: float, first: float | None, forced: Container[str]
 ) -> list[list[Piece]]:
-    """The same for some layers, in forward order."""
+    """Fill buckets with the tensors of `layers`, which are in forward order; see `buckets`."""
     found: list[list[Piece]] = []
     room = 0.0
     for layer in reversed(layers):

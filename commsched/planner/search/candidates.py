@@ -1,35 +1,30 @@
-"""Our planner: the iteration of the whole timeline decides on buckets, order, methods and window.
+"""The search of the planner `best`: which buckets, order, methods and update window.
 
-A first plan comes at once, from closed forms. Then come all baselines, dynamic programming over
-boundaries in two orders, and improvement; small instances are solved exactly. The best few are
-simulated, and the fastest of them is the plan: it is never slower than a baseline. Where the
-machine has held-out errors, it is of those that are about as fast the one that they hurt least.
+The first candidate comes from closed forms at once. Then follow dynamic programming over bucket
+boundaries in two orders, improvement by single changes, and all baselines; small instances are
+solved exactly. The best few candidates are simulated and the fastest wins, so that the plan is
+never slower than a baseline. If the machine file records held-out errors, the search picks, among
+candidates of similar predicted time, the one least sensitive to them.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from commsched.errors import CommschedError
-from commsched.plan.model import Plan
-from commsched.planner.frame import PLANNERS
-from commsched.planner.limits.risk import Doubt
-from commsched.planner.limits.squeeze import squeezed
-from commsched.planner.reasons.explain import explained
 from commsched.planner.request import Request
 from commsched.planner.search.dynamic import boundaries
-from commsched.planner.search.encoding import encoded
 from commsched.planner.search.exact import MOST, UNITS, bounds, exact, size
-from commsched.planner.search.greedy import greedy
+from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import by_priority
 from commsched.planner.search.prices import LINEAR
 from commsched.planner.search.problem import BASELINES, LIBRARY, Problem
+from commsched.planner.search.risk import Risk
 from commsched.planner.search.shortlist import Shortlist
-from commsched.planner.search.space import Candidate, MethodChoice, Unit, bucket
 from commsched.planner.search.timing import iteration
+from commsched.planner.space import Candidate, MethodChoice, Unit, bucket
 from commsched.simulate.engine import Known
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
@@ -44,22 +39,6 @@ WHOLE = ("espresso",)  # baselines that try methods for one whole tensor after t
 MANY = 64  # launches: of such plans only the first is simulated
 
 Over = Callable[[], bool]
-
-
-@PLANNERS.add("best")
-def best(request: Request) -> Plan:
-    """Search until nothing helps, the time is up, or Ctrl-C; then give the best plan so far."""
-    if request.strategy != "sync" or not request.graph.tensors:
-        return replace(greedy(request), planner="best")
-    deadline = None
-    if request.time_limit is not None:
-        deadline = time.monotonic() + request.time_limit
-    search = Search(request, lambda: deadline is not None and time.monotonic() >= deadline)
-    try:
-        search.run()
-    except KeyboardInterrupt:
-        search.stopped = True
-    return search.plan()
 
 
 class Search:
@@ -83,7 +62,7 @@ class Search:
         self.floor = sum(clock.backward) + sum(clock.forward) + total
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
         held_out = request.machine.held_out
-        self.doubt = Doubt(held_out) if held_out else None
+        self.doubt = Risk(held_out) if held_out else None
         self.first = self._first()
 
     def _first(self) -> Candidate:
@@ -296,17 +275,17 @@ class Search:
                 found.append(candidate)
         return found
 
-    def plan(self) -> Plan:
-        """The plan of the chosen candidate, within the limit of memory where methods allow it."""
+    def result(self) -> tuple[Candidate, float | None]:
+        """Return the chosen candidate, within the memory limit, and its simulated seconds.
+
+        The seconds are None where nothing had to be simulated.
+        """
         chosen, seconds = self._chosen()
         if self.request.memory is not None:
-            smaller = squeezed(self.problem, chosen)
+            smaller = fit_memory(self.problem, chosen)
             if smaller is not chosen:
-                chosen, seconds = smaller, self._timed(smaller)
-        plan = explained(self.problem, chosen, "best")
-        if seconds is None:
-            return plan
-        return encoded(replace(plan, iteration=seconds), self.request)
+                return smaller, self._timed(smaller)
+        return chosen, seconds
 
     def _chosen(self) -> tuple[Candidate, float | None]:
         """The best candidate, by simulation where there are several; its simulated s.

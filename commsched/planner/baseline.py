@@ -1,0 +1,26 @@
+"""The decorator that registers the planner of another system."""
+
+from collections.abc import Callable
+
+from commsched.plan.model import Plan
+from commsched.planner.launches import launches
+from commsched.planner.reasons.explain import explained
+from commsched.planner.registry import PLANNERS
+from commsched.planner.request import Request
+from commsched.planner.search.problem import BASELINES, Baseline, Problem
+
+
+def baseline(name: str) -> Callable[[Baseline], Baseline]:
+    """Register a baseline, and the planner that plans by it alone."""
+
+    def register(make: Baseline) -> Baseline:
+        def planner(request: Request) -> Plan:
+            if not request.graph.tensors:
+                return launches(request, [], lambda launch: launch)
+            problem = Problem(request)
+            return explained(problem, problem.within(make(problem)), name)
+
+        PLANNERS.add(name)(planner)
+        return BASELINES.add(name)(make)
+
+    return register

@@ -1,0 +1,42 @@
+"""Make the plan of a request: check it, ask the planner or the strategy's frame, check the plan."""
+
+from dataclasses import replace
+
+from commsched.errors import CommschedError
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.planner import validate_request
+from commsched.planner.limits import error_budget
+from commsched.planner.limits.memory import fits, fitting, refusal
+from commsched.planner.registry import DEFAULT, FRAMES, PLANNERS
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+
+
+def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
+    """Return the plan of a request as its file will hold it."""
+    validate_request.check(request)
+    error_budget.check(request)
+    if planner not in PLANNERS:
+        near, known = validate_request.close(planner, PLANNERS), ", ".join(PLANNERS)
+        raise CommschedError(f"no planner named {planner!r}{near}; known: {known}")
+    strategy = STRATEGIES[request.strategy]
+    nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
+    settings = strategy.settings(nothing)
+    request = replace(request, params={key: settings[key] for key in request.params})
+    if request.strategy in FRAMES:
+        if request.max_error is not None:
+            raise CommschedError(
+                f"--max-error is for strategy 'sync'; strategy {request.strategy!r} plans without"
+                " it"
+            )
+        plan = FRAMES[request.strategy](request, PLANNERS[planner])
+    elif request.memory is not None and planner == DEFAULT:
+        plan = fitting(request, PLANNERS[planner])
+    else:
+        plan = PLANNERS[planner](request)
+    strategy.lower(plan, 0, {})
+    if request.memory is not None and not fits(request, plan):
+        raise refusal(request, plan)
+    error_budget.check_plan(request, plan)
+    return plan_file.frozen(plan)
