@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.plans import graph, machine, plan
 
 from commsched.cli.reasons import notes
 from commsched.errors import CommschedError
@@ -17,12 +18,7 @@ from commsched.planner.request import Request
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.timing import iteration
-<<<<<<< HEAD
-from tests.support.small_plans import graph, machine, plan
-=======
 from commsched.planner.space import Candidate
-from tests.plans import graph, machine, plan
->>>>>>> 44fd89c (Planners apart from their search: registry, launches, limits, reasons and plug-ins without a circle)
 
 SIZES = [40_000, 3_000, 500, 120_000, 9_000, 60_000]
 
