@@ -73,6 +73,8 @@ def convert(data: Any, kind: type[T], where: str) -> T:
         message = str(error).replace("Object ", "").replace("`$", "`")
         more = _more(str(error), data, kind)
         raise CommschedError(f"{where}: {message[:1].lower()}{message[1:]}{more}") from None
+    except CommschedError as error:  # from the __post_init__ of a dataclass inside `kind`
+        raise CommschedError(f"{where}: {error}") from None
 
 
 def _more(message: str, data: Any, kind: Any) -> str:

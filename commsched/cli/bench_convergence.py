@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched.cli.signals import end_well
-from commsched.cli.table import table
 from commsched.errors import CommschedError
+from commsched.text_table import table
 from commsched.units import nbytes
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsched import files
 from commsched.cli.signals import end_well
-from commsched.cli.table import table
+from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
 if TYPE_CHECKING:

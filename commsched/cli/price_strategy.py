@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import product
 
 from commsched.cli.commands.plan import pairs
-from commsched.cli.table import table
 from commsched.machine.model import Machine
 from commsched.plan.model import Param
 from commsched.planner.price_strategy import StrategyPrice, price_strategy
+from commsched.text_table import table
 from commsched.units import count
 
 HEADER = ("parameters", "state per rank", "exchange", "every", "time", "hidden", "exposed")

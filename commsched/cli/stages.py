@@ -1,10 +1,10 @@
 """The stages of a pipeline plan in words."""
 
-from commsched.cli.table import table
 from commsched.plan.model import Plan
 from commsched.program.recompute import kept, repeated
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, grid
+from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
 HEADER = ("stage", "ranks", "layers", "from", "to", "forward", "backward", "head", "sends", "keeps")

@@ -66,7 +66,7 @@ def page_data(
     opening = steps_to_draw(sides, step)
     last = sides[-1]
     return {
-        "net": [word for key in ("net", "machine") if isinstance(word := last.meta.get(key), str)],
+        "net": [word for word in (last.header.net, last.header.machine) if word is not None],
         "ranks": last.ranks,
         "plan": last.plan_hash,
         "clock": round(max(t.clock_uncertainty for t in sides) * 1e9),

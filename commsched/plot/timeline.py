@@ -84,8 +84,8 @@ def draw(
 def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> str:
     """Say what is drawn, and how well the prediction holds."""
     t = sides[-1]
-    known = (t.meta.get(key) for key in ("net", "machine"))
-    what = [word for word in known if isinstance(word, str) and word.isprintable()]
+    known = (t.header.net, t.header.machine)
+    what = [word for word in known if word is not None and word.isprintable()]
     ranks = f"{t.ranks} ranks" if t.ranks > 1 else "1 rank"
     if len(chosen) < t.ranks:
         roles = " (first, median and slowest)" if any(chosen.values()) else ""

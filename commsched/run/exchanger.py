@@ -185,8 +185,8 @@ class Exchanger:
             place.device.use("caller")
             if self._timeline is not None:
                 dog.stage("comparing hosts and clocks")
-                meta = {"compute": "caller", **place.meta}
-                self._measurement = Measurement(plan, self._comm, self._timeline, meta)
+                header = place.header("caller")
+                self._measurement = Measurement(plan, self._comm, self._timeline, header)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
             worker = Carrying(self._caller)
@@ -238,8 +238,7 @@ class Exchanger:
             return
         self._lower(engine.plan)
         if self._user_comm.rank == 0:
-            falls = self._changes.report()["fallbacks"]
-            say("\n".join(fallen(fall) for fall in falls if fall["since"] == step + 1))
+            say(fallen(self._changes.fallbacks, step + 1))
         self._since = self._place.device.mark()
 
     def wait(self, name: str) -> Array:
@@ -294,8 +293,12 @@ class Exchanger:
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout", last):
             self._changes.close()
             if self._measurement is not None:
-                told = {"steps": self._handover.step + 1, **self._changes.report()}
-                self._measurement.finish(engine, told)
+                self._measurement.finish(
+                    engine,
+                    steps=self._handover.step + 1,
+                    fallbacks=self._changes.fallbacks,
+                    switches=self._changes.switches,
+                )
             agree.together(self._write_recording, self._comm)
             engine.communication.free()
             self._comm.Free()

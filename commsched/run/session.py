@@ -63,8 +63,8 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
         dog.stage("comparing hosts and clocks")
         carrying = Carrying(worker)
         verifier = Verifier(plan, comm, carrying) if options.verify else None
-        meta = {"steps": options.steps, "compute": "emulated", **place.meta}
-        measurement = Measurement(plan, comm, path, meta)
+        header = place.header("emulated", options.steps)
+        measurement = Measurement(plan, comm, path, header)
         dog.stage("making communicators")
         mail = options.mail(plan, comm.rank) if options.mail else None
         engine = Engine(
@@ -82,8 +82,13 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
     engine.stop()
     with watchdog(comm, "run", options.timeout, first="bringing the spans together"):
         changes.close()
-        told = {"verified": verifier.report()} if verifier else {}
-        return measurement.finish(engine, told | changes.report())
+        return measurement.finish(
+            engine,
+            steps=options.steps,
+            verified=verifier.report() if verifier else None,
+            fallbacks=changes.fallbacks,
+            switches=changes.switches,
+        )
 
 
 def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Worker:

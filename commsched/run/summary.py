@@ -1,11 +1,13 @@
 """A measured timeline in a few lines."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from math import nan
 from typing import Any
 
 import numpy as np
 
 from commsched.errors import CommschedError
+from commsched.timeline.header import Fallback
 from commsched.timeline.measure import exposed, has_messages, idle, iteration_seconds
 from commsched.timeline.model import Timeline
 from commsched.units import nbytes, seconds
@@ -24,7 +26,7 @@ def summary(timeline: Timeline) -> dict[str, Any]:
     steps = len(iterations)
     total = float(timeline.nbytes.sum()) / (steps * timeline.ranks)
     apart = exposed(timeline)
-    bubble = {}
+    bubble, header = {}, timeline.header.to_data()
     if has_messages(timeline):
         nothing = idle(timeline)
         bubble["bubble_seconds"] = float(np.median(nothing[:, 1:] if steps > 1 else nothing))
@@ -39,12 +41,12 @@ def summary(timeline: Timeline) -> dict[str, Any]:
         **bubble,
         "bytes_per_rank_and_step": total,
         "clock_uncertainty_seconds": timeline.clock_uncertainty,
-        **{k: timeline.meta[k] for k in TOLD if k in timeline.meta},
+        **{key: header[key] for key in TOLD if key in header},
     }
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """Return a summary as lines of text."""
     text = [
         f"iteration {seconds(found['iteration_seconds'])}"
         f" (p10 {seconds(found['iteration_p10'])}, p90 {seconds(found['iteration_p90'])},"
@@ -58,19 +60,25 @@ def lines(found: dict[str, Any]) -> list[str]:
         text.append(f"bubble {seconds(found['bubble_seconds'])} per step ({share:.1%})")
     if "verified" in found:
         errors = found["verified"]["largest_relative_error"]
-        shown = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
+        shown = ", ".join(
+            f"{name} {nan if error is None else error:.2g}" for name, error in errors.items()
+        )
         text.append(f"verified against the dense sum; largest relative L2 error: {shown}")
-    text += map(fallen, found.get("fallbacks", []))
+    text += [_fallen(Fallback(**fall)) for fall in found.get("fallbacks", [])]
     text += [f"from step {s['step']} on: {s['why']}" for s in found.get("switches", [])]
     wrong = [*found.get("placement", []), *found.get("other_fabric", [])]
     text += [f"warning: {sentence}" for sentence in wrong]
     return text
 
 
-def fallen(fall: Mapping[str, Any]) -> str:
-    """Say that a tensor left its error budget."""
-    error = "is no number" if fall["error"] is None else format(fall["error"], ".3g")
+def fallen(fallbacks: Iterable[Fallback] | None, since: int) -> str:
+    """Say which tensors left their error budget, so that launches are dense from a step on."""
+    return "\n".join(_fallen(fall) for fall in fallbacks or () if fall.since == since)
+
+
+def _fallen(fall: Fallback) -> str:
+    error = "is no number" if fall.error is None else format(fall.error, ".3g")
     return (
-        f"tensor {fall['tensor']!r} left its budget in step {fall['step']}: error {error}, allowed"
-        f" {fall['budget']:g}; {', '.join(fall['launches'])} dense from step {fall['since']} on"
+        f"tensor {fall.tensor!r} left its budget in step {fall.step}: error {error}, allowed"
+        f" {fall.budget:g}; {', '.join(fall.launches)} dense from step {fall.since} on"
     )

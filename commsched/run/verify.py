@@ -1,7 +1,6 @@
 """`--verify`: every bucket's result against the dense sum that MPI's own all-reduce gives."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -13,6 +12,7 @@ from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
 from commsched.run.engine.worker import Through, Worker
 from commsched.run.job import agree
+from commsched.timeline.header import Verified
 
 # float32 rounds at 2**-24 per addition; at most one per rank and one for the mean.
 UNIT = 2.0**-24
@@ -84,6 +84,6 @@ class Verifier(Through):
         """The smallest of all ranks' numbers, on every rank."""
         return min(agree.each(value, self._comm))
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Verified:
         """The largest relative L2 error of each method."""
-        return {"largest_relative_error": dict(sorted(self._worst.items()))}
+        return Verified(dict(sorted(self._worst.items())))

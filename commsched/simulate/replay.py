@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-from commsched import files
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.timeline.header import Fallback, Switch
 from commsched.timeline.model import Timeline
 
 
@@ -20,30 +18,6 @@ class Replay(NamedTuple):
     changes: Mapping[int, Plan]  # first step -> the plan from there on
 
 
-class Switch(msgspec.Struct, frozen=True):
-    """A change of plan, as a run keeps it."""
-
-    step: Annotated[int, msgspec.Meta(ge=1)]  # the first with the new plan
-    plan: str  # hash
-    why: str
-
-
-class Fall(msgspec.Struct, frozen=True):
-    """A tensor that left the error budget, as a run keeps it."""
-
-    launches: list[str]
-    dense: list[str]  # their methods from step `since` on
-    since: int
-
-
-class KeptLosses(msgspec.Struct, frozen=True):
-    """The part of a timeline's meta that is replayed."""
-
-    decisions: dict[str, float] = {}
-    switches: list[Switch] = []
-    fallbacks: list[Fall] = []
-
-
 def replay(plan: Plan, measured: Timeline, steps: int, where: str) -> Replay:
     """What some steps of a measured run of this very plan decided; `where` names its file."""
     if measured.plan_hash != plan.hash:
@@ -51,16 +25,16 @@ def replay(plan: Plan, measured: Timeline, steps: int, where: str) -> Replay:
             f"{where}: a run of plan {measured.plan_hash[:12]}, not of {plan.hash[:12]}; replay a"
             " run of the plan that is simulated"
         )
-    kept = files.convert(dict(measured.meta), KeptLosses, f"{where}: meta")
+    run = measured.run
     changes: dict[int, Plan] = {}
-    for switch in sorted(kept.switches, key=lambda switch: switch.step):
+    for switch in sorted(run.switches or (), key=lambda switch: switch.step):
         if switch.step < steps:
-            falls = [fall for fall in kept.fallbacks if fall.since == switch.step]
+            falls = [fall for fall in run.fallbacks or () if fall.since == switch.step]
             plan = changes[switch.step] = _followed(plan, switch, falls, where)
-    return Replay(kept.decisions, changes)
+    return Replay(run.agreed, changes)
 
 
-def _followed(plan: Plan, switch: Switch, falls: Sequence[Fall], where: str) -> Plan:
+def _followed(plan: Plan, switch: Switch, falls: Sequence[Fallback], where: str) -> Plan:
     """The plan after a switch: dense launches for what left the error budget, or nothing else."""
     dense = {
         launch: method

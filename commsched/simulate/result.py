@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
@@ -17,6 +15,7 @@ from commsched.program.model import STREAMS, After, Kind
 from commsched.program.strategy import Memory
 from commsched.simulate.breakdown import Makeup, makeups, message_makeup
 from commsched.simulate.critical_path import PathPart, Placed, critical_path
+from commsched.timeline.header import Predicted
 from commsched.timeline.measure import waiting_filled
 from commsched.timeline.model import Timeline
 from commsched.units import significant
@@ -54,7 +53,7 @@ class Prediction:
         made, coded = self._makeups()
         lengths = joined("end") - joined("start")
         whole = Timeline(
-            kind="predicted",
+            header=self._header(made),
             plan_hash=self.plan.hash,
             ranks=self.plan.machine.size,
             streams=STREAMS,
@@ -68,20 +67,25 @@ class Prediction:
             waited=np.zeros(sum(counts)),
             nbytes=joined("sent"),
             coded=np.minimum(np.repeat(coded, counts), lengths),
-            meta={
-                "net": self.plan.graph.name,
-                "machine": self.plan.machine.name,
-                "strategy": self.plan.strategy,
-                "steps": self.steps,
-                "after": _inputs(self.placed),
-                "exchanges": {
-                    name: [significant(part.latency * 1e6), significant(part.bandwidth * 1e6)]
-                    for name, part in made.items()
-                },
-                **_calibration(self.plan.machine),
-            },
         )
         return waiting_filled(whole, self.plan.apart(names))
+
+    def _header(self, made: Mapping[str, Makeup]) -> Predicted:
+        machine = self.plan.machine
+        return Predicted(
+            net=self.plan.graph.name,
+            machine=machine.name,
+            strategy=self.plan.strategy,
+            steps=self.steps,
+            fabric=machine.fabric,
+            warnings=_warnings(machine),
+            after=_inputs(self.placed),
+            exchanges={
+                name: (significant(part.latency * 1e6), significant(part.bandwidth * 1e6))
+                for name, part in made.items()
+            },
+            residuals=tuple(significant(cell.error) for cell in machine.held_out),
+        )
 
     @cached_property
     def starts(self) -> Floats:
@@ -132,29 +136,21 @@ class Prediction:
         return critical_path(self.placed, self.changes)
 
 
-def _inputs(placed: list[Placed]) -> dict[str, list[list[str | int]]]:
-    """What each operation comes after, on any rank and in any step; of a RECV nothing is known.
-
-    What a RECV waits for is on another rank.
-    """
+def _inputs(placed: list[Placed]) -> dict[str, tuple[After, ...]]:
+    """The inputs of each operation on its own rank, of any rank and step; none for a RECV."""
     found: dict[str, dict[After, None]] = {}
     own = ((p.op.after, p.op.name) for p in placed if p.op.kind is not Kind.RECV)
     for after, name in dict.fromkeys(own):
         found.setdefault(name, {}).update(dict.fromkeys(after))
-    return {name: [list(after) for after in inputs] for name, inputs in found.items()}
+    return {name: tuple(inputs) for name, inputs in found.items()}
 
 
-def _calibration(machine: Machine) -> dict[str, Any]:
-    """What a timeline says of the machine's calibration; nothing where there was none."""
-    found: dict[str, Any] = {}
-    if machine.held_out:
-        found["residuals"] = [significant(cell.error) for cell in machine.held_out]
-    if machine.fabric is not None:
-        found["fabric"] = machine_file.fabric_to_data(machine.fabric)
-        was, now = machine.fabric.ranks, machine.ranks_of_node
-        if was != now:
-            found["warnings"] = [
-                f"the machine was calibrated as {shape(was)}, not as {shape(now)}: how far off"
-                " its predictions are there was not measured"
-            ]
-    return found
+def _warnings(machine: Machine) -> tuple[str, ...]:
+    """Say that the machine has another shape than the one that was calibrated."""
+    if machine.fabric is None or machine.fabric.ranks == machine.ranks_of_node:
+        return ()
+    was, now = shape(machine.fabric.ranks), shape(machine.ranks_of_node)
+    return (
+        f"the machine was calibrated as {was}, not as {now}: how far off its predictions are there"
+        " was not measured",
+    )

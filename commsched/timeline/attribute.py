@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsched.timeline import measure
-from commsched.timeline.assumed import assumed
 from commsched.timeline.breakdown import CAUSES, OVERLAP, STRAGGLERS, Exchanges, makeup
-from commsched.timeline.chain import Walk
+from commsched.timeline.chain import After, Walk
 from commsched.timeline.intervals import Floats
 from commsched.timeline.model import Timeline
 
@@ -50,7 +49,7 @@ class Why:
 
 def attribute(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Why | None:
     """Split the difference of the median iterations; None where no rank has all steps of both."""
-    known = assumed(predicted)
+    known = predicted.prediction
     rank = _rank(predicted, measured, skip_first)
     if rank is None:
         return None
@@ -128,7 +127,7 @@ class _ChainSide:
         t: Timeline,
         rank: int,
         skip_first: int,
-        after: dict[str, list[tuple[str, int]]],
+        after: After,
         exchanges: Exchanges,
         coded: bool,
     ) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from commsched.timeline.model import Timeline
 
 Key = tuple[str, int]  # name and step
+After = Mapping[str, Sequence[tuple[str, int]]]  # operation -> (input, steps back)
 TOUCH = 2e-9  # s; files round moments to whole nanoseconds
 
 
@@ -19,9 +20,7 @@ class Walk:
     ended before it began.
     """
 
-    def __init__(
-        self, t: Timeline, rank: int, after: Mapping[str, Sequence[tuple[str, int]]]
-    ) -> None:
+    def __init__(self, t: Timeline, rank: int, after: After) -> None:
         mine = np.flatnonzero(t.rank == rank)
         self.rows = mine[np.lexsort((t.start[mine], t.end[mine]))]
         self.start: list[float] = t.start[self.rows].tolist()

@@ -1,4 +1,4 @@
-"""What every timeline must satisfy, whether it comes from a file, from parts or from us."""
+"""What every timeline must satisfy, wherever it comes from."""
 
 import numpy as np
 
@@ -9,8 +9,6 @@ LONGEST = 1e6  # s; beyond it float64 seconds no longer resolve a nanosecond saf
 
 def problem(t: Timeline) -> str | None:
     """Return the first thing that is wrong with a timeline, in words, or None."""
-    if t.kind not in ("predicted", "measured"):
-        return f"kind {t.kind!r} is unknown; use 'predicted' or 'measured'"
     if t.ranks < 1:
         return f"ranks must be at least 1, got {t.ranks}"
     for what, table in (("stream", t.streams), ("name", t.names)):

@@ -1,16 +1,16 @@
 """Compare a predicted with a measured timeline of the same plan, operation by operation."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from commsched import units
 from commsched.errors import CommschedError
-from commsched.timeline import measure, report
+from commsched.timeline import measure
 from commsched.timeline.attribute import Why, attribute
-from commsched.timeline.fabric import differences
+from commsched.timeline.header import fabric_differences
 from commsched.timeline.intervals import Floats
 from commsched.timeline.model import Timeline
 from commsched.timeline.spread import Interval, interval
@@ -67,25 +67,17 @@ class Comparison:
     only_measured: tuple[str, ...]
     clock_uncertainty: float  # s
     warnings: tuple[str, ...]
-    interval: Interval | None  # of the predicted iteration; None: the first one is measured, too
-    why: Why | None  # the iteration's error in parts; None: no rank has all steps of both
-
-    def table(self, limit: int | None = None) -> str:
-        """Return aligned text; the operations with the largest differences first, `limit` many."""
-        return report.table(self, limit)
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON, in program order, with units in the keys."""
-        return report.to_data(self)
+    interval: Interval | None  # of the predicted iteration; None: both sides are measured
+    why: Why | None  # the iteration's error in parts; None: no rank has all steps of both sides
 
 
 def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Comparison:
-    """Compare by identity, without the first `skip_first` steps of a side that has more.
+    """Compare operations by name, without the first `skip_first` steps of a side that has more.
 
     The first step warms up connections and caches. Names that only one side has are listed.
     """
     _comparable(predicted, measured)
-    sides = (_settled(predicted, skip_first), _settled(measured, skip_first))
+    sides = [(t, measure.settled(t, skip_first)) for t in (predicted, measured)]
     p, m = (_side(t, keep) for t, keep in sides)
     streams = dict.fromkeys((*predicted.streams, *measured.streams))
     busy = [_busy(t, keep) for t, keep in sides]
@@ -98,14 +90,14 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         exposed=Pair(*(_median(measure.exposed(t).mean(axis=0)[keep]) for t, keep in sides)),
         hidden=Pair(*(_median(measure.hidden(t).mean(axis=0)[keep]) for t, keep in sides)),
         streams=tuple((s, Pair(*(side.get(s, 0.0) for side in busy))) for s in streams),
-        operations=_operations(p, m, uncertainty),
+        operations=tuple(_operations(p, m, uncertainty)),
         only_predicted=tuple(name for name in p.index if name not in m.index),
         only_measured=tuple(name for name in m.index if name not in p.index),
         clock_uncertainty=uncertainty,
         warnings=(
             *predicted.warnings,
             *measured.warnings,
-            *differences(predicted, measured),
+            *fabric_differences(predicted.header, measured.header),
         ),
         interval=interval(predicted, skip_first) if predicted.kind == "predicted" else None,
         why=attribute(predicted, measured, skip_first),
@@ -131,7 +123,7 @@ def _comparable(predicted: Timeline, measured: Timeline) -> None:
 
 
 def check_clocks(measured: Timeline, skip_first: int = 1) -> None:
-    """Refuse a measurement whose exchanges are mostly shorter than its clocks are certain."""
+    """Refuse a measurement whose median exchange is shorter than its clocks' uncertainty."""
     if not len(measured):
         return
     keep = measure.settled(measured, skip_first)
@@ -149,11 +141,6 @@ def check_clocks(measured: Timeline, skip_first: int = 1) -> None:
         )
 
 
-def _settled(t: Timeline, skip_first: int) -> tuple[Timeline, npt.NDArray[np.bool_]]:
-    """Pair a timeline with the mask of its steps that count: at least the last one does."""
-    return t, measure.settled(t, skip_first)
-
-
 def _median(values: Floats) -> float:
     return float(np.median(values))
 
@@ -165,7 +152,7 @@ def _busy(t: Timeline, keep: npt.NDArray[np.bool_]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Means over ranks and medians over steps of one side, (names,) each; NaN without spans."""
+    """Means over ranks and medians over steps of one side, (names,); NaN without spans."""
 
     seconds: Floats
     waited: Floats
@@ -206,14 +193,11 @@ def _median_by(group: npt.NDArray[np.int64], values: Floats, groups: int) -> Flo
     return medians
 
 
-def _operations(p: _Side, m: _Side, uncertainty: float) -> tuple[Operation, ...]:
-    found = []
+def _operations(p: _Side, m: _Side, uncertainty: float) -> Iterator[Operation]:
     for name, i in p.index.items():
-        if name not in m.index:
-            continue
-        k = m.index[name]
-        found.append(
-            Operation(
+        if name in m.index:
+            k = m.index[name]
+            yield Operation(
                 name=name,
                 stream=m.stream[name],
                 seconds=Pair(float(p.seconds[i]), float(m.seconds[k])),
@@ -221,5 +205,3 @@ def _operations(p: _Side, m: _Side, uncertainty: float) -> tuple[Operation, ...]
                 nbytes=Pair(float(p.nbytes[i]), float(m.nbytes[k])),
                 below_clock=bool(m.seconds[k] < uncertainty),
             )
-        )
-    return tuple(found)

@@ -1,11 +1,16 @@
-"""Spans of all ranks as columns, so that hundreds of thousands cost nothing."""
+"""A timeline: the spans of all ranks as columns, so that millions of spans stay cheap."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from commsched.timeline.header import Measured, Predicted
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int32]
 
 
 class Span(NamedTuple):
@@ -13,12 +18,12 @@ class Span(NamedTuple):
 
     rank: int
     stream: str
-    name: str  # identity of the operation within a step, e.g. "b3/exchange"
+    name: str  # identity of the operation within a step, such as "b3/exchange"
     step: int
     start: float  # s since the run's start, on rank 0's clock
     end: float  # s
     waited: float  # s of it spent waiting for a peer
-    nbytes: int  # B handed to MPI by this rank
+    nbytes: float  # B handed to MPI by this rank
     coded: float = 0.0  # s of an exchange in which this rank encoded, added or decoded
 
 
@@ -26,22 +31,21 @@ class Span(NamedTuple):
 class Timeline:
     """Spans as parallel columns of length n; `stream` and `name` index into their tables."""
 
-    kind: str  # "predicted" or "measured"
+    header: Predicted | Measured
     plan_hash: str
     ranks: int
     streams: tuple[str, ...]  # in drawing order
     names: tuple[str, ...]  # in program order
-    rank: npt.NDArray[np.int32]
-    stream: npt.NDArray[np.int32]
-    name: npt.NDArray[np.int32]
-    step: npt.NDArray[np.int32]
-    start: npt.NDArray[np.float64]
-    end: npt.NDArray[np.float64]
-    waited: npt.NDArray[np.float64]
-    nbytes: npt.NDArray[np.float64]
-    coded: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # none: zeros
+    rank: Indices
+    stream: Indices
+    name: Indices
+    step: Indices
+    start: Floats
+    end: Floats
+    waited: Floats
+    nbytes: Floats
+    coded: Floats = field(default_factory=lambda: np.zeros(0))  # default: n zeros
     clock_uncertainty: float = 0.0  # s, the worst over ranks
-    meta: Mapping[str, Any] = field(default_factory=dict)  # host, MPI, decisions, warnings ...
 
     def __post_init__(self) -> None:
         if not len(self.coded):
@@ -54,49 +58,67 @@ class Timeline:
         return (self.span(i) for i in range(len(self)))
 
     def span(self, i: int) -> Span:
-        """Return row `i` with its names in words."""
-        return Span(
-            int(self.rank[i]),
-            self.streams[self.stream[i]],
-            self.names[self.name[i]],
-            int(self.step[i]),
-            float(self.start[i]),
-            float(self.end[i]),
-            float(self.waited[i]),
-            int(self.nbytes[i]),
-            float(self.coded[i]),
-        )
+        """Return row `i`."""
+        row = {column: getattr(self, column)[i].item() for column in Span._fields}
+        words = {"stream": self.streams[row["stream"]], "name": self.names[row["name"]]}
+        return Span(**row | words | {"nbytes": int(row["nbytes"])})
 
     def select(self, keep: npt.NDArray[Any]) -> "Timeline":
-        """Return the rows that `keep` (a mask or indices) picks, with all tables as they are."""
-        columns = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes", "coded")
-        return replace(self, **{column: getattr(self, column)[keep] for column in columns})
+        """Return the rows that `keep` (a mask or indices) picks, with the tables unchanged."""
+        return replace(self, **{column: getattr(self, column)[keep] for column in Span._fields})
+
+    @property
+    def kind(self) -> str:
+        """Return the header's kind: "predicted" or "measured"."""
+        return self.header.kind
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the reader of this timeline must know, e.g. that a rank is missing."""
-        found = self.meta.get("warnings")
-        return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+        """Return what the reader must know, such as that a rank is missing."""
+        return self.header.warnings
+
+    @property
+    def prediction(self) -> Predicted:
+        """Return the header of a prediction, or an empty one for a measured timeline."""
+        return self.header if isinstance(self.header, Predicted) else Predicted()
+
+    @property
+    def run(self) -> Measured:
+        """Return the header of a run, or an empty one for a prediction."""
+        return self.header if isinstance(self.header, Measured) else Measured()
 
     @classmethod
-    def of(cls, spans: Iterable[Span], **fields: Any) -> "Timeline":
-        """Build the columns from spans; tables keep the order of first appearance."""
+    def of(
+        cls,
+        spans: Iterable[Span],
+        *,
+        header: Predicted | Measured,
+        plan_hash: str,
+        ranks: int,
+        streams: Iterable[str] = (),
+        names: Iterable[str] = (),
+        clock_uncertainty: float = 0.0,
+    ) -> "Timeline":
+        """Build the columns from spans; words that a table lacks follow as they appear."""
         rows = list(spans)
-        streams = tuple(fields.pop("streams", None) or dict.fromkeys(s.stream for s in rows))
-        names = tuple(fields.pop("names", None) or dict.fromkeys(s.name for s in rows))
-        to_stream = {s: i for i, s in enumerate(streams)}
-        to_name = {s: i for i, s in enumerate(names)}
+        rank, stream, name, step, *numbers = zip(*rows, strict=True) if rows else [()] * 9
+        tables = [tuple(dict.fromkeys((*streams, *stream))), tuple(dict.fromkeys((*names, *name)))]
+        index = [{word: i for i, word in enumerate(table)} for table in tables]
+        start, end, waited, nbytes, coded = (np.array(column, np.float64) for column in numbers)
         return cls(
-            streams=streams,
-            names=names,
-            rank=np.array([s.rank for s in rows], np.int32),
-            stream=np.array([to_stream[s.stream] for s in rows], np.int32),
-            name=np.array([to_name[s.name] for s in rows], np.int32),
-            step=np.array([s.step for s in rows], np.int32),
-            start=np.array([s.start for s in rows], np.float64),
-            end=np.array([s.end for s in rows], np.float64),
-            waited=np.array([s.waited for s in rows], np.float64),
-            nbytes=np.array([s.nbytes for s in rows], np.float64),
-            coded=np.array([s.coded for s in rows], np.float64),
-            **fields,
+            header=header,
+            plan_hash=plan_hash,
+            ranks=ranks,
+            streams=tables[0],
+            names=tables[1],
+            rank=np.array(rank, np.int32),
+            stream=np.array([index[0][word] for word in stream], np.int32),
+            name=np.array([index[1][word] for word in name], np.int32),
+            step=np.array(step, np.int32),
+            start=start,
+            end=end,
+            waited=waited,
+            nbytes=nbytes,
+            coded=coded,
+            clock_uncertainty=clock_uncertainty,
         )

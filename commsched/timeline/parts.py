@@ -8,20 +8,17 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
-import numpy as np
 
 from commsched import files
 from commsched.errors import CommschedError
 from commsched.timeline import check
+from commsched.timeline.header import Count, Measured
 from commsched.timeline.model import Span, Timeline
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-
 
 COLUMNS = ("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes", "coded_s")
 
@@ -42,7 +39,7 @@ class PartHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     t0: Finite = 0.0  # s, the run's start on rank 0's clock
     streams: tuple[str, ...] = ()  # in drawing order
     names: tuple[str, ...] = ()  # in program order
-    meta: dict[str, Any] = {}
+    meta: Measured = Measured()
 
 
 class PartRow(NamedTuple):
@@ -54,23 +51,21 @@ class PartRow(NamedTuple):
     start: Finite  # s on the rank's clock
     end: Finite  # s on the rank's clock
     waited: Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # s
-    nbytes: Annotated[float, msgspec.Meta(ge=0, le=2**53)]
+    nbytes: Annotated[float, msgspec.Meta(ge=0, le=2**53)]  # whole
     coded: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0  # s; older parts lack it
 
 
 class PartWriter:
     """Appends the spans of one rank; each append is handed to the operating system at once."""
 
-    def __init__(self, path: str | Path, rank: int, header: Mapping[str, Any]) -> None:
-        self.path = part_path(path, rank)
-        self.rank = rank
+    def __init__(self, path: str | Path, header: PartHeader) -> None:
+        self.path = part_path(path, header.rank)
         self._encode = msgspec.json.Encoder().encode
-        first = msgspec.convert({**header, "rank": rank}, PartHeader)
         try:
             self._file = self.path.open("wb", buffering=0)
         except OSError as error:
             raise CommschedError(f"{self.path}: cannot be written: {error.strerror}") from None
-        self._put(self._encode(first) + b"\n")
+        self._put(self._encode(header) + b"\n")
 
     def append(self, spans: Iterable[Span]) -> None:
         """Append spans, in seconds on this rank's own clock, as whole lines in one write."""
@@ -84,19 +79,8 @@ class PartWriter:
             raise CommschedError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
-        """Close the file; what was appended is there without it, too."""
+        """Close the file; what was appended is already in it."""
         self._file.close()
-
-    def __enter__(self) -> "PartWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def part_path(path: str | Path, rank: int) -> Path:
@@ -132,29 +116,27 @@ def remove_parts(path: str | Path) -> None:
 
 
 def read_parts(path: str | Path, ended: bool = True) -> Timeline:
-    """Merge the parts of `path` onto rank 0's clock.
+    """Merge the parts of `path` onto rank 0's clock; `ended` is False if the run crashed.
 
-    Torn last lines and missing ranks become sentences in meta["warnings"]; `ended` is False where
-    the run is known to have crashed.
+    Torn last lines and missing ranks become warnings of the timeline.
     """
     warnings = [] if ended else [f"{path}: the run did not end; merged from what its ranks left"]
-    headers: list[PartHeader] = []
-    rows: list[tuple[PartHeader, list[PartRow]]] = []
+    found: list[tuple[PartHeader, list[PartRow]]] = []
     for rank, part in find(path).items():
-        header, lines, torn = _read_part(part, rank)
+        header, rows, torn = _read_part(part, rank)
         if torn:
             warnings.append(f"rank {rank}: the last line of its part is torn and was left out")
         if header is not None:
-            headers.append(header)
-            rows.append((header, lines))
-    if not headers:
+            found.append((header, rows))
+    if not found:
         raise CommschedError(f"{path}: no parts of ranks ({part_path(path, 0).name}, ...) found")
+    headers = [header for header, _ in found]
     _agree(headers, str(path))
     ranks = headers[0].ranks
     missing = sorted(set(range(min(ranks, 2**20))) - {header.rank for header in headers})
     if missing:
         warnings.append(f"{_ranks(missing)} of {ranks} left no spans")
-    timeline = _merge(rows, warnings)
+    timeline = _merge(found, tuple(warnings))
     wrong = check.problem(timeline)
     if wrong:
         raise CommschedError(f"{path}: parts cannot be merged: {wrong}")
@@ -197,38 +179,22 @@ def _agree(headers: list[PartHeader], where: str) -> None:
                 )
 
 
-def _merge(parts: list[tuple[PartHeader, list[PartRow]]], warnings: list[str]) -> Timeline:
-    first = parts[0][0]
-    streams = dict.fromkeys(word for header, _ in parts for word in header.streams)
-    names = dict.fromkeys(word for header, _ in parts for word in header.names)
-    rows = [row for _, found in parts for row in found]
-    streams |= dict.fromkeys(row.stream for row in rows)
-    names |= dict.fromkeys(row.name for row in rows)
-    to_stream = {word: i for i, word in enumerate(streams)}
-    to_name = {word: i for i, word in enumerate(names)}
-    sizes = [len(found) for _, found in parts]
-    shift = np.repeat([header.clock_offset_us / 1e6 - header.t0 for header, _ in parts], sizes)
-    meta = dict(first.meta)
-    if warnings:
-        meta["warnings"] = warnings
-    return Timeline(
-        kind="measured",
+def _merge(parts: list[tuple[PartHeader, list[PartRow]]], warnings: tuple[str, ...]) -> Timeline:
+    first, spans = parts[0][0], []
+    for header, rows in parts:
+        # one shift for both ends, so that spans which touch on the rank's clock still touch
+        shift = header.clock_offset_us / 1e6 - header.t0
+        for row in rows:
+            start, end = row.start + shift, row.end + shift
+            spans.append(Span(header.rank, *row[:3], start, end, *row[5:]))
+    return Timeline.of(
+        spans,
+        header=msgspec.structs.replace(first.meta, warnings=warnings),
         plan_hash=first.plan_hash,
         ranks=first.ranks,
-        streams=tuple(streams),
-        names=tuple(names),
-        rank=np.repeat([header.rank for header, _ in parts], sizes).astype(np.int32),
-        stream=np.array([to_stream[row.stream] for row in rows], np.int32),
-        name=np.array([to_name[row.name] for row in rows], np.int32),
-        step=np.array([row.step for row in rows], np.int32),
-        # one shift for both, so that spans which touch on the rank's clock still touch
-        start=np.array([row.start for row in rows], np.float64) + shift,
-        end=np.array([row.end for row in rows], np.float64) + shift,
-        waited=np.array([row.waited for row in rows], np.float64),
-        nbytes=np.array([row.nbytes for row in rows], np.float64),
-        coded=np.array([row.coded for row in rows], np.float64),
+        streams=[word for header, _ in parts for word in header.streams],
+        names=[word for header, _ in parts for word in header.names],
         clock_uncertainty=max(header.clock_uncertainty_us for header, _ in parts) / 1e6,
-        meta=meta,
     )
 
 

@@ -1,45 +1,34 @@
-"""A comparison in words and as data."""
+"""Comparisons in words and as data."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from commsched import units
+from commsched.text_table import table
+from commsched.timeline.attribute import Why
 from commsched.timeline.breakdown import CAUSES
-
-if TYPE_CHECKING:
-    from commsched.timeline.attribute import Why
-    from commsched.timeline.compare import Comparison, Operation, Pair
+from commsched.timeline.compare import Comparison, Operation, Pair
+from commsched.timeline.spread import Interval, Rival, Rivals
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Return one line per row, the first `left` columns flush left and the others flush right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if at < left else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def table(c: "Comparison", limit: int | None) -> str:
-    """Return the totals, then the operations with the largest differences first."""
-    lines = [
-        f"plan {c.plan_hash[:12]}, {c.ranks} ranks, medians of "
-        f"{c.steps[0]} predicted and {c.steps[1]} measured steps",
-        "",
-    ]
+def comparison_table(c: Comparison, limit: int | None = None) -> str:
+    """Return the totals, then the `limit` operations with the largest differences."""
     totals = [
         ("iteration", c.iteration),
         ("exposed communication", c.exposed),
         ("hidden communication", c.hidden),
         *((f"busy: {stream}", pair) for stream, pair in c.streams),
     ]
-    head = ["in ms", "predicted", "measured", "difference", "error"]
-    lines += aligned([head, *([name, *_cells(pair)] for name, pair in totals)])
-    lines += ["", *_sureness(c), *_why(c, limit)]
+    head = ("in ms", "predicted", "measured", "difference", "error")
+    lines = [
+        f"plan {c.plan_hash[:12]}, {c.ranks} ranks, medians of "
+        f"{c.steps[0]} predicted and {c.steps[1]} measured steps",
+        "",
+        table(head, [[name, *_cells(pair)] for name, pair in totals], range(1, 5)),
+        "",
+        *_sureness(c),
+        *_why(c, limit),
+    ]
     if c.operations:
         lines += ["", *_operations(c, limit)]
     for what, names in (("predicted", c.only_predicted), ("measured", c.only_measured)):
@@ -53,7 +42,7 @@ def table(c: "Comparison", limit: int | None) -> str:
     return "\n".join(lines)
 
 
-def _sureness(c: "Comparison") -> list[str]:
+def _sureness(c: Comparison) -> list[str]:
     """Say which iterations were to be expected."""
     if c.interval is None:
         return []
@@ -62,69 +51,78 @@ def _sureness(c: "Comparison") -> list[str]:
     return [f"p10 to p90 of the prediction, {c.interval}, {hit};", c.interval.basis, ""]
 
 
-def _why(c: "Comparison", limit: int | None) -> list[str]:
+def _why(c: Comparison, limit: int | None) -> list[str]:
     """Return the parts of the iteration's error, then the operations that cause most of it."""
     if c.why is None:
         return ["the error cannot be split: no rank has all compared steps on both sides"]
     total = c.why.total
-    whole = sum(total.values())
     scale = c.iteration.measured
-    rows = [["why, in ms", "difference", "of the iteration"]]
-    rows += [
-        [name, _signed(value), f"{round(value / scale, 3) + 0.0:+.1%}" if scale else "-"]
-        for name, value in (*total.items(), ("sum", whole))
+    rows = [
+        [name, _signed(value), _percent(value / scale) if scale else "-"]
+        for name, value in (*total.items(), ("sum", sum(total.values())))
     ]
-    lines = [*aligned(rows), f"along the {c.why.along} chain of rank {c.why.rank}"]
+    lines = [
+        table(("why, in ms", "difference", "of the iteration"), rows, (1, 2)),
+        f"along the {c.why.along} chain of rank {c.why.rank}",
+    ]
     ranked = sorted(zip(c.why.names, c.why.values, strict=True), key=lambda x: -abs(x[1]).sum())
     shown = ranked if limit is None else ranked[:limit]
     if not shown:
         return lines
-    rows = [["why, by operation, in ms", *CAUSES, "sum"]]
+    rows = []
     for name, values in shown:
         cells = [_signed(value) if abs(value) >= 5e-7 else "." for value in values.tolist()]
         rows.append([name, *cells, _signed(float(values.sum()))])
-    lines += ["", *aligned(rows)]
+    head = ("why, by operation, in ms", *CAUSES, "sum")
+    lines += ["", table(head, rows, range(1, len(head)))]
     if len(shown) < len(ranked):
         left = sum(float(values.sum()) for _, values in ranked[len(shown) :])
         lines.append(f"... and {len(ranked) - len(shown)} more, {_signed(left)} together")
     return lines
 
 
-def _signed(seconds: float) -> str:
-    """Milliseconds with their sign; nothing is +0.000 whatever its sign."""
-    return f"{round(seconds * 1e3, 3) + 0.0:+.3f}"
-
-
-def _operations(c: "Comparison", limit: int | None) -> list[str]:
+def _operations(c: Comparison, limit: int | None) -> list[str]:
     ranked = sorted(c.operations, key=lambda o: -abs(o.seconds.difference))
     shown = ranked if limit is None else ranked[:limit]
     if not shown:
         return [f"{len(ranked)} operations compared"]
     head = ["operation, in ms", "stream", "predicted", "measured", "difference", "error"]
     head += ["wait pred.", "wait meas.", "size pred.", "size meas."]
-    lines = aligned([head, *map(_row, shown)], left=2)
+    lines = [table(head, [_row(o) for o in shown], range(2, len(head)))]
     if len(shown) < len(ranked):
         lines.append(f"... and {len(ranked) - len(shown)} more with smaller differences")
     return lines
 
 
-def _row(o: "Operation") -> list[str]:
+def _row(o: Operation) -> list[str]:
     return [
         o.name + ("*" if o.below_clock else ""),
         o.stream,
         *_cells(o.seconds),
-        f"{o.waited.predicted * 1e3:.3f}",
-        f"{o.waited.measured * 1e3:.3f}",
+        _plain(o.waited.predicted),
+        _plain(o.waited.measured),
         units.nbytes(o.nbytes.predicted),
         units.nbytes(o.nbytes.measured),
     ]
 
 
-def _cells(pair: "Pair") -> list[str]:
+def _cells(pair: Pair) -> list[str]:
     """Return predicted, measured, difference in ms, and the error in %."""
-    error = "-" if pair.error is None else f"{round(pair.error, 3) + 0.0:+.1%}"
-    numbers = (f"{value * 1e3:.3f}" for value in (pair.predicted, pair.measured))
-    return [*numbers, _signed(pair.difference), error]
+    error = "-" if pair.error is None else _percent(pair.error)
+    return [_plain(pair.predicted), _plain(pair.measured), _signed(pair.difference), error]
+
+
+def _plain(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f}"
+
+
+def _signed(seconds: float) -> str:
+    """Milliseconds with their sign; -0.0 is shown as +0.000."""
+    return f"{round(seconds * 1e3, 3) + 0.0:+.3f}"
+
+
+def _percent(share: float) -> str:
+    return f"{round(share, 3) + 0.0:+.1%}"
 
 
 def _listed(names: Sequence[str], most: int = 20) -> str:
@@ -132,25 +130,25 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + more
 
 
-def to_data(c: "Comparison") -> dict[str, Any]:
+def comparison_data(c: Comparison) -> dict[str, Any]:
     """Return everything as plain data, with units in the keys."""
     return {
         "plan_hash": c.plan_hash,
         "ranks": c.ranks,
         "steps": {"predicted": c.steps[0], "measured": c.steps[1]},
-        "iteration": _milliseconds(c.iteration),
-        "prediction_interval": None if c.interval is None else c.interval.to_data(),
+        "iteration": _pair_data(c.iteration),
+        "prediction_interval": None if c.interval is None else _interval_data(c.interval),
         "why": None if c.why is None else _why_data(c.why),
-        "exposed_communication": _milliseconds(c.exposed),
-        "hidden_communication": _milliseconds(c.hidden),
-        "streams": {stream: _milliseconds(pair) for stream, pair in c.streams},
+        "exposed_communication": _pair_data(c.exposed),
+        "hidden_communication": _pair_data(c.hidden),
+        "streams": {stream: _pair_data(pair) for stream, pair in c.streams},
         "operations": [
             {
                 "name": o.name,
                 "stream": o.stream,
-                **_milliseconds(o.seconds),
-                "predicted_waited_ms": units.significant(o.waited.predicted * 1e3),
-                "measured_waited_ms": units.significant(o.waited.measured * 1e3),
+                **_pair_data(o.seconds),
+                "predicted_waited_ms": _milliseconds(o.waited.predicted),
+                "measured_waited_ms": _milliseconds(o.waited.measured),
                 "predicted_nbytes": units.significant(o.nbytes.predicted),
                 "measured_nbytes": units.significant(o.nbytes.measured),
                 "below_clock_uncertainty": o.below_clock,
@@ -164,11 +162,22 @@ def to_data(c: "Comparison") -> dict[str, Any]:
     }
 
 
-def _why_data(why: "Why") -> dict[str, Any]:
+def _milliseconds(seconds: float) -> float:
+    return units.significant(seconds * 1e3)
+
+
+def _interval_data(interval: Interval) -> dict[str, Any]:
+    return {
+        "p10_ms": _milliseconds(interval.low),
+        "p90_ms": _milliseconds(interval.high),
+        "residuals": interval.residuals,
+    }
+
+
+def _why_data(why: Why) -> dict[str, Any]:
     def keyed(values: Iterable[float]) -> dict[str, float]:
-        """Seconds by cause as ms under snake case names."""
         names = (cause.replace(" ", "_") + "_ms" for cause in CAUSES)
-        return {k: units.significant(v * 1e3) for k, v in zip(names, values, strict=True)}
+        return {k: _milliseconds(v) for k, v in zip(names, values, strict=True)}
 
     return {
         "rank": why.rank,
@@ -181,11 +190,47 @@ def _why_data(why: "Why") -> dict[str, Any]:
     }
 
 
-def _milliseconds(pair: "Pair") -> dict[str, float | None]:
+def _pair_data(pair: Pair) -> dict[str, float | None]:
     return {
-        "predicted_ms": units.significant(pair.predicted * 1e3),
-        "measured_ms": units.significant(pair.measured * 1e3),
-        "difference_ms": units.significant(pair.difference * 1e3),
+        "predicted_ms": _milliseconds(pair.predicted),
+        "measured_ms": _milliseconds(pair.measured),
+        "difference_ms": _milliseconds(pair.difference),
         "ratio": None if pair.ratio is None else units.significant(pair.ratio),
         "error": None if pair.error is None else units.significant(pair.error),
+    }
+
+
+def rivals_table(r: Rivals) -> str:
+    """Return a line per plan, and which plan is faster."""
+    head = ("in ms", "strategy", "iteration", "p10", "p90", "exposed communication")
+    counts = [plan.interval.residuals for plan in r.plans]
+    basis = "intervals hold the spread of the steps only: the machine has no held-out errors"
+    if any(counts):
+        shown = " and ".join(map(str, counts))
+        basis = f"intervals hold the spread of the steps and {shown} held-out errors of calibration"
+    lines = [table(head, [_rival_row(plan) for plan in r.plans], range(2, 6)), "", r.verdict, basis]
+    return "\n".join([*lines, *(f"warning: {sentence}" for sentence in r.warnings)])
+
+
+def _rival_row(plan: Rival) -> list[str]:
+    seconds = (plan.iteration, plan.interval.low, plan.interval.high, plan.exposed)
+    return [f"plan {plan.plan_hash[:12]}", plan.strategy, *map(_plain, seconds)]
+
+
+def rivals_data(r: Rivals) -> dict[str, Any]:
+    """Return everything as plain data, with units in the keys."""
+    return {
+        "plans": [
+            {
+                "plan_hash": plan.plan_hash,
+                "strategy": plan.strategy,
+                "iteration_ms": _milliseconds(plan.iteration),
+                "interval": _interval_data(plan.interval),
+                "exposed_communication_ms": _milliseconds(plan.exposed),
+            }
+            for plan in r.plans
+        ],
+        "indistinguishable": r.indistinguishable,
+        "verdict": r.verdict,
+        "warnings": list(r.warnings),
     }

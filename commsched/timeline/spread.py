@@ -1,18 +1,14 @@
 """How sure a prediction is: intervals of its iteration, and whether two plans can be told apart."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from commsched import units
 from commsched.errors import CommschedError
 from commsched.timeline import measure
-from commsched.timeline.assumed import assumed
-from commsched.timeline.fabric import differences
-from commsched.timeline.intervals import Floats
+from commsched.timeline.header import fabric_differences
 from commsched.timeline.model import Timeline
-from commsched.timeline.report import aligned
 
 LOW, HIGH = 0.1, 0.9
 
@@ -23,7 +19,7 @@ class Interval:
 
     low: float
     high: float
-    residuals: int  # how many held-out errors are in it; 0: the spread of the steps only
+    residuals: int  # number of held-out errors in it; 0: the spread of the steps only
 
     def __str__(self) -> str:
         return f"{units.seconds(self.low)} to {units.seconds(self.high)}"
@@ -41,27 +37,21 @@ class Interval:
         """Tell whether they share a moment."""
         return self.low <= other.high and other.low <= self.high
 
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data, with units in the keys."""
-        return {
-            "p10_ms": units.significant(self.low * 1e3),
-            "p90_ms": units.significant(self.high * 1e3),
-            "residuals": self.residuals,
-        }
-
 
 def interval(t: Timeline, skip_first: int = 1) -> Interval:
-    """Return the interval of a predicted timeline's iteration.
+    """Return the interval of a predicted timeline's iteration: p10 to p90 of
 
-    It holds p10 to p90 of  I / (1 + e)  over all steps' I [s] and all residuals e, the relative
-    errors (predicted - measured) / measured that the calibration of the machine held out. Without
-    residuals e = 0: only the spread of the steps under jitter is in it.
+        I / (1 + e)
+
+    over the iterations I [s] of all steps and all residuals e, the relative errors
+    (predicted - measured) / measured that the calibration of the machine held out. Without
+    residuals e = 0: the interval is only the spread of the steps under jitter.
     """
-    iterations: Floats = measure.iteration_seconds(t)[measure.settled(t, skip_first)]
-    errors = np.array(assumed(t).residuals or [0.0])
-    values = np.divide.outer(iterations, 1.0 + errors)
+    iterations = measure.iteration_seconds(t)[measure.settled(t, skip_first)]
+    residuals = t.prediction.residuals
+    values = np.divide.outer(iterations, 1.0 + np.array(residuals or (0.0,)))
     low, high = np.quantile(values, (LOW, HIGH)).tolist()
-    return Interval(low=low, high=high, residuals=len(assumed(t).residuals))
+    return Interval(low=low, high=high, residuals=len(residuals))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,34 +65,13 @@ class Rival:
     interval: Interval
     warnings: tuple[str, ...]
 
-    def row(self) -> list[str]:
-        """Return the cells of its line in a table."""
-        return [
-            f"plan {self.plan_hash[:12]}",
-            self.strategy,
-            f"{self.iteration * 1e3:.3f}",
-            f"{self.interval.low * 1e3:.3f}",
-            f"{self.interval.high * 1e3:.3f}",
-            f"{self.exposed * 1e3:.3f}",
-        ]
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data, with units in the keys."""
-        return {
-            "plan_hash": self.plan_hash,
-            "strategy": self.strategy,
-            "iteration_ms": units.significant(self.iteration * 1e3),
-            "interval": self.interval.to_data(),
-            "exposed_communication_ms": units.significant(self.exposed * 1e3),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rivals:
     """Two predicted plans of the same net on the same machine."""
 
     plans: tuple[Rival, Rival]
-    elsewhere: tuple[str, ...] = ()  # how the fabrics differ on which the machine was calibrated
+    fabrics: tuple[str, ...] = ()  # how the fabrics differ on which the machine was calibrated
 
     @property
     def indistinguishable(self) -> bool:
@@ -126,45 +95,21 @@ class Rivals:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the reader must know of either plan, once each."""
-        said = [w for plan in self.plans for w in plan.warnings]
-        return tuple(dict.fromkeys([*said, *self.elsewhere]))
-
-    @property
-    def _basis(self) -> str:
-        counts = [plan.interval.residuals for plan in self.plans]
-        if not any(counts):
-            return "intervals hold the spread of the steps only: the machine has no held-out errors"
-        shown = " and ".join(map(str, counts))
-        return f"intervals hold the spread of the steps and {shown} held-out errors of calibration"
-
-    def table(self) -> str:
-        """Return aligned text."""
-        head = ["in ms", "strategy", "iteration", "p10", "p90", "exposed communication"]
-        lines = aligned([head, *(plan.row() for plan in self.plans)], left=2)
-        lines += ["", self.verdict, self._basis]
-        return "\n".join([*lines, *(f"warning: {sentence}" for sentence in self.warnings)])
-
-    def to_data(self) -> dict[str, Any]:
-        """Return plain data, with units in the keys."""
-        return {
-            "plans": [plan.to_data() for plan in self.plans],
-            "indistinguishable": self.indistinguishable,
-            "verdict": self.verdict,
-            "warnings": list(self.warnings),
-        }
+        a, b = self.plans
+        return tuple(dict.fromkeys((*a.warnings, *b.warnings, *self.fabrics)))
 
 
 def rivals(a: Timeline, b: Timeline, skip_first: int = 1) -> Rivals:
     """Compare the predictions of two plans for the same net on the same machine."""
-    for what in ("net", "machine"):
-        first, second = (str(t.meta.get(what)) for t in (a, b))
+    names = (a.header.net, b.header.net), (a.header.machine, b.header.machine)
+    for what, (first, second) in zip(("net", "machine"), names, strict=True):
         if first != second:
             raise CommschedError(
                 f"the timelines are of different {what}s, {first!r} and {second!r}; two plans are"
                 " compared on the same net and machine"
             )
     plans = (_rival(a, skip_first), _rival(b, skip_first))
-    return Rivals(plans=plans, elsewhere=differences(a, b))
+    return Rivals(plans=plans, fabrics=fabric_differences(a.header, b.header))
 
 
 def _rival(t: Timeline, skip_first: int) -> Rival:
@@ -173,7 +118,7 @@ def _rival(t: Timeline, skip_first: int) -> Rival:
     keep = measure.settled(t, skip_first)
     return Rival(
         plan_hash=t.plan_hash,
-        strategy=str(t.meta.get("strategy", "-")),
+        strategy=t.header.strategy or "-",
         iteration=float(np.median(measure.iteration_seconds(t)[keep])),
         exposed=float(np.median(measure.exposed(t).mean(axis=0)[keep])),
         interval=interval(t, skip_first),

@@ -73,8 +73,8 @@ class Training:
             self._measurement: Measurement | None = None
             if options.timeline is not None:
                 dog.stage("comparing hosts and clocks")
-                meta = {"compute": learner.net.name, **place.meta}
-                self._measurement = Measurement(plan, comm, options.timeline, meta)
+                header = place.header(learner.net.name)
+                self._measurement = Measurement(plan, comm, options.timeline, header)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
             carrying = Carrying(learner)
@@ -130,13 +130,18 @@ class Training:
         engine.stop()
         with watchdog(self._comm, "train", options.timeout, first="bringing the spans together"):
             self._tally.free()
-            told: dict[str, Any] = {"first_step": self._first, "steps": options.steps}
-            if self._changes is not None:
-                self._changes.close()
-                told |= self._changes.report()
+            changes = self._changes
+            if changes is not None:
+                changes.close()
             if self._measurement is None:
                 return None
-            return self._measurement.finish(engine, told)
+            return self._measurement.finish(
+                engine,
+                steps=options.steps,
+                first_step=self._first,
+                fallbacks=changes.fallbacks if changes else None,
+                switches=changes.switches if changes else None,
+            )
 
     def _program(self, step: int) -> Program:
         plan = self._engine.plan  # a tensor may have left its error budget
@@ -147,8 +152,7 @@ class Training:
         if self._changes is None or not self._changes.after(step):
             return
         if self._comm.rank == 0:
-            falls = self._changes.report()["fallbacks"]
-            say("\n".join(fallen(fall) for fall in falls if fall["since"] == step + 1))
+            say(fallen(self._changes.fallbacks, step + 1))
 
     def _step(self, step: int) -> None:
         engine = self._engine

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from commsched.cli import bench_convergence as convergence
 from commsched.cli.signals import end_well
-from commsched.cli.table import table
 from commsched.errors import CommschedError
+from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
 if TYPE_CHECKING:

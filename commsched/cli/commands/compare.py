@@ -63,6 +63,7 @@ def compare(args: argparse.Namespace) -> None:
     from commsched.timeline import file as timeline_file
     from commsched.timeline.compare import check_clocks
     from commsched.timeline.compare import compare as compared
+    from commsched.timeline.report import comparison_data, comparison_table
 
     predicted, measured = timeline_file.read(args.predicted), timeline_file.read(args.measured)
     both = predicted.kind == measured.kind == "predicted"
@@ -71,7 +72,8 @@ def compare(args: argparse.Namespace) -> None:
         return
     check_clocks(measured)
     found = compared(predicted, measured)
-    print(json.dumps(found.to_data(), indent=1) if args.json else found.table(args.limit))
+    text = comparison_table(found, args.limit)
+    print(json.dumps(comparison_data(found), indent=1) if args.json else text)
     if args.fail_above is None:
         return
     error = found.iteration.error
@@ -81,9 +83,10 @@ def compare(args: argparse.Namespace) -> None:
 
 def _rivals(args: argparse.Namespace, a: "Timeline", b: "Timeline") -> None:
     """Print which of two plans is faster."""
+    from commsched.timeline.report import rivals_data, rivals_table
     from commsched.timeline.spread import rivals
 
     if args.fail_above is not None:
         raise CommschedError("--fail-above needs a measured timeline; both of these are predicted")
     found = rivals(a, b)
-    print(json.dumps(found.to_data(), indent=1) if args.json else found.table())
+    print(json.dumps(rivals_data(found), indent=1) if args.json else rivals_table(found))

@@ -19,6 +19,7 @@ from commsched.simulate.report import lines, report
 from commsched.timeline import file as timeline_file
 from commsched.timeline.compare import compare
 from commsched.timeline.model import Timeline
+from commsched.timeline.report import comparison_table
 
 EXAMPLE = """example:
   commsched demo
@@ -72,7 +73,7 @@ def demo(args: argparse.Namespace) -> None:
     print(f"4. running the same plan with mpiexec -n {args.ranks}, {args.steps} steps", flush=True)
     measured = run(plan, folder, args)
     print("5. predicted against measured")
-    print(compare(predicted, measured).table(12))
+    print(comparison_table(compare(predicted, measured), 12))
     from commsched.plot.timeline import draw
 
     draw(predicted, measured, folder / "demo.png")

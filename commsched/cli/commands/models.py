@@ -157,7 +157,7 @@ def _link(link: "Link") -> dict[str, float | None]:
 
 
 def _print(nets: list[dict[str, Any]], machines: list[dict[str, Any]]) -> None:
-    from commsched.cli.table import table
+    from commsched.text_table import table
 
     print(table(NET, [_net_row(net) for net in nets], numbers=range(1, len(NET))))
     print()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from commsched.cli import method_schedule as schedule
 from commsched.cli import reasons, stages
-from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
@@ -22,6 +21,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.reasons.margin import advice
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
+from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
 EXAMPLE = """example:

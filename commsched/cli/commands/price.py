@@ -117,7 +117,7 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
     if args.json:
         print(json.dumps(_data(machine, priced, refused, hidden), indent=1))
         return
-    from commsched.cli.table import table
+    from commsched.text_table import table
 
     print(f"{count(args.numel, 'element')}, density {args.density:g}, {_where(machine)}")
     rows = [HEADER, UNITS, *(_row(*found) for found in priced)]

@@ -39,9 +39,9 @@ def profile(args: argparse.Namespace) -> None:
     from commsched.kernels.threads import one_thread
 
     one_thread()
-    from commsched.cli.table import table
     from commsched.net import file as graph_file
     from commsched.run.wire.find_device import find_device
+    from commsched.text_table import table
     from commsched.train.profile import profiled
     from commsched.train.registry import NETS
     from commsched.units import nbytes, seconds

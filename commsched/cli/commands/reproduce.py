@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched import files
-from commsched.cli.table import table
+from commsched.text_table import table
 
 if TYPE_CHECKING:
     from commsched.lab.reproduce.paper import PublishedRow, Reproduction

@@ -10,7 +10,6 @@ import numpy as np
 from commsched import files, shipped
 from commsched.cli import reasons, stages
 from commsched.cli.commands.plan import headline, summary
-from commsched.cli.table import table
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
@@ -21,6 +20,7 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.summary import lines as timeline_lines
 from commsched.run.summary import summary as timeline_summary
+from commsched.text_table import table
 from commsched.timeline import file as timeline_file
 from commsched.timeline.model import Timeline
 from commsched.units import count, nbytes, seconds

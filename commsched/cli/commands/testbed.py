@@ -267,8 +267,8 @@ def _rows(
 
 
 def _table(rows: Sequence[dict[str, object]]) -> list[str]:
-    from commsched.cli.table import table
     from commsched.lab.testbed.spec import rate_text
+    from commsched.text_table import table
     from commsched.units import nbytes
 
     if not rows:

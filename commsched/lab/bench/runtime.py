@@ -126,11 +126,12 @@ def overlap(timeout: float, device: str = "cpu", nbytes: int = 32 * 10**6) -> Hi
     settled = big & (timeline.step > 0)
     exchange = timeline.end[settled] - timeline.start[settled]
     total = float((timeline.end[big] - timeline.start[big]).sum())
+    polling = sum(timeline.run.polling_cpu_s or ())
     return Hidden(
         comm.size,
         float(np.median(exchange)),
         float(np.median(exposed(timeline)[:, 1:])),
-        sum(timeline.meta["polling_cpu_s"]) / total,
+        polling / total,
     )
 
 

@@ -86,8 +86,8 @@ def _places(measured: Timeline, spec: Spec) -> Ints:
     Where all ranks fell onto one host, what should have crossed is still what was asked for.
     """
     asked = np.arange(measured.ranks) // spec.lanes % spec.hosts
-    seen = measured.meta.get("hosts")
-    if not isinstance(seen, list) or len(seen) != measured.ranks or not set(seen) <= {*spec.names}:
+    seen = measured.run.hosts
+    if seen is None or len(seen) != measured.ranks or not set(seen) <= {*spec.names}:
         return asked
     if len(set(seen)) < len(set(asked)):
         return asked
@@ -113,7 +113,7 @@ def _between(phase: Phase, where: Ints, sizes: Floats, hosts: int) -> Floats:
 
 def _phases(plan: Plan, measured: Timeline) -> Mapping[str, tuple[int, Phase]]:
     """The launch and the phase of every exchange of the plan, by the operation's name."""
-    decisions = measured.meta.get("decisions", {})
+    decisions = measured.run.agreed
     found = {}
     lower = STRATEGIES[plan.strategy].lower
     roles = [r for s in np.unique(measured.step) for r in lower(plan, int(s), decisions).roles]

@@ -7,8 +7,7 @@ the same numbers, so all of them change the same launches after the same step.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
@@ -22,26 +21,7 @@ from commsched.plan.model import Launch, Plan
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
 from commsched.run.job.clock import now
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fallback:
-    """A tensor that left its budget."""
-
-    tensor: str
-    step: int  # that was measured
-    error: float  # share of the norm that was left behind; infinite where there is no number
-    budget: float
-    launches: tuple[str, ...]
-    methods: tuple[str, ...]  # they had
-    dense: tuple[str, ...]  # they have from step `since` on
-    since: int
-
-    def data(self) -> dict[str, Any]:
-        """As the timeline keeps it; JSON has no infinity."""
-        lists = {name: list(getattr(self, name)) for name in ("launches", "methods", "dense")}
-        finite = self.error if math.isfinite(self.error) else None
-        return asdict(self) | lists | {"error": finite}
+from commsched.timeline.header import Fallback
 
 
 class BudgetWatch:
@@ -132,7 +112,7 @@ class BudgetWatch:
                 Fallback(
                     tensor=name,
                     step=step,
-                    error=share,
+                    error=share if math.isfinite(share) else None,
                     budget=plan.max_error,
                     launches=tuple(plan.launches[i].name for i in mine),
                     methods=tuple(plan.launches[i].method for i in mine),

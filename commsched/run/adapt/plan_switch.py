@@ -1,7 +1,6 @@
 """Changes of plan between two steps of a run: on all ranks together, nothing is lost."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 from mpi4py import MPI
@@ -18,6 +17,7 @@ from commsched.run.engine.worker import Worker
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.measurement import Measurement
+from commsched.timeline.header import Fallback, Switch
 
 # The plan so far, the machine as it is now, and the tensors that must stay as they are.
 Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
@@ -42,7 +42,7 @@ class Changes:
         self._replan = replan
         self._guard = BudgetWatch(engine, comm) if engine.plan.max_error else None
         self._drift = Drift(engine, comm) if replan else None
-        self._switches: list[dict[str, Any]] = []
+        self._switches: list[Switch] = []
 
     def after(self, step: int) -> bool:
         """Look at what was measured; True where the next step follows another plan."""
@@ -52,7 +52,7 @@ class Changes:
             assert self._guard is not None
             left = sum(fall.since == step + 1 for fall in self._guard.fallbacks)
             why = f"{left} tensor{'s' if left > 1 else ''} left the error budget"
-            self._switch(made, step, {"why": why})
+            self._switch(made, step, why)
         elif drifted is not None:
             self._planned_anew(drifted, step)
         return made is not None or drifted is not None
@@ -74,7 +74,7 @@ class Changes:
             assert self._drift is not None
             self._drift.free()
             self._drift = None
-        self._switch(made, step, {"why": why, "seconds": now() - begun, "ratio": drifted.ratio})
+        self._switch(made, step, why, now() - begun, drifted.ratio)
 
     def _made(self, machine: Machine) -> Plan:
         """A plan for the machine as it is now, made on rank 0: the same on every rank."""
@@ -102,7 +102,14 @@ class Changes:
         what = "waits for all ranks to change their plan"
         self._engine.board.status["compute"] = WaitStatus(step, "switch", what, now() + more, True)
 
-    def _switch(self, plan: Plan, step: int, told: dict[str, Any]) -> None:
+    def _switch(
+        self,
+        plan: Plan,
+        step: int,
+        why: str,
+        seconds: float | None = None,
+        ratio: float | None = None,
+    ) -> None:
         """Follow another plan after `step`, once everything under way is over.
 
         What old launches have kept of their gradients joins the next gradients.
@@ -117,7 +124,9 @@ class Changes:
             if watcher is not None:
                 watcher.watch(step + 1)
         self._engine.board.idle("compute")
-        self._switches.append({"step": step + 1, "plan": plan.hash, **told})
+        self._switches.append(
+            Switch(step=step + 1, plan=plan.hash, why=why, seconds=seconds, ratio=ratio)
+        )
 
     def close(self) -> None:
         """Bring what is under way to its end; on all ranks."""
@@ -125,11 +134,12 @@ class Changes:
             if watcher is not None:
                 watcher.free()
 
-    def report(self) -> dict[str, Any]:
-        """What changed, for the timeline; nothing where nothing did."""
-        found: dict[str, Any] = {}
-        if self._guard is not None:
-            found["fallbacks"] = [fall.data() for fall in self._guard.fallbacks]
-        if self._switches or self._drift is not None:
-            found["switches"] = self._switches
-        return found
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...] | None:
+        """The tensors that left the error budget; None without a budget."""
+        return None if self._guard is None else tuple(self._guard.fallbacks)
+
+    @property
+    def switches(self) -> tuple[Switch, ...] | None:
+        """The changes of plan; None if there was none and no drift is watched."""
+        return tuple(self._switches) if self._switches or self._drift is not None else None

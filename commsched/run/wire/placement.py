@@ -19,6 +19,7 @@ from commsched.run.wire.find_device import find_device
 from commsched.run.wire.host import CUT, PLAIN, PlainPath
 from commsched.run.wire.path import Path
 from commsched.run.wire.staging import CHUNK, POINTED, Pointers, StagedPath
+from commsched.timeline.header import Measured
 
 SWITCH = "COMMSCHED_BUFFERS"
 MODES = ("auto", "staged", "direct")
@@ -37,11 +38,11 @@ class Placement(NamedTuple):
     shown: str  # for people
     direct: bool = False  # MPI is given pointers of the device
 
-    @property
-    def meta(self) -> dict[str, str]:
-        """What a timeline says of a device; of NumPy alone nothing."""
-        told = {"device": self.device.name, "buffers": self.shown}
-        return {} if self.path is PLAIN else told
+    def header(self, compute: str, steps: int | None = None) -> Measured:
+        """Begin a timeline's header: who computes, and where unless that is NumPy."""
+        if self.path is PLAIN:
+            return Measured(compute=compute, steps=steps)
+        return Measured(compute=compute, steps=steps, device=self.device.name, buffers=self.shown)
 
 
 HERE = Placement(HOST, PLAIN, PLAIN, "in memory of the host")

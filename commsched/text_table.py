@@ -1,4 +1,4 @@
-"""Aligned text tables."""
+"""Text tables with aligned columns."""
 
 from collections.abc import Collection, Sequence
 

@@ -1,0 +1,126 @@
+"""What a timeline says beside its spans: of a prediction, or of a measured run.
+
+These are the keys of `otherData.meta` in a timeline file; a key that is None is not in the file.
+"""
+
+from collections.abc import Mapping
+from math import nan
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from commsched import files
+from commsched.machine.fabric import Fabric
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+RelativeError = Annotated[float, msgspec.Meta(gt=-1, le=1e6)]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What predictions and runs have in common."""
+
+    kind: ClassVar[str]
+    verb: ClassVar[str]  # what happened on `fabric`
+
+    net: str | None = None
+    machine: str | None = None
+    strategy: str | None = None
+    steps: Count | None = None
+    fabric: Fabric | None = None  # on which the machine was calibrated, or the plan was run
+    warnings: tuple[str, ...] = ()  # what the reader must know, such as that a rank is missing
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return data
+
+
+class Predicted(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """The header of a simulation, with what `compare` needs to split an error by cause."""
+
+    kind = "predicted"
+    verb = "calibrated"
+
+    after: Mapping[str, tuple[tuple[str, Count], ...]] = {}  # operation -> (input, steps back)
+    # exchange -> us of latency and of bandwidth, if its ranks start together
+    exchanges: dict[str, tuple[Microseconds, Microseconds]] = {}
+    # (predicted - measured) / measured of iterations that the machine's calibration held out
+    residuals: tuple[RelativeError, ...] = ()
+
+
+class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of plan during a run."""
+
+    step: Annotated[int, msgspec.Meta(ge=1)]  # first step with the new plan
+    plan: str  # hash
+    why: str
+    seconds: float | None = None  # that planning took
+    ratio: float | None = None  # measured over predicted time of the exchanges
+
+
+class Fallback(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that left its error budget, and the dense methods that replaced its launches'."""
+
+    tensor: str = ""
+    step: int = 0  # in which the error was measured
+    error: float | None = None  # share of the norm that was left behind; None: not finite
+    budget: float = 0.0
+    launches: tuple[str, ...]
+    methods: tuple[str, ...] = ()  # before
+    dense: tuple[str, ...]  # from step `since` on
+    since: int
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """Results against dense sums."""
+
+    largest_relative_error: Mapping[str, float | None]  # method -> L2 error; None: not finite
+
+
+class Measured(Header, frozen=True, kw_only=True, omit_defaults=True):
+    """The header of a run."""
+
+    kind = "measured"
+    verb = "run"
+
+    mpi: str | None = None  # library and version
+    python: str | None = None
+    cores: int | None = None  # that rank 0 may use
+    hosts: tuple[str, ...] | None = None  # by rank
+    placement: tuple[str, ...] | None = None  # how the ranks lie differently from the plan's
+    other_fabric: tuple[str, ...] | None = None  # how `fabric` differs from the machine's
+    compute: str | None = None  # who computed: "emulated", "caller" or the net's name
+    device: str | None = None  # None: NumPy
+    buffers: str | None = None  # how MPI reaches arrays of the device
+    first_step: Count | None = None  # of a training that was resumed
+    polling_cpu_s: tuple[float, ...] | None = None  # of the communication thread, by rank
+    # what ranks agreed on, by `program.model.decision_key`; None: not finite
+    decisions: Mapping[str, float | None] | None = None
+    verified: Verified | None = None
+    fallbacks: tuple[Fallback, ...] | None = None
+    switches: tuple[Switch, ...] | None = None
+
+    @property
+    def agreed(self) -> dict[str, float]:
+        """The decisions as numbers."""
+        return {k: nan if v is None else v for k, v in (self.decisions or {}).items()}
+
+
+def header_from_data(kind: str, data: Any, where: str = "") -> Predicted | Measured:
+    """Check the `meta` of a timeline file; unknown keys are left out."""
+    where = f"{where}meta of the {kind} timeline"
+    if kind == Predicted.kind:
+        return files.convert(data, Predicted, where)
+    return files.convert(data, Measured, where)
+
+
+def fabric_differences(a: Header, b: Header) -> tuple[str, ...]:
+    """Say how the fabrics of two timelines differ, and what a run says of its plan's fabric."""
+    found: list[str] = []
+    for one in (a, b):
+        if isinstance(one, Measured):
+            found += one.other_fabric or ()
+    if a.fabric is not None and b.fabric is not None:
+        found += a.fabric.differences(b.fabric, (a.verb, b.verb))
+    return tuple(dict.fromkeys(found))
