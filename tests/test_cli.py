@@ -14,6 +14,7 @@ from commsched.net.generate.transformer import gpt
 from commsched.plan import file as plan_file
 from commsched.shipped import names
 from commsched.timeline import file as timeline_file
+from commsched.timeline.header import Measured
 from commsched.timeline.model import Timeline
 from tests.support.small_plans import graph, machine, plan
 
@@ -165,7 +166,7 @@ def test_a_plan_is_shown_to_scripts_in_numbers(tmp_path, capsys):
 
 def test_a_timeline_without_spans_is_no_traceback(tmp_path, capsys):
     path = tmp_path / "t.json"
-    empty = Timeline.of([], kind="measured", plan_hash="0" * 64, ranks=2)
+    empty = Timeline.of([], header=Measured(), plan_hash="0" * 64, ranks=2)
     timeline_file.write(path, empty)
     assert refusal(["show", str(path)], capsys) == (
         "the measured timeline has no spans, so there is nothing to say"

@@ -18,8 +18,9 @@ from commsched.run.summary import summary
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
 from commsched.timeline.compare import compare
-from commsched.timeline.fabric import fabric as fabric_of
 from commsched.timeline.file import read, write
+from commsched.timeline.header import header_from_data
+from commsched.timeline.report import comparison_data, comparison_table, rivals_data, rivals_table
 from commsched.timeline.spread import interval, rivals
 from tests.support.small_plans import graph, machine, plan
 
@@ -45,7 +46,7 @@ def predicted(on=CALIBRATED, method="ring+dense"):
 
 def measured(prediction, **meta):
     """A run that went as predicted."""
-    return replace(prediction.timeline(), kind="measured", meta=meta)
+    return replace(prediction.timeline(), header=header_from_data("measured", meta))
 
 
 def data(fabric):
@@ -133,14 +134,14 @@ def test_a_held_out_cell_without_a_sensible_error_is_refused(wrong):
 
 def test_a_prediction_carries_the_residuals_and_the_fabric_of_its_machine(tmp_path):
     found = predicted().timeline()
-    assert found.meta["residuals"] == pytest.approx([-0.1, 0.02, 0.05])
-    assert fabric_of(found) == HERE
+    assert found.header.residuals == pytest.approx([-0.1, 0.02, 0.05])
+    assert found.header.fabric == HERE
     assert found.warnings == ()
     assert interval(found).residuals == 3
     write(tmp_path / "p.json", found)
-    assert fabric_of(read(tmp_path / "p.json")) == HERE
+    assert read(tmp_path / "p.json").header.fabric == HERE
     bare = predicted(machine(2, 2)).timeline()
-    assert not {"residuals", "fabric", "warnings"} & bare.meta.keys()
+    assert not {"residuals", "fabric", "warnings"} & bare.header.to_data().keys()
 
 
 def test_the_report_says_how_sure_the_iteration_is():
@@ -171,7 +172,8 @@ def test_simulating_another_shape_than_was_calibrated_says_so(tmp_path, capsys):
     assert told["held_out_errors"] == 0
     found = read(tmp_path / "p.json")
     assert found.warnings == tuple(told["warnings"])
-    assert f"warning: {sentence}" in compare(found, replace(found, kind="measured")).table()
+    run = replace(found, header=header_from_data("measured", found.header.to_data()))
+    assert f"warning: {sentence}" in comparison_table(compare(found, run))
 
 
 # runs
@@ -184,8 +186,9 @@ def test_comparing_with_a_run_on_another_fabric_warns_once():
     run = measured(prediction, fabric=data(there), other_fabric=said)
     found = compare(prediction.timeline(), run)
     assert list(found.warnings) == said
-    assert found.to_data()["warnings"] == said
-    assert "warning: calibrated with MPICH 5.0.2, run with Open MPI 5.0.11" in found.table()
+    assert comparison_data(found)["warnings"] == said
+    text = comparison_table(found)
+    assert "warning: calibrated with MPICH 5.0.2, run with Open MPI 5.0.11" in text
     old = compare(prediction.timeline(), measured(prediction, other_fabric=said))
     assert list(old.warnings) == said
     two = compare(measured(prediction, fabric=data(HERE)), run).warnings
@@ -211,16 +214,22 @@ def test_plans_for_machines_of_one_name_calibrated_elsewhere_warn():
     a, b = predicted().timeline(), predicted(other, "ring+fp16").timeline()
     found = rivals(a, b)
     assert found.warnings == ("calibrated on host h1, calibrated on host x",)
-    assert found.to_data()["warnings"] == list(found.warnings)
-    assert "warning: calibrated on host h1" in found.table()
+    assert rivals_data(found)["warnings"] == list(found.warnings)
+    assert "warning: calibrated on host h1" in rivals_table(found)
 
 
 @pytest.mark.parametrize(
     ("meta", "message"),
     [
-        ({"fabric": 3}, "fabric of the measured timeline: expected `object`, got `int`"),
-        ({"fabric": data(HERE) | {"cores": 0}}, "fabric of the measured timeline: fabric: cores"),
-        ({"other_fabric": "x"}, "other_fabric of the measured timeline: expected `array`"),
+        (
+            {"fabric": 3},
+            r"meta of the measured timeline: expected `object \| null`, got `int` - at `.fabric`",
+        ),
+        ({"fabric": data(HERE) | {"cores": 0}}, "meta of the measured timeline: fabric: cores"),
+        (
+            {"other_fabric": "x"},
+            r"expected `array \| null`, got `str` - at `.other_fabric`",
+        ),
     ],
 )
 def test_a_damaged_fabric_of_a_timeline_is_one_sentence(meta, message):

@@ -11,6 +11,7 @@ from commsched.errors import CommschedError
 from commsched.plot import colours, timeline, view
 from commsched.timeline import measure
 from commsched.timeline.file import write
+from commsched.timeline.header import Measured, Predicted, header_from_data
 from commsched.timeline.model import Span, Timeline
 
 HASH = "3fa9c1d2e4b5a697" * 4
@@ -27,7 +28,11 @@ def training(ranks=4, buckets=30, steps=4, kind="predicted", slower=0.0, seed=0)
     for step in range(steps):
         begin = _step(spans, begin, buckets, step, slower, rng)
     made = Timeline.of(
-        spans, kind=kind, plan_hash=HASH, ranks=ranks, streams=STREAMS, meta={"net": "resnet50"}
+        spans,
+        header=header_from_data(kind, {"net": "resnet50"}),
+        plan_hash=HASH,
+        ranks=ranks,
+        streams=STREAMS,
     )
     return measure.waiting_filled(made)
 
@@ -141,7 +146,7 @@ def test_a_step_is_shown_until_its_last_exchange_ends():
         Span(0, "inside", "b/exchange", 0, 2.0, 5.0, 0.5, 8),
         Span(0, "compute", "forward/a", 1, 3.0, 6.0, 0.0, 0),
     ]
-    shown = view.view(Timeline.of(spans, kind="predicted", plan_hash=HASH, ranks=1), 0)
+    shown = view.view(Timeline.of(spans, header=Predicted(), plan_hash=HASH, ranks=1), 0)
     assert shown.length == 4.0
     assert [(s.step, s.start, s.end) for s in shown.spans] == [(0, 0, 1), (0, 1, 4), (1, 2, 4)]
     assert [(a, b) for _, a, b in zip(*shown.exposed, strict=True)] == [(1.0, 2.0)]
@@ -176,7 +181,7 @@ def test_what_cannot_be_drawn_is_said(both, tmp_path):
 
 def test_odd_names_are_drawn_as_they_are(tmp_path):
     spans = [Span(0, "compute", r"forward/$x^{<&", 0, 0.0, 1.0, 0.0, 0)]
-    t = Timeline.of(spans, kind="measured", plan_hash="", ranks=1)
+    t = Timeline.of(spans, header=Measured(), plan_hash="", ranks=1)
     timeline.draw(t, None, tmp_path / "t.svg")
     assert "forward/$x^{&lt;&amp;" in (tmp_path / "t.svg").read_text()
 

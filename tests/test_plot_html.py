@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched import plot
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plot import html
+from commsched.plot.draw import draw
 from commsched.plot.view import ranks_to_draw, view
 from commsched.timeline import measure
 from commsched.timeline.compare import compare
 from commsched.timeline.file import write
+from commsched.timeline.header import Measured, header_from_data
 from commsched.timeline.intervals import intervals, union
 from commsched.timeline.model import Span, Timeline
 
@@ -55,7 +56,8 @@ def training(kind="predicted", ranks=3, steps=4, stretch=1.0, names=("fc", "conv
                 lay("between", f"{name}/exchange", 0.05 + n * width, 0.05 + (n + 1) * width, 4096)
             lay("compute", "fc/apply", 0.092, 0.096)
     meta = {"net": "tiny", "machine": "two hosts"}
-    made = Timeline.of(spans, kind=kind, plan_hash=HASH, ranks=ranks, meta=meta)
+    header = header_from_data(kind, meta)
+    made = Timeline.of(spans, header=header, plan_hash=HASH, ranks=ranks)
     return measure.waiting_filled(made)
 
 
@@ -92,7 +94,7 @@ class Page(HTMLParser):
 
 def page_of(tmp_path, *sides, **options):
     path = tmp_path / "t.html"
-    plot.draw(sides[0], sides[1] if len(sides) > 1 else None, path, **options)
+    draw(sides[0], sides[1] if len(sides) > 1 else None, path, **options)
     return Page(path.read_text(encoding="utf-8"))
 
 
@@ -137,7 +139,7 @@ rows = st.tuples(
 @given(st.lists(rows, min_size=1, max_size=20))
 def test_the_page_holds_the_spans_whatever_their_names(tmp_path_factory, found):
     spans = [Span(r, s, n, k, a / 1e9, (a + b) / 1e9, b / 4e9, b) for r, s, n, k, a, b in found]
-    t = Timeline.of(spans, kind="measured", plan_hash=HASH, ranks=4)
+    t = Timeline.of(spans, header=Measured(), plan_hash=HASH, ranks=4)
     page = page_of(tmp_path_factory.mktemp("page"), t)
     assert spans_in(page.data, 0) == spans_of(t)
     assert [tag for tag, _ in page.elements].count("script") == 2
@@ -155,7 +157,7 @@ def test_both_sides_share_their_tables(both, tmp_path):
 @given(st.lists(rows, min_size=1, max_size=20))
 def test_exposed_is_what_the_measure_says(found):
     spans = [Span(r, s, n, k, a / 1e9, (a + b) / 1e9, 0.0, b) for r, s, n, k, a, b in found]
-    t = Timeline.of(spans, kind="measured", plan_hash=HASH, ranks=4)
+    t = Timeline.of(spans, header=Measured(), plan_hash=HASH, ranks=4)
     lane = t.rank.astype(np.int64) * len(t.streams) + t.stream
     marked = html._exposed(t, lane, len(t.streams))
     by_rank = union(intervals(marked.group // len(t.streams), marked.start, marked.end))
@@ -181,7 +183,7 @@ def test_totals_are_those_of_compare(both, tmp_path):
 
 def test_the_same_page_is_the_same_file(both, tmp_path):
     for name in ("a.html", "b.html"):
-        plot.draw(*both, tmp_path / name)
+        draw(*both, tmp_path / name)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
@@ -205,7 +207,7 @@ def many_spans(ranks=40, steps=10, count=500):
     rng, n = np.random.default_rng(0), ranks * steps * count
     start = np.tile(np.arange(steps * count) * 1e-4, ranks) + rng.uniform(0, 2e-5, n)
     return Timeline(
-        kind="measured",
+        header=Measured(),
         plan_hash=HASH,
         ranks=ranks,
         streams=("compute", "between"),
@@ -222,7 +224,7 @@ def many_spans(ranks=40, steps=10, count=500):
 
 
 def test_what_cannot_be_drawn_is_said(both, tmp_path):
-    other = Timeline.of(training("measured"), kind="measured", plan_hash="0" * 64, ranks=3)
+    other = Timeline.of(training("measured"), header=Measured(), plan_hash="0" * 64, ranks=3)
     for sides, options, words in (
         (both, {"step": 9}, "step 9 is not in the timeline; it has steps 0 to 3"),
         (both, {"ranks": [7]}, "rank 7 has no spans in step"),

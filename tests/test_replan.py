@@ -82,12 +82,12 @@ def test_a_host_that_becomes_slow_is_found_fitted_and_planned_around(tmp_path):
             watcher.join()
     assert done.status == 0, done.stderr
     measured = timeline_file.read(output)
-    (switch,) = measured.meta["switches"]
-    assert switch["step"] > TURN
-    assert f"node {HOST} x" in switch["why"]
-    fitted = float(switch["why"].rpartition(" x ")[2])
+    (switch,) = measured.header.switches
+    assert switch.step > TURN
+    assert f"node {HOST} x" in switch.why
+    fitted = float(switch.why.rpartition(" x ")[2])
     # A quarter of the rate; a price errs by up to a quarter, and so may what it is fitted by.
-    assert 0.75 * SLOW / FAST < fitted < 1.25 * SLOW / FAST, switch["why"]
-    assert switch["plan"] != measured.plan_hash
+    assert 0.75 * SLOW / FAST < fitted < 1.25 * SLOW / FAST, switch.why
+    assert switch.plan != measured.plan_hash
     assert max(measured.step) == STEPS - 1
-    assert measured.meta["verified"]["largest_relative_error"]["ring+dense"] < 1e-6
+    assert measured.header.verified.largest_relative_error["ring+dense"] < 1e-6

@@ -12,6 +12,7 @@ from commsched.simulate.engine import simulate
 from commsched.simulate.replay import replay
 from commsched.timeline import check
 from commsched.timeline import file as timeline_file
+from commsched.timeline.header import header_from_data
 from commsched.timeline.measure import overlaps
 from commsched.timeline.model import Timeline
 from tests.support.small_plans import graph, machine, plan
@@ -44,7 +45,7 @@ def switch(to, step, why="one tensor left the error budget"):
 
 def measured(of, *switches, falls=()):
     meta = {"switches": list(switches), "fallbacks": list(falls), "hosts": ["h"]}
-    return replace(simulate(of, 1).timeline(), kind="measured", meta=meta)
+    return replace(simulate(of, 1).timeline(), header=header_from_data("measured", meta))
 
 
 def twice(of):
@@ -129,8 +130,8 @@ def test_a_change_to_a_plan_that_nobody_kept_is_refused_with_its_step():
     [
         ({"switches": [{"step": 0, "plan": "x", "why": ""}]}, "`int` >= 1"),
         ({"switches": [{"step": 1, "plan": "x"}]}, "missing required field `why`"),
-        ({"switches": 3}, "expected `array`, got `int`"),
-        ({"decisions": {"0/b0/switch/decide": "many"}}, "expected `float`, got `str`"),
+        ({"switches": 3}, "expected `array | null`, got `int`"),
+        ({"decisions": {"0/b0/switch/decide": "many"}}, "expected `float | null`, got `str`"),
         (
             {
                 "switches": [{"step": 2, "plan": "x", "why": ""}],
@@ -142,9 +143,14 @@ def test_a_change_to_a_plan_that_nobody_kept_is_refused_with_its_step():
 )
 def test_meta_that_is_none_is_refused_in_one_sentence(meta, reason):
     of = made()
-    timeline = replace(simulate(of, 1).timeline(), kind="measured", meta=meta)
+    timeline = simulate(of, 1).timeline()
+
+    def followed():
+        header = header_from_data("measured", meta, "m.json: ")
+        replay(of, replace(timeline, header=header), STEPS, "m.json")
+
     with pytest.raises(CommschedError) as refusal:
-        replay(of, timeline, STEPS, "m.json")
+        followed()
     assert str(refusal.value).startswith("m.json: ")
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)

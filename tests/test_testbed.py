@@ -195,9 +195,9 @@ def test_a_plan_runs_through_the_ports_and_its_timeline_proves_it(bed, tmp_path)
         assert ended.status == 0, ended.output
         assert "all expected bytes crossed the shaped ports" in ended.output
         assert not job.left()
-    meta = timeline_file.read(output).meta
-    assert meta["hosts"] == ["h0", "h0", "h1", "h1", "h2", "h2", "h3", "h3"]
-    assert meta["placement"] == []
+    header = timeline_file.read(output).header
+    assert header.hosts == ("h0", "h0", "h1", "h1", "h2", "h2", "h3", "h3")
+    assert header.placement == ()
     for row in json.loads(report.read_bytes())["hosts"]:
         assert row["expected_sent"] > 5e5
         # More than expected: --verify sums every bucket once more, and the MPI's own all-reduce

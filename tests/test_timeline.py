@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
@@ -15,11 +16,25 @@ from commsched.errors import CommschedError
 from commsched.timeline import measure, parts
 from commsched.timeline.compare import compare
 from commsched.timeline.file import read, write
+from commsched.timeline.header import Fallback, Measured, Predicted, Switch, Verified
 from commsched.timeline.model import Span, Timeline
+from commsched.timeline.report import comparison_table
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 COLUMNS = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes")
 
+HEADERS = (
+    Predicted(net="n", steps=3, after={"a": (("b", 1),)}, exchanges={"x": (1.5, 0.0)}),
+    Measured(
+        machine="é",
+        hosts=("a", "b"),
+        placement=(),
+        decisions={"0/b0/switch/decide": 0.5, "1/epoch/decide": None},
+        verified=Verified({"ring+dense": 0.25}),
+        fallbacks=(Fallback(launches=("b0",), dense=("ring+dense",), since=2),),
+        switches=(Switch(step=2, plan="h", why="w", ratio=2.5),),
+    ),
+)
 words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=8)
 moments = st.floats(-10, 1000, allow_subnormal=False)
 
@@ -40,20 +55,19 @@ def timelines(draw, most=30):
     rows = draw(st.lists(row, max_size=most, unique_by=lambda row: (row[0], row[2], row[3])))
     return of(
         *[(r, s, n, k, a, a + d, w * d, b) for r, s, n, k, a, d, w, b in rows],
-        kind=draw(st.sampled_from(["predicted", "measured"])),
+        header=draw(st.sampled_from(HEADERS)),
         plan_hash=draw(words),
         clock_uncertainty=draw(st.floats(0, 1)),
-        meta={"net": "n", "deep": {"list": [1, None, 2.5, "é"]}},
     )
 
 
 def of(*spans, **fields):
-    fields = {"kind": "measured", "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
+    fields = {"header": Measured(), "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
     return Timeline.of([Span(*s) for s in spans], **fields)
 
 
 def assert_same(a, b):
-    for field in ("kind", "plan_hash", "ranks", "streams", "names", "meta"):
+    for field in ("kind", "plan_hash", "ranks", "streams", "names", "header"):
         assert getattr(a, field) == getattr(b, field)
     assert abs(a.clock_uncertainty - b.clock_uncertainty) < 1e-9
     for column in COLUMNS:
@@ -95,7 +109,7 @@ def test_spans_that_touch_still_touch_in_the_file_and_after_a_merge(cuts, tmp_pa
 
 
 def test_the_file_is_a_trace_that_viewers_open(tmp_path):
-    t = of((2, "inside", "b0/exchange", 1, 0.5, 0.75, 0.125, 64), meta={"host": "a"})
+    t = of((2, "inside", "b0/exchange", 1, 0.5, 0.75, 0.125, 64), header=Measured(hosts=("a",)))
     write(tmp_path / "t.json", t)
     data = json.loads((tmp_path / "t.json").read_text())
     assert data["displayTimeUnit"] == "ms"
@@ -135,7 +149,7 @@ def _read_or_refuse(path):
     try:
         t = read(path)
         if len(t):
-            compare(t, t).table()
+            comparison_table(compare(t, t))
             measure.overlaps(measure.waiting_filled(t))
     except CommschedError as error:
         sentence = str(error)
@@ -224,17 +238,18 @@ def _write_parts(path, t, ranks=None, offsets=None):
     """Write what the ranks of `t` would; the clock of each is behind by its offset."""
     for rank in range(t.ranks) if ranks is None else ranks:
         offset = offsets[rank] if offsets else 0.0
-        header = {
-            "plan_hash": t.plan_hash,
-            "ranks": t.ranks,
-            "clock_offset_us": offset * 1e6,
-            "clock_uncertainty_us": t.clock_uncertainty * 1e6,
-            "t0": 100.0,
-            "streams": t.streams,
-            "names": t.names,
-            "meta": t.meta,
-        }
-        with parts.PartWriter(path, rank, header) as part:
+        header = parts.PartHeader(
+            plan_hash=t.plan_hash,
+            ranks=t.ranks,
+            rank=rank,
+            clock_offset_us=offset * 1e6,
+            clock_uncertainty_us=t.clock_uncertainty * 1e6,
+            t0=100.0,
+            streams=t.streams,
+            names=t.names,
+            meta=t.run,
+        )
+        with closing(parts.PartWriter(path, header)) as part:
             for span in t.select(t.rank == rank):
                 shift = 100.0 - offset
                 part.append([span._replace(start=span.start + shift, end=span.end + shift)])
@@ -251,7 +266,7 @@ def test_parts_merge_into_the_timeline_on_the_first_ranks_clock(t, seed, tmp_pat
         np.testing.assert_allclose(
             getattr(found, column), getattr(t, column)[order], rtol=0, atol=1e-9
         )
-    assert (found.names, found.streams, found.meta) == (t.names, t.streams, t.meta)
+    assert (found.names, found.streams, found.header) == (t.names, t.streams, t.run)
     parts.remove_parts(path)
     assert not list(path.parent.iterdir())
 
@@ -280,7 +295,7 @@ def test_missing_ranks_are_reported_and_the_others_compared(tmp_path):
     _write_parts(tmp_path / "m.json", t, ranks=[1, 2])
     found = read(tmp_path / "m.json")
     assert "ranks 0, 3 of 4 left no spans" in found.warnings
-    assert "warning: ranks 0, 3 of 4 left no spans" in compare(t, found).table()
+    assert "warning: ranks 0, 3 of 4 left no spans" in comparison_table(compare(t, found))
     write(tmp_path / "m.json", t)
     parts.remove_parts(tmp_path / "m.json")
     assert read(tmp_path / "m.json").warnings == ()

@@ -15,7 +15,9 @@ from commsched.timeline.attribute import attribute, central
 from commsched.timeline.breakdown import makeup
 from commsched.timeline.chain import Walk
 from commsched.timeline.compare import compare
+from commsched.timeline.header import Measured, Predicted, header_from_data
 from commsched.timeline.model import Span, Timeline
+from commsched.timeline.report import comparison_table
 from tests.support.small_plans import graph, machine, plan
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
@@ -81,11 +83,10 @@ def run(fault=None, kind="measured", **changes):
     known = {"after": after, "exchanges": exchanges} if kind == "predicted" else {}
     return Timeline.of(
         [Span(*row) for row in spans],
-        kind=kind,
+        header=header_from_data(kind, known),
         plan_hash="h",
         ranks=RANKS,
         streams=STREAMS,
-        meta=known,
     )
 
 
@@ -130,7 +131,8 @@ def timelines(draw):
         meta["exchanges"] = {
             n: (draw(moments), draw(moments)) for n in ("b/exchange", "c/exchange")
         }
-    return Timeline.of(found, kind="predicted", plan_hash="h", ranks=3, streams=STREAMS, meta=meta)
+    header = header_from_data("predicted", meta)
+    return Timeline.of(found, header=header, plan_hash="h", ranks=3, streams=STREAMS)
 
 
 # laws
@@ -156,7 +158,7 @@ def test_a_timeline_differs_from_itself_in_no_part(t, skip):
 
 @given(t=timelines(), known=st.booleans(), coded=st.booleans())
 def test_a_span_is_the_sum_of_what_it_is_made_of(t, known, coded):
-    parts = makeup(t, t.meta.get("exchanges", {}) if known else {}, coded)
+    parts = makeup(t, t.header.exchanges if known else {}, coded)
     np.testing.assert_allclose(parts.sum(axis=1), t.end - t.start, rtol=1e-12, atol=1e-15)
     assert (parts >= -1e-15).all()
 
@@ -173,7 +175,7 @@ def test_the_weighted_mean_of_the_central_steps_is_the_median(seconds):
 @given(t=timelines(), rank=st.integers(0, 2))
 def test_a_chain_goes_forward_in_the_order_of_ends(t, rank):
     assume((t.rank == rank).any())
-    walk = Walk(t, rank, t.meta.get("after", {}))
+    walk = Walk(t, rank, t.header.after)
     for i in range(len(walk.rows)):
         assert walk.before(i) < i
     found = walk.chain(0.0, float(t.end.max()), -1)
@@ -214,8 +216,8 @@ def test_a_fault_lands_in_its_part(cause, backwards, before):
 @pytest.mark.parametrize("cause", ["bandwidth", "latency"])
 def test_latency_and_bandwidth_are_told_apart_without_a_models_word(cause):
     predicted, measured = run(kind="predicted"), run(**FAULTS[cause])
-    after = {"after": predicted.meta["after"]}
-    why = attribute(replace(predicted, meta=after), measured)
+    after = Predicted(after=predicted.header.after)
+    why = attribute(replace(predicted, header=after), measured)
     assert why.total[cause] / whole(predicted, measured) >= 0.9
 
 
@@ -258,7 +260,7 @@ def test_without_a_common_rank_it_is_said():
     t = run(kind="predicted")
     a, b = t.select(t.rank < 2), t.select(t.rank >= 2)
     assert attribute(a, b) is None
-    text = compare(a, b).table()
+    text = comparison_table(compare(a, b))
     assert "cannot be split: no rank has all compared steps on both sides" in text
 
 
@@ -270,7 +272,7 @@ def test_a_wrong_word_of_a_model_is_refused():
         ("residuals", [-1.0], r"expected `float` > -1"),
     ]:
         with pytest.raises(CommschedError, match=complaint):
-            compare(replace(t, meta={**t.meta, key: value}), t)
+            header_from_data("predicted", t.header.to_data() | {key: value})
 
 
 # the simulator's own word
@@ -283,7 +285,7 @@ def _predicted(on, factor=1.0):
 
 
 def _as_measured(t):
-    return replace(t, kind="measured", meta={})
+    return replace(t, header=Measured())
 
 
 def _changed(on, **changes):

@@ -12,14 +12,16 @@ from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.compare import compare
 from commsched.timeline.file import write
+from commsched.timeline.header import Measured, Predicted
 from commsched.timeline.intervals import Intervals, difference, intersection, union
 from commsched.timeline.model import Span, Timeline
+from commsched.timeline.report import comparison_table
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 
 
 def of(*spans, **fields):
-    fields = {"kind": "measured", "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
+    fields = {"header": Measured(), "plan_hash": "h", "ranks": 4, "streams": STREAMS} | fields
     return Timeline.of([Span(*s) for s in spans], **fields)
 
 
@@ -191,11 +193,13 @@ def test_a_slower_copy_is_slower_by_that_factor_everywhere(t, factor):
 
 def test_golden_table():
     extra = [(0, "inside", "only/here", 2, 9.0, 9.5, 0.0, 0)]
-    slow = two_steps(kind="predicted", speed=1.25)
-    measured = of(*two_steps(), *extra, ranks=2, clock_uncertainty=2.75, meta={"warnings": ["w"]})
+    slow = two_steps(header=Predicted(), speed=1.25)
+    measured = of(
+        *two_steps(), *extra, ranks=2, clock_uncertainty=2.75, header=Measured(warnings=("w",))
+    )
     c = compare(slow, measured)
     assert (
-        c.table(limit=0)
+        comparison_table(c, limit=0)
         == """\
 plan h, 2 ranks, medians of 2 predicted and 2 measured steps
 
@@ -230,7 +234,7 @@ only measured: only/here
 
 warning: w"""
     )
-    lines = c.table(limit=1).split("\n")
+    lines = comparison_table(c, limit=1).split("\n")
     at = next(i for i, line in enumerate(lines) if line.startswith("why, by operation"))
     row = "b0/exchange . . +500.000 . +250.000 +250.000 +1000.000"
     assert lines[at + 1].split() == row.split()
@@ -239,7 +243,7 @@ warning: w"""
     row = "forward/a compute 3750.000 3000.000 +750.000 +25.0% 0.000 0.000 0 B 0 B"
     assert lines[at + 1].split() == row.split()
     assert lines[at + 2] == "... and 1 more with smaller differences"
-    exchange = c.table().split("\n")[at + 2]
+    exchange = comparison_table(c).split("\n")[at + 2]
     row = "b0/exchange* between 3125.000 2500.000 +625.000 +25.0% 625.000 500.000 800 B 800 B"
     assert exchange.split() == row.split()
 
@@ -256,7 +260,7 @@ def test_only_the_same_plan_and_ranks_compare():
 
 def test_the_command_fails_above_the_error_that_is_allowed(tmp_path, capsys):
     files = [str(tmp_path / "p.json"), str(tmp_path / "m.json")]
-    write(files[0], two_steps(kind="predicted", speed=1.25))
+    write(files[0], two_steps(header=Predicted(), speed=1.25))
     write(files[1], two_steps())
     assert main(["compare", *files, "--fail-above", "25.1%"]) == 0
     assert "iteration" in capsys.readouterr().out

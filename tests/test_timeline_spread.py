@@ -1,6 +1,7 @@
 """How sure a prediction is, what is refused, and what files keep of coding."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,8 +20,10 @@ from commsched.timeline import parts
 from commsched.timeline.attribute import attribute
 from commsched.timeline.compare import check_clocks, compare
 from commsched.timeline.file import read, write
+from commsched.timeline.header import Measured, Predicted, header_from_data
 from commsched.timeline.measure import communicates
 from commsched.timeline.model import Span, Timeline
+from commsched.timeline.report import comparison_table, rivals_data, rivals_table
 from commsched.timeline.spread import Interval, interval, rivals
 from tests.support import sample_methods
 from tests.support.small_plans import graph, machine, plan
@@ -33,7 +36,8 @@ def steps(*seconds, kind="predicted", plan_hash="h", exchange=0.01, **meta):
     for step, (a, b) in enumerate(pairwise(starts)):
         spans.append(Span(0, "compute", "f", step, a, b, 0.0, 0))
         spans.append(Span(0, "inside", "b/exchange", step, b - exchange, b, 0.0, 8))
-    return Timeline.of(spans, kind=kind, plan_hash=plan_hash, ranks=1, meta=meta)
+    header = header_from_data(kind, meta)
+    return Timeline.of(spans, header=header, plan_hash=plan_hash, ranks=1)
 
 
 # intervals
@@ -56,10 +60,11 @@ def test_residuals_say_where_the_measured_iteration_may_lie():
     """A calibration whose predictions were 10 % too low expects longer iterations."""
     found = interval(steps(1.0, 1.0, 1.0, residuals=[-0.1] * 5))
     assert found.low == found.high == pytest.approx(1 / 0.9)
-    alone = compare(steps(1.0, 1.0, 1.2), steps(1.0, 1.1, 1.1, kind="measured")).table()
+    alone = comparison_table(compare(steps(1.0, 1.0, 1.2), steps(1.0, 1.1, 1.1, kind="measured")))
     assert "the spread of the steps only: the machine file has no held-out errors" in alone
     assert "holds the measured iteration" in alone
-    both = compare(steps(1.0, 1.0, residuals=[0.0, 0.1]), steps(1.0, 2.0, kind="measured")).table()
+    predicted = steps(1.0, 1.0, residuals=[0.0, 0.1])
+    both = comparison_table(compare(predicted, steps(1.0, 2.0, kind="measured")))
     assert "the spread of the steps and 2 held-out errors of calibration" in both
     assert "does not hold the measured iteration" in both
 
@@ -84,15 +89,19 @@ def test_plans_whose_intervals_overlap_are_indistinguishable():
     b = steps(1.0, 1.1, 1.3, plan_hash="b", **BOTH)
     found = rivals(a, b)
     assert found.indistinguishable
-    assert found.to_data()["indistinguishable"] is True
-    assert "the plans are indistinguishable: their intervals, 1.02 s to 1.18 s" in found.table()
+    assert rivals_data(found)["indistinguishable"] is True
+    assert "the plans are indistinguishable: their intervals, 1.02 s to 1.18 s" in rivals_table(
+        found
+    )
     faster = rivals(a, steps(1.0, 0.5, 0.5, plan_hash="b", **BOTH))
     assert not faster.indistinguishable
     assert faster.verdict.startswith("plan b is faster: its iteration is 54.5% shorter")
     wide = {**BOTH, "residuals": [-0.5, 0.0, 1.5]}
-    unsure = rivals(replace(a, meta=wide), steps(1.0, 0.5, 0.5, plan_hash="b", **wide))
+    unsure = rivals(
+        replace(a, header=Predicted(**wide)), steps(1.0, 0.5, 0.5, plan_hash="b", **wide)
+    )
     assert unsure.indistinguishable
-    assert "and 3 and 3 held-out errors of calibration" in unsure.table()
+    assert "and 3 and 3 held-out errors of calibration" in rivals_table(unsure)
 
 
 def test_plans_of_other_nets_or_machines_do_not_compare():
@@ -144,16 +153,16 @@ def test_clocks_worse_than_the_exchanges_are_refused(tmp_path, capsys):
 
 def _leave_parts(path, t, ranks):
     for rank in ranks:
-        header = {"plan_hash": t.plan_hash, "ranks": t.ranks, "names": t.names}
-        with parts.PartWriter(path, rank, header) as part:
+        header = parts.PartHeader(plan_hash=t.plan_hash, ranks=t.ranks, rank=rank, names=t.names)
+        with closing(parts.PartWriter(path, header)) as part:
             part.append(t.select(t.rank == rank))
 
 
 def test_the_command_reports_a_torn_and_a_missing_rank_and_compares_the_rest(tmp_path, capsys):
     one = list(steps(1.0, 1.0, 1.0, 1.0))
     spans = [span._replace(rank=rank) for rank in range(3) for span in one]
-    t = Timeline.of(spans, kind="measured", plan_hash="h", ranks=3)
-    write(tmp_path / "p.json", replace(t, kind="predicted"))
+    t = Timeline.of(spans, header=Measured(), plan_hash="h", ranks=3)
+    write(tmp_path / "p.json", replace(t, header=Predicted()))
     _leave_parts(tmp_path / "m.json", t, [0, 1])
     torn = parts.part_path(tmp_path / "m.json", 1)
     torn.write_bytes(torn.read_bytes()[:-5])
@@ -175,7 +184,7 @@ def test_the_command_reports_a_torn_and_a_missing_rank_and_compares_the_rest(tmp
 def test_files_and_parts_keep_what_was_coded(shares, tmp_path_factory):
     path = tmp_path_factory.mktemp("t") / "m.json"
     spans = [Span(0, "inside", f"b{i}", 0, i, i + 1, 0.0, 8, s) for i, s in enumerate(shares)]
-    t = Timeline.of(spans, kind="measured", plan_hash="h", ranks=1)
+    t = Timeline.of(spans, header=Measured(), plan_hash="h", ranks=1)
     write(path, t)
     np.testing.assert_allclose(read(path).coded, shares, rtol=0, atol=1e-9)
     again = path.with_name("again.json")
@@ -199,7 +208,7 @@ def test_files_and_parts_without_coding_read_as_none(tmp_path):
 def test_more_coding_than_time_is_refused(tmp_path):
     spans = [Span(0, "inside", "b", 0, 0.0, 1.0, 0.0, 8, 1.5)]
     with pytest.raises(CommschedError, match=r"coded 1.5 s, outside 0 and its own duration"):
-        write(tmp_path / "m.json", Timeline.of(spans, kind="measured", plan_hash="", ranks=1))
+        write(tmp_path / "m.json", Timeline.of(spans, header=Measured(), plan_hash="", ranks=1))
 
 
 @pytest.mark.parametrize(
@@ -222,8 +231,8 @@ def test_what_an_exchange_is_made_of_sums_to_its_price(method):
         assert part.bandwidth > 0
         assert (part.coded > 0) == (method != "native+dense")
     t = found.timeline()
-    assert t.meta["exchanges"].keys() == parts_of.keys()
-    assert t.meta["after"]["b0/decode"] == [["b0/exchange", 0]]
+    assert t.header.exchanges.keys() == parts_of.keys()
+    assert t.header.after["b0/decode"] == (("b0/exchange", 0),)
     assert t.coded.any() == (method != "native+dense")
 
 
@@ -233,6 +242,6 @@ def test_exchanges_of_several_phases_and_votes_are_made_of_something(method, mon
     made = plan(graph([3_000]), machine(2, 2), [method.name])
     t = simulate(made, 3).timeline()
     moved = {t.names[i] for i in np.unique(t.name[communicates(t)])}
-    assert moved <= t.meta["exchanges"].keys()
-    why = attribute(t, replace(t, kind="measured", meta={}))
+    assert moved <= t.header.exchanges.keys()
+    why = attribute(t, replace(t, header=Measured()))
     np.testing.assert_array_equal(why.values, 0.0)

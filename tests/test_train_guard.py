@@ -26,15 +26,13 @@ def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
     plan_file.write(path, plan_file.frozen(replace(made, max_error=BUDGET)))
     done = started(RANKS, *NET, "--plan", str(path), "--log", str(log), "-o", str(measured))
     assert done.status == 0, done.output
-    falls = timeline_file.read(measured).meta["fallbacks"]
-    assert {fall["tensor"] for fall in falls} == set(request.graph.tensors)
-    assert len({fall["since"] for fall in falls}) == 1
-    assert all(
-        f"tensor {fall['tensor']!r} left its budget in step 0" in done.output for fall in falls
-    )
+    falls = timeline_file.read(measured).header.fallbacks
+    assert {fall.tensor for fall in falls} == set(request.graph.tensors)
+    assert len({fall.since for fall in falls}) == 1
+    assert all(f"tensor {fall.tensor!r} left its budget in step 0" in done.output for fall in falls)
     assert "all ranks hold the same parameters" in done.output
     sent = [row.sent_bytes for row in training.read(log) if isinstance(row, training.Row)]
-    since = falls[0]["since"]
+    since = falls[0].since
     assert max(sent[:since]) < min(sent[since:]) / 3
     kept = started(RANKS, *NET, "--plan", str(path), "--checkpoint", str(tmp_path / "kept"))
     assert "is watched for strategy 'sync' without --checkpoint only" in kept.output

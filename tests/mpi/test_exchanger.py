@@ -321,7 +321,7 @@ def test_the_timeline_has_the_plans_operations(tmp_path):
         plan.hash,
         WORLD.size,
     )
-    assert timeline.meta["steps"] == 3
+    assert timeline.header.steps == 3
     assert check.problem(timeline) is None
     assert overlaps(timeline, tolerance=1e-6) == []
 

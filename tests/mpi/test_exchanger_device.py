@@ -72,7 +72,7 @@ def test_its_timeline_has_every_span_once_and_says_how_buffers_go(where, folder)
         wanted = 2 * WORLD.size
         problems += [n for n in ("backward/first", "b1/decode") if names.count(n) != wanted]
         problems += overlaps(timeline)
-        problems += [] if timeline.meta["buffers"] == "late" else ["no way"]
+        problems += [] if timeline.header.buffers == "late" else ["no way"]
         problems += [] if (folder / "r.json").exists() else ["nothing recorded"]
     together(problems)
 

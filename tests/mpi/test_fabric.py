@@ -90,5 +90,5 @@ def test_a_run_tells_its_fabric_and_that_it_is_another_one(tmp_path):
         made = plan(graph([1000]), replace(base, fabric=where), ["native+dense"])
         timeline = session.run(made, WORLD, folder / "run.json", RunOptions(steps=1))
         if timeline is not None:
-            assert timeline.meta["fabric"] == machine_file.fabric_to_data(here)
-            assert timeline.meta["other_fabric"] == differences
+            assert timeline.header.fabric == here
+            assert timeline.header.other_fabric == tuple(differences)

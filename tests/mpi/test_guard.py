@@ -73,14 +73,14 @@ def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(tur
     _, worker, timeline = turned(TOPK, overlap=overlap)
     told = [-1.0, -1.0]
     if timeline is not None:
-        (fall,) = timeline.meta["fallbacks"]
-        (switch,) = timeline.meta["switches"]
-        assert fall["tensor"] == "l1.weight"
-        assert fall["step"] == TURN
-        assert fall["error"] > fall["budget"] == BUDGET
-        assert fall["methods"] == [TOPK]
-        assert switch["step"] == fall["since"] > TURN
-        told = [float(fall["since"]), 1.0]
+        (fall,) = timeline.header.fallbacks
+        (switch,) = timeline.header.switches
+        assert fall.tensor == "l1.weight"
+        assert fall.step == TURN
+        assert fall.error > fall.budget == BUDGET
+        assert fall.methods == (TOPK,)
+        assert switch.step == fall.since > TURN
+        told = [float(fall.since), 1.0]
     since = int(agree.from_rank(0, told, WORLD)[0])
     # A top-k sum has zeros, a dense sum of normal values has none: that is when this rank switched.
     dense = [step for step in range(STEPS) if np.count_nonzero(worker.taken[step, 1]) == SIZES[1]]
@@ -94,7 +94,7 @@ def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(tur
 def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(turned, codec):
     _, worker, timeline = turned(codec, overlap="forward")
     if timeline is not None:
-        assert [fall["tensor"] for fall in timeline.meta["fallbacks"]] == ["l1.weight"]
+        assert [fall.tensor for fall in timeline.header.fallbacks] == ["l1.weight"]
     given = sum(worker.given[step, 1] for step in range(STEPS))
     total = np.empty_like(given)
     WORLD.Allreduce(given, total)
@@ -110,8 +110,8 @@ def test_what_was_kept_of_a_gradient_joins_the_dense_sum_and_all_ranks_agree(tur
 def test_inside_the_budget_nothing_changes(turned):
     _, _, timeline = turned("ring+fp16", budget=0.01)
     if timeline is not None:
-        assert timeline.meta["fallbacks"] == []
-        assert "switches" not in timeline.meta
+        assert timeline.header.fallbacks == ()
+        assert timeline.header.switches is None
 
 
 def test_verified_runs_see_what_was_kept_as_part_of_the_gradient(folder):
@@ -119,7 +119,7 @@ def test_verified_runs_see_what_was_kept_as_part_of_the_gradient(folder):
     options = RunOptions(steps=STEPS, worker=Turning, verify=True)
     timeline = session.run(made, WORLD, folder / "m.json", options)
     if timeline is not None:
-        assert [fall["tensor"] for fall in timeline.meta["fallbacks"]] == ["l1.weight"]
+        assert [fall.tensor for fall in timeline.header.fallbacks] == ["l1.weight"]
 
 
 def trained(folder, codec, timeline=True, steps=STEPS):
@@ -146,21 +146,21 @@ def trained(folder, codec, timeline=True, steps=STEPS):
 @pytest.mark.parametrize("codec", [TOPK, "ok-topk:0.05"])
 def test_an_exchanger_falls_back_too_and_no_gradient_is_lost(folder, codec):
     names, given, taken, timeline = trained(folder, codec)
-    (fall,) = timeline.meta["fallbacks"]
-    (switch,) = timeline.meta["switches"]
-    assert (fall["tensor"], fall["step"], fall["methods"]) == ("l1.weight", TURN, [codec])
-    assert switch["step"] == fall["since"] == TURN + 3
+    (fall,) = timeline.header.fallbacks
+    (switch,) = timeline.header.switches
+    assert (fall.tensor, fall.step, fall.methods) == ("l1.weight", TURN, (codec,))
+    assert switch.step == fall.since == TURN + 3
     spans = {(span.name, span.step) for span in timeline}
-    launch = fall["launches"][0]
-    assert all((f"{launch}/exchange", step) in spans for step in range(fall["since"], STEPS))
+    launch = fall.launches[0]
+    assert all((f"{launch}/exchange", step) in spans for step in range(fall.since, STEPS))
     for name in names:
         total = np.empty(given[0][name].shape)
         WORLD.Allreduce(sum(one[name] for one in given), total)
         brought = sum(one[name].astype(np.float64) for one in taken) * WORLD.size
-        if name == fall["tensor"]:  # what was kept of it joined the dense sum
+        if name == fall.tensor:  # what was kept of it joined the dense sum
             assert np.linalg.norm(brought - total) <= 1e-5 * np.linalg.norm(total)
             dense = [np.count_nonzero(one[name]) == total.size for one in taken]
-            assert dense == [step >= fall["since"] for step in range(STEPS)]
+            assert dense == [step >= fall.since for step in range(STEPS)]
         every = agree.gather_text("".join(one[name].tobytes().hex() for one in taken), WORLD)
         assert len(set(every)) == 1, name
 

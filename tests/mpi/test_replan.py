@@ -85,10 +85,10 @@ def test_nothing_is_lost_when_the_buckets_change_between_two_steps(folder, overl
     if WORLD.size == 1:
         return  # nothing is exchanged, so nothing drifts
     if timeline is not None:
-        switch = timeline.meta["switches"][0]
-        assert 3 <= switch["step"] < STEPS - 1
-        assert switch["ratio"] < 1.0
-        assert "inside the node" in switch["why"]
+        switch = timeline.header.switches[0]
+        assert 3 <= switch.step < STEPS - 1
+        assert switch.ratio < 1.0
+        assert "inside the node" in switch.why
         assert asked[0].inside.per_byte < on.inside.per_byte
     for layer in range(len(SIZES)):
         tensor = f"l{layer}.weight"
@@ -110,4 +110,4 @@ def test_where_nothing_drifts_the_plan_stays(folder, monkeypatch):
 
     timeline = session.run(made, WORLD, folder / "m.json", RunOptions(steps=STEPS, replan=replan))
     if timeline is not None:
-        assert timeline.meta["switches"] == []
+        assert timeline.header.switches == ()
