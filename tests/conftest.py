@@ -23,9 +23,7 @@ settings.register_profile(
 )
 settings.load_profile("commsched")
 
-collect_ignore: list[str] = []
-if not UNDER_MPI:
-    collect_ignore.append("mpi")
+collect_ignore = ["nightly"] if UNDER_MPI else ["mpi", "nightly"]  # unless they are asked for
 
 
 # Files whose jobs are of one or two ranks, but for a few: others may work beside them.

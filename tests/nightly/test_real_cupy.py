@@ -14,7 +14,7 @@ from commsched.kernels.device import gpus
 from tests.support import strict_arrays
 
 cupy = pytest.importorskip("cupy")
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 def named_in(folder):

@@ -18,7 +18,7 @@ from tests.cuda_on_cpu import cpu
 from tests.support.jobs import Job
 from tests.support.small_plans import graph, machine, plan
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 PATH = os.pathsep.join([str(HERE / "cupy_on_cpu"), str(HERE.parent)])
 
 
