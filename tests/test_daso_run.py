@@ -9,10 +9,9 @@ import pytest
 from commsched.cli.main import main
 from commsched.machine import file as machine_file
 from commsched.plan import file as plan_file
-from commsched.timeline import file as timeline_file
 from tests.support.jobs import RUN, Job
 from tests.support.small_plans import graph, machine, strategy_plan
-from tests.test_faults import assert_spans_are_kept, struck
+from tests.test_faults import struck
 
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
 PARAMS = {"gs": 2, "wait": 1, "batches": 6, "warmup": 1, "epochs": 9}
@@ -46,14 +45,7 @@ def test_the_commands_know_daso(tmp_path, capsys):
     assert main(["plot", str(predicted), str(measured), "-o", str(tmp_path / "x.svg")]) == 0
 
 
-def test_a_killed_rank_ends_the_job_and_leaves_the_spans(plan):
-    struck(plan, 2, signal.SIGKILL, ranks=4, spans=300)
-    assert_spans_are_kept(plan, ranks=4)
-    left = timeline_file.read(plan.with_name("m.json"))
-    assert {"g0/exchange", "c0/exchange", "g0/merge"} <= set(left.names)
-
-
 def test_a_stopped_rank_is_named_by_the_peers_that_wait_for_it(plan):
-    ended = struck(plan, 3, signal.SIGSTOP, "--timeout", "2", ranks=4, spans=300)
-    assert "no progress for 2 s (--timeout)" in ended.output
+    ended = struck(plan, 3, signal.SIGSTOP, "--timeout", "1.5", ranks=4, spans=300)
+    assert "no progress for 1.5 s (--timeout)" in ended.output
     assert "from rank 3" in ended.output or "to rank 3" in ended.output

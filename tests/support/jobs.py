@@ -14,8 +14,15 @@ from typing import NamedTuple
 from commsched.run.job.launcher import environment, environment_rank, find_mpiexec
 
 ROOT = Path(__file__).parents[2]
+# A program's first lines: ranks that miss each other say so within tenths of seconds.
+IMPATIENT = """
+from commsched.run.job.deadlines import Deadlines, use
+use(Deadlines(look=0.05, idle=0.05, meeting=2.0, grace=0.5))
+"""
 MARK = "COMMSCHED_TEST_JOB"  # in the environment of everything that a job starts
 RUN = [sys.executable, "-m", "commsched", "run"]
+MAIN = "import sys\nfrom commsched.cli.main import main\nraise SystemExit(main(sys.argv[1:]))\n"
+IMPATIENT_RUN = [sys.executable, "-c", IMPATIENT + MAIN, "run"]
 
 
 class Ended(NamedTuple):

@@ -19,12 +19,12 @@ from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now
-from commsched.run.job.ending import GRACE, abort, describe, say
+from commsched.run.job.deadlines import deadlines
+from commsched.run.job.ending import abort, describe, say
 from commsched.run.wire.path import Exchange, PendingMove
 from commsched.run.wire.placement import HERE, Placement
 from commsched.units import nbytes, seconds
 
-IDLE = 0.1  # s between looks at the deadlines
 ALARM = 1  # tag on the control communicator
 
 
@@ -55,7 +55,7 @@ class Communication(threading.Thread):
     ) -> None:
         super().__init__(name="communication", daemon=True)
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
-        self._timeout, self._place = timeout, place
+        self._timeout, self._deadlines, self._place = timeout, deadlines(), place
         self._comm = comm
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
@@ -127,7 +127,7 @@ class Communication(threading.Thread):
             missing.update(self.messages.missing())
             nothing = not fresh and not self._active and not self.messages.busy
             if nothing and not self._board.closed and self._board.failure is None:
-                self._board.sleep(missing, IDLE)
+                self._board.sleep(missing, self._deadlines.idle)
         for stream, step, op in fresh:
             if op.kind is Kind.ENCODE:
                 self._encode(stream, step, op)
@@ -173,13 +173,13 @@ class Communication(threading.Thread):
         self._board.mark(step, op.name, end)
 
     def _look(self) -> None:
-        """Every IDLE seconds: has a deadline passed here, or on another rank?"""
-        if now() - self._looked < IDLE:
+        """Look now and then whether a deadline has passed here, or on another rank."""
+        if now() - self._looked < self._deadlines.idle:
             return
         self._looked = now()
         self.cpu = time.thread_time()
         if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
-            self._say_and_wait(self.describe(self._looked), GRACE + 2.0)
+            self._say_and_wait(self.describe(self._looked), 2 * self._deadlines.grace)
         # Who waits for something on this rank is late only if nothing on this rank gets on.
         since = [active.moved for active in self._active.values()]
         since += self.messages.leaving_since
@@ -233,7 +233,7 @@ class Communication(threading.Thread):
             if peer != rank
         ]
         text = f"rank {rank}: no progress for {seconds(self._timeout)} (--timeout)"
-        self._say_and_wait(f"{text}\n{self.describe(now())}", GRACE)
+        self._say_and_wait(f"{text}\n{self.describe(now())}", self._deadlines.grace)
         del requests
 
     def _say_and_wait(self, text: str, grace: float) -> None:

@@ -12,10 +12,7 @@ import traceback
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
-
-GRACE = 2.0  # s that the other ranks get to say what they wait for before the job is aborted
-HARD = 10.0  # s that MPI_Abort gets
-HEARD = 2.0  # s that the launcher gets to read what was said before
+from commsched.run.job.deadlines import deadlines
 
 
 def say(text: str) -> None:
@@ -34,7 +31,8 @@ def abort(comm: MPI.Intracomm) -> None:
     """End all ranks; this one also where MPI waits in its own end for ranks that cannot come."""
     be_heard()
     # A thread of C: MPI_Abort may wait while it holds the interpreter.
-    faulthandler.dump_traceback_later(HARD, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+    silent = os.open(os.devnull, os.O_WRONLY)
+    faulthandler.dump_traceback_later(deadlines().hard, exit=True, file=silent)
     comm.Abort(2)
 
 
@@ -43,7 +41,7 @@ def be_heard() -> None:
     out = 2  # also where a test has put something else in place of sys.stderr
     if not stat.S_ISFIFO(os.fstat(out).st_mode):
         return
-    end, unread = time.monotonic() + HEARD, bytearray(4)
+    end, unread = time.monotonic() + deadlines().heard, bytearray(4)
     while time.monotonic() < end:
         fcntl.ioctl(out, termios.FIONREAD, unread)
         if not any(unread):

@@ -11,11 +11,10 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.run.job.clock import now
-from commsched.run.job.ending import GRACE, abort, say
+from commsched.run.job.deadlines import deadlines
+from commsched.run.job.ending import abort, say
 from commsched.units import seconds
 
-LOOK = 0.25  # s between looks: some 50 us each, which measurements do not feel
-MEETING = 4.0  # s that ranks may come apart to where they meet, however short the timeout
 PAUSE = 2e-3  # s between looks at the exit
 SHOWN = 8  # silent ranks that are named
 # The first number of a message; END is followed by the ranks that are silent.
@@ -55,8 +54,8 @@ class Watchdog:
     ) -> None:
         self._comm, self._what, self._option = comm, what, option
         self._rank, self._size = comm.rank, comm.size
-        self._timeout = timeout
-        self._stage = WatchedStage(first, max(timeout, MEETING))
+        self._timeout, self._deadlines = timeout, deadlines()
+        self._stage = WatchedStage(first, max(timeout, self._deadlines.meeting))
         self._control: MPI.Intracomm | None = None
         self._spent = 0.0  # s in the stage without progress
         self._asked: float | None = None  # when, while answers are awaited
@@ -89,10 +88,10 @@ class Watchdog:
 
     def _watch(self) -> None:
         stage, looked = self._stage, now()
-        while not self._over.wait(LOOK):
+        while not self._over.wait(self._deadlines.look):
             before, looked = looked, now()
-            if looked - before > GRACE:  # this process was stopped: if somebody waits, it is judged
-                continue
+            if looked - before > self._deadlines.grace:
+                continue  # this process was stopped: if somebody waits, it is judged
             self._spent += looked - before
             if stage is not self._stage:
                 stage, self._spent, self._patience, self._asked = self._stage, 0.0, 0.0, None
@@ -137,7 +136,7 @@ class Watchdog:
                     self._send(control, peer, ASK)
             return None
         silent = sorted(others - self._answers.keys())
-        if silent and now() - self._asked < GRACE:
+        if silent and now() - self._asked < self._deadlines.grace:
             return None
         if silent or GETS_ON not in self._answers.values():
             for peer in sorted(others):
@@ -159,12 +158,12 @@ class Watchdog:
             what = f"no progress for {seconds(stage.limit)} ({self._option})"
         say(f"rank {self._rank}: {self._what}: {stage.name}: {what}")
         if self._rank == min(set(range(self._size)) - set(silent)):
-            time.sleep(4 * LOOK)  # for the others to hear of it
+            time.sleep(4 * self._deadlines.look)  # for the others to hear of it
             if silent:
                 say(unanswering(silent))
-            time.sleep(LOOK)  # for the launcher to read what the ranks said
+            time.sleep(self._deadlines.look)  # for the launcher to read what the ranks said
         else:
-            time.sleep(2 * GRACE)  # the first ends the job
+            time.sleep(2 * self._deadlines.grace)  # the first ends the job
         abort(self._comm)
 
 
@@ -188,7 +187,8 @@ def watchdog(
     """End the job where a stage inside the block takes more than `timeout` s, and nobody gets on.
 
     All ranks of `comm` have such a block. `what` is the command that they run, and `option` is
-    what sets the timeout. They may come apart to the stage `first`: it has MEETING s at the least.
+    what sets the timeout. The stage `first`, where they meet, has the deadline of a meeting at
+    the least.
     """
     dog = Watchdog(comm, what, timeout, option, first)
     dog.start()
@@ -204,7 +204,7 @@ def end_together(what: str, timeout: float) -> None:
     Without that MPI would wait for ever, at its end, for a rank that was stopped at its last work.
     It holds the interpreter meanwhile, so that no thread could see to it.
     """
-    comm, limit = MPI.COMM_WORLD, max(timeout, MEETING)
+    comm, limit = MPI.COMM_WORLD, max(timeout, deadlines().meeting)
 
     def end() -> None:
         if MPI.Is_finalized():
@@ -214,7 +214,7 @@ def end_together(what: str, timeout: float) -> None:
             if now() > until:
                 stuck = f"no progress for {seconds(limit)} (--timeout)"
                 say(f"rank {comm.rank}: {what}: waiting for all ranks to exit: {stuck}")
-                time.sleep(LOOK)  # for the launcher to read it
+                time.sleep(deadlines().look)  # for the launcher to read it
                 abort(comm)
             time.sleep(PAUSE)
 
