@@ -11,7 +11,7 @@ import pytest
 
 from commsched.coding.registry import CODECS
 from commsched.exchange.endpoint import GatheringEndpoint, open_endpoint
-from commsched.exchange.lockstep import AGREE, exchange, fresh_states
+from commsched.exchange.lockstep import exchange, fresh_states
 from commsched.exchange.method import Choice
 from commsched.exchange.pair import Pair
 from commsched.exchange.payload import frame_bytes
@@ -97,7 +97,7 @@ def launched(method, spec, members, states):
     encoded, sent = np.zeros((2, len(states)), np.int64)
     for phase in method.phases(spec, members):
         if isinstance(phase, Choice):
-            phase = phase.then(float(AGREE[phase.agree]([*map(phase.vote, states)])))
+            phase = phase.then(phase.agreed(map(phase.vote, states)))
         made = [{} for _ in states]
         held = [
             open_endpoint(logged(phase, log), state)

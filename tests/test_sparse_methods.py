@@ -11,7 +11,7 @@ from commsched.coding.registry import CODECS
 from commsched.cost.price import Price, price
 from commsched.errors import CommschedError
 from commsched.exchange.endpoint import open_endpoint
-from commsched.exchange.lockstep import AGREE, exchange, fresh_states, run_method
+from commsched.exchange.lockstep import exchange, fresh_states, run_method
 from commsched.exchange.method import Choice, Method
 from commsched.exchange.registry import METHODS, find_method
 from commsched.kernels.merge import listed
@@ -62,7 +62,7 @@ def sent(method, spec, members, states):
     total = np.zeros(len(states), np.int64)
     for phase in method.phases(spec, members):
         if isinstance(phase, Choice):
-            phase = phase.then(float(AGREE[phase.agree]([*map(phase.vote, states)])))
+            phase = phase.then(phase.agreed(map(phase.vote, states)))
         held = [open_endpoint(phase, state) for state in states]
         for rank, each in enumerate(held):
             each.take = counted(each.take, total, rank)

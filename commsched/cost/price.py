@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from commsched.coding.registry import CODECS
 from commsched.cost.closed import Cost, closed
 from commsched.cost.pattern import Floats
 from commsched.cost.play import Played, play
-from commsched.exchange.method import Choice, Method
+from commsched.exchange.method import Choice, Method, resolved
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
+from commsched.exchange.vote import voting
 from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
@@ -79,10 +79,9 @@ def exchange(
 
 
 def votes(machine: Machine, group: Group, start: Floats, later: bool = False) -> Played:
-    """Price agreeing on one number: a ring all-gather of each member's 8 B, as `run` does it."""
-    schedule = route("all-gather", group)
-    payload = Payload(codec=CODECS["dense"], sizes=lambda: np.full(schedule.blocks, 8.0))
-    return exchange(schedule, payload, machine, group, start, later=later)
+    """Price agreeing on one number, without what a member does to find its own."""
+    phase = voting(group, lambda state: 0.0)
+    return exchange(phase.schedule, phase.payload, machine, group, start, later=later)
 
 
 @lru_cache(maxsize=4096)
@@ -153,7 +152,7 @@ def price(
         played, later = [], number > 0
         if isinstance(phase, Choice):
             played.append(votes(machine, group, start, later))
-            phase = phase.then(phase.expected)
+        phase = resolved(phase)
         encode += phase.take_seconds(device)
         decode += phase.give_seconds(device)
         schedule, payload = phase.schedule, phase.payload

@@ -1,15 +1,11 @@
 """All ranks in one process, round by round: what a method means, and the reference of every run."""
 
-from collections.abc import Callable
-
 from commsched.coding.codec import Array, State
 from commsched.exchange.endpoint import Endpoint, open_endpoint
-from commsched.exchange.method import Choice, Method, Phase
+from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
-
-AGREE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "max": max, "min": min}
 
 
 def exchange(schedule: Schedule, held: list[Endpoint]) -> None:
@@ -44,10 +40,8 @@ def run_method(
     decisions: dict[str, float] = {}
     for phase in method.phases(spec, group):
         if isinstance(phase, Choice):
-            votes = [phase.vote(state) for state in states]
-            decisions[phase.name] = float(AGREE[phase.agree](votes))
-            phase = phase.then(decisions[phase.name])
-        run_phase(phase, states)
+            decisions[phase.name] = phase.agreed(map(phase.vote, states))
+        run_phase(resolved(phase, decisions.get(phase.name)), states)
     return decisions
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.exchange.method import Choice, Phase
+from commsched.exchange.method import Phase
 from commsched.exchange.registry import find_method
 from commsched.kernels.hashing import SETS
 from commsched.machine.model import Group
@@ -41,9 +41,7 @@ def sets_bytes(sets: frozenset[tuple[int, int]]) -> float:
 def launch_memory(name: str, spec: BucketSpec, group: Group) -> LaunchMemory:
     """The room of a bucket's launch among a group, by the name of its method."""
     method = find_method(name)
-    phases = [
-        p.then(p.expected) if isinstance(p, Choice) else p for p in method.phases(spec, group)
-    ]
+    phases = method.expected_phases(spec, group)
     found = [_exchange(phase) for phase in phases]
     return LaunchMemory(
         kept=method.kept(spec),

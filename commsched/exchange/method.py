@@ -1,7 +1,7 @@
 """A method as phases: local work, an exchange of a payload, local work."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,24 +15,6 @@ from commsched.schedule.rounds import Schedule
 def copy_seconds(nbytes: float) -> Callable[[Device], float]:
     """Seconds to copy `nbytes` in memory: read once, written once."""
     return lambda device: 2 * nbytes / device.bandwidth
-
-
-def gather_seconds(numel: int) -> Callable[[Device], float]:
-    """Seconds to copy `numel` gradients into their bucket, and to look for NaN and infinity."""
-
-    def seconds(device: Device) -> float:
-        return device.fixed_gather + 4.0 * numel * (device.gather or 3 / device.bandwidth)
-
-    return seconds
-
-
-def scale_seconds(numel: int) -> Callable[[Device], float]:
-    """Seconds to divide `numel` sums where they lie."""
-
-    def seconds(device: Device) -> float:
-        return device.fixed_scale + 4.0 * numel * (device.scale or 2 / device.bandwidth)
-
-    return seconds
 
 
 class Ends(NamedTuple):
@@ -86,6 +68,9 @@ class Phase:
     pieces: Pieces | None = None
 
 
+AGREE: dict[str, Callable[[Iterable[float]], float]] = {"sum": sum, "max": max, "min": min}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """A phase that depends on the data: the group agrees on a number, which picks the phase.
@@ -99,6 +84,22 @@ class Choice:
     agree: str  # "sum", "max" or "min"
     expected: float
     then: Callable[[float], Phase]
+
+    def agreed(self, votes: Iterable[float]) -> float:
+        """The number that the votes of all members, in rank order, amount to."""
+        return float(AGREE[self.agree](votes))
+
+
+def resolved(phase: Phase | Choice, decision: float | None = None) -> Phase:
+    """The phase itself, or what a choice picks for a decision; None: for the expected one."""
+    if isinstance(phase, Choice):
+        return phase.then(phase.expected if decision is None else decision)
+    return phase
+
+
+def chooses(phases: Iterable[Phase | Choice]) -> bool:
+    """Whether any of the phases depends on the data."""
+    return any(isinstance(phase, Choice) for phase in phases)
 
 
 class Method(ABC):
@@ -117,6 +118,10 @@ class Method(ABC):
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
         """The exchanges of one launch, in order; the same on every rank."""
+
+    def expected_phases(self, spec: BucketSpec, group: Group) -> list[Phase]:
+        """The exchanges of one launch where every choice is decided as expected."""
+        return [resolved(phase) for phase in self.phases(spec, group)]
 
     def kept(self, spec: BucketSpec) -> float:
         """Bytes that a rank keeps of a bucket from step to step: of a lossy method, what is left.

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable
 
+from commsched.errors import CommschedError
 from commsched.exchange.memory import launch_memory, sets_bytes
-from commsched.exchange.method import Choice
+from commsched.exchange.method import chooses, resolved
 from commsched.exchange.registry import phases_of
 from commsched.plan.model import Plan
 from commsched.program.model import After, Kind, Op
+from commsched.program.parts import apply_seconds, operations
+from commsched.program.phases import operation_name
+from commsched.schedule.rounds import Goal
 
 # Bytes of optimiser state per parameter, and memory traffic of one update in B per parameter:
 # read gradient, read and write the parameter and each state word.
@@ -32,26 +36,69 @@ def exchange_ops(plan: Plan, index: int, before: After, encode: str = "encode") 
 
     encode: the stream that encodes, which may be the launch's own.
     """
-    launch = plan.launches[index]
+    launch, phases = plan.launches[index], phases_of(plan, index)
+    streams = {Kind.ENCODE: encode, Kind.DECODE: "decode"}
     ops: list[Op] = []
-    for number, phase in enumerate(phases_of(plan, index)):
-        stem = f"{launch.name}/{phase.name}" if phase.name else launch.name
-        parts = [(Kind.ENCODE, encode), (Kind.EXCHANGE, launch.stream), (Kind.DECODE, "decode")]
-        if isinstance(phase, Choice):
-            parts.insert(0, (Kind.DECIDE, launch.stream))
-        for kind, stream in parts:
-            ops.append(
-                Op(
-                    kind=kind,
-                    name=f"{stem}/{kind}",
-                    stream=stream,
-                    after=(before,),
-                    launch=index,
-                    phase=number,
-                )
-            )
-            before = After(ops[-1].name)
+    for kind, number in operations(phases):
+        op = Op(
+            kind=kind,
+            name=operation_name(launch.name, phases[number].name, kind),
+            stream=streams.get(kind, launch.stream),
+            after=(before,),
+            launch=index,
+            phase=number,
+        )
+        ops.append(op)
+        before = After(op.name)
     return ops
+
+
+def send_ops(plan: Plan, index: int, after: tuple[After, ...], team: int = -1) -> list[Op]:
+    """Copy a launch's parameters and begin to sum them, to be merged later; see `merge_op`.
+
+    team: the only one of the launch's teams that takes part.
+    """
+    launch = plan.launches[index]
+    encode, sent = (operation_name(launch.name, "", k) for k in (Kind.ENCODE, Kind.EXCHANGE))
+    return [
+        Op(kind=Kind.ENCODE, name=encode, stream="encode", after=after, launch=index),
+        Op(
+            kind=Kind.EXCHANGE,
+            name=sent,
+            stream=launch.stream,
+            after=(After(encode),),
+            launch=index,
+            team=team,
+        ),
+    ]
+
+
+def merge_op(plan: Plan, index: int, waited: int, updated: str) -> Op:
+    """Merge a launch's sum that was sent `waited` steps ago, once the step's update is done.
+
+    waited: -1 where the sum replaces the parameters of the same step.
+    """
+    name = plan.launches[index].name
+    sent = After(operation_name(name, "", Kind.EXCHANGE), max(waited, 0))
+    return Op(
+        kind=Kind.MERGE,
+        name=operation_name(name, "", Kind.MERGE),
+        stream="decode",
+        after=(sent, After(updated)),
+        launch=index,
+        waited=waited,
+    )
+
+
+def check_sums(plan: Plan, index: int, where: str) -> None:
+    """Refuse a launch of parameters whose method is not one all-reduce."""
+    phases = phases_of(plan, index)
+    alone = len(phases) == 1 and not chooses(phases)
+    if not alone or resolved(phases[0]).schedule.goal is not Goal.ALL_REDUCE:
+        raise CommschedError(
+            f"{where} has method {plan.launches[index].method!r}; parameters are summed by an"
+            " all-reduce such as 'ring+dense'"
+        )
 
 
 def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
@@ -63,7 +110,7 @@ def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
         name=f"{launch.name}/apply",
         stream="compute",
         after=(after,),
-        seconds=numel * traffic / plan.machine.device.bandwidth,
+        seconds=apply_seconds(numel, traffic, plan.machine.device),
         launch=index,
     )
 
@@ -77,7 +124,7 @@ def broadcast_ops(
     """
     launch = plan.launches[index]
     encode, moved, decode = (
-        f"{launch.name}/{k}" for k in (Kind.ENCODE, Kind.EXCHANGE, Kind.DECODE)
+        operation_name(launch.name, "", k) for k in (Kind.ENCODE, Kind.EXCHANGE, Kind.DECODE)
     )
     ops: list[Op] = []
     sent = before

@@ -1,12 +1,13 @@
-"""The phase of its method that an operation belongs to."""
+"""The phase of its method that an operation belongs to, and what was decided about it."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from commsched.exchange.broadcast import BROADCAST
-from commsched.exchange.method import Choice, Phase
+from commsched.exchange.method import Choice, Phase, resolved
 from commsched.exchange.registry import method_at, phases_of
 from commsched.plan.model import Plan
-from commsched.program.model import Op
+from commsched.program.model import Kind, Op
 
 
 def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
@@ -16,6 +17,23 @@ def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
     name = plan.launches[op.launch].method
     now = name if step is None else method_at(name, step).name
     return phases_of(plan, op.launch, *((now,) if now != name else ()))[op.phase]
+
+
+def operation_name(launch: str, phase: str, kind: Kind) -> str:
+    """Name an operation of a launch; `phase` is "" where the method has one phase."""
+    return f"{launch}/{phase}/{kind}" if phase else f"{launch}/{kind}"
+
+
+def decision_key(step: int, operation: str) -> str:
+    """Name what an operation of kind DECIDE agrees on in a step."""
+    return f"{step}/{operation}"
+
+
+def decided_phase(plan: Plan, op: Op, step: int, decisions: Mapping[str, float]) -> Phase:
+    """The phase of an operation in a step; a choice takes the recorded decision or the expected."""
+    phase = phase_of(plan, op, step)
+    decide = operation_name(plan.launches[op.launch].name, phase.name, Kind.DECIDE)
+    return resolved(phase, decisions.get(decision_key(step, decide)))
 
 
 @lru_cache(maxsize=1024)

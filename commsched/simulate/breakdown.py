@@ -8,10 +8,11 @@ import numpy as np
 
 from commsched.cost import price
 from commsched.cost.alongside import alongside
-from commsched.exchange.method import Choice
+from commsched.exchange.method import resolved
 from commsched.machine.model import Link, Machine
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
+from commsched.program.parts import parts_of, seconds
 from commsched.program.phases import phase_of
 
 INSTANT = 1e300  # B/s
@@ -67,10 +68,12 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
     start = np.zeros(group.size)
     if op.kind is Kind.DECIDE:
         full, dry, least = (price.votes(m, group, start, later).end.max() for m in machines)
+        if not everyone:
+            numel = plan.spec(plan.launches[op.launch]).numel
+            phase, device = resolved(phase_of(plan, op)), plan.machine.device
+            full += seconds(parts_of(plan, op), phase, numel, device)
     else:
-        phase = phase_of(plan, op)
-        if isinstance(phase, Choice):
-            phase = phase.then(phase.expected)
+        phase = resolved(phase_of(plan, op))
         schedule, payload = phase.schedule, phase.payload
         full, dry, least = (
             price.exchange(schedule, payload, m, group, start, later=later, limit=0).end.max()

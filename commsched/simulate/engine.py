@@ -9,12 +9,13 @@ import numpy.typing as npt
 
 from commsched.cost import price
 from commsched.errors import CommschedError
-from commsched.exchange.method import Choice, Phase, copy_seconds, gather_seconds, scale_seconds
-from commsched.exchange.registry import method_at, phases_of
+from commsched.exchange.method import Phase
+from commsched.exchange.registry import method_at
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Role, is_exchange_stream
-from commsched.program.phases import phase_of
+from commsched.program.parts import parts_of, seconds
+from commsched.program.phases import decided_phase
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.cpu import SharedCores, Spans, longer, under_compute
 from commsched.simulate.critical_path import Placed
@@ -25,7 +26,6 @@ from commsched.simulate.team_exchange import (
     ExchangeTeams,
     exchanged,
     machine_of,
-    merge_seconds,
     teams_of,
 )
 
@@ -232,31 +232,15 @@ class _Simulation:
         return found
 
     def _coding(self, op: Op, step: int) -> float:
-        """Seconds of coding, without jitter."""
-        launch, device = self.plan.launches[op.launch], self.plan.machine.device
-        numel = self.plan.spec(launch).numel
-        if op.kind is Kind.MERGE:
-            return merge_seconds(numel, self.plan.machine)
+        """Seconds of the parts of an operation, without jitter."""
+        if op.launch < 0:
+            return 0.0
+        plan, numel = self.plan, self.plan.spec(self.plan.launches[op.launch]).numel
         phase = self._phase(op, step)
-        if op.kind is Kind.ENCODE:
-            gather = gather_seconds(numel)(device) if op.phase == 0 else 0.0
-            return phase.take_seconds(device) + gather
-        last = op.root >= 0 or op.phase == len(phases_of(self.plan, op.launch)) - 1
-        found = phase.give_seconds(device)
-        if last and launch.payload == "parameter":
-            found += copy_seconds(4.0 * numel)(device)
-        elif last and self.plan.mean:
-            found += scale_seconds(numel)(device)
-        return found
+        return seconds(parts_of(plan, op), phase, numel, plan.machine.device)
 
     def _phase(self, op: Op, step: int) -> Phase:
-        """The phase of an operation; a choice takes the recorded decision, else the expected."""
-        phase = phase_of(self.plan, op, step)
-        if isinstance(phase, Choice):
-            launch = self.plan.launches[op.launch].name
-            key = f"{step}/{launch}/{phase.name}/{Kind.DECIDE}"
-            return phase.then(self.decisions.get(key, phase.expected))
-        return phase
+        return decided_phase(self.plan, op, step, self.decisions)
 
     def _exchange(
         self, op: Op, step: int, lanes: list[_Lane], starts: list[Floats]
@@ -266,9 +250,11 @@ class _Simulation:
         mine = [self.ranks[lane.role] for lane in lanes]
         start = np.full(self.plan.machine.size, np.nan)
         rest = np.full(self.plan.machine.size, np.inf)  # before the first exchange: long
+        # A vote may be its launch's first operation.
+        before = self._coding(op, step) if op.kind is Kind.DECIDE else 0.0
         for lane, ranks, begins in zip(lanes, mine, starts, strict=True):
-            start[ranks] = begins
-            rest[ranks] = np.where(lane.sent > 0.0, begins - lane.sent, np.inf)
+            start[ranks] = begins + before
+            rest[ranks] = np.where(lane.sent > 0.0, start[ranks] - lane.sent, np.inf)
         count = sum(map(len, mine))
         if count != teams.ranks.size or np.isnan(start[teams.ranks]).any():
             name = self.plan.launches[op.launch].name

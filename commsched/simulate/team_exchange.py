@@ -142,11 +142,3 @@ def side_by_side(schedule: Schedule, teams: int) -> Schedule:
         rounds=rounds,
         owner=schedule.owner,
     )
-
-
-def merge_seconds(numel: int, machine: Machine) -> float:
-    """Seconds to merge a sum of `numel` parameters: 11 passes of 4 B over memory.
-
-    Copy the parameters (2), scale them (2), add the sum (3), divide (2), copy them back (2).
-    """
-    return 11 * 4.0 * numel / machine.device.bandwidth

@@ -6,16 +6,14 @@ from functools import lru_cache
 import numpy as np
 
 from commsched.errors import CommschedError
-from commsched.exchange.method import Choice
-from commsched.exchange.registry import phases_of
 from commsched.plan.model import Param, Plan
-from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.launch_ops import OPTIMIZERS, check_sums, merge_op, send_ops
 from commsched.program.layer_ops import passes
 from commsched.program.model import After, Kind, Op, Program, Role
 from commsched.program.parameters import Options, Range
+from commsched.program.parts import apply_seconds
 from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Floats, Memory, State, Strategy
-from commsched.schedule.rounds import Goal
 
 MANY = 2**31
 UPDATE = "update"
@@ -125,42 +123,13 @@ def _ops(
     last = f"{plan.launches[order[-1]].name}/{Kind.MERGE}"
     ready = (After(last, 1),) if before else ()
     ops = passes(plan, ready)
-    seconds = plan.graph.numel * OPTIMIZERS[optimizer][1] / plan.machine.device.bandwidth
+    seconds = apply_seconds(plan.graph.numel, OPTIMIZERS[optimizer][1], plan.machine.device)
     read = (After(f"{plan.launches[order[-1]].name}/{Kind.ENCODE}", 1),) if copied else ()
     ops.append(Op(kind=Kind.APPLY, name=UPDATE, stream="compute", after=read, seconds=seconds))
-    merging = [_merge(plan, i, lag) for i in order] if merges else []
+    merging = [merge_op(plan, i, lag, UPDATE) for i in order] if merges else []
     after = (After(UPDATE), After(last)) if merges and lag else (After(UPDATE),)
-    copying = [op for i in order for op in _copy(plan, i, after)] if starts else []
+    copying = [op for i in order for op in send_ops(plan, i, after)] if starts else []
     return (*ops, *(copying + merging if lag == 0 else merging + copying))
-
-
-def _copy(plan: Plan, index: int, after: tuple[After, ...]) -> tuple[Op, Op]:
-    """Copy a launch's parameters and begin to sum them."""
-    launch = plan.launches[index]
-    encode, sent = (f"{launch.name}/{kind}" for kind in (Kind.ENCODE, Kind.EXCHANGE))
-    return (
-        Op(kind=Kind.ENCODE, name=encode, stream="encode", after=after, launch=index),
-        Op(
-            kind=Kind.EXCHANGE,
-            name=sent,
-            stream=launch.stream,
-            after=(After(encode),),
-            launch=index,
-        ),
-    )
-
-
-def _merge(plan: Plan, index: int, lag: int) -> Op:
-    """Merge a launch's sum once it is there and the step's update is done."""
-    name = plan.launches[index].name
-    return Op(
-        kind=Kind.MERGE,
-        name=f"{name}/{Kind.MERGE}",
-        stream="decode",
-        after=(After(f"{name}/{Kind.EXCHANGE}", lag), After(UPDATE)),
-        launch=index,
-        waited=lag,
-    )
 
 
 @lru_cache(maxsize=64)
@@ -182,12 +151,7 @@ def _check(plan: Plan, every: int, lag: int) -> None:
                 f" steps, merged {launch.lag} steps later, for purpose {launch.purpose!r}; allowed:"
                 f" parameters among all ranks every {every} steps, {lag} later, for 'average'"
             )
-        phase = phases_of(plan, index)[0]
-        if isinstance(phase, Choice) or phase.schedule.goal is not Goal.ALL_REDUCE:
-            raise CommschedError(
-                f"{where} has method {launch.method!r}; parameters are summed by an all-reduce such"
-                " as 'ring+dense'"
-            )
+        check_sums(plan, index, where)
 
 
 STRATEGIES.add("shadow")(Shadow())

@@ -29,6 +29,7 @@ from commsched.train.workers.learner import Learner, Settings
 from commsched.train.workers.trainee import Trainee
 
 EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
+CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)
 Key = tuple[int, int, str]  # rank, step, operation
 Queue = deque[Op]
 Queues = Mapping[tuple[str, int], Queue]  # of a rank, by stream and urgency
@@ -155,7 +156,7 @@ class InProcessTraining:
         pairs = list(zip(members, ops, strict=True))
         ready = [self._buckets[rank].exchange(step, op) for rank, op in pairs]
         held = [Counted(each.held) for each in ready]
-        exchange(ready[0].schedule, list(held))
+        exchange(ready[0].phase.schedule, list(held))
         self.sent += sum(each.sent for each in held)
         for rank, op in pairs:
             if op.kind is Kind.DECIDE:
@@ -177,13 +178,8 @@ class InProcessTraining:
 
     def _alone(self, rank: int, step: int, op: Op) -> None:
         """Do an operation of one rank."""
-        buckets = self._buckets[rank]
-        coding: dict[Kind, Callable[[int, Op], None]] = {
-            Kind.ENCODE: buckets.encode,
-            Kind.DECODE: buckets.decode,
-            Kind.MERGE: buckets.merge,
-        }
-        coding.get(op.kind, self.learners[rank].perform)(step, op)
+        codes = op.kind in CODINGS
+        (self._buckets[rank] if codes else self.learners[rank]).perform(step, op)
 
     def evaluate(self) -> Score:
         """The score of what is held out, each rank its part, once all results are applied."""

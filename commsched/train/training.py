@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from commsched.plan.model import Plan
 from commsched.program.model import Op, Program
+from commsched.program.phases import decision_key
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import OVERFLOW
 from commsched.run.adapt.plan_switch import Changes
@@ -91,7 +92,7 @@ class Training:
     def _overflowed(self, step: int) -> bool:
         """Whether all ranks leave a step out: as the program has decided it, or by their scores."""
         if STRATEGIES[self._plan.strategy].decides == "overflow":
-            return self._engine.buckets.decisions[f"{step}/{OVERFLOW}"] > 0
+            return self._engine.buckets.decisions[decision_key(step, OVERFLOW)] > 0
         return self._tally.total(step)[1]
 
     def resume(self, manifest: Manifest) -> None:

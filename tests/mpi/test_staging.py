@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from commsched.exchange.endpoint import open_endpoint
-from commsched.exchange.lockstep import AGREE, fresh_states
+from commsched.exchange.lockstep import fresh_states
 from commsched.exchange.memory import AHEAD
 from commsched.exchange.method import Choice
 from commsched.exchange.pair import Pair
@@ -42,7 +42,7 @@ def over_mpi(method, numel, state, path):
     sent = 0
     for phase in method.phases(spec(numel), GROUP):
         if isinstance(phase, Choice):
-            phase = phase.then(float(AGREE[phase.agree](agree.each(phase.vote(state), WORLD))))
+            phase = phase.then(phase.agreed(agree.each(phase.vote(state), WORLD)))
         held = open_endpoint(phase, state)
         exchange = begin(phase.schedule, held, WORLD, 7, path)
         complete(exchange)

@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.exchange.endpoint import Endpoint, GatheringEndpoint, open_endpoint
-from commsched.exchange.lockstep import AGREE, exchange, fresh_states
+from commsched.exchange.lockstep import exchange, fresh_states
 from commsched.exchange.method import Choice, Method
 from commsched.exchange.pair import route
 from commsched.exchange.registry import METHODS, find_method, legal_methods
@@ -130,7 +130,7 @@ def reference(method: Method, members: Group, states: list[dict]) -> list[int]:
     sent = [0] * members.size
     for phase in method.phases(spec(len(states[0]["gradient"])), members):
         if isinstance(phase, Choice):
-            phase = phase.then(float(AGREE[phase.agree]([*map(phase.vote, states)])))
+            phase = phase.then(phase.agreed(map(phase.vote, states)))
         held = [Counted(open_endpoint(phase, state)) for state in states]
         exchange(phase.schedule, held)
         for state, each in zip(states, held, strict=True):
@@ -193,7 +193,7 @@ class Candidate:
                     ballots = GatheringEndpoint({rank: vote}, [*range(self._comm.size)])
                     yield self._begin(route("all-gather", self._members), ballots)
                     votes = [float(each.view(np.float64)[0]) for each in ballots.result()]
-                    phase = phase.then(float(AGREE[phase.agree](votes)))
+                    phase = phase.then(phase.agreed(votes))
                 held = open_endpoint(phase, state)
                 under_way = self._begin(phase.schedule, held)
                 yield under_way

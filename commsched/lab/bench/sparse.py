@@ -13,8 +13,8 @@ from mpi4py import MPI
 from commsched.coding.codec import Array, State
 from commsched.errors import CommschedError
 from commsched.exchange.endpoint import open_endpoint
-from commsched.exchange.lockstep import AGREE, fresh_states
-from commsched.exchange.method import Choice, Method, Phase
+from commsched.exchange.lockstep import fresh_states
+from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.registry import find_method
 from commsched.kernels.merge import listed
 from commsched.lab.bench import sparse_inputs as supports
@@ -267,10 +267,10 @@ class Bench:
     def _run(self, method: Method, state: State, wire: Floats) -> None:
         """One launch; adds to (p,) `wire` the bytes that this rank sends to other links."""
         for phase in self._phases(method):
+            decision = None
             if isinstance(phase, Choice):
-                votes = agree.each(phase.vote(state), self._comm)
-                phase = phase.then(float(AGREE[phase.agree](votes)))
-            self._exchange(phase, state, wire)
+                decision = phase.agreed(agree.each(phase.vote(state), self._comm))
+            self._exchange(resolved(phase, decision), state, wire)
 
     def _phases(self, method: Method) -> tuple[Phase | Choice, ...]:
         """As a run has them: made once, not at every launch."""

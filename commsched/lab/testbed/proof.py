@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commsched.exchange.method import Choice, Phase
+from commsched.exchange.method import Phase, resolved
 from commsched.lab.testbed.network import Traffic
 from commsched.lab.testbed.spec import Spec
 from commsched.plan.model import Plan
@@ -120,7 +120,5 @@ def _phases(plan: Plan, measured: Timeline) -> Mapping[str, tuple[int, Phase]]:
     for ops in dict.fromkeys(role.ops for role in roles):
         for op in ops:
             if op.kind is Kind.EXCHANGE:
-                phase = phase_of(plan, op)
-                chosen = phase.then(phase.expected) if isinstance(phase, Choice) else phase
-                found[op.name] = op.launch, chosen
+                found[op.name] = op.launch, resolved(phase_of(plan, op))
     return found

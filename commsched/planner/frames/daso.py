@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 from commsched.cost.price import method_seconds
 from commsched.exchange.broadcast import BROADCAST
-from commsched.exchange.method import Choice, Method
+from commsched.exchange.method import Method, chooses
 from commsched.machine.model import Group, Machine, resized
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Launch, Plan, Reason
@@ -21,7 +21,7 @@ class NodePlanner(Request):
     def methods(self, group: Group) -> Iterator[Method]:
         spec = BucketSpec.uniform(group.size)
         for method in super().methods(group):
-            if not any(isinstance(phase, Choice) for phase in method.phases(spec, group)):
+            if not chooses(method.phases(spec, group)):
                 yield method
 
 

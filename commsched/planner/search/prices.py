@@ -3,6 +3,7 @@
 A price has one row per phase of the method: seconds to vote, encode, exchange and decode.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,19 +11,28 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.cost import price
-from commsched.exchange.method import Choice as Decision
-from commsched.exchange.method import Method, gather_seconds, scale_seconds
+from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.pair import Pair
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.planner.request import Request
 from commsched.planner.search.shortlist import Shortlist, shortlist
 from commsched.planner.space import Bucket, spec_of
+from commsched.program.model import Kind
+from commsched.program.parts import (
+    Part,
+    gather_seconds,
+    mean_seconds,
+    operations,
+    parts_in,
+    seconds,
+)
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 LINEAR = 2e-3  # relative error of a curve between two of its points
+ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 DEPTH = 7  # halvings of a gap, at most
 
 
@@ -83,12 +93,12 @@ class Prices:
 
     def unpacked(self, spec: BucketSpec, method: int) -> float:
         """Seconds of one bucket by itself; packing is not in it, rounding leaves none below 0."""
-        return max(float(self.exact(spec, method).sum()) - sum(self._packing(spec)), 0.0)
+        return max(float(self.exact(spec, method).sum()) - self._packing(spec), 0.0)
 
     def unpacked_of_size(self, numel: int, method: int) -> float:
         """The same by the method's curve, for a bucket without zeros."""
         whole = float(self.by_size(method, np.array([numel], np.float64)).sum())
-        return max(whole - sum(self._packing(BucketSpec.uniform(numel))), 0.0)
+        return max(whole - self._packing(BucketSpec.uniform(numel)), 0.0)
 
     def closed(self, method: Method, spec: BucketSpec) -> Floats:
         """(4,) s of one bucket by closed forms."""
@@ -101,29 +111,33 @@ class Prices:
     def _seconds(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
         """(4, phases) s of a launch: vote, encode, exchange, decode; packing is in them."""
         machine, start = self.request.machine, np.zeros(self.group.size)
-        gather, scale = self._packing(spec)
         phases = method.phases(spec, self.group)
-        found = np.zeros((4, len(phases)))
-        for number, phase in enumerate(phases):
-            if isinstance(phase, Decision):
-                found[0, number] = self._votes[number > 0]
-                phase = phase.then(phase.expected)
-            schedule, payload = phase.schedule, phase.payload
-            played = price.exchange(
-                schedule, payload, machine, self.group, start, later=number > 0, limit=limit
-            )
-            found[1, number] = phase.take_seconds(machine.device)
-            found[2, number] = played.end.max() + phase.within_seconds(machine.device)
-            found[3, number] = phase.give_seconds(machine.device)
-        found[1, 0] += gather
-        found[3, -1] += scale
+        expected = [resolved(phase) for phase in phases]
+        found = np.zeros((len(ROWS), len(phases)))
+        for kind, number in operations(phases):
+            phase, own = expected[number], self._parts(kind, number, phases)
+            found[ROWS[kind], number] = seconds(own, phase, spec.numel, machine.device)
+            if kind is Kind.DECIDE:
+                found[ROWS[kind], number] += self._votes[number > 0]
+            elif kind is Kind.EXCHANGE:
+                schedule, payload = phase.schedule, phase.payload
+                played = price.exchange(
+                    schedule, payload, machine, self.group, start, later=number > 0, limit=limit
+                )
+                within = phase.within_seconds(machine.device)
+                found[ROWS[kind], number] = played.end.max() + within
         return found
 
-    def _packing(self, spec: BucketSpec) -> tuple[float, float]:
+    def _parts(self, kind: Kind, number: int, phases: Sequence[Phase | Choice]) -> tuple[Part, ...]:
+        mean, ranks = self.request.mean, self.group.size
+        return parts_in(kind, number, phases, ranks=ranks, mean=mean)
+
+    def _packing(self, spec: BucketSpec) -> float:
         """Seconds to gather a bucket, and to make its sum a mean."""
         device = self.request.machine.device
-        scale = scale_seconds(spec.numel)(device) if self.request.mean else 0.0
-        return gather_seconds(spec.numel)(device), scale
+        mean = self.request.mean and self.group.size > 1
+        scale = mean_seconds(spec.numel, device) if mean else 0.0
+        return gather_seconds(spec.numel, device) + scale
 
     @cached_property
     def _votes(self) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """The coding streams of a rank: gather a bucket and start its exchange, take its result."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,36 +10,47 @@ from mpi4py import MPI
 from commsched.coding.codec import Array, State
 from commsched.errors import CommschedError
 from commsched.exchange import error
-from commsched.exchange.endpoint import Endpoint, GatheringEndpoint, ReducingEndpoint, open_endpoint
+from commsched.exchange.endpoint import Endpoint, ReducingEndpoint, open_endpoint
 from commsched.exchange.error import Floats
-from commsched.exchange.lockstep import AGREE
 from commsched.exchange.method import Choice, Phase
-from commsched.exchange.pair import route
 from commsched.exchange.registry import find_method, phases_of
 from commsched.exchange.state import kept_of, restore
+from commsched.exchange.vote import voting
 from commsched.kernels.finite import finite
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.modules import beside, on_host
-from commsched.machine.model import Group
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind, Op
-from commsched.program.phases import phase_of
+from commsched.program.parts import (
+    DELIVER,
+    GATHER,
+    GIVE,
+    MEAN,
+    MERGE,
+    PUT,
+    TAKE,
+    VOTE,
+    Part,
+    parts_of,
+)
+from commsched.program.phases import decision_key, phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.merges import Merges
 from commsched.run.engine.worker import Worker, put_back
 from commsched.run.wire.device import moved
-from commsched.schedule.rounds import Goal, Schedule
+from commsched.schedule.rounds import Goal
 
 Channel = tuple[str, str, tuple[int, ...]]  # stream, among whom, ranks
+Action = Callable[[int, Op], None]  # what a part does in a step for an operation
 Communicators = dict[Channel, MPI.Intracomm]
 EVERYONE: Channel = ("between", "all", ())  # where all ranks decide something together
 
 
 class Ready(NamedTuple):
-    """An exchange that can start."""
+    """An exchange that is prepared on this rank, under way or over."""
 
-    schedule: Schedule
+    phase: Phase
     held: Endpoint
 
 
@@ -52,13 +63,25 @@ class Buckets:
         self.given = given
         self._module = given.device.module
         self.states = [self._state(launch) for launch in plan.launches]
+        self._together: State = {"rank": rank}  # of what all ranks decide, whose launch is -1
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
         self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, where losses are watched
         self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
-        self._held: dict[int, Endpoint] = {}  # launch, -1 for what all ranks decide
+        self._ready: dict[int, Ready] = {}  # by launch
         self._merges = Merges(plan, worker)
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
+        self._known: dict[tuple[int, Kind, int], list[Action]] = {}
+        self._actions: dict[Part, Action] = {
+            GATHER: self._gather,
+            TAKE: self._take,
+            VOTE: self._vote,
+            GIVE: self._give,
+            MEAN: self._mean,
+            DELIVER: self._deliver,
+            PUT: self._put,
+            MERGE: self._merge,
+        }
 
     def _state(self, launch: Launch) -> State:
         """What this rank holds of a launch before its first step."""
@@ -83,19 +106,21 @@ class Buckets:
         """Encode once the device has computed what it needs: from when to when, s."""
         self.given.wait(step, op.after)
         start = self.given.device.mark()
-        self.encode(step, op)
+        self.perform(step, op)
         end = self.given.device.mark()
         end.wait()
         return start.when(), end.when()
 
-    def encode(self, step: int, op: Op) -> None:
-        """Gather what the launch sends where its first phase begins, and run the phase's take."""
-        if op.phase == 0:
-            self._gather(step, op.launch)
-        self._held[op.launch] = open_endpoint(self._phase(op), self.states[op.launch])
+    def perform(self, step: int, op: Op) -> None:
+        """Do the parts of an operation on its bucket."""
+        key = op.launch, op.kind, op.phase
+        if key not in self._known:
+            self._known[key] = [self._actions[part] for part in parts_of(self._plan, op)]
+        for action in self._known[key]:
+            action(step, op)
 
-    def _gather(self, step: int, launch: int) -> None:
-        state = self.states[launch]
+    def _gather(self, step: int, op: Op) -> None:
+        launch, state = op.launch, self.states[op.launch]
         state["step"] = step
         if self._plan.launches[launch].payload == "parameter":
             self._worker.parameters(step, launch, state["gradient"])
@@ -134,74 +159,78 @@ class Buckets:
             " only finite numbers can be summed"
         )
 
+    def _take(self, step: int, op: Op) -> None:
+        self._open(op, self._phase(op), self.states[op.launch])
+
+    def _open(self, op: Op, phase: Phase, state: State) -> None:
+        self._ready[op.launch] = Ready(phase, open_endpoint(phase, state))
+
     def exchange(self, step: int, op: Op) -> Ready:
         """What to exchange for an Exchange or a Decide."""
+        if op.kind is Kind.DECIDE:
+            if op.launch >= 0:  # as its first operation it reads what the device has computed
+                self.given.wait(step, op.after)
+            self.perform(step, op)
+        elif op.root >= 0 and op.launch not in self._ready:  # it only receives
+            self._take(step, op)
+        return self._ready[op.launch]
+
+    def _vote(self, step: int, op: Op) -> None:
         if op.launch < 0:
-            return self._votes(self._vote(step), self._rank, self._plan.machine.everyone, op)
-        if op.kind is Kind.EXCHANGE:
-            if op.root >= 0 and op.launch not in self._held:  # it only receives
-                self._held[op.launch] = open_endpoint(self._phase(op), self.states[op.launch])
-            return Ready(self._phase(op).schedule, self._held[op.launch])
+            said = self._say(step)
+            voted = voting(self._plan.machine.everyone, lambda state: said)
+            self._open(op, voted, self._together)
+            return
         choice = phases_of(self._plan, op.launch)[op.phase]
         assert isinstance(choice, Choice)
-        if op.phase == 0:  # no encode comes before, and the vote reads it
-            self.given.wait(step, op.after)
-            self._gather(step, op.launch)
-        state = self.states[op.launch]
         group = self._plan.group(self._plan.launches[op.launch])
-        return self._votes(choice.vote(state), int(state["rank"]), group, op)
+        self._open(op, voting(group, choice.vote), self.states[op.launch])
 
-    def _vote(self, step: int) -> float:
+    def _say(self, step: int) -> float:
         """What this rank says where all ranks decide together."""
         if STRATEGIES[self._plan.strategy].decides == "overflow":
             return float(self._worker.overflow(step))
         return self._worker.loss(step)
 
-    def _votes(self, mine: float, member: int, group: Group, op: Op) -> Ready:
-        """The exchange in which a group's members tell each other a number."""
-        vote = np.array([mine], np.float64).view(np.uint8)
-        held = GatheringEndpoint({member: vote}, list(range(group.size)))
-        self._held[op.launch] = held
-        return Ready(route("all-gather", group), held)
-
-    def decide(self, step: int, op: Op) -> float:
-        """Take the votes that a Decide gathered, in rank order, and choose the phase.
+    def decide(self, step: int, op: Op) -> None:
+        """Take the votes that a Decide gathered, and choose the phase.
 
         What all ranks decide together is the mean of what they say.
         """
-        votes = [float(v.view(np.float64)[0]) for v in self._held.pop(op.launch).result()]
-        if op.launch < 0:
-            self.decisions[f"{step}/{op.name}"] = sum(votes) / len(votes)
-            return sum(votes) / len(votes)
-        choice = phases_of(self._plan, op.launch)[op.phase]
-        assert isinstance(choice, Choice)
-        value = float(AGREE[choice.agree](votes))
-        self._chosen[op.launch, op.phase] = choice.then(value)
-        self.decisions[f"{step}/{op.name}"] = value
-        return value
+        state = self.states[op.launch] if op.launch >= 0 else self._together
+        phase, held = self._ready.pop(op.launch)
+        phase.give(state, held.result())
+        votes = state.pop("votes")
+        value = sum(votes) / len(votes)
+        if op.launch >= 0:
+            choice = phases_of(self._plan, op.launch)[op.phase]
+            assert isinstance(choice, Choice)
+            value = choice.agreed(votes)
+            self._chosen[op.launch, op.phase] = choice.then(value)
+        self.decisions[decision_key(step, op.name)] = value
 
-    def decode(self, step: int, op: Op) -> None:
-        """Run the phase's give; after the last one the worker gets the sum or mean."""
-        state = self.states[op.launch]
-        self._phase(op).give(state, self._held.pop(op.launch).result())
-        if self._plan.launches[op.launch].payload == "parameter":
-            self._worker.replace(step, op.launch, state["result"])
-        elif op.phase == len(phases_of(self._plan, op.launch)) - 1:
-            result: Array = state["result"]
-            if self._plan.mean and state["ranks"] > 1:
-                result /= np.float32(state["ranks"])
-            if op.launch in self._before:
-                wanted, left = self._before.pop(op.launch)
-                if left is None:
-                    left = error.after(state, self.watched[op.launch])
-                self.norms[step, op.launch] = wanted, left
-            self._worker.result(step, op.launch, result)
+    def _give(self, step: int, op: Op) -> None:
+        phase, held = self._ready.pop(op.launch)
+        phase.give(self.states[op.launch], held.result())
 
-    def merge(self, step: int, op: Op) -> None:
-        """Merge what a launch has summed with this rank's parameters."""
+    def _mean(self, step: int, op: Op) -> None:
         state = self.states[op.launch]
-        self._phase(op).give(state, self._held.pop(op.launch).result())
-        self._merges.merge(step, op, state["result"])
+        state["result"] /= np.float32(state["ranks"])
+
+    def _deliver(self, step: int, op: Op) -> None:
+        state = self.states[op.launch]
+        if op.launch in self._before:
+            wanted, left = self._before.pop(op.launch)
+            if left is None:
+                left = error.after(state, self.watched[op.launch])
+            self.norms[step, op.launch] = wanted, left
+        self._worker.result(step, op.launch, state["result"])
+
+    def _put(self, step: int, op: Op) -> None:
+        self._worker.replace(step, op.launch, self.states[op.launch]["result"])
+
+    def _merge(self, step: int, op: Op) -> None:
+        self._merges.merge(step, op, self.states[op.launch]["result"])
 
     def kept(self) -> dict[str, dict[str, Any]]:
         """What a checkpoint must have of them, arrays in memory of the host.
@@ -212,15 +241,21 @@ class Buckets:
         needed = STRATEGIES[self._plan.strategy].decides == "loss"  # others look at this step only
         kept: dict[str, dict[str, Any]] = {
             "buckets": {n: kept_of(s) for n, s in zip(names, self.states, strict=True)},
-            "unmerged": {names[i]: held.result() for i, held in self._unmerged().items()},
+            "unmerged": {names[i]: ready.held.result() for i, ready in self._unmerged().items()},
             "merged": {names[i]: state for i, state in self._merges.states.items()},
             "decisions": dict(self.decisions) if needed else {},
         }
         return {key: moved(part, on_host) for key, part in kept.items()}
 
-    def _unmerged(self) -> dict[int, Endpoint]:
+    def _unmerged(self) -> dict[int, Ready]:
         """Sums of parameters that are there and wait for their merge, by launch."""
-        return {i: held for i, held in self._held.items() if i >= 0 and _is_merged(self._plan, i)}
+        return {
+            index: ready
+            for index, ready in self._ready.items()
+            if index >= 0
+            and self._plan.launches[index].payload == "parameter"
+            and ready.phase.schedule.goal is Goal.ALL_REDUCE
+        }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Put back what `kept` gave; anything else is refused."""
@@ -235,9 +270,8 @@ class Buckets:
             state, phase = self.states[index[name]], phases_of(self._plan, index[name])[0]
             assert isinstance(phase, Phase)
             state["gradient"][:] = beside(total, state["gradient"])
-            self._held[index[name]] = ReducingEndpoint(
-                state["gradient"], phase.payload, state, None
-            )
+            held = ReducingEndpoint(state["gradient"], phase.payload, state, None)
+            self._ready[index[name]] = Ready(phase, held)
         self._merges.states = {
             i: moved(kept["merged"][name], partial(beside, like=self.states[i]["gradient"]))
             for name, i in index.items()
@@ -266,18 +300,12 @@ class Buckets:
         self.close()
         self.given.device.mark().wait()  # what is new was made in the caller's stream
         self._chosen.clear()
+        self._known.clear()
         found: dict[str, Array] = {}
         for launch, state in known.values():
             if "lost" in state and error.keeps(find_method(launch.method)):
                 put_back(plan, launch, state["lost"], found)
         return found
-
-
-def _is_merged(plan: Plan, launch: int) -> bool:
-    """Whether a launch sums parameters, to be merged with those of each rank."""
-    phase = phases_of(plan, launch)[0]
-    parameters = plan.launches[launch].payload == "parameter"
-    return parameters and not isinstance(phase, Choice) and phase.schedule.goal is Goal.ALL_REDUCE
 
 
 def communicators(

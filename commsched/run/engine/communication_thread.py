@@ -133,12 +133,12 @@ class Communication(threading.Thread):
                 self._encode(stream, step, op)
                 continue
             start = now()
-            schedule, held = self._buckets.exchange(step, op)
+            phase, held = self._buckets.exchange(step, op)
             launch = op.launch
             comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
             tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
             path = self._place.path if self._buckets.away(op) else self._place.host
-            exchange = begin(schedule, held, comm, tag, path)
+            exchange = begin(phase.schedule, held, comm, tag, path)
             self._active[stream] = Active(step, op, exchange, start, now())
         return bool(fresh)
 

@@ -3,13 +3,12 @@
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 
 from mpi4py import MPI
 
 from commsched.coding.codec import Array
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op, Program
+from commsched.program.model import Op, Program
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.board import Board, Stopped, WaitStatus
 from commsched.run.engine.buckets import Buckets
@@ -82,11 +81,6 @@ class Engine:
 
     def _code(self, stream: str) -> None:
         queue = self._coding[stream]
-        work: dict[Kind, Callable[[int, Op], None]] = {
-            Kind.ENCODE: self.buckets.encode,
-            Kind.DECODE: self.buckets.decode,
-            Kind.MERGE: self.buckets.merge,
-        }
         try:
             self.given.device.use("codec")
             while True:
@@ -98,7 +92,7 @@ class Engine:
                 self.board.wait(stream, step, op, deadline=False)
                 self.given.wait(step, op.after)
                 start = self.given.device.mark()
-                work[op.kind](step, op)
+                self.buckets.perform(step, op)
                 end = self.given.device.mark()
                 end.wait()
                 queue.popleft()

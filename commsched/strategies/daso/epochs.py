@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from commsched.plan.model import Param
+from commsched.program.phases import decision_key
 from commsched.strategies.daso.plateau import Plateau
 
 DECIDE = "epoch/decide"  # the operation that agrees on an epoch's loss
@@ -104,7 +105,7 @@ def epoch_of(
             lanes=lanes,
         )
         turn += found.exchanges
-        loss = decisions.get(f"{found.first + batches - 1}/{DECIDE}")
+        loss = decisions.get(decision_key(found.first + batches - 1, DECIDE))
         if loss is not None and not found.blocking and found.skip > 0:
             control = control.after(loss)
     return found

@@ -7,16 +7,23 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.errors import CommschedError
-from commsched.exchange.method import Choice
+from commsched.exchange.method import chooses
 from commsched.exchange.registry import phases_of
 from commsched.plan.model import Launch, Param, Plan
-from commsched.program.launch_ops import OPTIMIZERS, apply_op, broadcast_ops, exchange_ops
+from commsched.program.launch_ops import (
+    OPTIMIZERS,
+    apply_op,
+    broadcast_ops,
+    check_sums,
+    exchange_ops,
+    merge_op,
+    send_ops,
+)
 from commsched.program.layer_ops import passes
 from commsched.program.model import After, Kind, Op, Program, Role
 from commsched.program.parameters import Options, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Floats, Memory, State, Strategy
-from commsched.schedule.rounds import Goal
 from commsched.strategies.daso.epochs import DECIDE, Epoch, EpochExchange, EpochStep, epoch_of
 
 MANY = 2**31
@@ -205,43 +212,15 @@ def _training(plan: Plan, optimizer: str, before: DasoPart | None) -> list[Op]:
 
 def _start(plan: Plan, part: DasoPart, updated: str, merged: Iterable[After]) -> list[Op]:
     """Copy the parameters and begin to sum them over the nodes."""
-    ops: list[Op] = []
-    for i in _of(plan, part.purpose) if part.mine else ():
-        name = plan.launches[i].name
-        encode, stream = f"{name}/{Kind.ENCODE}", plan.launches[i].stream
-        after = (After(updated), *merged)
-        ops.append(Op(kind=Kind.ENCODE, name=encode, stream="encode", after=after, launch=i))
-        ops.append(
-            Op(
-                kind=Kind.EXCHANGE,
-                name=f"{name}/{Kind.EXCHANGE}",
-                stream=stream,
-                after=(After(encode),),
-                launch=i,
-                team=part.root,
-            )
-        )
-    return ops
+    mine = _of(plan, part.purpose) if part.mine else []
+    after = (After(updated), *merged)
+    return [op for i in mine for op in send_ops(plan, i, after, part.root)]
 
 
 def _merge(plan: Plan, part: DasoPart, updated: str) -> list[Op]:
     """Merge the sum where it is, and bring the result to the other ranks of the node."""
-    ops: list[Op] = []
-    back = max(part.waited, 0)
-    for i in _of(plan, part.purpose) if part.mine else ():
-        name = plan.launches[i].name
-        after = (After(f"{name}/{Kind.EXCHANGE}", back), After(updated))
-        merge = f"{name}/{Kind.MERGE}"
-        ops.append(
-            Op(
-                kind=Kind.MERGE,
-                name=merge,
-                stream="decode",
-                after=after,
-                launch=i,
-                waited=part.waited,
-            )
-        )
+    mine = _of(plan, part.purpose) if part.mine else []
+    ops = [merge_op(plan, i, part.waited, updated) for i in mine]
     if plan.machine.everyone.lanes > 1:
         for i in _of(plan, "spread"):
             ops += _spread(plan, i, part, updated)
@@ -300,18 +279,13 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
                 f"{where} exchanges {words.format(*found)}; of purpose {launch.purpose!r} are"
                 f" {words.format(*wanted[launch.purpose])}"
             )
-        if any(isinstance(phase, Choice) for phase in phases_of(plan, index)):
+        if chooses(phases_of(plan, index)):
             raise CommschedError(
                 f"{where} has method {launch.method!r}, which decides by the data, and nodes would"
                 " decide differently; allowed: methods whose exchanges are fixed"
             )
         if launch.among == "peers":
-            phase = phases_of(plan, index)[0]
-            if isinstance(phase, Choice) or phase.schedule.goal is not Goal.ALL_REDUCE:
-                raise CommschedError(
-                    f"{where} has method {launch.method!r}; parameters are summed by an all-reduce"
-                    " such as 'ring+dense'"
-                )
+            check_sums(plan, index, where)
         if (launch.purpose == "spread") != (launch.method == "broadcast"):
             raise CommschedError(f"{where}: method 'broadcast' is the one of purpose 'spread'")
     for purpose in wanted:

@@ -1,0 +1,30 @@
+"""How a group agrees on a number: every member's 8 B are gathered by all."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from commsched.coding.codec import Array, State
+from commsched.coding.registry import CODECS
+from commsched.exchange.method import Phase
+from commsched.exchange.pair import route
+from commsched.exchange.payload import Payload
+from commsched.machine.model import Group
+
+
+def voting(group: Group, vote: Callable[[State], float]) -> Phase:
+    """Gather what `vote` says of each member's state: leaves "votes", in rank order."""
+    schedule = route("all-gather", group)
+
+    def give(state: State, packets: list[Array]) -> None:
+        state["votes"] = [float(packet.view(np.float64)[0]) for packet in packets]
+
+    return Phase(
+        name="",
+        schedule=schedule,
+        payload=Payload(codec=CODECS["dense"], sizes=lambda: np.full(schedule.blocks, 8.0)),
+        take=lambda state: np.array([vote(state)], np.float64).view(np.uint8),
+        give=give,
+        take_seconds=lambda device: 0.0,
+        give_seconds=lambda device: 0.0,
+    )

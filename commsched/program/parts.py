@@ -1,0 +1,119 @@
+"""What an operation of a launch consists of: parts, which a run performs and a prediction prices.
+
+This is the only list of them. `run` has an action on a bucket for every part, `simulate` and the
+planner have its price on a device.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from commsched.exchange.method import Choice, Phase
+from commsched.exchange.registry import phases_of
+from commsched.machine.model import Device
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+
+
+class Part(NamedTuple):
+    """A rank's own work on one bucket."""
+
+    name: str
+    seconds: Callable[[Phase, int, Device], float]  # of a phase, elements of the bucket, a device
+
+
+def gather_seconds(numel: int, device: Device) -> float:
+    """Seconds to copy `numel` values into their bucket, and to look for NaN and infinity."""
+    return device.fixed_gather + 4.0 * numel * (device.gather or 3 / device.bandwidth)
+
+
+def mean_seconds(numel: int, device: Device) -> float:
+    """Seconds to divide `numel` sums where they lie."""
+    return device.fixed_scale + 4.0 * numel * (device.scale or 2 / device.bandwidth)
+
+
+def put_seconds(numel: int, device: Device) -> float:
+    """Seconds to copy `numel` parameters out of their bucket: read once, written once."""
+    return 2 * 4.0 * numel / device.bandwidth
+
+
+def merge_seconds(numel: int, device: Device) -> float:
+    """Seconds to merge a sum of `numel` parameters: 11 passes of 4 B over memory.
+
+    Copy the parameters (2), scale them (2), add the sum (3), divide (2), copy them back (2).
+    """
+    return 11 * 4.0 * numel / device.bandwidth
+
+
+def apply_seconds(numel: float, traffic: float, device: Device) -> float:
+    """Seconds to update `numel` parameters, each with `traffic` B of memory traffic."""
+    return numel * traffic / device.bandwidth
+
+
+# Copy the worker's gradients or parameters into the bucket, with what earlier launches have kept.
+GATHER = Part("gather", lambda phase, numel, device: gather_seconds(numel, device))
+TAKE = Part("take", lambda phase, numel, device: phase.take_seconds(device))
+VOTE = Part("vote", lambda phase, numel, device: 0.0)  # the numbers are then exchanged
+GIVE = Part("give", lambda phase, numel, device: phase.give_seconds(device))
+MEAN = Part("mean", lambda phase, numel, device: mean_seconds(numel, device))
+DELIVER = Part("deliver", lambda phase, numel, device: 0.0)  # show the worker the sum, or mean
+PUT = Part("put", lambda phase, numel, device: put_seconds(numel, device))  # parameters
+MERGE = Part("merge", lambda phase, numel, device: merge_seconds(numel, device))
+
+
+def operations(phases: Sequence[Phase | Choice]) -> list[tuple[Kind, int]]:
+    """List the operations of a launch in order, each with the number of its phase."""
+    found: list[tuple[Kind, int]] = []
+    for number, phase in enumerate(phases):
+        if isinstance(phase, Choice):
+            found.append((Kind.DECIDE, number))
+        found += [(kind, number) for kind in (Kind.ENCODE, Kind.EXCHANGE, Kind.DECODE)]
+    return found
+
+
+def parts_in(
+    kind: Kind,
+    number: int,
+    phases: Sequence[Phase | Choice],
+    *,
+    ranks: int,
+    mean: bool,
+    payload: str = "gradient",
+) -> tuple[Part, ...]:
+    """List the parts of an operation of phase `number`, in the order in which they are done.
+
+    ranks: the size of the group; mean: whether the plan divides sums by it.
+    """
+    order = operations(phases)
+    found: list[Part] = [GATHER] if (kind, number) == order[0] else []
+    found += {
+        Kind.ENCODE: [TAKE],
+        Kind.DECIDE: [VOTE],
+        Kind.DECODE: [GIVE],
+        Kind.MERGE: [GIVE, MERGE],
+    }.get(kind, [])
+    if (kind, number) == order[-1]:
+        if payload == "parameter":
+            found.append(PUT)
+        else:
+            found += [MEAN, DELIVER] if mean and ranks > 1 else [DELIVER]
+    return tuple(found)
+
+
+def parts_of(plan: Plan, op: Op) -> tuple[Part, ...]:
+    """List the parts of an operation of a plan, in the order in which they are done."""
+    if op.launch < 0:
+        return (VOTE,)
+    launch = plan.launches[op.launch]
+    return parts_in(
+        op.kind,
+        op.phase,
+        phases_of(plan, op.launch),
+        ranks=plan.group(launch).size,
+        mean=plan.mean,
+        payload=launch.payload,
+    )
+
+
+def seconds(parts: Iterable[Part], phase: Phase, numel: int, device: Device) -> float:
+    """Price parts on a bucket of `numel` elements, in seconds without jitter."""
+    return sum(part.seconds(phase, numel, device) for part in parts)

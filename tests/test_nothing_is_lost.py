@@ -1,0 +1,128 @@
+"""Law 6: sent and left are all gradients, whatever method follows whatever method."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.exchange.error import keeps
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.registry import find_method, legal_methods, phases_of
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.program.model import Kind
+from commsched.program.registry import STRATEGIES
+from commsched.run.engine.worker import Emulated
+from commsched.train.in_process import InProcessTraining
+from commsched.train.registry import DATA, NETS
+from commsched.train.workers.learner import Settings
+from tests import plans
+
+MACHINE = plans.machine(2, 2)
+NUMEL, SWITCH, STEPS = 48, 2, 4
+METHODS = [
+    method.name
+    for method in legal_methods(MACHINE.everyone, more=["topk:0.1", "threshold:0.5"])
+    if not method.name.startswith("native")  # one process has no sums of the MPI's own
+]
+# Codecs keep the same along any route: one each that gathers and one that reduces will do.
+KEEPERS = [
+    name
+    for name in METHODS
+    if keeps(find_method(name)) and name.partition("+")[0] in (name, "all-gather", "ring")
+]
+STRATEGY = [name for name in STRATEGIES if STRATEGIES[name].changes]
+
+
+class Drawn(Emulated):
+    """Hands over drawn gradients and notes the sums of each launch, step by step."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        super().__init__(plan, rank)
+        self.sums: dict[int, list[np.ndarray]] = {}
+
+    def perform(self, step: int, op: object) -> None:
+        """Computes nothing."""
+
+    def result(self, step: int, launch: int, values: np.ndarray) -> None:
+        self.sums.setdefault(launch, []).append(values.copy())
+
+
+def training(strategy: str, pairs: list[tuple[str, str]]) -> InProcessTraining:
+    """One bucket for each pair of methods: the second follows the first at step SWITCH."""
+    firsts = [first for first, _ in pairs]
+    made = plans.plan(plans.graph([NUMEL] * len(pairs)), MACHINE, firsts, mean=False)
+    method = {f"l{i}.weight": later for i, (_, later) in enumerate(pairs)}
+    first = {f"l{i}.weight": name for i, name in enumerate(firsts)}
+    launches = [replace(x, method=first[x.pieces[0].tensor]) for x in made.launches]
+    launches += [
+        replace(x, name=f"{x.name}.1", method=method[x.pieces[0].tensor], since=SWITCH)
+        for x in launches
+    ]
+    plan = plan_file.frozen(replace(made, strategy=strategy, launches=tuple(launches)))
+    return InProcessTraining(
+        NETS["mlp:8:2"],
+        DATA["digits"](0),
+        plan,
+        Settings(optimizer="momentum", rate=0.05, batch=12),
+        lambda *given: Drawn(given[2], given[4]),
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGY)
+@pytest.mark.parametrize("first", KEEPERS)
+def test_what_a_method_has_kept_goes_on_with_any_other(strategy, first):
+    ranks = training(strategy, [(first, later) for later in METHODS])
+    plan, count = ranks._plan, len(METHODS)
+    for step in range(SWITCH):
+        ranks.step(step)
+    kept = [[b.states[i]["lost"].copy() for b in ranks._buckets] for i in range(count)]
+    assert any(lost.any() for states in kept for lost in states)
+    for step in range(SWITCH, STEPS):
+        ranks.step(step)
+    for i in range(count):
+        launch = plan.launches[count + i]
+        method = find_method(launch.method)
+        gradients = [worker._gradients[i] for worker in ranks.learners]
+        states = fresh_states(
+            [g + lost for g, lost in zip(gradients, kept[i], strict=True)], plan.seed, launch.name
+        )
+        for state in states:
+            state["step"] = SWITCH
+        run_method(method, plan.spec(launch), plan.group(launch), states)
+        sums = ranks.learners[0].sums
+        np.testing.assert_array_equal(sums[count + i][0], states[0]["result"], launch.method)
+        if not (method.lossless or keeps(method)):
+            continue  # what such a codec rounds away is gone
+        left = sum(b.states[count + i].get("lost", 0) for b in ranks._buckets)
+        every = np.float64(STEPS) * sum(np.float64(g) for g in gradients)
+        sent = sum(np.float64(one) for one in (*sums[i], *sums[count + i]))
+        # Sums of float32, a few of them.
+        bound = 1e-5 * np.abs(every).max()
+        np.testing.assert_allclose(sent + left, every, 1e-5, bound, err_msg=launch.method)
+        assert all("lost" not in b.states[i] for b in ranks._buckets)
+
+
+def test_a_bucket_is_gathered_once_a_step_whatever_its_first_operation_is():
+    """`mask` begins with a vote that reads the gradient."""
+    plan = plans.plan(plans.graph([NUMEL]), MACHINE, ["mask"])
+    gathered = []
+
+    class Counts(Drawn):
+        def gradient(self, step: int, launch: int, out: np.ndarray) -> None:
+            gathered.append(step)
+            super().gradient(step, launch, out)
+
+    ranks = InProcessTraining(
+        NETS["mlp:8:2"],
+        DATA["digits"](0),
+        plan,
+        Settings(optimizer="momentum", rate=0.05, batch=12),
+        lambda *given: Counts(given[2], given[4]),
+    )
+    ops = STRATEGIES["sync"].lower(plan, 0, {}).roles[0].ops
+    assert next(op.kind for op in ops if op.launch == 0) is Kind.DECIDE
+    assert len(phases_of(plan, 0)) == 1
+    for step in range(2):
+        ranks.step(step)
+    assert gathered == [0] * MACHINE.size + [1] * MACHINE.size
