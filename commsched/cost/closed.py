@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.cost.closed_terms import Circle, Load, Site, Size, Terms
+from commsched.cost.closed_terms import Circle, Load, Site, Size
+from commsched.cost.pattern import Wire
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group, Machine
 from commsched.schedule.rounds import Schedule
@@ -146,10 +147,10 @@ def halving_doubling(site: Site, load: Load) -> Cost:
     costs = []
     before = None
     for d in _distances(q):
-        terms = site.apart(d * _stretch(site), q)
-        costs.append(_round(site, terms, load, 0.5 / d, d * p / q, True))
-        costs.append(_round(site, terms, load, 0.5 / d, p, False, last=before != terms))
-        before = terms  # of the round that follows on the way back
+        wire = site.apart(d * _stretch(site), q)
+        costs.append(_round(site, wire, load, 0.5 / d, d * p / q, True))
+        costs.append(_round(site, wire, load, 0.5 / d, p, False, last=before != wire))
+        before = wire  # of the round that follows on the way back
     return _folded(site, load, costs)
 
 
@@ -165,10 +166,10 @@ def tree(site: Site, load: Load) -> Cost:
     costs = []
     for d in _distances(p):
         children = range(d, p, 2 * d)
-        terms, share = site.apart(d, 1), len(children) / p
+        wire, share = site.apart(d, 1), len(children) / p
         merged = sum(min(d, p - child) for child in children) / len(children)
-        costs.append(_round(site, terms, load, 1.0, merged, True, share))
-        costs.append(_round(site, terms, load, 1.0, p, False, share))
+        costs.append(_round(site, wire, load, 1.0, merged, True, share))
+        costs.append(_round(site, wire, load, 1.0, p, False, share))
     return _sum(*costs)
 
 
@@ -240,9 +241,9 @@ def _chain(site: Site, circle: Circle, *halves: tuple[Size, bool]) -> Cost:
         if len(size.wire) == 0:
             continue
         work = site.coding.code(size) + site.coding.merge(size, add)
-        hops = [terms.hop(size.wire) for terms in circle.terms]
-        most = np.max([terms.drained(size.wire[-1:]) for terms in circle.terms])
-        busy = np.maximum(work, np.max([t.port(size.wire) for t in circle.terms], axis=0))
+        hops = [wire.hop(size.wire) for wire in circle.wires]
+        most = np.max([wire.drained(size.wire[-1:]) for wire in circle.wires])
+        busy = np.maximum(work, np.max([wire.port(size.wire) for wire in circle.wires], axis=0))
         travel += float((work + np.average(hops, axis=0, weights=circle.counts)).sum())
         travel += float(circle.headstart([hop[-1] for hop in hops], len(halves)))
         serve += float(busy.sum())
@@ -254,7 +255,7 @@ def _chain(site: Site, circle: Circle, *halves: tuple[Size, bool]) -> Cost:
 
 def _round(
     site: Site,
-    terms: Terms,
+    wire: Wire,
     load: Load,
     share: float,
     merged: float,
@@ -269,10 +270,10 @@ def _round(
     be free.
     """
     low = int(merged)
-    wire, raw = load.size(share, np.array([low, low + 1]))
-    size = Size(wire[:1] + (merged - low) * (wire[1:] - wire[:1]), raw)
-    port = terms.drained if last else terms.port
-    hop = terms.hop(size.wire) + site.coding.merge(size, add)
+    nbytes, raw = load.size(share, np.array([low, low + 1]))
+    size = Size(nbytes[:1] + (merged - low) * (nbytes[1:] - nbytes[:1]), raw)
+    port = wire.drained if last else wire.port
+    hop = wire.hop(size.wire) + site.coding.merge(size, add)
     seconds = site.coding.code(size) + np.maximum(hop, port(size.wire))
     return Cost(float(seconds[0]), senders * float(size.wire[0]), senders)
 
@@ -301,9 +302,9 @@ def _rotation(site: Site, load: Load, share: float, merged: int, add: bool) -> C
     code, merge = site.coding.code(size), float(site.coding.merge(size, add)[0])
     inside = float(site.inside.hop(size.wire)[0])
     travel = serve = last = 0.0
-    for rounds, crossing, terms in _crossings(site):
-        hop, port = float(terms.hop(size.wire)[0]), float(terms.port(size.wire)[0])
-        drained = float(terms.drained(size.wire)[0])
+    for rounds, crossing, wire in _crossings(site):
+        hop, port = float(wire.hop(size.wire)[0]), float(wire.port(size.wire)[0])
+        drained = float(wire.drained(size.wire)[0])
         busy = max(port, code + merge)
         serve += rounds * busy
         last = max(last, max(code + hop + merge, drained) - busy)
@@ -312,7 +313,7 @@ def _rotation(site: Site, load: Load, share: float, merged: int, add: bool) -> C
     return Cost(seconds, (p - 1) * float(size.wire[0]), p - 1)
 
 
-def _crossings(site: Site) -> list[tuple[int, float, Terms]]:
+def _crossings(site: Site) -> list[tuple[int, float, Wire]]:
     """The rounds of a rotation: their number, how often data meets a crossing, the link of these.
 
     In round k, and in the k-th from the end, k of K ranks leave a node, and all where k >= K; of

@@ -6,42 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.cost.pattern import Floats
+from commsched.arrays import Floats, Ints
+from commsched.cost.pattern import Wire
 from commsched.exchange.payload import Payload
-from commsched.machine.model import CodecRate, Group, Link, Machine
-from commsched.schedule.rounds import Ints, Schedule
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Seconds of a message that uses the slowest of `links`, as in `play`."""
-
-    links: tuple[Link, ...]
-    shared: float = 0.0  # s/B, the share of a NIC
-
-    def port(self, nbytes: Floats) -> Floats:
-        """Seconds on a port, n G + o, or the share of a NIC."""
-        overhead = max(link.overhead for link in self.links)
-        return np.maximum(self._alone(nbytes), nbytes * self.shared + overhead)
-
-    def _alone(self, nbytes: Floats) -> Floats:
-        """Seconds on a port of its own, n G + o."""
-        seconds = np.zeros_like(nbytes)
-        for link in self.links:
-            seconds = np.maximum(seconds, link.wire(nbytes))
-        return seconds + max(link.overhead for link in self.links)
-
-    def hop(self, nbytes: Floats) -> Floats:
-        """Seconds until it has arrived, L + 2 o + n G."""
-        return self._away + self._alone(nbytes)
-
-    def drained(self, nbytes: Floats) -> Floats:
-        """Seconds until it has arrived and the port is free: a hop, but for a shared NIC."""
-        return self._away + self.port(nbytes)
-
-    @property
-    def _away(self) -> float:
-        return max(link.latency for link in self.links) + max(link.overhead for link in self.links)
+from commsched.machine.model import CodecRate, Group, Machine
+from commsched.schedule.rounds import Schedule
 
 
 class Size(NamedTuple):
@@ -96,7 +65,7 @@ class Circle:
     """The hops of a circle of ranks: how many of each kind, and their links."""
 
     counts: tuple[int, ...]
-    terms: tuple[Terms, ...]
+    wires: tuple[Wire, ...]
     together: int  # how many hops of the last kind stand next to each other
 
     def headstart(self, hops: list[float], missing: int) -> float:
@@ -119,7 +88,7 @@ class Site:
         self.nodes = len(group.members)
         self._counts = {len(members) for members in group.members}
         self.lanes = max(self._counts)  # on the fullest node
-        self.inside = Terms((machine.inside,))
+        self.inside = Wire.slowest([machine.inside])
         self._nic = machine.nic
         ports = 1 if machine.nic is None else min(machine.nic.per_node, self.lanes)
         self.crowd = -(-self.lanes // ports)  # ranks that share a port
@@ -127,11 +96,11 @@ class Site:
         self._ends = [machine.overrides.get(node, machine.between) for node in nodes]
         self._links = tuple(set(self._ends))
 
-    def between(self, flows: int) -> Terms:
+    def between(self, flows: int) -> Wire:
         """The slowest link between nodes while `flows` messages share each port."""
-        return Terms(self._links, self._share(flows))
+        return Wire.slowest(self._links, self._share(flows))
 
-    def apart(self, distance: int, flows: int) -> Terms:
+    def apart(self, distance: int, flows: int) -> Wire:
         """The slowest link of exchanges at this distance, of which at most `flows` share a port.
 
         They stay inside nodes where aligned teams of 2 * `distance` ranks fill these.
@@ -148,7 +117,7 @@ class Site:
         if self.lanes == 1:
             return across
         counts = (*across.counts, self.ranks - self.nodes)
-        return Circle(counts, (*across.terms, self.inside), self.lanes - 1)
+        return Circle(counts, (*across.wires, self.inside), self.lanes - 1)
 
     def lane(self) -> Circle:
         """The links of a circle of one rank per node, of which each node has one per lane."""
@@ -158,8 +127,8 @@ class Site:
         ends = zip(self._ends, self._ends[1:] + self._ends[:1], strict=True)
         kinds = Counter(map(frozenset, ends))
         share = self._share(flows)
-        terms = tuple(Terms(tuple(links), share) for links in kinds)
-        return Circle(tuple(kinds.values()), terms, 0)
+        wires = tuple(Wire.slowest(links, share) for links in kinds)
+        return Circle(tuple(kinds.values()), wires, 0)
 
     def _share(self, flows: int) -> float:
         return 0.0 if self._nic is None else self._nic.per_byte * flows

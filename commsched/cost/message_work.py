@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.cost.pattern import Floats, Pattern
+from commsched.arrays import Floats, Ints
+from commsched.cost.pattern import Pattern
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Machine
-from commsched.schedule.rounds import Ints, Round, Rows
+from commsched.schedule.rounds import Round, Rows
 
 
 class MessageWork(NamedTuple):
@@ -56,10 +57,10 @@ class Works:
     def some(self, rnd: Round, pattern: Pattern) -> MessageWork:
         """Senders and receivers in the order of the moves."""
         wire = self._payload.wire(rnd.first, rnd.stop, rnd.merged)
-        busy = pattern.busy(wire)
+        busy = pattern.wire.port(wire)
         code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire, len(rnd.src))
         most = 0.0 if merge is None else float(merge.max())
-        alone = pattern.alone(wire) if pattern.crowded else None
+        alone = pattern.wire.alone(wire) if pattern.wire.crowded else None
         return MessageWork(wire, busy, busy, alone, code, merge, float(busy.min()), most)
 
     def whole(self, rnd: Round, pattern: Pattern) -> MessageWork:
@@ -76,10 +77,10 @@ class Works:
         wire = table.wire[start : start + size]
         alone = None
         if table.busy is None:
-            busy = pattern.busy(wire)
+            busy = pattern.wire.port(wire)
             busy_back = self._turned(busy, shape.turn)
-            if pattern.crowded:
-                alone = np.roll(pattern.alone(wire), shape.turn)
+            if pattern.wire.crowded:
+                alone = np.roll(pattern.wire.alone(wire), shape.turn)
         else:
             busy = table.busy[start : start + size]
             busy_back = table.busy[back : back + size]
@@ -105,7 +106,7 @@ class Works:
         if self._grows and rnd.add:
             return None
         merged = rnd.merged if self._grows else 0
-        speed = pattern.speed
+        speed = pattern.wire.speed
         key = id(rows.first), id(rows.stop), rnd.add, merged, pattern if speed is None else speed
         if key != self._key:
             self._key, self._table = key, None
@@ -117,10 +118,10 @@ class Works:
     def _fill(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table:
         wire = self._payload.wire(rows.first, rows.stop, rnd.merged)
         code, merge = self._coding(rows.first, rows.stop, rnd.add, wire, len(rnd.src))
-        known = pattern.speed is not None
-        busy = pattern.busy(wire) if known else None
-        alone = pattern.alone(wire) if known and pattern.crowded else None
-        least = pattern.least(float(wire.min())) if busy is None else float(busy.min())
+        known = pattern.wire.speed is not None
+        busy = pattern.wire.port(wire) if known else None
+        alone = pattern.wire.alone(wire) if known and pattern.wire.crowded else None
+        least = pattern.wire.least(float(wire.min())) if busy is None else float(busy.min())
         most = 0.0 if merge is None else float(merge.max())
         return _Table(rows, wire, busy, alone, code, merge, least, most)
 

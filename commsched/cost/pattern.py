@@ -1,16 +1,16 @@
 """Who talks to whom in a round, and at which speed: derived once per pattern, used every round."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Bools, Floats, Ints
 from commsched.machine.model import Group, Link, Machine
-from commsched.schedule.rounds import Ints, Round
+from commsched.schedule.rounds import Round
 
-Floats = npt.NDArray[np.float64]
 Each = Floats | float  # (m,) one number per move, or one for all of them
 
 
@@ -30,29 +30,63 @@ class PatternShape(NamedTuple):
     back: Ints  # whole: move back[i] ends where move i starts
 
 
-@dataclass(frozen=True, eq=False)
-class Pattern:
-    """Link parameters of the moves of a round."""
+@dataclass(frozen=True)
+class Wire:
+    """Seconds of messages between two ranks, by LogGP on ports.
 
-    shape: PatternShape
+        port    = max(n G, n S) + o     the time on the send port, and on the receive port
+        hop     = L + 2 o + n G         until a message has arrived
+        drained = L + o + port          until it has arrived and the port is free
+
+    L, o [s], G [s/B] of the slower end's link; S [s/B] = the share of a NIC; n [B].
+    Source: Alexandrov et al., "LogGP", SPAA 1995.
+    """
+
     away: Each  # L + o, s: from a message's start to its first byte at the other end
     overhead: Each  # o, s
     per_byte: Each  # G, s/B; 0 where a curve stands for it
     curves: tuple[tuple[Ints | slice, Link], ...] = ()  # moves whose link has a measured curve
     shared: Each = 0.0  # s/B, the share of a NIC; 0.0: none
-    # Only where not whole:
-    burst: Each = 0.0  # s, of bytes that leave at once after a rest
-    turn: float = 0.0  # B of a message that leave before those of another rank at the same port
-    behind: tuple[Each, Each] = (0.0, 0.0)  # s/B of these, for messages that come later: src, dst
 
-    @cached_property
-    def away_back(self) -> Each:
-        """Whole: `away` of the move that ends where move i starts."""
-        return self.away if isinstance(self.away, float) else self.away[self.shape.back]
+    @classmethod
+    def slowest(cls, links: Iterable[Link], shared: Each = 0.0) -> "Wire":
+        """Return the seconds of messages that use the slowest of some links."""
+        links = tuple(links)
+        latency, overhead, per_byte = np.array([_terms(link) for link in links]).max(0).tolist()
+        curves = tuple((slice(None), link) for link in links if link.points)
+        return cls(latency + overhead, overhead, per_byte, curves, shared)
+
+    def alone(self, nbytes: Floats) -> Floats:
+        """Seconds of each message on a port of its own, n G + o."""
+        seconds = nbytes * self.per_byte
+        for moves, link in self.curves:
+            seconds[moves] = np.maximum(seconds[moves], link.wire(nbytes[moves]))
+        seconds += self.overhead
+        return seconds
+
+    def port(self, nbytes: Floats) -> Floats:
+        """Seconds that each message occupies a port: (m,), or any length given `speed`."""
+        seconds = self.alone(nbytes)
+        if self.crowded:
+            np.maximum(seconds, nbytes * self.shared + self.overhead, out=seconds)
+        return seconds
+
+    def hop(self, nbytes: Floats) -> Floats:
+        """Seconds until each message has arrived."""
+        return self.alone(nbytes) + self.away
+
+    def drained(self, nbytes: Floats) -> Floats:
+        """Seconds until each message has arrived and its port is free."""
+        return self.port(nbytes) + self.away
+
+    @property
+    def crowded(self) -> bool:
+        """Whether messages share a NIC."""
+        return not isinstance(self.shared, float) or self.shared > 0.0
 
     @cached_property
     def speed(self) -> tuple[float, float, float, tuple[int, ...]] | None:
-        """What `busy` depends on where it is the same for all moves, to compare; else None."""
+        """What `port` depends on where it is the same for all moves, to compare; else None."""
         if not all(isinstance(x, float) for x in (self.overhead, self.per_byte, self.shared)):
             return None
         if not all(isinstance(moves, slice) for moves, _ in self.curves):
@@ -64,25 +98,28 @@ class Pattern:
         """Seconds that a message of `nbytes` occupies a port at least."""
         return float(np.min(self.overhead) + nbytes * np.min(self.per_byte))
 
-    def alone(self, nbytes: Floats) -> Floats:
-        """Seconds of each message on a port of its own, n G + o: as `busy`."""
-        seconds = nbytes * self.per_byte
-        for moves, link in self.curves:
-            seconds[moves] = np.maximum(seconds[moves], link.wire(nbytes[moves]))
-        seconds += self.overhead
-        return seconds
 
-    def busy(self, nbytes: Floats) -> Floats:
-        """Seconds that each message occupies a port: (m,), or any length given `speed`."""
-        seconds = self.alone(nbytes)
-        if self.crowded:
-            np.maximum(seconds, nbytes * self.shared + self.overhead, out=seconds)
-        return seconds
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Link parameters of the moves of a round."""
 
-    @property
-    def crowded(self) -> bool:
-        """Whether messages share a NIC."""
-        return not isinstance(self.shared, float) or self.shared > 0.0
+    shape: PatternShape
+    wire: Wire
+    # Only where not whole:
+    burst: Each = 0.0  # s, of bytes that leave at once after a rest
+    turn: float = 0.0  # B of a message that leave before those of another rank at the same port
+    behind: tuple[Each, Each] = (0.0, 0.0)  # s/B of these, for messages that come later: src, dst
+
+    @cached_property
+    def away_back(self) -> Each:
+        """Whole: `away` of the move that ends where move i starts."""
+        away = self.wire.away
+        return away if isinstance(away, float) else away[self.shape.back]
+
+
+def first_byte(leaves: Floats, away: Each, port: Floats) -> Floats:
+    """Return when a message's first byte enters the receive port, which is busy until `port`."""
+    return np.maximum(leaves + away, port)
 
 
 PATTERNS = 64  # that are kept: schedules that go through more seldom come back to one
@@ -163,7 +200,7 @@ class Places:
         back[to] = self._ranks
         return None, back
 
-    def _mixed(self, shape: PatternShape, inside: npt.NDArray[np.bool_]) -> Pattern:
+    def _mixed(self, shape: PatternShape, inside: Bools) -> Pattern:
         """The slower end of each move decides, and the NIC."""
         src, dst = shape.src, shape.dst
         latency, overhead, per_byte = (
@@ -179,9 +216,9 @@ class Places:
             curves.append((np.flatnonzero(either & ~inside), link))
         found = tuple((moves, link) for moves, link in curves if link.points and len(moves))
         terms = (_one(latency + overhead), _one(overhead), _one(per_byte))
-        return Pattern(shape, *terms, found, shared)
+        return Pattern(shape, Wire(*terms, found, shared))
 
-    def _turns(self, pattern: Pattern, out: npt.NDArray[np.bool_]) -> Pattern:
+    def _turns(self, pattern: Pattern, out: Bools) -> Pattern:
         """Add what ports do that let bytes through in lumps; `out` (m,): between nodes."""
         nic, port, shape = self._machine.nic, self._port, pattern.shape
         pattern = replace(pattern, burst=np.where(out, self._machine.burst, 0.0))
@@ -191,7 +228,7 @@ class Places:
         return replace(
             pattern,
             turn=nic.turn,
-            behind=(pattern.shared * later[0], pattern.shared * later[1]),
+            behind=(pattern.wire.shared * later[0], pattern.wire.shared * later[1]),
         )
 
     def _columns(self) -> tuple[Floats, Floats, Floats]:
@@ -199,7 +236,7 @@ class Places:
         latency, overhead, per_byte = np.array([_terms(link) for link in self._links]).T
         return latency, overhead, per_byte
 
-    def _shared(self, shape: PatternShape, out: npt.NDArray[np.bool_]) -> Floats:
+    def _shared(self, shape: PatternShape, out: Bools) -> Floats:
         """Seconds per byte of each move on its NICs: a fluid fair share among the round's moves.
 
         Holds for moves of a round that are under way together; ranks that drift apart by more than
@@ -231,9 +268,7 @@ def _later(port: Ints) -> Floats:
 
 def _uniform(shape: PatternShape, link: Link, shared: Each = 0.0) -> Pattern:
     """A pattern whose moves all use one link class."""
-    latency, overhead, per_byte = _terms(link)
-    curves = ((slice(None), link),) if link.points else ()
-    return Pattern(shape, latency + overhead, overhead, per_byte, curves, _one(shared))
+    return Pattern(shape, Wire.slowest([link], _one(shared)))
 
 
 def _terms(link: Link) -> tuple[float, float, float]:

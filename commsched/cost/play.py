@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.cost.message_work import MessageWork, Works
-from commsched.cost.pattern import Floats, Pattern, Places
+from commsched.cost.pattern import Pattern, Places, first_byte
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group, Machine
-from commsched.schedule.rounds import Ints, Schedule
+from commsched.schedule.rounds import Schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,7 +18,7 @@ class Played:
 
     end: Floats  # (p,) s, when its last send has left and its last receive is merged
     sent: Floats  # (p,) B handed to MPI
-    messages: npt.NDArray[np.int64]  # (p,) sent
+    messages: Ints  # (p,) sent
 
 
 def play(
@@ -187,11 +187,11 @@ class _Play:
             processor[src] = ready = np.maximum(ready, processor[src]) + work.code
         leaves = np.maximum(ready - pattern.burst, send_port[src])
         send_port[src] = leaves + work.busy
-        begins = np.maximum(leaves + pattern.away, receive_port[dst])
+        begins = first_byte(leaves, pattern.wire.away, receive_port[dst])
         receive_port[dst] = begins + work.busy
         alone = work.busy if work.alone_back is None else work.alone_back
         # However much a port lets through at once, nothing arrives before it has been sent.
-        arrives = np.maximum(np.maximum(begins + alone, ready + pattern.away), processor[dst])
+        arrives = np.maximum(np.maximum(begins + alone, ready + pattern.wire.away), processor[dst])
         processor[dst] = merged[dst] = arrives if work.merge is None else arrives + work.merge
         if pattern.turn or self.early is not None:
             lump = np.minimum(work.wire, pattern.turn)

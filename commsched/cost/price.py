@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from commsched.arrays import Floats
 from commsched.cost.closed import Cost, closed
-from commsched.cost.pattern import Floats
 from commsched.cost.play import Played, play
 from commsched.exchange.method import Choice, Method, resolved
 from commsched.exchange.pair import route

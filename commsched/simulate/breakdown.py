@@ -8,6 +8,7 @@ import numpy as np
 
 from commsched.cost import price
 from commsched.cost.alongside import alongside
+from commsched.cost.pattern import Wire
 from commsched.exchange.method import resolved
 from commsched.machine.model import Link, Machine
 from commsched.plan.model import Plan
@@ -50,11 +51,10 @@ def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
     """The makeup of one end of a message between two ranks; a NIC that is shared is not in it."""
     inside = machine.node_of_rank[rank] == machine.node_of_rank[peer]
     link = machine.inside if inside else machine.between
-    latency = float(link.wire(0.0)) + link.overhead
-    bandwidth = float(link.wire(float(op.nbytes))) - float(link.wire(0.0))
-    if op.kind is Kind.RECV:
-        latency += machine.startup + link.latency + link.overhead
-    return Makeup(latency, bandwidth, 0.0)
+    wire = Wire.slowest([link])
+    empty, whole = wire.port(np.array([0.0, op.nbytes])).tolist()
+    away = machine.startup + float(wire.away) if op.kind is Kind.RECV else 0.0
+    return Makeup(away + empty, whole - empty, 0.0)
 
 
 def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:

@@ -119,7 +119,7 @@ def longer(coding: Spans, exchanges: Spans, slowed: float) -> Floats:
     return found
 
 
-def under_compute(start: Floats, end: Floats, busy: Floats, overlap: float) -> Floats:
+def under_compute(start: Floats, end: Floats, busy: Floats | float, overlap: float) -> Floats:
     """When an exchange ends of which only a share moves on while its rank computes: (ranks,) s.
 
     start, end: as if nothing computed; busy: until when the rank computes, from before `start` on.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from commsched.cost.pattern import Places
+from commsched.cost.pattern import Places, first_byte
 from commsched.machine.model import Machine
 from commsched.program.model import Kind, Op, Role
 from commsched.schedule.rounds import Round
@@ -140,10 +140,10 @@ class PipelineMessages:
         for source, peer, nbytes in channels:
             src, dst = (np.array(self.roles[r].ranks, np.int64) for r in (source, peer))
             pattern = places.pattern(Round(src, dst, blocks, blocks + 1, False, 1))
-            busy = pattern.busy(np.full(self.columns, float(nbytes)))
+            busy = pattern.wire.port(np.full(self.columns, float(nbytes)))
             for i, op in self._sends():
                 if (int(self.role[i]), op.peer, op.nbytes) == (source, peer, nbytes):
-                    self.busy[i], self.away[i] = busy, pattern.away + self.machine.startup
+                    self.busy[i], self.away[i] = busy, pattern.wire.away + self.machine.startup
 
     def _sends(self) -> list[tuple[int, Op]]:
         return [(i, op) for i, op in enumerate(self.ops) if op.kind is Kind.SEND]
@@ -247,7 +247,7 @@ class _Run:
             return end
         peer = made.peer[op]
         port = self.port[peer, column]
-        arrived = np.maximum(start + self.away[op, column], port) + self.busy[op, column]
+        arrived = first_byte(start, self.away[op, column], port) + self.busy[op, column]
         self.begun[op, column] = np.where(sends, np.maximum(start, port), 0.0)
         self.arrived[op, column] = np.where(sends, arrived, 0.0)
         self.port[peer, column] = np.where(sends, arrived, port)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from commsched.planner.search.problem import Problem
 from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket
+from commsched.simulate.cpu import under_compute
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -119,11 +120,13 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
     else:
         ends = np.cumsum([u.numel * clock.apply for u in units])
         tails = sum(clock.forward) + total - ends[segments.last] + segments.numel * clock.apply
-    least = sum(clock.backward) + sum(clock.forward) + total
+    backward = sum(clock.backward)
+    least = backward + sum(clock.forward) + total
     by_last = np.argsort(segments.last, kind="stable")
     edges = np.searchsorted(segments.last[by_last], np.arange(segments.size + 1))
-    clocks = np.full((segments.size + 1, LABELS, 4), np.inf)
-    clocks[0, 0] = 0.0, 0.0, 0.0, least
+    clocks = np.zeros((segments.size + 1, LABELS, 4))
+    clocks[..., 3] = np.inf  # no label yet
+    clocks[0, 0, 3] = least
     origin = np.zeros((segments.size + 1, LABELS, 3), np.int64)  # segment, option, label
     for last in range(segments.size):
         here = by_last[edges[last] : edges[last + 1]]
@@ -137,7 +140,7 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
             encode, exchange, decode = costs[:, here, None]
             e = np.maximum(before[..., 0], segments.ready[here, None]) + encode
             begin = np.maximum(before[..., 1], e)
-            x = _under_compute(begin, exchange, sum(clock.backward), clock.overlap)
+            x = under_compute(begin, begin + exchange, backward, clock.overlap)
             d = np.maximum(before[..., 2], x) + decode
             cost = np.maximum(before[..., 3], d + tails[here, None])
             found.append(np.stack([e, x, d, cost], axis=-1).reshape(-1, 4))
@@ -145,16 +148,6 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
             where.append(np.stack([here[grid[0]], np.full(grid.shape[1], option), grid[1]], axis=1))
         _keep(np.concatenate(found), np.concatenate(where), clocks[last + 1], origin[last + 1])
     return _traced(problem, segments, clocks, origin, late)
-
-
-def _under_compute(start: Floats, exchange: Floats, busy: float, part: float) -> Floats:
-    """When an exchange ends of which a share moves on while its rank computes."""
-    end = start + exchange
-    if part == 1.0:
-        return end
-    covered = np.maximum(busy - start, 0.0)
-    slowed = start + exchange / part if part else end
-    return np.where(exchange <= part * covered, slowed, end + (1.0 - part) * covered)
 
 
 def _keep(found: Floats, where: Ints, clocks: Floats, origin: Ints) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from commsched.planner.search.prices import PricedRows, Prices
 from commsched.planner.space import Bucket, Candidate, MethodChoice, StepClock
-from commsched.simulate.cpu import beside
+from commsched.simulate.cpu import beside, under_compute
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -154,12 +154,7 @@ class Evaluator:
 
     def _stretched(self, start: Floats, end: Floats, compute: Floats, coding: "_Coding") -> Floats:
         """When an exchange ends that shares its rank's cores with compute and coding."""
-        part = self.clock.overlap
-        if part != 1.0:
-            covered, alone = np.maximum(compute - start, 0.0), end - start
-            slowed = start + alone / part if part else end
-            end = np.where(alone <= part * covered, slowed, end + (1.0 - part) * covered)
-        return coding.stretched(start, end)
+        return coding.stretched(start, under_compute(start, end, compute, self.clock.overlap))
 
 
 class _Chain(NamedTuple):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from commsched.cost.pattern import Wire
 from commsched.cost.price import price
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Link, Machine
@@ -243,8 +244,8 @@ def probed(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None]) -> l
 
 def _planned(machine: Machine, link: Link, size: int) -> float:
     """Seconds of one message of `size` bytes that has the link and its node's port to itself."""
-    port = size * machine.nic.per_byte if machine.nic is not None else 0.0
-    return link.latency + 2 * link.overhead + max(float(np.max(link.wire(float(size)))), port)
+    wire = Wire.slowest([link], machine.nic.per_byte if machine.nic is not None else 0.0)
+    return float(wire.drained(np.array([float(size)]))[0])
 
 
 def _message(comm: MPI.Intracomm, source: int, target: int, size: int) -> float:
