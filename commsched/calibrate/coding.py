@@ -11,7 +11,7 @@ from commsched.coding.registry import CODECS
 from commsched.kernels.modules import beside
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.probe import Arena, repeat, used
+from commsched.run.engine.probe import Arena, median_cpu_seconds, median_seconds
 from commsched.run.wire.placement import HERE, Placement
 
 Clock = Callable[[Callable[[], None]], float]  # some work -> its s
@@ -43,7 +43,7 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
     narrow = module.ones((SIDE, RANK), np.float32)
     clock = _clock(comm, arena.place, budget)
     bandwidth = 2 * 4 * size / clock(copy)
-    flops = 2 * size * RANK / repeat(comm, budget(), multiply)
+    flops = 2 * size * RANK / median_seconds(comm, budget(), multiply)
     room = arena.part(WINDOWS * 4 * size)
     name, memory = arena.place.device.about()
     codecs = {name: _rate(comm, room, codec, clock) for name, codec in CODECS.items()}
@@ -68,9 +68,9 @@ def _clock(comm: MPI.Intracomm, place: Placement, budget: Callable[[], float]) -
     that: who had to wait for a core, and who not, is chance in short work.
     """
     if place is not HERE:
-        return lambda work: repeat(comm, budget(), work, LEAST)
+        return lambda work: median_seconds(comm, budget(), work, LEAST)
     sharing = stretch(comm)
-    return lambda work: sharing * used(comm, budget(), work, LEAST)
+    return lambda work: sharing * median_cpu_seconds(comm, budget(), work, LEAST)
 
 
 def large(place: Placement) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.machine.model import Group, Link, Nic
-from commsched.run.engine.probe import Arena, Exchanges, Silent, together
+from commsched.run.engine.probe import Arena, Exchanges, Silent, sleeping_barrier
 from commsched.run.job import agree
 
 SIZES = (256, 4096, 32768, 131072, 524288, 2 * 2**20)  # B per message
@@ -43,7 +43,7 @@ def measure(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> L
     local = Exchanges(comm.Split(node, comm.rank), arena)
     share = budget / (1 if nodes == 1 else 3)
     found.inside, found.startup = curve(local, share)
-    together(comm)
+    sleeping_barrier(comm)
     if nodes == 1:
         found.between = found.inside
         return found
@@ -68,11 +68,11 @@ def _among(
     link, startup = NOTHING, 0.0
     if color == 0:
         link, startup = curve(Exchanges(part, arena), budget)
-    together(comm)
+    sleeping_barrier(comm)
     points = np.zeros((len(SIZES), 2))
     points[: len(link.points)] = link.points or np.zeros((0, 2))
     terms = [startup, link.latency, link.overhead, link.per_byte, float(len(link.points))]
-    told = agree.from_rank(ranks[0], [*terms, *points.ravel()], comm)
+    told = agree.broadcast_numbers(ranks[0], [*terms, *points.ravel()], comm)
     curve_ = np.array(told[5:]).reshape(-1, 2)[: int(told[4])]
     link = Link(
         latency=told[1],
@@ -139,8 +139,8 @@ def _burst(comm: MPI.Intracomm, ranks: list[int], arena: Arena, link: Link, budg
             for n in (SIZES[0] // 4, numel, 2 * numel)
         )
         found = least + two - 2 * one
-    together(comm)
-    found = agree.from_rank(ranks[0], [found], comm)[0]
+    sleeping_barrier(comm)
+    found = agree.broadcast_numbers(ranks[0], [found], comm)[0]
     return found if found > TELLING else 0.0
 
 
@@ -160,8 +160,8 @@ def _slow_nodes(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) 
         seconds = 0.0
         if comm.rank in ranks:
             seconds = Exchanges(part, arena).ring(PAIR, budget / nodes)
-        together(comm)
-        pairs[number] = agree.from_rank(ranks[0], [seconds], comm)[0]
+        sleeping_barrier(comm)
+        pairs[number] = agree.broadcast_numbers(ranks[0], [seconds], comm)[0]
     best = np.minimum(pairs, np.roll(pairs, 1))
     slow = np.flatnonzero(best > SLOW * np.median(best))
     return [int(n) for n in slow] if len(slow) <= nodes - 2 else []
@@ -181,7 +181,7 @@ def _shared_port(
     sizes = [n for n, _ in alone.points[-2:]]  # between which it has its slope
     if taking:
         seconds = [Exchanges(part, arena).ring(int(n), budget / 2) for n in sizes]
-    together(comm)
+    sleeping_barrier(comm)
     shorter, longer = (agree.largest(s, comm) for s in seconds)
     hops = 2 * (len(usual) - 1)
     per_byte = max(longer - shorter, 0.0) / hops / (sizes[1] - sizes[0])

@@ -20,7 +20,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Group, Machine
 from commsched.plan.model import Plan
-from commsched.run.engine.probe import Arena, together
+from commsched.run.engine.probe import Arena, sleeping_barrier
 from commsched.run.job import agree
 from commsched.run.job.fabric import fabric
 from commsched.run.wire.placement import HERE, Placement
@@ -67,7 +67,7 @@ def calibrate(
     progress("fitting", 1.0)
     if comm.rank == 0:
         machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
-    together(comm)
+    sleeping_barrier(comm)
     machine = replace(
         machine,
         jitter=jitter,

@@ -11,7 +11,7 @@ from commsched.run.job import agree
 from commsched.run.job.terminal import shown
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
 from commsched.run.measurement import check_writable
-from commsched.run.session import check_timeout, guarded
+from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import choose
 
@@ -27,8 +27,8 @@ def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "
     end_together("calibrate", timeout)
     # One kind of measurement may take all of the time.
     limit, options = timeout + seconds, "--timeout and --seconds"
-    with guarded(comm), watchdog(comm, "calibrate", limit, options) as dog:
-        agree.together(lambda: check_writable(output), comm)
+    with errors_end_the_job(comm), watchdog(comm, "calibrate", limit, options) as dog:
+        agree.on_all_ranks(lambda: check_writable(output), comm)
         place = choose(device, comm)
         machine = calibrate(comm, seconds, timeout, _progress(comm, dog), place)
         dog.stage("writing the machine file")

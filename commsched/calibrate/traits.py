@@ -12,7 +12,7 @@ from commsched.coding.codec import Array
 from commsched.coding.registry import CODECS
 from commsched.exchange.endpoint import GatheringEndpoint
 from commsched.machine.model import Machine
-from commsched.run.engine.probe import Arena, Exchanges, repeat, together
+from commsched.run.engine.probe import Arena, Exchanges, median_seconds, sleeping_barrier
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree, clock
@@ -69,8 +69,8 @@ def jitter(comm: MPI.Intracomm) -> float:
                 times.append(now() - start)
             low, high = np.quantile(np.log(times), (0.16, 0.84))  # of a normal law: +- sigma
             found = float(high - low) / 2
-        together(comm)
-    return float(np.median(agree.each(found, comm)))
+        sleeping_barrier(comm)
+    return float(np.median(agree.gather_numbers(found, comm)))
 
 
 def alone(comm: MPI.Intracomm, place: Placement = HERE) -> float:
@@ -93,13 +93,13 @@ def alone(comm: MPI.Intracomm, place: Placement = HERE) -> float:
         if rank == comm.rank:
             loops = max(1, int(SHARED / max(done(FEW) / FEW, 1e-6)))
             single = [done(loops) for _ in range(3)]
-        together(comm)
+        sleeping_barrier(comm)
     crowded = []
     for _ in range(3):
-        together(comm)
+        sleeping_barrier(comm)
         crowded.append(done(loops))
     share = float(np.median(single) / np.median(crowded))
-    return min(1.0, float(np.median(agree.each(share, comm))))
+    return min(1.0, float(np.median(agree.gather_numbers(share, comm))))
 
 
 def stretch(comm: MPI.Intracomm) -> float:
@@ -108,11 +108,11 @@ def stretch(comm: MPI.Intracomm) -> float:
     loops = round(_loops(values) * SHARED / WORK)
     found = []
     for _ in range(3):
-        together(comm)
+        sleeping_barrier(comm)
         start, before = now(), time.thread_time()
         _work(values, loops)
         found.append((now() - start) / (time.thread_time() - before))
-    return max(1.0, float(np.mean(agree.each(float(np.median(found)), comm))))
+    return max(1.0, float(np.mean(agree.gather_numbers(float(np.median(found)), comm))))
 
 
 def _loops(values: np.ndarray) -> int:
@@ -143,7 +143,7 @@ def progress(comm: MPI.Intracomm, arena: Arena, budget: float) -> dict[str, floa
     }
     found = {}
     for name, work in modes.items():
-        both = repeat(comm, budget / 4, work)
+        both = median_seconds(comm, budget / 4, work)
         found[name] = float(np.clip((2 * alone - both) / alone, 0.0, 1.0))
     return found
 
@@ -198,8 +198,8 @@ def incast(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) -
     times = [0.0, 0.0]
     if comm.rank in ranks:
         times = [_converge(part, n, arena, budget / 2) for n in (1, part.size - 1)]
-    together(comm)
-    one, all_ = agree.from_rank(ranks[0], times, comm)
+    sleeping_barrier(comm)
+    one, all_ = agree.broadcast_numbers(ranks[0], times, comm)
     return all_ / one
 
 
@@ -220,7 +220,7 @@ def _converge(comm: MPI.Intracomm, senders: int, arena: Arena, budget: float) ->
         complete(begin(schedule, held, comm, 0, arena.place.path))
         comm.Barrier()  # senders see no end of their own
 
-    return repeat(comm, budget, work)
+    return median_seconds(comm, budget, work)
 
 
 def clocks(comm: MPI.Intracomm) -> float:

@@ -28,7 +28,7 @@ from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
 from commsched.run.measurement import Measurement, check_writable
 from commsched.run.recording import Recording
-from commsched.run.summary import fallen
+from commsched.run.summary import fallback_sentence
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import HERE, choose
 
@@ -118,10 +118,12 @@ class Exchanger:
         self._record = None if record is None else Path(record)
         self._timeout = timeout
         with watchdog(comm, "Exchanger", timeout, "timeout"):
-            self._plan = agree.together(lambda: self._checked(plan), comm)
+            self._plan = agree.on_all_ranks(lambda: self._checked(plan), comm)
             agree.check_plan(self._plan, comm)
             files = {"timeline": timeline, "record": record}
-            wanted = {what: agree.each(path is not None, comm) for what, path in files.items()}
+            wanted = {
+                what: agree.gather_numbers(path is not None, comm) for what, path in files.items()
+            }
         for what, given in wanted.items():
             if min(given) != max(given):
                 raise CommschedError(f"give {what}=FILE on all ranks, or on none")
@@ -238,7 +240,7 @@ class Exchanger:
             return
         self._lower(engine.plan)
         if self._user_comm.rank == 0:
-            say(fallen(self._changes.fallbacks, step + 1))
+            say(fallback_sentence(self._changes.fallbacks, step + 1))
         self._since = self._place.device.mark()
 
     def wait(self, name: str) -> Array:
@@ -299,7 +301,7 @@ class Exchanger:
                     fallbacks=self._changes.fallbacks,
                     switches=self._changes.switches,
                 )
-            agree.together(self._write_recording, self._comm)
+            agree.on_all_ranks(self._write_recording, self._comm)
             engine.communication.free()
             self._comm.Free()
         sys.setswitchinterval(self._switch)
@@ -312,7 +314,7 @@ class Exchanger:
         board.status["compute"] = WaitStatus(
             step, "end", "waits for all ranks to leave", now(), True
         )
-        steps = agree.each(step, self._comm)
+        steps = agree.gather_numbers(step, self._comm)
         if min(steps) != max(steps):
             first, last = steps.index(min(steps)), steps.index(max(steps))
             raise CommschedError(

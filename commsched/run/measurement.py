@@ -84,14 +84,14 @@ class Measurement:
             part.meta,
             steps=steps,
             first_step=first_step,
-            polling_cpu_s=tuple(agree.each(engine.communication.cpu, comm)),
+            polling_cpu_s=tuple(agree.gather_numbers(engine.communication.cpu, comm)),
             decisions=engine.buckets.decisions,
             verified=verified,
             fallbacks=fallbacks,
             switches=switches,
         )
         timeline = _collect(self._plan, comm, self.recorder, part)
-        agree.together(lambda: self._write(timeline), comm)
+        agree.on_all_ranks(lambda: self._write(timeline), comm)
         return timeline
 
     def _write(self, timeline: Timeline | None) -> None:

@@ -59,7 +59,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
         dog.stage("finding the device")
         place = options.place or choose(options.device, comm)
         dog.stage("drawing gradients")
-        worker = agree.together(lambda: _worker(plan, comm.rank, options, place), comm)
+        worker = agree.on_all_ranks(lambda: _worker(plan, comm.rank, options, place), comm)
         dog.stage("comparing hosts and clocks")
         carrying = Carrying(worker)
         verifier = Verifier(plan, comm, carrying) if options.verify else None
@@ -149,7 +149,7 @@ def check_timeout(timeout: float) -> None:
 
 
 @contextmanager
-def guarded(comm: MPI.Intracomm) -> Iterator[None]:
+def errors_end_the_job(comm: MPI.Intracomm) -> Iterator[None]:
     """End all ranks when an error is raised on one of them: the others would wait for it."""
     try:
         yield
@@ -168,7 +168,7 @@ def run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> T
         raise CommschedError(f"--steps must be at least 1, got {options.steps}")
     check_timeout(options.timeout)
     end_together("run", options.timeout)
-    with guarded(comm):
+    with errors_end_the_job(comm):
         return _run_file(plan, output, options, progress)
 
 
@@ -176,8 +176,8 @@ def _run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> 
     comm = MPI.COMM_WORLD
     agree.check_launcher()
     with watchdog(comm, "run", options.timeout):
-        made = agree.together(lambda: plan_file.read(plan), comm)
-        agree.together(lambda: check_writable(output), comm)
+        made = agree.on_all_ranks(lambda: plan_file.read(plan), comm)
+        agree.on_all_ranks(lambda: check_writable(output), comm)
     if progress and comm.rank == 0 and shown():
         show = bar("run", options.steps)
         options.progress = lambda step: show(step + 1, "")

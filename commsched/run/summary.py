@@ -71,7 +71,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     return text
 
 
-def fallen(fallbacks: Iterable[Fallback] | None, since: int) -> str:
+def fallback_sentence(fallbacks: Iterable[Fallback] | None, since: int) -> str:
     """Say which tensors left their error budget, so that launches are dense from a step on."""
     return "\n".join(_fallen(fall) for fall in fallbacks or () if fall.since == since)
 

@@ -82,7 +82,7 @@ class Verifier(Through):
 
     def least(self, value: float) -> float:
         """The smallest of all ranks' numbers, on every rank."""
-        return min(agree.each(value, self._comm))
+        return min(agree.gather_numbers(value, self._comm))
 
     def report(self) -> Verified:
         """The largest relative L2 error of each method."""

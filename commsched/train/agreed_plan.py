@@ -24,13 +24,13 @@ def agreed_plan(
 ) -> Plan:
     """The plan of a file, or else what rank 0 makes, on all ranks."""
     if path is not None:
-        plan = agree.together(lambda: plan_file.read(path), comm)
+        plan = agree.on_all_ranks(lambda: plan_file.read(path), comm)
     else:
 
         def made() -> bytes:
             return b"" if comm.rank else msgspec.json.encode(plan_file.to_data(make()))
 
-        text = agree.told(agree.together(made, comm), comm)
+        text = agree.broadcast_bytes(agree.on_all_ranks(made, comm), comm)
         plan = plan_file.from_data(msgspec.json.decode(text), "the plan")
     if plan.strategy != strategy:
         raise agree.Agreed(

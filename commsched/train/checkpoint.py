@@ -47,7 +47,7 @@ class Store:
 
     def begin(self, resume: bool) -> Manifest | None:
         """Read the manifest where training is resumed; else refuse a folder that has one."""
-        return agree.together(lambda: self._begin(resume), self._comm)
+        return agree.on_all_ranks(lambda: self._begin(resume), self._comm)
 
     def _begin(self, resume: bool) -> Manifest | None:
         path = self._folder / MANIFEST
@@ -84,7 +84,7 @@ class Store:
 
     def load(self, manifest: Manifest) -> dict[str, Any]:
         """This rank's values."""
-        return agree.together(lambda: self._load(manifest), self._comm)
+        return agree.on_all_ranks(lambda: self._load(manifest), self._comm)
 
     def _load(self, manifest: Manifest) -> dict[str, Any]:
         path = self._file(manifest.step)
@@ -102,9 +102,9 @@ class Store:
     def save(self, step: int, values: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         """Write a checkpoint of which `step` is the next one; the one before is removed."""
         content = packed({"step": step, "rank": self._comm.rank, **values})
-        agree.together(lambda: self._write(step, content), self._comm)
+        agree.on_all_ranks(lambda: self._write(step, content), self._comm)
         digests = agree.gather_text(hashlib.sha256(content).hexdigest(), self._comm)
-        agree.together(lambda: self._finish(step, digests, scalars), self._comm)
+        agree.on_all_ranks(lambda: self._finish(step, digests, scalars), self._comm)
 
     def _file(self, step: int) -> Path:
         return self._folder / f"step{step}" / f"rank{self._comm.rank}.npz"

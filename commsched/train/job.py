@@ -18,7 +18,7 @@ from commsched.run.job.ending import say
 from commsched.run.job.terminal import bar, shown
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.measurement import check_writable
-from commsched.run.session import check_timeout, guarded
+from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.summary import summary
 from commsched.run.wire.device import ComputeDevice, check_device
 from commsched.run.wire.placement import choose
@@ -84,20 +84,20 @@ def train_job(wanted: TrainRequest, progress: bool) -> dict[str, Any] | None:
     comm = MPI.COMM_WORLD
     check_timeout(wanted.options.timeout)
     end_together("train", wanted.options.timeout)
-    with guarded(comm):
+    with errors_end_the_job(comm):
         return _train(wanted, comm, progress)
 
 
 def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[str, Any] | None:
     agree.check_launcher()
     with watchdog(comm, "train", wanted.options.timeout) as dog:
-        net = agree.together(lambda: _checked(wanted), comm)
+        net = agree.on_all_ranks(lambda: _checked(wanted), comm)
         dog.stage("finding the device")
         place = choose(wanted.device, comm)
         dog.stage("reading the data")
-        data = agree.together(lambda: DATA[net.data](wanted.fold), comm)
+        data = agree.on_all_ranks(lambda: DATA[net.data](wanted.fold), comm)
         parts = 1 if isinstance(STRATEGIES[wanted.strategy], PipelineStrategy) else comm.size
-        agree.together(lambda: check_batch(wanted.batch, len(data.train), parts), comm)
+        agree.on_all_ranks(lambda: check_batch(wanted.batch, len(data.train), parts), comm)
         dog.stage("planning")
         plan = _plan(wanted, net, len(data.train), comm, place.device)
         agree.check_plan(plan, comm)
@@ -105,7 +105,9 @@ def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[st
         options = _options(wanted, len(data.train))
         _check_end(plan, options.steps)
         worker, module = TRAINED[plan.strategy], place.device.module
-        learner = agree.together(lambda: worker(net, data, plan, settings, comm.rank, module), comm)
+        learner = agree.on_all_ranks(
+            lambda: worker(net, data, plan, settings, comm.rank, module), comm
+        )
         same_everywhere(learner.values, comm, "at the start")
         made = _made(net, settings, wanted.method, wanted.device)
         store, manifest = None, None
@@ -113,7 +115,7 @@ def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[st
             store = Store(wanted.checkpoint, plan, made, comm)
             manifest = store.begin(wanted.resume)
         first = 0 if manifest is None else manifest.step
-        log = agree.together(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
+        log = agree.on_all_ranks(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
     if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
         say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")
     if progress and comm.rank == 0 and shown():
@@ -272,7 +274,7 @@ def _result(
     end = same_everywhere if learner.alike else each_its_own
     parameters = end(learner.values, comm)
     own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0
-    sent = agree.each(own, comm)
+    sent = agree.gather_numbers(own, comm)
     if comm.rank:
         return None
     rows, held = list(training.rows), training.held

@@ -12,7 +12,7 @@ from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import agree
-from commsched.run.session import guarded
+from commsched.run.session import errors_end_the_job
 from commsched.timeline import training_log as training
 from commsched.train import trials
 from commsched.train.in_process import InProcessTraining
@@ -39,12 +39,13 @@ def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
     All ranks call it. Random numbers of codecs are those of the training's own seed.
     """
     comm = MPI.COMM_WORLD
-    with guarded(comm):
+    with errors_end_the_job(comm):
         assert wanted.plan is not None
-        plan = agree.together(lambda: plan_file.read(wanted.plan or ""), comm)
-        known = agree.together(lambda: _known(wanted, chosen, plan, comm.rank), comm)
+        plan = agree.on_all_ranks(lambda: plan_file.read(wanted.plan or ""), comm)
+        known = agree.on_all_ranks(lambda: _known(wanted, chosen, plan, comm.rank), comm)
         left = msgspec.json.decode(
-            agree.told(msgspec.json.encode(_left(known, chosen)), comm), type=list[tuple[int, int]]
+            agree.broadcast_bytes(msgspec.json.encode(_left(known, chosen)), comm),
+            type=list[tuple[int, int]],
         )
     for fold, seed in left:
         known = _one(wanted, chosen, plan, known, fold, seed)

@@ -25,7 +25,7 @@ from commsched.run.job.clock import now
 from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
 from commsched.run.measurement import Measurement
-from commsched.run.summary import fallen
+from commsched.run.summary import fallback_sentence
 from commsched.run.wire.placement import HERE, Placement
 from commsched.timeline.model import Timeline
 from commsched.timeline.training_log import HeldOutRow, LogRow, TrainingLog
@@ -99,7 +99,7 @@ class Training:
         """Take up what a checkpoint holds."""
         assert self._store is not None
         values, self._first = self._store.load(manifest), manifest.step
-        agree.together(lambda: self._take(values, manifest.scalars), self._comm)
+        agree.on_all_ranks(lambda: self._take(values, manifest.scalars), self._comm)
         # What came before the first step here is done: results were applied before they were kept.
         for step in range(max(0, self._first - self._program(self._first).reach), self._first):
             for op in self._program(step).role_of(self._comm.rank).ops:
@@ -153,7 +153,7 @@ class Training:
         if self._changes is None or not self._changes.after(step):
             return
         if self._comm.rank == 0:
-            say(fallen(self._changes.fallbacks, step + 1))
+            say(fallback_sentence(self._changes.fallbacks, step + 1))
 
     def _step(self, step: int) -> None:
         engine = self._engine
@@ -188,7 +188,7 @@ class Training:
             self._evaluate(step)
         if keep:
             self._keep(done)
-        pause = min(agree.each(now() - begun, self._comm))
+        pause = min(agree.gather_numbers(now() - begun, self._comm))
         self._engine.recorder.leave_out(pause)
         self._engine.board.idle("compute")
 
@@ -229,7 +229,7 @@ class Training:
             self._says(step, "evaluate", "waits for the other stages")
         own = self._learner.evaluate(MpiNeighbours(self._comm))
         self._says(step, "evaluate", "waits for the scores of all ranks")
-        parts = [agree.each(x, self._comm) for x in own]
+        parts = [agree.gather_numbers(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
         mean = finite_or_none(loss / guesses)
         self.held = HeldOutRow(step=step, loss=mean, accuracy=correct / guesses)

@@ -26,9 +26,9 @@ def test_an_error_on_one_rank_is_raised_on_all():
         return WORLD.rank
 
     with pytest.raises(CommschedError) as error:
-        agree.together(work, WORLD)
+        agree.on_all_ranks(work, WORLD)
     assert str(error.value) == ("no such file" if last == 0 else f"rank {last}: no such file")
-    assert agree.together(lambda: WORLD.rank, WORLD) == WORLD.rank
+    assert agree.on_all_ranks(lambda: WORLD.rank, WORLD) == WORLD.rank
 
 
 def test_an_error_on_all_ranks_is_said_once():
@@ -36,11 +36,13 @@ def test_an_error_on_all_ranks_is_said_once():
         raise CommschedError("no such file")
 
     with pytest.raises(CommschedError, match=r"^no such file$"):
-        agree.together(work, WORLD)
+        agree.on_all_ranks(work, WORLD)
 
 
 def test_numbers_reach_every_rank():
-    assert agree.each(WORLD.rank + 0.5, WORLD) == [rank + 0.5 for rank in range(WORLD.size)]
+    assert agree.gather_numbers(WORLD.rank + 0.5, WORLD) == [
+        rank + 0.5 for rank in range(WORLD.size)
+    ]
     assert agree.largest(float(-WORLD.rank), WORLD) == 0.0
 
 

@@ -14,7 +14,7 @@ from commsched.cost.price import method_seconds
 from commsched.exchange.registry import legal_methods
 from commsched.machine import file as machine_file
 from commsched.net.bucket import BucketSpec
-from commsched.run.engine.probe import repeat, used
+from commsched.run.engine.probe import median_cpu_seconds, median_seconds
 from commsched.run.job import agree
 
 COMM = MPI.COMM_WORLD
@@ -41,7 +41,7 @@ def test_the_calibrated_machine_can_be_planned_with_and_written(monkeypatch):
         assert all(np.isfinite(times))
         assert times == sorted(times)
     for number in (machine.inside.latency, machine.inside.per_byte, machine.startup):
-        assert len(set(agree.each(number, COMM))) == 1
+        assert len(set(agree.gather_numbers(number, COMM))) == 1
 
 
 def test_what_selects_is_timed_on_values_without_zeros():
@@ -55,4 +55,4 @@ def test_work_that_sleeps_lasts_but_takes_no_processor():
     def work() -> None:
         time.sleep(0.02)
 
-    assert used(COMM, 0.0, work) < 0.01 < 0.02 <= repeat(COMM, 0.0, work)
+    assert median_cpu_seconds(COMM, 0.0, work) < 0.01 < 0.02 <= median_seconds(COMM, 0.0, work)

@@ -187,7 +187,7 @@ def test_the_caller_may_use_mpi_meanwhile():
     with Exchanger(make_plan(mean=False), WORLD) as exchanger:
         for name in BACKWARD:
             exchanger.ready(name, mine[name])
-            ranks.append(agree.each(WORLD.rank, WORLD))
+            ranks.append(agree.gather_numbers(WORLD.rank, WORLD))
         got = {name: exchanger.wait(name).copy() for name in exchanger.names}
     assert ranks == [list(range(WORLD.size))] * len(BACKWARD)
     equal(got, total(0, WORLD.size))

@@ -85,4 +85,4 @@ def test_an_array_of_another_module_is_refused(monkeypatch):
     refused(
         lambda: Exchanger(make_plan(), WORLD, device="gpu"), "--device must be one of cpu, cuda"
     )
-    agree.each(0.0, WORLD)
+    agree.gather_numbers(0.0, WORLD)

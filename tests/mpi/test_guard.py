@@ -81,10 +81,10 @@ def test_a_tensor_that_leaves_its_budget_falls_back_on_all_ranks_in_one_step(tur
         assert fall.methods == (TOPK,)
         assert switch.step == fall.since > TURN
         told = [float(fall.since), 1.0]
-    since = int(agree.from_rank(0, told, WORLD)[0])
+    since = int(agree.broadcast_numbers(0, told, WORLD)[0])
     # A top-k sum has zeros, a dense sum of normal values has none: that is when this rank switched.
     dense = [step for step in range(STEPS) if np.count_nonzero(worker.taken[step, 1]) == SIZES[1]]
-    assert agree.each(min(dense), WORLD) == [since] * WORLD.size
+    assert agree.gather_numbers(min(dense), WORLD) == [since] * WORLD.size
     assert dense == list(range(since, STEPS))
     others = [worker.taken[step, 0] for step in range(STEPS)]
     assert max(map(np.count_nonzero, others)) < SIZES[-1]

@@ -204,7 +204,7 @@ def test_exchanges_of_a_device_are_timed_to_their_end():
     exchanges = Exchanges(WORLD, Arena(40_000, where))
     exchanges.arena.fill(np.arange(100, dtype=np.float32))
     assert exchanges.seconds("ring", CODECS["dense"], 1000, 0.0) > 0
-    copied = agree.each(device.begun, WORLD)
+    copied = agree.gather_numbers(device.begun, WORLD)
     assert WORLD.size == 1 or min(copied) > 0
 
 

@@ -97,7 +97,7 @@ def test_nothing_is_lost_when_the_buckets_change_between_two_steps(folder, overl
         WORLD.Allreduce(given, whole)
         brought = total(workers[0].taken, tensor) * WORLD.size
         assert np.linalg.norm(brought - whole) <= 1e-5 * np.linalg.norm(whole)  # float32
-    steps = agree.each(len(workers[0].taken), WORLD)
+    steps = agree.gather_numbers(len(workers[0].taken), WORLD)
     assert min(steps) == max(steps)
 
 

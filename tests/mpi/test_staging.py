@@ -42,7 +42,7 @@ def over_mpi(method, numel, state, path):
     sent = 0
     for phase in method.phases(spec(numel), GROUP):
         if isinstance(phase, Choice):
-            phase = phase.then(phase.agreed(agree.each(phase.vote(state), WORLD)))
+            phase = phase.then(phase.agreed(agree.gather_numbers(phase.vote(state), WORLD)))
         held = open_endpoint(phase, state)
         exchange = begin(phase.schedule, held, WORLD, 7, path)
         complete(exchange)

@@ -7,8 +7,7 @@ from mpi4py import MPI
 
 from commsched.coding.codec import Array
 from commsched.lab.bench.runtime import together
-from commsched.run.engine.probe import repeat
-from commsched.run.engine.probe import together as until_all
+from commsched.run.engine.probe import median_seconds, sleeping_barrier
 from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.wire.device import HOST, check_device
 from commsched.run.wire.host import CUT, PlainPath
@@ -57,7 +56,7 @@ def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) 
     device = place.device
     values = device.module.zeros(nbytes, np.uint8)
     copy = _copied(place, values, budget) if comm.rank == 0 else 0.0
-    until_all(comm)  # others would take from its bandwidth
+    sleeping_barrier(comm)  # others would take from its bandwidth
     ways: list[Path] = [StagedPath(device, CHUNK)]
     if place.direct or device is HOST:
         ways.append(PlainPath(CUT) if device is HOST else Pointers(device, CUT))
@@ -69,7 +68,9 @@ def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) 
 def _copied(place: Placement, values: Array, budget: float) -> float:
     """Median s of a copy to pinned memory."""
     there = place.device.host(values.nbytes)
-    return repeat(MPI.COMM_SELF, budget, lambda: place.device.copy_out(values, there).wait())
+    return median_seconds(
+        MPI.COMM_SELF, budget, lambda: place.device.copy_out(values, there).wait()
+    )
 
 
 def _sent(comm: MPI.Intracomm, place: Placement, way: Path, values: Array, budget: float) -> float:
@@ -87,4 +88,4 @@ def _sent(comm: MPI.Intracomm, place: Placement, way: Path, values: Array, budge
                 pacer.rest()
         place.device.mark().wait()
 
-    return repeat(comm, budget, work)
+    return median_seconds(comm, budget, work)

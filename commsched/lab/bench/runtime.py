@@ -23,12 +23,12 @@ from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
-from commsched.run.engine.probe import repeat
+from commsched.run.engine.probe import median_seconds
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
-from commsched.run.session import RunOptions, check_timeout, guarded
+from commsched.run.session import RunOptions, check_timeout, errors_end_the_job
 from commsched.run.session import run as execute
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import Placement, choose
@@ -65,7 +65,7 @@ def together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
     agree.check_launcher()
     check_ranks(comm, 2)
     end_together("bench", timeout)
-    with guarded(comm), watchdog(comm, "bench", timeout) as dog:
+    with errors_end_the_job(comm), watchdog(comm, "bench", timeout) as dog:
         yield comm, dog
 
 
@@ -77,7 +77,7 @@ def _cells(comm: MPI.Intracomm, dog: Watchdog, place: Placement) -> Iterator[Exc
     for nbytes in SIZES:
         values = np.zeros(nbytes // 4, np.float32)
         dog.stage(f"the MPI's all-reduce of {size(nbytes)}")
-        mpi = repeat(comm, SECONDS, partial(comm.Allreduce, MPI.IN_PLACE, values))
+        mpi = median_seconds(comm, SECONDS, partial(comm.Allreduce, MPI.IN_PLACE, values))
         ours = {}
         there = place.device.module.asarray(values)
         for name in COLLECTIVES:
@@ -94,7 +94,7 @@ def _ours(comm: MPI.Intracomm, group: Group, name: str, values: Array, place: Pl
         complete(begin(schedule, ReducingEndpoint(values, payload, {}, None), comm, 0, place.path))
         place.device.mark().wait()
 
-    return repeat(comm, SECONDS, work)
+    return median_seconds(comm, SECONDS, work)
 
 
 class Hidden(NamedTuple):
@@ -118,7 +118,7 @@ def overlap(timeout: float, device: str = "cpu", nbytes: int = 32 * 10**6) -> Hi
         alone = _ours(comm, group, "ring", values, place)
     plan = _overlap_plan(comm.size, nbytes // 4, 2 * alone)
     options = RunOptions(steps=10, timeout=timeout, place=place)
-    with guarded(comm), tempfile.TemporaryDirectory() as folder:
+    with errors_end_the_job(comm), tempfile.TemporaryDirectory() as folder:
         timeline = execute(plan, comm, Path(folder) / "overlap.json", options)
     if timeline is None:
         return None

@@ -223,7 +223,7 @@ class Bench:
         return float(np.median(counted)), float(counted.min()), float(counted.max())
 
     def _begin(self) -> float:
-        probe.together(self._comm)  # asleep: who has ended leaves the cores to the others
+        probe.sleeping_barrier(self._comm)  # asleep: who has ended leaves the cores to the others
         self._comm.Barrier()
         return now()
 
@@ -269,7 +269,7 @@ class Bench:
         for phase in self._phases(method):
             decision = None
             if isinstance(phase, Choice):
-                decision = phase.agreed(agree.each(phase.vote(state), self._comm))
+                decision = phase.agreed(agree.gather_numbers(phase.vote(state), self._comm))
             self._exchange(resolved(phase, decision), state, wire)
 
     def _phases(self, method: Method) -> tuple[Phase | Choice, ...]:

@@ -136,7 +136,7 @@ def exchange_seconds(plan: Plan, machine: Machine) -> Floats:
     )
 
 
-def refitted(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Machine, str]:
+def refit_machine(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Machine, str]:
     """The machine whose prices sum to the measured `seconds`; what was fitted, in words.
 
     `factors` are by how many times a probe of each node took longer than planned; empty: one node.
@@ -170,7 +170,7 @@ def refitted(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Mac
     return scaled(by), f"rates fitted anew: {', '.join(told)}"
 
 
-def explained(plan: Plan, machine: Machine, seconds: Floats) -> bool:
+def explains(plan: Plan, machine: Machine, seconds: Floats) -> bool:
     """Whether a fitted machine's prices are near the measured `seconds` after all."""
     ratio = float(exchange_seconds(plan, machine).sum() / max(seconds.sum(), 1e-9))
     return 1 / APART <= ratio <= APART
@@ -218,7 +218,7 @@ def _native(machine: Machine, by: float) -> tuple[tuple[float, float], ...]:
     return tuple((nbytes, seconds * by) for nbytes, seconds in machine.native)
 
 
-def probed(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None]) -> list[float]:
+def probe_nodes(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None]) -> list[float]:
     """By how many times each node's messages take longer than planned; the same on every rank.
 
     The first ranks of neighbouring nodes send one message at a time; the faster of a node's two
@@ -238,7 +238,7 @@ def probed(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None]) -> l
         size = int(min(max(PROBE / slow if slow else MOST, FEWEST), MOST))
         taken = [_message(comm, lead[node], lead[after], size) for _ in range(2)]
         planned = max(_planned(machine, links[i], size) for i in (node, after))
-        found[node] = max(agree.each(min(taken), comm)) / planned if planned else 1.0
+        found[node] = max(agree.gather_numbers(min(taken), comm)) / planned if planned else 1.0
     return [float(min(found[node - 1], found[node])) for node in range(nodes)]
 
 

@@ -9,7 +9,7 @@ from commsched.errors import CommschedError
 from commsched.machine.model import Machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
-from commsched.run.adapt.drift import Drift, Drifted, explained, probed, refitted
+from commsched.run.adapt.drift import Drift, Drifted, explains, probe_nodes, refit_machine
 from commsched.run.adapt.error_budget import BudgetWatch
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
@@ -61,22 +61,22 @@ class Changes:
         """Fit the machine to what was measured, plan on rank 0, and follow that plan."""
         self._drain(step)
         begun, old = now(), self._engine.plan
-        factors = probed(old.machine, self._comm, lambda: self._waits(step))
-        machine, what = refitted(old, drifted.seconds, factors)
+        factors = probe_nodes(old.machine, self._comm, lambda: self._waits(step))
+        machine, what = refit_machine(old, drifted.seconds, factors)
         self._waits(step, PLANNING)
-        made = self._made(machine)
+        made = self._plan_on_rank_0(machine)
         why = (
             f"exchanges took {drifted.ratio:.3g} of the predicted time in step {drifted.step} and"
             f" before, outside {drifted.low:.3g} to {drifted.high:.3g}; {what}"
         )
-        if not explained(old, machine, drifted.seconds):
+        if not explains(old, machine, drifted.seconds):
             why += "; no rate explains what was measured, so that it is planned anew no more"
             assert self._drift is not None
             self._drift.free()
             self._drift = None
         self._switch(made, step, why, now() - begun, drifted.ratio)
 
-    def _made(self, machine: Machine) -> Plan:
+    def _plan_on_rank_0(self, machine: Machine) -> Plan:
         """A plan for the machine as it is now, made on rank 0: the same on every rank."""
         assert self._replan is not None
         falls = self._guard.fallbacks if self._guard is not None else []
@@ -88,7 +88,10 @@ class Changes:
                 text = msgspec.json.encode(plan_file.to_data(made))
             except CommschedError as failure:
                 error = str(failure).encode()
-        text, error = agree.told(text, self._comm), agree.told(error, self._comm)
+        text, error = (
+            agree.broadcast_bytes(text, self._comm),
+            agree.broadcast_bytes(error, self._comm),
+        )
         if error:
             raise agree.Agreed(f"planning anew: {error.decode()}")
         return plan_file.from_data(msgspec.json.decode(text), "the new plan")

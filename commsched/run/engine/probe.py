@@ -32,7 +32,9 @@ class Silent(Dense):
         """Nothing."""
 
 
-def repeat(comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3) -> float:
+def median_seconds(
+    comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3
+) -> float:
     """Median s of one `work`, the slowest rank's, over `least` repeats or more.
 
     The first is dropped. Every repeat begins from sleep, as an exchange of a training step does:
@@ -42,14 +44,16 @@ def repeat(comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least:
     return agree.largest(float(np.median(lasted)), comm)
 
 
-def used(comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3) -> float:
+def median_cpu_seconds(
+    comm: MPI.Intracomm, seconds: float, work: Callable[[], None], least: int = 3
+) -> float:
     """Median s of processor time that one `work` takes its thread; the mean of the ranks.
 
     Where ranks share cores it varies much less than what `repeat` finds: it does not depend on who
     had to wait for a core.
     """
     _, taken = _repeated(comm, seconds, work, least)
-    return float(np.mean(agree.each(float(np.median(taken)), comm)))
+    return float(np.mean(agree.gather_numbers(float(np.median(taken)), comm)))
 
 
 def _repeated(
@@ -73,7 +77,7 @@ def _repeated(
     return lasted, taken
 
 
-def together(comm: MPI.Intracomm) -> None:
+def sleeping_barrier(comm: MPI.Intracomm) -> None:
     """Wait for all ranks, asleep: a blocking barrier would take a core from those that measure."""
     request = comm.Ibarrier()
     while not request.Test():
@@ -131,7 +135,7 @@ class Exchanges:
             complete(start())
             self.arena.end()
 
-        return repeat(self.comm, budget, work)
+        return median_seconds(self.comm, budget, work)
 
     def beginner(self, collective: str, codec: Codec, numel: int) -> Callable[[], Exchange]:
         """What begins such an all-reduce."""

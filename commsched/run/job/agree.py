@@ -89,7 +89,7 @@ def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[st
     return hosts, differences(machine, hosts)
 
 
-def each(value: float, comm: MPI.Intracomm) -> list[float]:
+def gather_numbers(value: float, comm: MPI.Intracomm) -> list[float]:
     """Every rank's number, on every rank."""
     found = np.empty(comm.size)
     comm.Allgather(np.array([value], np.float64), found)
@@ -98,10 +98,10 @@ def each(value: float, comm: MPI.Intracomm) -> list[float]:
 
 def largest(value: float, comm: MPI.Intracomm) -> float:
     """The largest number over all ranks, on every rank."""
-    return max(each(value, comm))
+    return max(gather_numbers(value, comm))
 
 
-def together(work: Callable[[], T], comm: MPI.Intracomm) -> T:
+def on_all_ranks(work: Callable[[], T], comm: MPI.Intracomm) -> T:
     """Do local work on all ranks; an error on any rank is raised on all, so that nobody waits."""
     result, text = None, ""
     try:
@@ -116,14 +116,14 @@ def together(work: Callable[[], T], comm: MPI.Intracomm) -> T:
     return result  # type: ignore[return-value]  # None only where `work` returns it
 
 
-def from_rank(rank: int, numbers: Sequence[float], comm: MPI.Intracomm) -> list[float]:
+def broadcast_numbers(rank: int, numbers: Sequence[float], comm: MPI.Intracomm) -> list[float]:
     """The numbers that one rank has, on every rank; all give as many."""
-    told = np.array(numbers, np.float64)
-    comm.Bcast(told, rank)
-    return [float(x) for x in told]
+    sent = np.array(numbers, np.float64)
+    comm.Bcast(sent, rank)
+    return [float(x) for x in sent]
 
 
-def told(text: bytes, comm: MPI.Intracomm) -> bytes:
+def broadcast_bytes(text: bytes, comm: MPI.Intracomm) -> bytes:
     """What rank 0 says, on every rank."""
     size = np.array([len(text)], np.int64)
     comm.Bcast(size, 0)

@@ -56,7 +56,7 @@ def joined(comm: MPI.Intracomm) -> Any:
     """NCCL's communicator of the same ranks, who wait for each other."""
     own: Any = nccl.get_unique_id()  # bytes from CuPy 14 on, before that a tuple of signed numbers
     plain = isinstance(own, bytes)
-    told = agree.told(own if plain else np.array(own, np.int8).tobytes(), comm)
+    told = agree.broadcast_bytes(own if plain else np.array(own, np.int8).tobytes(), comm)
     name = told if plain else tuple(np.frombuffer(told, np.int8).tolist())
     return nccl.NcclCommunicator(comm.size, name, comm.rank)
 

@@ -57,9 +57,9 @@ def choose(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placemen
     """
     hosts = agree.gather_text(socket.gethostname(), comm)
     place = hosts[: comm.rank].count(hosts[comm.rank])
-    device = agree.together(lambda: find_device(name, None if current else place), comm)
-    mode = agree.together(lambda: _mode(SWITCH, MODES), comm)
-    sums = agree.together(lambda: _mode(SUMS, SUMMERS), comm)
+    device = agree.on_all_ranks(lambda: find_device(name, None if current else place), comm)
+    mode = agree.on_all_ranks(lambda: _mode(SWITCH, MODES), comm)
+    sums = agree.on_all_ranks(lambda: _mode(SUMS, SUMMERS), comm)
     names = agree.gather_text(device.name, comm)
     if set(names) == {"cpu"}:
         return HERE
@@ -67,7 +67,9 @@ def choose(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placemen
     by_nccl, why = summer(device, sums, comm)
     device.use("compute")  # for what the caller makes now
     own = CUT if device is HOST else POINTED if direct else CHUNK
-    cut = int(min(agree.each(own, comm)))  # so that ranks with and without a GPU understand another
+    cut = int(
+        min(agree.gather_numbers(own, comm))
+    )  # so that ranks with and without a GPU understand another
     host = PlainPath(cut)
     if device is HOST:
         return Placement(device, host, host, "in memory of the host")
@@ -108,7 +110,7 @@ def _with_nccl(path: Path, device: ComputeDevice, comm: MPI.Intracomm) -> Path:
 
     assert isinstance(device, Cuda)
     found = Nccl(path, device)
-    if not min(agree.each(found.works(comm), comm)):
+    if not min(agree.gather_numbers(found.works(comm), comm)):
         raise agree.Agreed(f"a sum by NCCL came out wrong; set {SUMS}=mpi")
     return found
 
@@ -117,10 +119,10 @@ def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bo
     """Whether all ranks may give MPI pointers of their devices, and why."""
     says = claims(comm)
     asked = mode != "staged" and (bool(says) or mode == "direct")
-    if not min(agree.each(asked, comm)):
+    if not min(agree.gather_numbers(asked, comm)):
         why = f"{SWITCH}=staged" if mode == "staged" else "this MPI does not take its pointers"
         return False, f"through pinned memory of the host: {why}"
-    arrived = bool(min(agree.each(probe(device, comm), comm)))
+    arrived = bool(min(agree.gather_numbers(probe(device, comm), comm)))
     if not arrived and mode == "direct":
         raise agree.Agreed(f"{SWITCH}=direct: a message by a device's pointers came out wrong")
     if not arrived:
