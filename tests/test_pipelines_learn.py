@@ -249,7 +249,7 @@ def test_live_bytes_of_a_rank_are_24_f_phi_and_2_phi(pruned):
             kept = sum(state.values.size for state in own.states.values())
             live = sum(state.nbytes for state in own.states.values())
             given = DeviceQueue(HOST, Recorder(rank, None))
-            buckets = [state["gradient"] for state in Buckets(plan, rank, own, given).states]
+            buckets = [state["gradient"] for state in Buckets(plan, rank, own.roles, given).states]
             live += sum(4 * len(bucket) + 2 * len(bucket) for bucket in buckets)
             assert live == 24 * kept + 2 * phi
             # Each tensor keeps a whole number of elements, at least one.
@@ -281,7 +281,7 @@ def test_a_sum_that_could_overflow_on_its_way_counts_as_one():
         each = crew("mlp:8:3", plan).ranks[1]
         next(iter(each.states.values())).packed[0] = value
         each._end(0)
-        assert each.overflow(0) == out, value
+        assert each.vote(0) == out, value
 
 
 @pytest.mark.parametrize("strategy", WORKERS)

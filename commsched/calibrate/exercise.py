@@ -257,7 +257,7 @@ def measure(
     recorder = _Sharing(comm.rank, here / machine.cores if machine.cores else 1.0)
     worker = Emulated(plan, comm.rank, place.device.module)
     offset = clock.align(comm).offset
-    engine = Engine(plan, comm, worker, recorder, timeout, place=place)
+    engine = Engine(plan, comm, worker.roles, recorder, timeout, place=place)
     engine.start()
     try:
         comm.Barrier()

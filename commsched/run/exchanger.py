@@ -20,7 +20,7 @@ from commsched.run.adapt.plan_switch import Changes
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.recorder import Forgetful, Recorder
-from commsched.run.engine.worker import Carrying
+from commsched.run.engine.worker import Carrying, Roles
 from commsched.run.handover import Handover, places_of
 from commsched.run.job import agree
 from commsched.run.job.clock import now
@@ -36,31 +36,16 @@ KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
 
 class Caller:
-    """The worker of an engine whose caller computes: gradients are in their buckets already."""
+    """The caller's gradients, which are in their buckets already, and the sums for it."""
 
     def __init__(self) -> None:
         self.results: dict[int, Array] = {}  # launch -> (numel,) float32
-
-    def seconds(self, step: int, nominal: float) -> float:
-        raise AssertionError("the caller computes")
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         """Nothing to do."""
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self.results[launch] = values
-
-    def parameters(self, step: int, launch: int, out: Array) -> None:
-        raise AssertionError("an Exchanger sums gradients only")
-
-    def replace(self, step: int, launch: int, values: Array) -> None:
-        raise AssertionError("an Exchanger sums gradients only")
-
-    def loss(self, step: int) -> float:
-        raise AssertionError("an Exchanger sums gradients only")
-
-    def overflow(self, step: int) -> bool:
-        raise AssertionError("an Exchanger sums gradients only")
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Nothing to do: a tensor that falls back stays in its bucket."""
@@ -191,9 +176,10 @@ class Exchanger:
                 self._measurement = Measurement(plan, self._comm, self._timeline, header)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
-            worker = Carrying(self._caller)
-            self._engine = Engine(plan, self._comm, worker, recorder, self._timeout, place=place)
-            self._changes = Changes(self._engine, self._comm, worker, self._measurement)
+            source = Carrying(self._caller)
+            roles = Roles(source)
+            self._engine = Engine(plan, self._comm, roles, recorder, self._timeout, place=place)
+            self._changes = Changes(self._engine, self._comm, source, self._measurement)
         self._engine.start()
         if self._measurement is not None:
             self._measurement.wait_for_start()

@@ -17,7 +17,7 @@ from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import run_steps
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.messages import Mail
-from commsched.run.engine.worker import Carrying, Emulated, Worker
+from commsched.run.engine.worker import Carrying, Emulated, GradientSource, Roles
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import end_all
@@ -39,7 +39,7 @@ class RunOptions:
     steps: int = 10
     timeout: float = 60.0  # s without progress until the job is ended
     verify: bool = False
-    worker: Callable[[Plan, int], Worker] | None = None  # of a plan and a rank; None: emulated
+    worker: Callable[[Plan, int], Emulated] | None = None  # of a plan and a rank; None: emulated
     mail: Callable[[Plan, int], Mail] | None = None  # what messages carry; None: zeros
     replan: Replan | None = None  # makes a plan for the machine as it is now; None: never
     device: str = "cpu"  # or "cuda"
@@ -61,16 +61,17 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
         dog.stage("drawing gradients")
         worker = agree.on_all_ranks(lambda: _worker(plan, comm.rank, options, place), comm)
         dog.stage("comparing hosts and clocks")
-        carrying = Carrying(worker)
-        verifier = Verifier(plan, comm, carrying) if options.verify else None
+        source: GradientSource = Carrying(worker)
+        verifier = None
+        if options.verify:
+            source = verifier = Verifier(plan, comm, source)
         header = place.header("emulated", options.steps)
         measurement = Measurement(plan, comm, path, header)
         dog.stage("making communicators")
         mail = options.mail(plan, comm.rank) if options.mail else None
-        engine = Engine(
-            plan, comm, verifier or carrying, measurement.recorder, options.timeout, mail, place
-        )
-        changes = Changes(engine, comm, verifier or carrying, measurement, options.replan)
+        roles, recorder = Roles(source, worker, worker), measurement.recorder
+        engine = Engine(plan, comm, roles, recorder, options.timeout, mail, place)
+        changes = Changes(engine, comm, source, measurement, options.replan)
     engine.start()
     try:
         measurement.wait_for_start()
@@ -91,7 +92,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
         )
 
 
-def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Worker:
+def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emulated:
     """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
     if plan.strategy != "sync" and (options.replan is not None or options.verify):
         option = "--verify" if options.verify else "--replan"

@@ -10,7 +10,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.run.engine.worker import Through, Worker
+from commsched.run.engine.worker import GradientSource
 from commsched.run.job import agree
 from commsched.timeline.header import Verified
 
@@ -18,11 +18,11 @@ from commsched.timeline.header import Verified
 UNIT = 2.0**-24
 
 
-class Verifier(Through):
-    """A worker that keeps what goes into the exchanges and what comes out."""
+class Verifier:
+    """A source of gradients that keeps what goes into the exchanges and what comes out."""
 
-    def __init__(self, plan: Plan, comm: MPI.Intracomm, worker: Worker) -> None:
-        super().__init__(worker)
+    def __init__(self, plan: Plan, comm: MPI.Intracomm, source: GradientSource) -> None:
+        self._source = source
         self._plan = plan
         self._comm = comm.Dup()
         self._before: dict[int, Array] = {}
@@ -30,18 +30,18 @@ class Verifier(Through):
         self._worst: dict[str, float] = {}  # method -> largest relative L2 error seen
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        super().gradient(step, launch, out)
+        self._source.gradient(step, launch, out)
         self._before[launch] = on_host(out).copy()
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self._after[launch] = on_host(values).copy()
-        super().result(step, launch, values)
+        self._source.result(step, launch, values)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._plan = plan
         self._before.clear()
         self._after.clear()
-        super().follow(plan, kept)
+        self._source.follow(plan, kept)
 
     def check(self, step: int) -> None:
         """Compare all buckets of a step; every rank calls it after its exchanges are over."""

@@ -84,7 +84,7 @@ class InProcessTraining:
         check_batch(settings.batch, len(data.train), parts)
         self.learners = [worker(net, data, plan, settings, rank, np) for rank in self._ranks]
         self._buckets = [
-            Buckets(plan, r, self.learners[r], DeviceQueue(HOST, Forgetful(r, None)))
+            Buckets(plan, r, self.learners[r].roles, DeviceQueue(HOST, Forgetful(r, None)))
             for r in self._ranks
         ]
         self._done: set[Key] = set()

@@ -79,9 +79,8 @@ class Training:
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
             carrying = Carrying(learner)
-            self._engine = Engine(
-                plan, comm, carrying, recorder, options.timeout, learner.mail, place
-            )
+            roles = learner.roles._replace(gradients=carrying)
+            self._engine = Engine(plan, comm, roles, recorder, options.timeout, learner.mail, place)
             self._tally = Tally(comm, self._engine.board)
             self._changes: Changes | None = None
             if is_watched(plan, store):

@@ -216,7 +216,7 @@ class Linear:
         for run, part in self._put(launch, values):
             self.parameter[run] = part
 
-    def loss(self, step):
+    def vote(self, step):
         inputs, wanted = self.batch(step, self.rank)
         return float(np.square(inputs @ self.parameter - wanted).mean())
 

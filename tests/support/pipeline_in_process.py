@@ -122,7 +122,7 @@ class Crew:
         elif op.kind is Kind.DECODE:
             own.result(step, op.launch, self._sum(step, op.launch))
         elif op.kind is Kind.DECIDE:
-            votes = [float(each.overflow(step)) for each in self.ranks]
+            votes = [each.vote(step) for each in self.ranks]
             self.decisions[f"{step}/{op.name}"] = sum(votes) / len(votes)
 
     def _sum(self, step: int, launch: int) -> np.ndarray:

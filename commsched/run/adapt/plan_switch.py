@@ -13,7 +13,7 @@ from commsched.run.adapt.drift import Drift, Drifted, explains, probe_nodes, ref
 from commsched.run.adapt.error_budget import BudgetWatch
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
-from commsched.run.engine.worker import Worker
+from commsched.run.engine.worker import GradientSource
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.measurement import Measurement
@@ -33,12 +33,12 @@ class Changes:
         self,
         engine: Engine,
         comm: MPI.Intracomm,
-        worker: Worker,
+        source: GradientSource,
         measurement: Measurement | None = None,
         replan: Replan | None = None,
     ) -> None:
         self._engine, self._comm = engine, comm
-        self._worker, self._measurement = worker, measurement
+        self._source, self._measurement = source, measurement
         self._replan = replan
         self._guard = BudgetWatch(engine, comm) if engine.plan.max_error else None
         self._drift = Drift(engine, comm) if replan else None
@@ -120,7 +120,7 @@ class Changes:
         self._drain(step)
         agree.check_plan(plan, self._comm)
         kept = self._engine.follow(plan, step)
-        self._worker.follow(plan, kept)
+        self._source.follow(plan, kept)
         if self._measurement is not None:
             self._measurement.follow(plan)
         for watcher in (self._guard, self._drift):

@@ -37,7 +37,7 @@ from commsched.program.phases import decision_key, phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.merges import Merges
-from commsched.run.engine.worker import Worker, put_back
+from commsched.run.engine.worker import Roles, put_back
 from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
 
@@ -57,9 +57,9 @@ class Ready(NamedTuple):
 class Buckets:
     """This rank's buckets: their buffers, reused every step, and the exchanges under way."""
 
-    def __init__(self, plan: Plan, rank: int, worker: Worker, given: DeviceQueue) -> None:
+    def __init__(self, plan: Plan, rank: int, roles: Roles, given: DeviceQueue) -> None:
         self._plan, self._rank = plan, rank
-        self._worker = worker
+        self._worker, self._parameters, self._voter = roles
         self.given = given
         self._module = given.device.module
         self.states = [self._state(launch) for launch in plan.launches]
@@ -68,7 +68,7 @@ class Buckets:
         self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, where losses are watched
         self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
         self._ready: dict[int, Ready] = {}  # by launch
-        self._merges = Merges(plan, worker)
+        self._merges = Merges(plan, self._parameters)
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
         self._known: dict[tuple[int, Kind, int], list[Action]] = {}
@@ -123,7 +123,8 @@ class Buckets:
         launch, state = op.launch, self.states[op.launch]
         state["step"] = step
         if self._plan.launches[launch].payload == "parameter":
-            self._worker.parameters(step, launch, state["gradient"])
+            assert self._parameters is not None
+            self._parameters.parameters(step, launch, state["gradient"])
         else:
             self._worker.gradient(step, launch, state["gradient"])
             self._take_over(launch, state["gradient"])
@@ -177,7 +178,8 @@ class Buckets:
 
     def _vote(self, step: int, op: Op) -> None:
         if op.launch < 0:
-            said = self._say(step)
+            assert self._voter is not None
+            said = self._voter.vote(step)
             voted = voting(self._plan.machine.everyone, lambda state: said)
             self._open(op, voted, self._together)
             return
@@ -185,12 +187,6 @@ class Buckets:
         assert isinstance(choice, Choice)
         group = self._plan.group(self._plan.launches[op.launch])
         self._open(op, voting(group, choice.vote), self.states[op.launch])
-
-    def _say(self, step: int) -> float:
-        """What this rank says where all ranks decide together."""
-        if STRATEGIES[self._plan.strategy].decides == "overflow":
-            return float(self._worker.overflow(step))
-        return self._worker.loss(step)
 
     def decide(self, step: int, op: Op) -> None:
         """Take the votes that a Decide gathered, and choose the phase.
@@ -227,7 +223,8 @@ class Buckets:
         self._worker.result(step, op.launch, state["result"])
 
     def _put(self, step: int, op: Op) -> None:
-        self._worker.replace(step, op.launch, self.states[op.launch]["result"])
+        assert self._parameters is not None
+        self._parameters.replace(step, op.launch, self.states[op.launch]["result"])
 
     def _merge(self, step: int, op: Op) -> None:
         self._merges.merge(step, op, self.states[op.launch]["result"])

@@ -16,7 +16,7 @@ from commsched.run.engine.communication_thread import Communication
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.messages import Blank, Mail
 from commsched.run.engine.recorder import Recorder
-from commsched.run.engine.worker import Worker
+from commsched.run.engine.worker import Roles
 from commsched.run.job.clock import now
 from commsched.run.wire.placement import HERE, Placement
 
@@ -30,7 +30,7 @@ class Engine:
         self,
         plan: Plan,
         comm: MPI.Intracomm,
-        worker: Worker,
+        roles: Roles,
         recorder: Recorder,
         timeout: float,
         mail: Mail | None = None,
@@ -41,7 +41,7 @@ class Engine:
         self.board = Board()
         self.recorder = recorder
         self.given = DeviceQueue(place.device, recorder)
-        self.buckets = Buckets(plan, comm.rank, worker, self.given)
+        self.buckets = Buckets(plan, comm.rank, roles, self.given)
         self._rank = comm.rank
         self.mail = mail or Blank()
         self.communication = Communication(

@@ -1,7 +1,7 @@
 """Who computes: emulated layers that take their time like an accelerator, with drawn gradients."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,13 +10,18 @@ from commsched.kernels import random
 from commsched.kernels.modules import beside, module_of, on_host
 from commsched.net.graph import Tensor
 from commsched.plan.model import Launch, Plan
+from commsched.program.registry import STRATEGIES
 
 
 class Worker(Protocol):
-    """What a run asks for compute and gradients."""
+    """Who computes."""
 
     def seconds(self, step: int, nominal: float) -> float:
         """How long a compute operation takes that is planned to take `nominal` seconds."""
+
+
+class GradientSource(Protocol):
+    """Who hands over gradients and takes their sums."""
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         """Write a launch's gradient into `out` (numel,) float32."""
@@ -24,27 +29,40 @@ class Worker(Protocol):
     def result(self, step: int, launch: int, values: Array) -> None:
         """Take a launch's sum, or mean, (numel,) float32; valid until its next gradient."""
 
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        """Take the launches of another plan of the same tensors.
+
+        `kept` is what this rank has not sent yet, (numel,) float32 per tensor: it belongs to the
+        next gradient.
+        """
+
+
+class ParameterHolder(Protocol):
+    """Who holds the parameters that ranks exchange."""
+
     def parameters(self, step: int, launch: int, out: Array) -> None:
-        """Write the parameters of a launch's tensors as they are now into `out` (numel,) float32.
+        """Write the parameters of a launch's tensors into `out` (numel,) float32.
 
         The results of the gradients that came before are applied.
         """
 
     def replace(self, step: int, launch: int, values: Array) -> None:
-        """Go on with these parameters of a launch's tensors, (numel,) float32; copy them."""
+        """Copy new parameters of a launch's tensors, (numel,) float32."""
 
-    def loss(self, step: int) -> float:
-        """The loss of this rank's latest batches."""
 
-    def overflow(self, step: int) -> bool:
-        """Whether a sum of this step may be beyond 16 bits; all its gradients are handed over."""
+class Voter(Protocol):
+    """Who says what all ranks decide by."""
 
-    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """From now on launches are those of `plan`, which is for the same tensors.
+    def vote(self, step: int) -> float:
+        """This rank's latest loss, or 1.0 where its sums may overflow; as the strategy decides."""
 
-        `kept` is what this rank has not sent yet, (numel,) float32 per tensor: it belongs to the
-        next gradient.
-        """
+
+class Roles(NamedTuple):
+    """Who does what for the engine of a rank; None: the plan does not ask for it."""
+
+    gradients: GradientSource
+    parameters: ParameterHolder | None = None
+    voter: Voter | None = None
 
 
 def draw(plan: Plan, rank: int, tensor: Tensor) -> Array:
@@ -120,12 +138,14 @@ class Emulated:
     def replace(self, step: int, launch: int, values: Array) -> None:
         put_back(self._plan, self._plan.launches[launch], values, self._parameters)
 
-    def loss(self, step: int) -> float:
-        """Falls ever more slowly, so that a controller has something to do."""
-        return 1.0 / (1.0 + step)
+    def vote(self, step: int) -> float:
+        """Never overflow; a loss that falls ever more slowly gives a controller work."""
+        return 0.0 if STRATEGIES[self._plan.strategy].decides == "overflow" else 1.0 / (1.0 + step)
 
-    def overflow(self, step: int) -> bool:
-        return False
+    @property
+    def roles(self) -> Roles:
+        """Every role of an engine."""
+        return Roles(self, self, self)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Cut the same gradients into other buckets; `Carrying` has what was kept."""
@@ -136,52 +156,22 @@ class Emulated:
         self._gradients = {i: _cut(whole, launch) for i, launch in enumerate(plan.launches)}
 
 
-class Through:
-    """A worker that asks another one; what it does besides is its subclass's."""
+class Carrying:
+    """A source that adds, once after a change of plan, what was kept of earlier gradients."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def seconds(self, step: int, nominal: float) -> float:
-        return self._worker.seconds(step, nominal)
-
-    def gradient(self, step: int, launch: int, out: Array) -> None:
-        self._worker.gradient(step, launch, out)
-
-    def result(self, step: int, launch: int, values: Array) -> None:
-        self._worker.result(step, launch, values)
-
-    def parameters(self, step: int, launch: int, out: Array) -> None:
-        self._worker.parameters(step, launch, out)
-
-    def replace(self, step: int, launch: int, values: Array) -> None:
-        self._worker.replace(step, launch, values)
-
-    def loss(self, step: int) -> float:
-        return self._worker.loss(step)
-
-    def overflow(self, step: int) -> bool:
-        return self._worker.overflow(step)
-
-    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        self._worker.follow(plan, kept)
-
-
-class Carrying(Through):
-    """A worker that hands on, once after a change of plan, what was kept of earlier gradients."""
-
-    def __init__(self, worker: Worker) -> None:
-        super().__init__(worker)
+    def __init__(self, source: GradientSource) -> None:
+        self._source = source
+        self.result = source.result
         self._carried: dict[int, Array] = {}  # launch -> (numel,) float32
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        super().gradient(step, launch, out)
+        self._source.gradient(step, launch, out)
         carried = self._carried.pop(launch, None)
         if carried is not None:
             out += beside(carried, out)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        self._worker.follow(plan, {})
+        self._source.follow(plan, {})
         there = {name: on_host(values) for name, values in kept.items()}
         self._carried = {
             index: np.concatenate(

@@ -13,6 +13,7 @@ from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.run.engine.messages import Mail
+from commsched.run.engine.worker import Roles
 from commsched.train.forward_backward import ForwardBackward, Score, score
 from commsched.train.layers.layer import TrainableNet, narrowed
 from commsched.train.neighbours import Neighbours
@@ -97,9 +98,6 @@ class Learner:
 
     # What the engine asks for
 
-    def seconds(self, step: int, nominal: float) -> float:
-        raise AssertionError("a real net takes its own time")
-
     def gradient(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
             out[here] = flat(self._gradients[name])[there]
@@ -121,11 +119,14 @@ class Learner:
         if self.settings.half:
             flat(self.used[name])[there] = flat(self.values[name])[there].astype(np.float16)
 
-    def loss(self, step: int) -> float:
+    def vote(self, step: int) -> float:
+        """The loss of this rank's latest batch."""
         return self._score.loss / self._score.guesses
 
-    def overflow(self, step: int) -> bool:
-        raise AssertionError("a tally tells all ranks")
+    @property
+    def roles(self) -> Roles:
+        """Every role of an engine."""
+        return Roles(self, self, self)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._plan = plan  # results of the last step are of the same pieces

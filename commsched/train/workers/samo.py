@@ -16,6 +16,7 @@ from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import turn_of
 from commsched.run.engine.messages import Mail
+from commsched.run.engine.worker import Roles
 from commsched.train.early_bird import warmed
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import TrainableNet
@@ -84,9 +85,6 @@ class SamoWorker(OnStage):
 
     # What the engine asks for
 
-    def seconds(self, step: int, nominal: float) -> float:
-        raise AssertionError("a real net takes its own time")
-
     def gradient(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
             out[here] = self.states[name].packed[there]
@@ -94,20 +92,17 @@ class SamoWorker(OnStage):
     def result(self, step: int, launch: int, values: Array) -> None:
         self._results[launch] = values
 
-    def parameters(self, step: int, launch: int, out: Array) -> None:
-        raise AssertionError("parameters are not exchanged")
-
-    def replace(self, step: int, launch: int, values: Array) -> None:
-        raise AssertionError("parameters are not exchanged")
-
-    def loss(self, step: int) -> float:
-        raise AssertionError("nothing depends on the loss")
-
-    def overflow(self, step: int) -> bool:
-        return self._overflow
+    def vote(self, step: int) -> float:
+        """Whether a sum of this step may be beyond 16 bits."""
+        return float(self._overflow)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        raise AssertionError("a training keeps its plan")
+        self._plan = plan
+
+    @property
+    def roles(self) -> Roles:
+        """No parameters are exchanged."""
+        return Roles(self, voter=self)
 
     # What the compute stream does
 

@@ -6,13 +6,13 @@ from typing import Any, Protocol
 from commsched.coding.codec import Array
 from commsched.program.model import Op
 from commsched.run.engine.messages import Mail
-from commsched.run.engine.worker import Worker
+from commsched.run.engine.worker import GradientSource, Roles
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import TrainableNet
 from commsched.train.neighbours import Neighbours
 
 
-class Trainee(Worker, Protocol):
+class Trainee(GradientSource, Protocol):
     """A net, or a rank's part of one, that learns."""
 
     net: TrainableNet
@@ -22,6 +22,10 @@ class Trainee(Worker, Protocol):
     mail: Mail | None  # what it sends to single ranks; None: nothing
     report: Callable[[int, Score, bool], None]  # takes a step's score and overflow here
     overflowed: Callable[[int], bool]  # whether any rank's step did
+
+    @property
+    def roles(self) -> Roles:
+        """What it does for its engine."""
 
     @property
     def values(self) -> Mapping[str, Array]:
