@@ -11,11 +11,14 @@ import pytest
 from mpi4py import MPI
 
 from commsched.run.job import agree
+from tests.support import ranks
+from tests.support.ranks import WORLD
 
-RANK = MPI.COMM_WORLD.rank
+RANK = WORLD.rank
+USUAL = (1, 3, 4)  # sizes of the groups that run a test without a mark
 
 # pytest clears away old temporary folders, over which ranks that begin together would stumble.
-_folder = tempfile.mkdtemp(prefix=f"commsched-rank{RANK}-")
+_folder = tempfile.mkdtemp(prefix=f"commsched-rank{MPI.COMM_WORLD.rank}-")
 os.environ["PYTEST_DEBUG_TEMPROOT"] = _folder
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
@@ -28,17 +31,31 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if RANK != 0 and report.failed:
-        sys.__stderr__.write(f"rank {RANK}: {report.nodeid}\n{report.longreprtext}\n")
+        sys.__stderr__.write(
+            f"rank {RANK} of {WORLD.size}: {report.nodeid}\n{report.longreprtext}\n"
+        )
         sys.__stderr__.flush()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In a job that is split, a test runs in groups of the sizes that its mark `groups` names."""
+    if ranks.in_groups:
+        items[:] = [item for item in items if WORLD.size in sizes(item)]
+
+
+def sizes(item: pytest.Item) -> tuple[int, ...]:
+    """Ranks of the groups that run a test."""
+    mark = item.get_closest_marker("groups")
+    return USUAL if mark is None else mark.args
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """One folder for all ranks: the first rank's."""
-    return Path(agree.gather_text(str(tmp_path), MPI.COMM_WORLD)[0])
+    return Path(agree.gather_text(str(tmp_path), WORLD)[0])
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for what several tests of a file look at."""
-    return Path(agree.gather_text(str(tmp_path_factory.mktemp("shared")), MPI.COMM_WORLD)[0])
+    return Path(agree.gather_text(str(tmp_path_factory.mktemp("shared")), WORLD)[0])

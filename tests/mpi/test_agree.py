@@ -1,13 +1,13 @@
 """What ranks agree on before the first byte moves."""
 
 import pytest
-from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.run.job import agree, clock
+from tests.support.ranks import WORLD
 from tests.support.small_plans import machine
 
-WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(1, 2, 3, 4, 6, 8)
 
 
 def test_texts_of_any_length_and_alphabet_reach_every_rank():

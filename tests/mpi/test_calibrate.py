@@ -4,7 +4,7 @@ import time
 from itertools import islice
 
 import numpy as np
-from mpi4py import MPI
+import pytest
 
 from commsched.calibrate import coding
 from commsched.calibrate.coding import shortens
@@ -16,24 +16,25 @@ from commsched.machine import file as machine_file
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import median_cpu_seconds, median_seconds
 from commsched.run.job import agree
+from tests.support.ranks import WORLD
 
-COMM = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(3)
 
 
 def test_the_calibrated_machine_can_be_planned_with_and_written(monkeypatch):
     monkeypatch.setattr(coding, "LARGE", 4 * coding.SMALL)  # any two sizes give a line
     shares: list[float] = []
-    machine = calibrate(COMM, 0.5, 60.0, lambda _, share: shares.append(share))
+    machine = calibrate(WORLD, 0.5, 60.0, lambda _, share: shares.append(share))
     assert shares == sorted(shares)
-    assert machine.size == COMM.size
-    assert bool(machine.held_out) == (COMM.size > 1)
+    assert machine.size == WORLD.size
+    assert bool(machine.held_out) == (WORLD.size > 1)
     assert machine.fabric is not None
     assert set(machine.device.codecs) == set(CODECS)
     data = machine_file.to_data(machine)
     again = machine_file.from_data(data, "calibrated")
     assert machine_file.to_data(again) == data
     group = machine.everyone
-    for method in islice(legal_methods(group), COMM.rank, None, COMM.size):
+    for method in islice(legal_methods(group), WORLD.rank, None, WORLD.size):
         times = [
             method_seconds(method, BucketSpec.uniform(numel), machine, group)
             for numel in (1, 10**4, 10**6)
@@ -41,7 +42,7 @@ def test_the_calibrated_machine_can_be_planned_with_and_written(monkeypatch):
         assert all(np.isfinite(times))
         assert times == sorted(times)
     for number in (machine.inside.latency, machine.inside.per_byte, machine.startup):
-        assert len(set(agree.gather_numbers(number, COMM))) == 1
+        assert len(set(agree.gather_numbers(number, WORLD))) == 1
 
 
 def test_what_selects_is_timed_on_values_without_zeros():
@@ -55,4 +56,4 @@ def test_work_that_sleeps_lasts_but_takes_no_processor():
     def work() -> None:
         time.sleep(0.02)
 
-    assert median_cpu_seconds(COMM, 0.0, work) < 0.01 < 0.02 <= median_seconds(COMM, 0.0, work)
+    assert median_cpu_seconds(WORLD, 0.0, work) < 0.01 < 0.02 <= median_seconds(WORLD, 0.0, work)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.registry import find_method
@@ -16,10 +15,10 @@ from commsched.simulate.engine import simulate
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
 from tests.support.gradients import bits
-from tests.support.ranks import together
+from tests.support.ranks import WORLD, together
 from tests.support.small_plans import graph, machine, strategy_plan
 
-WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(4)
 SHAPE = (WORLD.size // 2, 2) if WORLD.size % 2 == 0 else (WORLD.size, 1)
 STEPS = 14
 SIZES = [30, 45, 20]

@@ -5,7 +5,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.kernels.modules import on_host
 from commsched.plan import file as plan_file
@@ -30,10 +29,10 @@ from commsched.train.workers.learner import Settings
 from tests.mpi.test_place import SHAPE, pointed, staged
 from tests.support import strict_arrays
 from tests.support.pipeline_plans import staged as pipeline
-from tests.support.ranks import together
+from tests.support.ranks import WORLD, together
 from tests.support.small_plans import machine
 
-WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(4)
 STAGES = min(WORLD.size, 4 if WORLD.size % 3 else 3)
 BATCH, NET, STEPS = 24, "mlp:8:4", 6
 DASO = {"batches": 3, "epochs": 4, "warmup": 1, "cooldown": 1, "gs": 2, "wait": 1}

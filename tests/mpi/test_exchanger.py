@@ -20,8 +20,8 @@ from commsched.run.job import agree
 from commsched.timeline import check
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
+from tests.support.ranks import WORLD
 
-WORLD = MPI.COMM_WORLD
 SHAPES = {"a": (3, 5), "b": (7,), "c": (4, 2, 2), "d": (11,), "e": (6, 6)}
 # "c" is split over two launches and "e" over three; "s" has no tensors.
 LAYERS = {"first": "ab", "second": "cd", "s": "", "last": "e"}
@@ -95,8 +95,11 @@ def refused(work, *sentence):
     assert all(word in text for text in everywhere for word in sentence), everywhere
 
 
-@pytest.mark.parametrize("mean", [False, True])
-@pytest.mark.parametrize("method", [*METHODS, "native+dense"])
+@pytest.mark.groups(1, 2, 3, 4, 8)
+@pytest.mark.parametrize(
+    ("method", "mean"),
+    [(name, number % 2 == 1) for number, name in enumerate([*METHODS, "native+dense"])],
+)
 def test_two_steps_sum_like_numpy(method, mean):
     got = []
     with Exchanger(make_plan(methods=[method], mean=mean), WORLD) as exchanger:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.kernels.hashing import index_sets
 from commsched.kernels.modules import on_host
@@ -13,9 +12,9 @@ from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
 from tests.mpi.test_exchanger import BACKWARD, SHAPES, gradients, make_plan, refused, total
 from tests.mpi.test_place import pointed, staged
-from tests.support.ranks import together
+from tests.support.ranks import WORLD, together
 
-WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(3)
 METHODS = ["ring+dense", "native+dense", "all-gather+coo", "zen", "node-union"]
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mpi4py import MPI
 
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import Fabric
@@ -14,9 +13,10 @@ from commsched.run import session
 from commsched.run.job import agree
 from commsched.run.job.fabric import Own, fabric, joined, library, transport
 from commsched.run.session import RunOptions
+from tests.support.ranks import WORLD
 from tests.support.small_plans import graph, machine, plan
 
-WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(1, 3)
 
 
 def test_every_rank_tells_the_same_fabric():

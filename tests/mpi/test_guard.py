@@ -4,7 +4,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.run import session
 from commsched.run.engine.worker import Emulated
@@ -14,9 +13,10 @@ from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
 from commsched.simulate.replay import replay
 from commsched.timeline import file as timeline_file
+from tests.support.ranks import WORLD
 from tests.support.small_plans import graph, machine, plan
 
-WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(3)
 STEPS, TURN = 12, 5  # from step TURN on, one tensor's gradient has no large elements any more
 SIZES = [400, 500, 300]
 BUDGET = 0.5

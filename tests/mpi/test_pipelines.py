@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.program.registry import STRATEGIES
@@ -13,12 +12,13 @@ from commsched.run.engine.messages import Blank
 from commsched.run.session import RunOptions
 from commsched.simulate.engine import simulate
 from commsched.timeline.measure import overlaps
+from tests.support import ranks
 from tests.support.local_losses import VARIANTS, Stage, plan_of, sequential
 from tests.support.pipeline_plans import net, staged
-from tests.support.ranks import together
+from tests.support.ranks import WORLD, together
 from tests.support.small_plans import machine
 
-WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(4)
 STEPS = 3
 EVERY = [
     ("gpipe", {"microbatches": 3}),
@@ -34,6 +34,16 @@ EVERY = [
 def depths() -> list[int]:
     """Two stages, and as many as there are ranks."""
     return sorted({k for k in (2, WORLD.size) if WORLD.size % k == 0})
+
+
+def cases():
+    """Every strategy with each depth; in a job that is split, with one of them in turn."""
+    found = depths()
+    return [
+        (name, params, stages)
+        for number, (name, params) in enumerate(EVERY)
+        for stages in ([found[number % len(found)]] if ranks.in_groups else found)
+    ]
 
 
 def made_of(name, params, stages):
@@ -73,8 +83,7 @@ class Signed:
             Signed.wrong.append(f"{op.name} in step {step} is {bytes(packet[:40])!r}")
 
 
-@pytest.mark.parametrize("stages", depths())
-@pytest.mark.parametrize(("name", "params"), EVERY)
+@pytest.mark.parametrize(("name", "params", "stages"), cases())
 def test_names_bytes_and_messages_are_those_of_the_simulation(folder, name, params, stages):
     made = made_of(name, params, stages)
     options = RunOptions(steps=STEPS, mail=Signed, timeout=30.0)

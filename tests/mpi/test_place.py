@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.coding.registry import CODECS
 from commsched.exchange.registry import legal_methods
@@ -31,10 +30,9 @@ from commsched.train.training import TrainOptions as Long
 from commsched.train.workers.learner import Learner, Settings
 from tests.support.late_device import Late
 from tests.support.pipeline_plans import staged as pipeline
-from tests.support.ranks import together
+from tests.support.ranks import WORLD, together
 from tests.support.small_plans import graph, machine, plan
 
-WORLD = MPI.COMM_WORLD
 SHAPE = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
 EVERY = [
     method.name
@@ -94,6 +92,7 @@ def in_memory(shared):
     return made, execute(made, shared, HERE)
 
 
+@pytest.mark.groups(3)
 @pytest.mark.parametrize("make", [staged, pointed])
 def test_a_run_on_a_device_gives_the_results_and_spans_of_one_in_memory(make, in_memory, folder):
     made, here = in_memory
@@ -113,6 +112,7 @@ def test_what_a_device_sums_is_verified(folder):
     execute(made, folder, staged(), verify=True)
 
 
+@pytest.mark.groups(4)
 @pytest.mark.parametrize(("strategy", "make"), [("gpipe", staged), ("local", pointed)])
 def test_a_run_of_stages_sends_the_same_messages_from_a_device(strategy, make, folder):
     made = pipeline(strategy, *SHAPE[::-1], on=machine(*SHAPE), microbatches=3)
@@ -187,6 +187,7 @@ def timeless(graph):
     return replace(graph, layers=tuple(layers))
 
 
+@pytest.mark.groups(3)
 def test_a_training_on_a_device_learns_the_same_and_resumes(folder):
     method = "ring+dense" if WORLD.size < 3 else "all-gather+topk:0.1"
     here, spans = trained(folder, HERE, method, 4)

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.run import session
 from commsched.run.engine.worker import Emulated
 from commsched.run.job import agree
 from commsched.run.session import RunOptions
+from tests.support.ranks import WORLD
 from tests.support.small_plans import graph, machine, plan
 
-WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.groups(1, 3)
 STEPS = 14
 SIZES = [4000, 700, 5000, 300]
 SLOWER = 1e3  # times the planned machine's links are slower than anything real

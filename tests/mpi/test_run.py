@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
@@ -21,12 +20,11 @@ from commsched.run.session import RunOptions
 from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import overlaps
 from commsched.timeline.parts import find
-from tests.support import sample_methods
+from tests.support import ranks, sample_methods
 from tests.support.gradients import bits
-from tests.support.ranks import together
+from tests.support.ranks import WORLD, together
 from tests.support.small_plans import graph, machine, plan
 
-WORLD = MPI.COMM_WORLD
 SHAPE = (2, WORLD.size // 2) if WORLD.size % 2 == 0 else (1, WORLD.size)
 STEPS = 3
 
@@ -47,12 +45,13 @@ class Slow(sample_methods.PushPull):
 
 
 for method in (*sample_methods.ALL, Slow()):
-    METHODS.add(method.name)(method)
+    if method.name not in METHODS:  # they are there after the first groups of a job
+        METHODS.add(method.name)(method)
 FED = ("ring+fp16:feedback", "tree+fp8:e5m2:feedback", "all-gather+terngrad:feedback")
 
 
 def each_once(names):
-    """Names with a part that none before has: 4 ranks run all pairs, other numbers these."""
+    """Names with a part that none before has: 4 ranks that are all run all pairs, others these."""
     seen, found = set(), []
     for name in names:
         parts = name.split("+")
@@ -63,7 +62,7 @@ def each_once(names):
 
 
 EVERY = [m.name for m in legal_methods(machine(*SHAPE).everyone) if m.name != "slow"]
-EVERY = [*(EVERY if WORLD.size == 4 else each_once(EVERY)), *FED]
+EVERY = [*(each_once(EVERY) if ranks.in_groups or WORLD.size != 4 else EVERY), *FED]
 
 
 class Kept(Emulated):
@@ -169,6 +168,7 @@ def once(shared):
     return made, shared / "m.json", timeline, results
 
 
+@pytest.mark.groups(3)
 def test_equal_seeds_give_equal_bits_run_after_run(once, folder, monkeypatch):
     runs = [once[-1]]
     for seed, steps in ((1, STEPS), (2, 1)):
@@ -218,6 +218,7 @@ def fixed_bytes(made, index):
     return found
 
 
+@pytest.mark.groups(3)
 def test_lists_take_the_bytes_of_their_non_zeros(folder, monkeypatch):
     made = plan(net(4), machine(*SHAPE), ["all-gather-direct+coo"])
     timeline, _ = execute(made, folder, monkeypatch)
@@ -233,7 +234,7 @@ def test_lists_take_the_bytes_of_their_non_zeros(folder, monkeypatch):
     together(problems)
 
 
-@pytest.mark.skipif(WORLD.size != 2, reason="one count of ranks is enough")
+@pytest.mark.groups(2)
 def test_a_run_that_gets_on_slowly_does_not_run_out_of_time(folder, monkeypatch):
     made = plan(graph([50] * 6, seconds=1e-4), machine(*SHAPE), ["slow"])
     # The first layer's bucket is the last to come: the next step waits 2.4 s for it.
@@ -258,6 +259,7 @@ def test_one_bucket_of_one_element_is_enough(folder, monkeypatch):
     assert (timeline is not None) == (WORLD.rank == 0)
 
 
+@pytest.mark.groups(3)
 def test_the_time_of_verifying_is_no_part_of_the_timeline(folder, monkeypatch):
     class Thorough(session.Verifier):
         def check(self, step):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from commsched.exchange.endpoint import open_endpoint
 from commsched.exchange.lockstep import fresh_states
@@ -20,9 +19,8 @@ from tests.support import strict_arrays
 from tests.support.exam import Case, Taken, inputs, shared_out
 from tests.support.gradients import gradients, group, spec
 from tests.support.late_device import Late
-from tests.support.ranks import together
+from tests.support.ranks import WORLD, together
 
-WORLD = MPI.COMM_WORLD
 NODES = max(2, WORLD.size // 2) if WORLD.size % 2 == 0 else 1
 GROUP = group(NODES, WORLD.size // NODES)
 BASIC = ("dense", "fp16", "coo")  # a codec of each kind: as it is, rounding, of unknown length
@@ -75,6 +73,9 @@ def differences(methods, sizes, path):
 
 def path_module(path):
     return np if isinstance(path, PlainPath) else path.device.module
+
+
+pytestmark = pytest.mark.groups(1, 3)
 
 
 @pytest.mark.parametrize("cut", [64, 1 << 20])

@@ -1,10 +1,22 @@
-"""What the ranks of an MPI test tell each other."""
+"""The ranks that run a test under MPI: all of the job, or a group of them beside others."""
 
 from collections.abc import Sequence
 
+import numpy as np
 from mpi4py import MPI
 
 from commsched.run.job import agree
+
+WORLD: MPI.Intracomm = MPI.COMM_WORLD
+in_groups = False
+
+
+def split(sizes: Sequence[int]) -> None:
+    """Cut the job into groups of these sizes; tests that are imported from now on run in them."""
+    global WORLD, in_groups
+    assert sum(sizes) == MPI.COMM_WORLD.size
+    colour = np.repeat(range(len(sizes)), sizes)[MPI.COMM_WORLD.rank]
+    WORLD, in_groups = MPI.COMM_WORLD.Split(int(colour)), True
 
 
 def together(problems: Sequence[str]) -> None:
@@ -12,5 +24,5 @@ def together(problems: Sequence[str]) -> None:
 
     An empty text is no problem.
     """
-    texts = agree.gather_text("\n".join(filter(None, problems)), MPI.COMM_WORLD)
+    texts = agree.gather_text("\n".join(filter(None, problems)), WORLD)
     assert not any(texts), "\n".join(f"rank {r}: {t}" for r, t in enumerate(texts) if t)
