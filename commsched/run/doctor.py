@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.kernels.compiled import SWITCH, mode
+from commsched.kernels.device import gpus
 from commsched.run.job import launcher
 
 if TYPE_CHECKING:
@@ -46,15 +48,18 @@ class Finding:
         return f"{self.status:4}  {self.what}: {self.value}{advice}"
 
 
+OK, WARN, FAIL = (partial(Finding, status) for status in FindingStatus)
+
+
 def examine() -> list[Finding]:
     """Look at everything; under a launcher all its ranks call this, and rank 0's answer counts."""
-    found = [_python(), _numpy(), _wheels()]
+    python = f"{platform.python_version()} on {platform.platform()}"
+    found = [OK("Python", python), OK("NumPy", np.__version__), _wheels()]
     mpi4py = _version("mpi4py")
     if mpi4py is None:
-        advice = "pip install 'commsched[mpi]'"
-        found.append(Finding(FindingStatus.FAIL, "mpi4py", "not installed", advice))
+        found.append(FAIL("mpi4py", "not installed", "pip install 'commsched[mpi]'"))
     else:
-        found.append(Finding(FindingStatus.OK, "mpi4py", mpi4py))
+        found.append(OK("mpi4py", mpi4py))
         found += _mpi()
     return [*found, _spinning(), _compiled(), _gpu(), _testbed()]
 
@@ -66,38 +71,27 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _python() -> Finding:
-    return Finding(
-        FindingStatus.OK, "Python", f"{platform.python_version()} on {platform.platform()}"
-    )
-
-
-def _numpy() -> Finding:
-    return Finding(FindingStatus.OK, "NumPy", np.__version__)
-
-
 def _wheels() -> Finding:
     """Two MPI wheels in one environment overwrite each other's mpiexec and libraries."""
     found = [f"{name} {version}" for name in WHEELS if (version := _version(name))]
     value = ", ".join(found)
     if len(found) > 1:
-        advice = "keep one: pip uninstall all of them, then install one"
-        return Finding(FindingStatus.FAIL, "MPI wheels", value, advice)
-    return Finding(FindingStatus.OK, "MPI wheels", value or "none, the system's MPI is used")
+        return FAIL("MPI wheels", value, "keep one: pip uninstall all of them, then install one")
+    return OK("MPI wheels", value or "none, the system's MPI is used")
 
 
 def _mpi() -> Iterator[Finding]:
     try:
         library = launcher.library()
     except CommschedError as error:
-        yield Finding(FindingStatus.FAIL, "MPI library", str(error))
+        yield FAIL("MPI library", str(error))
         return
-    yield Finding(FindingStatus.OK, "MPI library", " ".join(library.splitlines()[0].split()))
+    yield OK("MPI library", " ".join(library.splitlines()[0].split()))
     yield _launcher()
     try:
         launcher.load()
     except CommschedError as error:
-        yield Finding(FindingStatus.FAIL, "ranks", str(error))
+        yield FAIL("ranks", str(error))
         return
     from mpi4py import MPI
 
@@ -114,18 +108,17 @@ def _launcher() -> Finding:
     try:
         path = launcher.find_mpiexec()
     except CommschedError as error:
-        return Finding(FindingStatus.FAIL, "launcher", str(error))
+        return FAIL("launcher", str(error))
     needed = " ".join(f"{name}={value}" for name, value in launcher.environment().items())
     missing = [name for name in launcher.environment() if name not in os.environ]
     advice = f"may need {needed}" if missing else ""
     first = shutil.which("mpiexec")
     if first is None or os.path.realpath(first) == os.path.realpath(path):
-        return Finding(FindingStatus.OK, "launcher", path, advice)
+        return OK("launcher", path, advice)
     other = launcher.launcher_family(first) or "an unknown MPI"
     if other == launcher.family(launcher.library()):
-        return Finding(FindingStatus.OK, "launcher", path, advice)
-    return Finding(
-        FindingStatus.WARN,
+        return OK("launcher", path, advice)
+    return WARN(
         "launcher",
         f"{path}, but mpiexec on PATH is {first} of {other}",
         "start ranks with the full path, or activate this environment",
@@ -137,9 +130,7 @@ def _threads(level: int) -> Finding:
     names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")  # in the order of the standard
     good = level >= names.index("SERIALIZED")
     advice = "" if good else "use an MPI built with threads: SERIALIZED or MULTIPLE"
-    return Finding(
-        FindingStatus.OK if good else FindingStatus.FAIL, "MPI threads", names[level], advice
-    )
+    return (OK if good else FAIL)("MPI threads", names[level], advice)
 
 
 def _size(size: int) -> Finding:
@@ -147,32 +138,30 @@ def _size(size: int) -> Finding:
     if expected is None:
         value = "1, started without a launcher"
         advice = "also try: mpiexec -n 2 commsched doctor"
-        return Finding(FindingStatus.OK, "ranks", value, advice)
+        return OK("ranks", value, advice)
     if expected != size:
         value = f"the launcher started {expected}, but the MPI library sees {size}"
         advice = "use the launcher of the MPI that mpi4py loads; see the line on the launcher"
-        return Finding(FindingStatus.FAIL, "ranks", value, advice)
-    return Finding(FindingStatus.OK, "ranks", str(size))
+        return FAIL("ranks", value, advice)
+    return OK("ranks", str(size))
 
 
 def _places(world: "MPI.Intracomm") -> Iterator[Finding]:
     """Gather each rank's host and cores; collective over `world`."""
     from mpi4py import MPI
 
-    name = np.zeros(MPI.MAX_PROCESSOR_NAME + 1, np.uint8)
-    text = MPI.Get_processor_name().encode()
-    name[: len(text)] = np.frombuffer(text, np.uint8)
-    names = np.empty((world.size, len(name)), np.uint8)
-    world.Allgather(name, names)
+    from commsched.run.job import agree
+
+    names = agree.gather_text(MPI.Get_processor_name(), world)
     mine = np.zeros(MASK, np.uint8)
     mine[[core for core in os.sched_getaffinity(0) if core < MASK]] = 1
     cores = np.empty((world.size, MASK), np.uint8)
     world.Allgather(mine, cores)
     hosts: dict[str, list[int]] = {}
-    for rank in range(world.size):
-        hosts.setdefault(names[rank].tobytes().rstrip(b"\0").decode(), []).append(rank)
+    for rank, host in enumerate(names):
+        hosts.setdefault(host, []).append(rank)
     shown = ", ".join(f"{host} with {len(ranks)}" for host, ranks in hosts.items())
-    yield Finding(FindingStatus.OK, "hosts and ranks", shown)
+    yield OK("hosts and ranks", shown)
     for host, ranks in hosts.items():
         yield _cores(host, cores[ranks].astype(bool))
 
@@ -187,16 +176,14 @@ def _cores(host: str, may_use: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) 
         value = f"{usable} for 1 rank"
     if ranks > usable:
         advice = "more ranks than cores: only emulated compute is told truthfully; use fewer ranks"
-        return Finding(FindingStatus.WARN, what, value, advice)
+        return WARN(what, value, advice)
     if fewest == 1:
         advice = "compute and the communication thread share a core: mpiexec --bind-to none"
-        return Finding(
-            FindingStatus.WARN, what, value, advice if usable > ranks else "use fewer ranks"
-        )
+        return WARN(what, value, advice if usable > ranks else "use fewer ranks")
     if usable < 2 * ranks:
         advice = "no spare core for each communication thread: overlap will be less than whole"
-        return Finding(FindingStatus.WARN, what, value, advice)
-    return Finding(FindingStatus.OK, what, value)
+        return WARN(what, value, advice)
+    return OK(what, value)
 
 
 def _device() -> bool:
@@ -205,26 +192,22 @@ def _device() -> bool:
 
 def _aware(world: "MPI.Intracomm") -> Iterator[Finding]:
     """Ask in the standard's way (MPI 4.1), then in Open MPI's; the wheels answer no to both."""
+    from commsched.run.job import agree
     from commsched.run.wire.placement import choose, claims
 
     says = claims(world)
     if says:
-        yield Finding(FindingStatus.OK, "CUDA-aware MPI", says)
+        yield OK("CUDA-aware MPI", says)
     elif not _device():
-        yield Finding(FindingStatus.OK, "CUDA-aware MPI", "no, and no GPU is here")
+        yield OK("CUDA-aware MPI", "no, and no GPU is here")
     else:
         advice = "GPU buffers are staged through pinned host memory"
-        yield Finding(FindingStatus.WARN, "CUDA-aware MPI", "no", f"{advice}{_ucx()}")
-    able = np.array([_gpus() > 0], np.uint8)
-    everyone = np.empty(world.size, np.uint8)
-    world.Allgather(able, everyone)
-    if everyone.all():
-        yield Finding(FindingStatus.OK, "GPU buffers", choose("cuda", world).shown)
+        yield WARN("CUDA-aware MPI", "no", f"{advice}{_ucx()}")
+    if min(agree.gather_numbers(_gpus(), world)):
+        yield OK("GPU buffers", choose("cuda", world).shown)
 
 
 def _gpus() -> int:
-    from commsched.kernels.device import gpus
-
     try:
         return gpus()
     except CommschedError:
@@ -257,27 +240,27 @@ def _spinning() -> Finding:
     active = [name for name in SPINNING if os.environ.get(name, "0") not in ("0", "")]
     if active:
         advice = f"it burns a core for each rank: unset {' '.join(active)}"
-        return Finding(FindingStatus.WARN, "progress", f"by MPI's own thread ({active[0]})", advice)
-    return Finding(FindingStatus.OK, "progress", "by commsched's communication thread")
+        return WARN("progress", f"by MPI's own thread ({active[0]})", advice)
+    return OK("progress", "by commsched's communication thread")
 
 
 def _compiled() -> Finding:
     """Codecs work without the extra, to the same bits."""
     chosen, version = mode(), _version("numba")
     if chosen == "never":
-        return Finding(FindingStatus.OK, "compiled codecs", f"left out by {SWITCH}, NumPy computes")
+        return OK("compiled codecs", f"left out by {SWITCH}, NumPy computes")
     if version is None:
         advice = "pip install 'commsched[fast]' for faster fp16, bf16 and quantisers"
-        return Finding(FindingStatus.OK, "compiled codecs", "none, NumPy computes", advice)
-    return Finding(FindingStatus.OK, "compiled codecs", f"by Numba {version}")
+        return OK("compiled codecs", "none, NumPy computes", advice)
+    return OK("compiled codecs", f"by Numba {version}")
 
 
 def _gpu() -> Finding:
     if importlib.util.find_spec("cupy") is None:
         if _device():
             advice = "pip install 'commsched[cuda]' to use the GPU"
-            return Finding(FindingStatus.WARN, "GPU", "present, but CuPy is not installed", advice)
-        return Finding(FindingStatus.OK, "GPU", "none, NumPy computes")
+            return WARN("GPU", "present, but CuPy is not installed", advice)
+        return OK("GPU", "none, NumPy computes")
     import cupy
 
     try:
@@ -285,9 +268,9 @@ def _gpu() -> Finding:
         named = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode() if count else ""
     except cupy.cuda.runtime.CUDARuntimeError as error:
         advice = "NumPy computes; check the driver with nvidia-smi if there is a GPU"
-        return Finding(FindingStatus.WARN, "GPU", f"CuPy {cupy.__version__}: {error}", advice)
+        return WARN("GPU", f"CuPy {cupy.__version__}: {error}", advice)
     advice = "to measure it: commsched bench gpu -o gpu" if count else ""
-    return Finding(FindingStatus.OK, "GPU", f"{count} x {named}, CuPy {cupy.__version__}", advice)
+    return OK("GPU", f"{count} x {named}, CuPy {cupy.__version__}", advice)
 
 
 def _testbed() -> Finding:
@@ -297,5 +280,5 @@ def _testbed() -> Finding:
     lacks += [] if os.geteuid() == 0 else ["root"]
     if lacks:
         value = f"not possible here: needs {' and '.join(lacks)}"
-        return Finding(FindingStatus.WARN, "shaped test network", value)
-    return Finding(FindingStatus.OK, "shaped test network", "iproute2 and root are there")
+        return WARN("shaped test network", value)
+    return OK("shaped test network", "iproute2 and root are there")
