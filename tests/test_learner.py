@@ -15,10 +15,11 @@ from commsched.planner.fixed_method import given as planned
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
+from commsched.train.assignment import Assignment, Settings
 from commsched.train.optimizers import GROWTH, OPTIMIZERS, LossScale
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
-from commsched.train.workers.learner import Learner, Settings
+from commsched.train.workers.learner import Learner
 from tests.support import strict_arrays
 from tests.support.small_plans import machine
 
@@ -35,7 +36,7 @@ def plan_of(net: str, ranks: int, **changes: object) -> Plan:
 def learners(net: str, plan: Plan, settings: Settings, module=np) -> list[Learner]:
     data = DATA[NETS[net].data](0)
     ranks = range(plan.machine.size)
-    return [Learner(NETS[net], data, plan, settings, rank, module) for rank in ranks]
+    return [Learner(Assignment(NETS[net], data, plan, settings, rank, module)) for rank in ranks]
 
 
 def go(plan: Plan, ranks: list[Learner], steps: range) -> list[float]:

@@ -14,9 +14,9 @@ from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.worker import Emulated
+from commsched.train.assignment import Settings
 from commsched.train.in_process import InProcessTraining
 from commsched.train.registry import DATA, NETS
-from commsched.train.workers.learner import Settings
 from tests.support import small_plans as plans
 
 MACHINE = plans.machine(2, 1)
@@ -65,7 +65,7 @@ def training(strategy: str, pairs: list[tuple[str, str]]) -> InProcessTraining:
         DATA["digits"](0),
         plan,
         Settings(optimizer="momentum", rate=0.05, batch=12),
-        lambda *given: Drawn(given[2], given[4]),
+        lambda assigned: Drawn(assigned.plan, assigned.rank),
     )
 
 
@@ -121,7 +121,7 @@ def test_a_bucket_is_gathered_once_a_step_whatever_its_first_operation_is():
         DATA["digits"](0),
         plan,
         Settings(optimizer="momentum", rate=0.05, batch=12),
-        lambda *given: Counts(given[2], given[4]),
+        lambda assigned: Counts(assigned.plan, assigned.rank),
     )
     ops = STRATEGIES["sync"].lower(plan, 0, {}).roles[0].ops
     assert next(op.kind for op in ops if op.launch == 0) is Kind.DECIDE

@@ -16,6 +16,7 @@ from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
+from commsched.train.assignment import Assignment, Settings
 from commsched.train.early_bird import ROUND, distance, warmed
 from commsched.train.forward_backward import ForwardBackward, Repeated
 from commsched.train.layers.layer import narrowed
@@ -23,7 +24,6 @@ from commsched.train.optimizers import OPTIMIZERS, LossScale
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import batch_of, part_of
-from commsched.train.workers.learner import Settings
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.samo import SamoWorker, mask_of, start_of
 from tests.support import strict_arrays
@@ -65,7 +65,9 @@ def plan_of(
 def crew(net: str, plan: Plan, half: bool = False, seed: int = 0, module=np) -> Crew:
     worker, wanted = WORKERS[plan.strategy], settings(plan.strategy, half)
     data, size = DATA[NETS[net].data](0), plan.machine.size
-    ranks = [worker(NETS[net], data, plan, wanted, rank, module) for rank in range(size)]
+    ranks = [
+        worker(Assignment(NETS[net], data, plan, wanted, rank, module)) for rank in range(size)
+    ]
     return Crew(plan, ranks, of_halves if plan.strategy == "samo" else in_rank_order, seed)
 
 
@@ -280,7 +282,7 @@ def test_a_sum_that_could_overflow_on_its_way_counts_as_one():
     for value, out in ((32736.0, False), (32752.0, True), (np.inf, True), (np.nan, True)):
         each = crew("mlp:8:3", plan).ranks[1]
         next(iter(each.states.values())).packed[0] = value
-        each._end(0)
+        each._end_step(0)
         assert each.vote(0) == out, value
 
 
@@ -377,7 +379,7 @@ def test_what_stages_cannot_learn_is_refused(net, strategy, changes, message):
     wanted, source = replace(settings(strategy), **changes), DATA[NETS[net].data](0)
     rank = int(net.endswith("tied"))  # of the first or the second stage
     with pytest.raises(CommschedError, match=re.escape(message)):
-        WORKERS[strategy](NETS[net], source, plan, wanted, rank)
+        WORKERS[strategy](Assignment(NETS[net], source, plan, wanted, rank))
 
 
 @pytest.mark.parametrize("strategy", ["1f1b", "samo"])

@@ -18,10 +18,10 @@ from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.worker import Emulated
 from commsched.simulate.engine import simulate
+from commsched.train.assignment import Settings
 from commsched.train.in_process import InProcessTraining
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
-from commsched.train.workers.learner import Settings
 from tests.support.small_plans import machine
 
 NET = "mlp:8:2"
@@ -108,7 +108,11 @@ def test_what_a_codec_has_kept_goes_on_with_the_next_one(methods):
     plan = plan_of(methods[0], {3: methods[1]})
     plan = plan_file.frozen(replace(plan, launches=tuple(plan.launches)))
     ranks = InProcessTraining(
-        NETS[NET], DATA["digits"](0), plan, SETTINGS, lambda *given: Drawn(given[2], given[4])
+        NETS[NET],
+        DATA["digits"](0),
+        plan,
+        SETTINGS,
+        lambda assigned: Drawn(assigned.plan, assigned.rank),
     )
     steps = 6
     for step in range(steps):

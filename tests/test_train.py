@@ -33,7 +33,7 @@ def train(ranks: int, *arguments: str) -> dict[str, Any]:
 
 def losses(path: Path) -> list[float]:
     lines = training.read(path)
-    return [line.loss for line in lines if isinstance(line, training.Row)]
+    return [line.loss for line in lines if isinstance(line, training.LogRow)]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,12 +19,13 @@ from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Forgetful
 from commsched.run.wire.device import HOST
+from commsched.train.assignment import Assignment, Settings
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import TrainableNet
 from commsched.train.neighbours import InProcessNeighbours
 from commsched.train.sample_order import check_batch
 from commsched.train.samples import Data
-from commsched.train.workers.learner import Learner, Settings
+from commsched.train.workers.learner import Learner
 from commsched.train.workers.trainee import Trainee
 
 EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
@@ -75,14 +75,14 @@ class InProcessTraining:
         data: Data,
         plan: Plan,
         settings: Settings,
-        worker: Callable[[TrainableNet, Data, Plan, Settings, int, Any], Trainee] = Learner,
+        worker: Callable[[Assignment], Trainee] = Learner,
     ) -> None:
         self._plan, self._ranks = plan, range(plan.machine.size)
         self._strategy = STRATEGIES[plan.strategy]
         check_together(plan)
         parts = 1 if isinstance(self._strategy, PipelineStrategy) else len(self._ranks)
         check_batch(settings.batch, len(data.train), parts)
-        self.learners = [worker(net, data, plan, settings, rank, np) for rank in self._ranks]
+        self.learners = [worker(Assignment(net, data, plan, settings, r)) for r in self._ranks]
         self._buckets = [
             Buckets(plan, r, self.learners[r].roles, DeviceQueue(HOST, Forgetful(r, None)))
             for r in self._ranks

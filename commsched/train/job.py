@@ -24,6 +24,7 @@ from commsched.run.wire.device import ComputeDevice, check_device
 from commsched.run.wire.placement import choose
 from commsched.timeline.training_log import LogHeader, LogRow, TrainingLog
 from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, planned
+from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import PLAN, Store
 from commsched.train.digest import each_its_own, same_everywhere
 from commsched.train.layers.layer import TrainableNet
@@ -31,9 +32,8 @@ from commsched.train.optimizers import RATES, find_optimizer
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
-from commsched.train.samples import Data
 from commsched.train.training import Training, TrainOptions, is_watched
-from commsched.train.workers.learner import Learner, Settings
+from commsched.train.workers.learner import Learner
 from commsched.train.workers.local import LocalLossWorker
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.samo import SamoWorker
@@ -41,7 +41,7 @@ from commsched.train.workers.shadow import ShadowWorker
 from commsched.train.workers.trainee import Trainee
 
 # Strategy -> the worker that performs its programs, with arrays of a module.
-TRAINED: dict[str, Callable[[TrainableNet, Data, Plan, Settings, int, Any], Trainee]] = {
+TRAINED: dict[str, Callable[[Assignment], Trainee]] = {
     "sync": Learner,
     "daso": Learner,
     "shadow": ShadowWorker,
@@ -105,9 +105,8 @@ def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[st
         options = _options(wanted, len(data.train))
         _check_end(plan, options.steps)
         worker, module = TRAINED[plan.strategy], place.device.module
-        learner = agree.on_all_ranks(
-            lambda: worker(net, data, plan, settings, comm.rank, module), comm
-        )
+        assigned = Assignment(net, data, plan, settings, comm.rank, module)
+        learner = agree.on_all_ranks(lambda: worker(assigned), comm)
         same_everywhere(learner.values, comm, "at the start")
         made = _made(net, settings, wanted.method, wanted.device)
         store, manifest = None, None

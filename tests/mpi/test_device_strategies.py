@@ -19,13 +19,13 @@ from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.messages import Blank, MessageStreams
 from commsched.run.engine.recorder import Forgetful
 from commsched.run.wire.placement import HERE
+from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import Store
 from commsched.train.job import TRAINED
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
 from commsched.train.training import TrainOptions as Long
-from commsched.train.workers.learner import Settings
 from tests.mpi.test_place import SHAPE, pointed, staged
 from tests.support import strict_arrays
 from tests.support.pipeline_plans import staged as pipeline
@@ -89,7 +89,8 @@ def trained(plan, where, steps=STEPS, store=None, resume=False):
     """The learner after some steps, and its losses."""
     net = NETS[NET]
     worker, module = TRAINED[plan.strategy], where.device.module
-    learner = worker(net, DATA[net.data](0), plan, settings_of(plan), WORLD.rank, module)
+    data, wanted = DATA[net.data](0), settings_of(plan)
+    learner = worker(Assignment(net, data, plan, wanted, WORLD.rank, module))
     kept = Store(store, plan, {"--net": net.name}, WORLD) if store else None
     begun = kept.begin(resume) if kept else None
     training = Training(learner, plan, WORLD, None, kept, Long(steps=steps), where)

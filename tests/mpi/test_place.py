@@ -22,12 +22,13 @@ from commsched.run.wire.device import HOST
 from commsched.run.wire.host import PlainPath
 from commsched.run.wire.placement import HERE, Placement
 from commsched.run.wire.staging import Pointers, StagedPath
+from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import Store
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
 from commsched.train.training import TrainOptions as Long
-from commsched.train.workers.learner import Learner, Settings
+from commsched.train.workers.learner import Learner
 from tests.support.late_device import Late
 from tests.support.pipeline_plans import staged as pipeline
 from tests.support.ranks import WORLD, together
@@ -169,7 +170,7 @@ def trained(folder, where, method, steps, store=None, manifest=False):
     request = Request(graph=timeless(profiled(net, 4)), machine=on, bucket=3000.0)
     made = plan_file.frozen(planned(request, method))
     data = DATA[net.data](0)
-    learner = Learner(net, data, made, SETTINGS, WORLD.rank, where.device.module)
+    learner = Learner(Assignment(net, data, made, SETTINGS, WORLD.rank, where.device.module))
     kept = Store(store, made, {"--net": net.name}, WORLD) if store else None
     begun = kept.begin(manifest) if kept else None
     options = Long(steps=steps, every=2, timeline=folder / f"{steps}.json")

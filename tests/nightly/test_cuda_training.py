@@ -7,11 +7,11 @@ import pytest
 
 from commsched.planner.fixed_method import given as planned
 from commsched.planner.request import Request
+from commsched.train.assignment import Settings
 from commsched.train.in_process import InProcessTraining
 from commsched.train.job import TRAINED
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
-from commsched.train.workers.learner import Settings
 from tests.cuda_on_cpu import cpu
 from tests.support.small_plans import machine
 

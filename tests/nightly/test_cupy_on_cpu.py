@@ -9,11 +9,11 @@ import pytest
 
 from commsched.net import file as graph_file
 from commsched.plan import file as plan_file
+from commsched.train.assignment import Settings
 from commsched.train.digest import digest_of, digests_of
 from commsched.train.in_process import InProcessTraining
 from commsched.train.profile import profiled
 from commsched.train.registry import DATA, NETS
-from commsched.train.workers.learner import Settings
 from tests.cuda_on_cpu import cpu
 from tests.support.jobs import Job
 from tests.support.small_plans import graph, machine, plan

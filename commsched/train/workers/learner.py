@@ -1,7 +1,6 @@
 """The worker that trains a real net: layers when the program says so, gradients, updates."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,26 +13,14 @@ from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.run.engine.messages import Mail
 from commsched.run.engine.worker import Roles
+from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward, Score, score
 from commsched.train.layers.layer import TrainableNet, narrowed
 from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale, find_optimizer
 from commsched.train.sample_order import batch_of, part_of
-from commsched.train.samples import Data
 
 AT_ONCE = 256  # samples that are scored together
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a training depends on beside its net, its plan and its data."""
-
-    optimizer: str
-    rate: float
-    batch: int  # of all ranks together
-    seed: int = 0
-    fold: int = 0  # that is held out
-    half: bool = False  # compute in 16 bits
 
 
 class Learner:
@@ -47,20 +34,12 @@ class Learner:
     alike = True  # all ranks end with the same parameters
     ahead = 1  # steps whose scores may be under way
 
-    def __init__(
-        self,
-        net: TrainableNet,
-        data: Data,
-        plan: Plan,
-        settings: Settings,
-        rank: int,
-        module: Any = np,
-        layers: slice = slice(None),
-    ) -> None:
+    def __init__(self, assigned: Assignment, layers: slice = slice(None)) -> None:
+        net, self._data, plan, settings, self._rank, module = assigned
         check_tensors(net, plan)
         self.asarray: Callable[[Array], Array] = module.asarray  # where the net computes
         self.net, self.settings = net, settings
-        self._data, self._plan, self._rank, self._module = data, plan, rank, module
+        self._plan, self._module = plan, module
         self._index = {layer.name: i for i, layer in enumerate(net)}
         self.values: dict[str, Array] = {}
         self.kept: dict[str, dict[str, Array]] = {}  # of each tensor, by the optimiser's words

@@ -1,9 +1,6 @@
 """The worker that trains a real net with local losses: strategy `local`."""
 
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
@@ -11,11 +8,11 @@ from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import HEAD, grid, hop
 from commsched.strategies.local import WINDOW, chunks_of
+from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward
 from commsched.train.layers.heads import with_heads
 from commsched.train.layers.layer import Gradients, TrainableNet
 from commsched.train.samples import Data
-from commsched.train.workers.learner import Settings
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.stage import StageNet, shapes_around
 
@@ -25,16 +22,9 @@ AHEAD = 2  # steps that scores may be under way, for each stage: batches stream
 class LocalNet(StageNet):
     """A stage that has its gradient from the loss of its chunk, and the head if that ends here."""
 
-    def __init__(
-        self,
-        net: TrainableNet,
-        data: Data,
-        plan: Plan,
-        settings: Settings,
-        rank: int,
-        module: Any = np,
-    ) -> None:
-        super().__init__(net, data, plan, settings, rank, module)
+    def __init__(self, assigned: Assignment) -> None:
+        super().__init__(assigned)
+        net, plan = assigned.net, assigned.plan
         params = STRATEGIES[plan.strategy].settings(plan)
         self.stages = grid(plan, params)
         chunks = ([stage.number for stage in chunk] for chunk in chunks_of(self.stages, params))
@@ -44,7 +34,7 @@ class LocalNet(StageNet):
         self.head = slice(0)
         if number == chunk[-1] and not self.stage.last:
             self.head = _head(net, plan, number)
-            self._check_head(data)
+            self._check_head(assigned.data)
         self._again: ForwardBackward | None = (
             None  # the batch under way, for the loss of the next stage
         )
@@ -90,29 +80,22 @@ class LocalLossWorker(PipelineWorker):
     parts = LocalNet
     _stage: LocalNet
 
-    def __init__(
-        self,
-        net: TrainableNet,
-        data: Data,
-        plan: Plan,
-        settings: Settings,
-        rank: int,
-        module: Any = np,
-    ) -> None:
+    def __init__(self, assigned: Assignment) -> None:
+        plan = assigned.plan
         share = STRATEGIES[plan.strategy].settings(plan)["head"]
         heads = [layer.name for layer in plan.graph.layers if layer.name.startswith(HEAD)]
         if heads and share != 1.0:
             raise CommschedError(
                 f"strategy 'local' trains with heads as large as the net's, head=1; got {share}"
             )
-        whole = with_heads(net, heads)
-        super().__init__(whole, data, plan, settings, rank, module)
-        self.hold(whole.start(settings.seed, self._stage.head))
+        whole = with_heads(assigned.net, heads)
+        super().__init__(assigned._replace(net=whole))
+        self.hold(whole.start(self.settings.seed, self._stage.head))
         self.ahead = AHEAD * len(self._stage.stages)
 
     def perform(self, step: int, op: Op) -> None:
         if op.kind is Kind.COMPUTE and op.name.endswith(WINDOW):
-            self._add(self._stage.again(step))
+            self._take(self._stage.again(step))
         else:
             super().perform(step, op)
 

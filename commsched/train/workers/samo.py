@@ -1,6 +1,6 @@
 """The worker that trains a pruned net with 16-bit gradients: strategy `samo`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -12,17 +12,16 @@ from commsched.kernels import pruned, random
 from commsched.kernels.modules import on_host
 from commsched.kernels.pruned import Pruned, Rates
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import turn_of
 from commsched.run.engine.messages import Mail
 from commsched.run.engine.worker import Roles
+from commsched.train.assignment import Assignment, Settings
 from commsched.train.early_bird import warmed
 from commsched.train.forward_backward import Score
-from commsched.train.layers.layer import TrainableNet
+from commsched.train.layers.layer import Gradients, TrainableNet
 from commsched.train.optimizers import LossScale
 from commsched.train.samples import Data
-from commsched.train.workers.learner import Settings, shapes_of
+from commsched.train.workers.learner import shapes_of
 from commsched.train.workers.stage import OnStage, StageNet
 
 MOST = 65504.0  # the largest half
@@ -40,15 +39,8 @@ class SamoWorker(OnStage):
 
     alike, ahead = True, 1
 
-    def __init__(
-        self,
-        net: TrainableNet,
-        data: Data,
-        plan: Plan,
-        settings: Settings,
-        rank: int,
-        module: Any = np,
-    ) -> None:
+    def __init__(self, assigned: Assignment) -> None:
+        net, data, plan, settings, _, module = assigned
         if settings.optimizer != "adam":
             raise CommschedError(
                 f"strategy 'samo' updates with adam, got --optimizer {settings.optimizer}; leave it"
@@ -56,7 +48,7 @@ class SamoWorker(OnStage):
             )
         _check(net, plan)
         self.net, self._plan = net, plan
-        self._stage = StageNet(net, data, plan, settings, rank, module)
+        self._stage = StageNet(assigned)
         self._rates, self._module = Rates(rate=settings.rate), module
         self._limit = MOST / len(self._stage.stage.ranks)
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -74,7 +66,6 @@ class SamoWorker(OnStage):
         self.overflowed: Callable[[int], bool] = lambda step: False
         self._closed = -1  # the last step that is known to count or not
         self._left_out = False  # that step
-        self._turns = 0  # of this step, so far
         self._score, self._overflow = Score(0.0, 0, 0), False  # of this step, here
         self._divisor = 1.0  # of its sums
         self._results: dict[int, Array] = {}  # launch -> sum or mean
@@ -106,32 +97,17 @@ class SamoWorker(OnStage):
 
     # What the compute stream does
 
-    def perform(self, step: int, op: Op) -> None:
-        """Do one operation of the compute stream."""
-        with np.errstate(over="ignore", invalid="ignore"):  # sums are looked at
-            if op.kind is Kind.APPLY:
-                self._apply(step, op.launch)
-                return
-            if self._turns == 0:
-                self._begin()
-            backward, microbatch = turn_of(op.name)
-            if backward:
-                for found in self._stage.backward(step, microbatch):
-                    for name, gradient in found.items():
-                        pruned.pack(self.states[name], gradient.reshape(-1))
-            else:
-                score = self._stage.forward(step, microbatch, self.scale.value)
-                self._score = self._score.plus(score) if score else self._score
-            self._turns = (self._turns + 1) % (2 * self._stage.microbatches)
-            if self._turns == 0:
-                self._end(step)
-
-    def _begin(self) -> None:
+    def _begin_step(self) -> None:
         self._score, self._overflow = Score(0.0, 0, 0), False
         for state in self.states.values():
             state.packed.fill(0)
 
-    def _end(self, step: int) -> None:
+    def _take(self, gradients: Iterator[Gradients]) -> None:
+        for layer in gradients:
+            for name, gradient in layer.items():
+                pruned.pack(self.states[name], gradient.reshape(-1))
+
+    def _end_step(self, step: int) -> None:
         """Look for sums that could overflow; nothing may be sent of them."""
         packed = [state.packed for state in self.states.values()]
         # One look for all of them: a device is waited for.
@@ -142,19 +118,19 @@ class SamoWorker(OnStage):
                 each.fill(0)
         self.report(step, self._score.told(), self._overflow)
 
-    def _apply(self, step: int, launch: int) -> None:
+    def _update_with(self, step: int, launch: int) -> None:
         """Update with a launch's sum, unless the ranks have agreed to leave the step out."""
         self._close(step)
-        made = self._plan.launches[launch]
+        planned = self._plan.launches[launch]
         if len(self._stage.stage.ranks) == 1:  # nothing was exchanged
-            values = self._module.empty(self._plan.spec(made).numel, np.float32)
+            values = self._module.empty(self._plan.spec(planned).numel, np.float32)
             self.gradient(step, launch, values)
         else:
             values = self._results.pop(launch)
         if self._left_out:
             return
         count = step - self.skipped + 1
-        for name, there, here in made.places:
+        for name, there, here in planned.places:
             pruned.update(self.states[name], there, values[here], self._divisor, count, self._rates)
 
     def _close(self, step: int) -> None:

@@ -7,13 +7,11 @@ import numpy as np
 
 from commsched.coding.codec import Array
 from commsched.kernels.modules import on_host
-from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES
-from commsched.train.layers.layer import TrainableNet
+from commsched.train.assignment import Assignment
 from commsched.train.optimizers import LossScale
-from commsched.train.samples import Data
-from commsched.train.workers.learner import Learner, Settings, flat
+from commsched.train.workers.learner import Learner, flat
 
 MOST_AHEAD = 64  # steps
 
@@ -27,19 +25,11 @@ class ShadowWorker(Learner):
 
     alike = False
 
-    def __init__(
-        self,
-        net: TrainableNet,
-        data: Data,
-        plan: Plan,
-        settings: Settings,
-        rank: int,
-        module: Any = np,
-    ) -> None:
-        self._numbers = module.zeros(3, np.float32)  # loss scale, good steps, steps left out
-        super().__init__(net, data, plan, settings, rank, module)
-        found = STRATEGIES[plan.strategy].settings(plan)
-        self.ahead = min(int(found["every"]) + int(found["lag"]), MOST_AHEAD)
+    def __init__(self, assigned: Assignment) -> None:
+        self._numbers = assigned.module.zeros(3, np.float32)  # loss scale, good, left out
+        super().__init__(assigned)
+        params = STRATEGIES[self._plan.strategy].settings(self._plan)
+        self.ahead = min(int(params["every"]) + int(params["lag"]), MOST_AHEAD)
 
     def perform(self, step: int, op: Op) -> None:
         if op.kind is not Kind.APPLY:

@@ -12,17 +12,19 @@ from commsched.coding.codec import Array
 from commsched.errors import CommschedError
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.program.model import Op
+from commsched.program.model import Kind, Op
 from commsched.program.recompute import cuts_of
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import Stage, grid, hop
+from commsched.program.stages import Stage, grid, hop, turn_of
 from commsched.run.wire.device import HOST, ComputeDevice, Event
+from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward, Repeated, Score, judged, through
 from commsched.train.layers.layer import Gradients, TrainableLayer, TrainableNet, narrowed
 from commsched.train.neighbours import Neighbours
+from commsched.train.optimizers import LossScale
 from commsched.train.sample_order import batch_of, check_batch, part_of
 from commsched.train.samples import Data, Samples
-from commsched.train.workers.learner import AT_ONCE, Settings
+from commsched.train.workers.learner import AT_ONCE
 
 
 class StageNet:
@@ -32,15 +34,8 @@ class StageNet:
     Messages are activations and their gradients, as the layers compute them.
     """
 
-    def __init__(
-        self,
-        net: TrainableNet,
-        data: Data,
-        plan: Plan,
-        settings: Settings,
-        rank: int,
-        module: Any = np,
-    ) -> None:
+    def __init__(self, assigned: Assignment) -> None:
+        net, data, plan, settings, rank, module = assigned
         params = STRATEGIES[plan.strategy].settings(plan)
         stages = grid(plan, params)
         self.net, self.settings = net, settings
@@ -239,13 +234,49 @@ def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtyp
 
 
 class OnStage(ABC):
-    """A worker that learns one stage of a net: its scores and messages are the stage's."""
+    """A worker that learns one stage of a net: microbatch by microbatch, then the update."""
 
     _stage: StageNet
+    scale: LossScale
+    _score: Score  # of this step, here
+    _turns = 0  # forwards and backwards of this step, so far
 
     @abstractmethod
+    def _begin_step(self) -> None:
+        """Forget the gradients of the step before."""
+
+    @abstractmethod
+    def _take(self, gradients: Iterator[Gradients]) -> None:
+        """Add up the gradients of a microbatch, layer by layer."""
+
+    @abstractmethod
+    def _end_step(self, step: int) -> None:
+        """All microbatches are through: look at the gradients and report."""
+
+    @abstractmethod
+    def _update_with(self, step: int, launch: int) -> None:
+        """Apply the sum of a launch."""
+
     def perform(self, step: int, op: Op) -> None:
         """Do one operation of the compute stream; its inputs are there."""
+        with np.errstate(over="ignore", invalid="ignore"):  # gradients are looked at
+            if op.kind is Kind.APPLY:
+                self._update_with(step, op.launch)
+                return
+            if self._turns == 0:
+                self._begin_step()
+            self._microbatch(step, op)
+            self._turns = (self._turns + 1) % (2 * self._stage.microbatches)
+            if self._turns == 0:
+                self._end_step(step)
+
+    def _microbatch(self, step: int, op: Op) -> None:
+        backward, microbatch = turn_of(op.name)
+        if backward:
+            self._take(self._stage.backward(step, microbatch))
+        else:
+            score = self._stage.forward(step, microbatch, self.scale.value)
+            self._score = self._score.plus(score) if score else self._score
 
     def evaluate(self, others: Neighbours) -> Score:
         return self._stage.evaluate(others)

@@ -1,0 +1,33 @@
+"""What one rank of a training learns: its net, data, plan and settings."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from commsched.plan.model import Plan
+from commsched.train.layers.layer import TrainableNet
+from commsched.train.samples import Data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a training depends on beside its net, its plan and its data."""
+
+    optimizer: str
+    rate: float
+    batch: int  # of all ranks together
+    seed: int = 0
+    fold: int = 0  # that is held out
+    half: bool = False  # compute in 16 bits
+
+
+class Assignment(NamedTuple):
+    """What a worker is made from."""
+
+    net: TrainableNet
+    data: Data
+    plan: Plan
+    settings: Settings
+    rank: int
+    module: Any = np  # whose arrays compute
