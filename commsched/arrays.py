@@ -1,11 +1,11 @@
-"""Types of NumPy arrays."""
+"""Types of arrays: `Array` may lie on a device, the others are NumPy's."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+Array = Any  # a NumPy or CuPy array; what works on it uses the array's own module
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from commsched.errors import CommschedError
-from commsched.kernels.pruned import Rates, adam, kept_of, largest
+from commsched.kernels.adam_constants import AdamConstants
+from commsched.kernels.pruned import adam, kept_of, largest
 from commsched.plan.model import Plan
 from commsched.planner.fixed_method import given as planned
 from commsched.planner.request import Request
@@ -214,7 +215,7 @@ def masked_dense(net: str, plan: Plan, replicas: int, count: int):
                 total = in_rank_order([part[n] for part in parts])
             gradient = np.where(masks[n], total, np.float16(0)).astype(np.float32)
             gradient /= np.float32(replicas)
-            adam(gradient, own, mean[n], square[n], steps, divisor, Rates(rate=0.01))
+            adam(gradient, own, mean[n], square[n], steps, divisor, AdamConstants(rate=0.01))
             own[~masks[n]] = 0
     return values, steps
 

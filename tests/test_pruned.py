@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
+from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.finite import finite
 from commsched.kernels.pruned import (
     EXCHANGED,
-    Rates,
     adam,
     kept_of,
     largest,
@@ -86,11 +86,11 @@ def test_a_step_is_masked_dense_mixed_precision_adam_bit_for_bit(
         scale.after(not go)
         if go:
             steps += 1
-            dense.update(total, divisor, Rates())
+            dense.update(total, divisor, AdamConstants())
             for state in states:
                 for piece in (slice(0, len(index) // 3), slice(len(index) // 3, None)):
                     gradient = packed[piece].astype(np.float32)
-                    update(state, piece, gradient, divisor, steps, Rates())
+                    update(state, piece, gradient, divisor, steps, AdamConstants())
         for state in states:
             state.packed.fill(0)
             assert np.array_equal(bits(state.half), bits(dense.half))
@@ -118,7 +118,7 @@ def test_live_bytes_of_what_is_not_pruned_are_20_phi_and_the_wire():
 
 
 def test_adam_is_the_textbook_s():
-    rates, value, mean, square = Rates(rate=0.1), 1.0, 0.0, 0.0
+    rates, value, mean, square = AdamConstants(rate=0.1), 1.0, 0.0, 0.0
     state = prune(np.ones(1, np.float32), np.zeros(1, np.int32))
     for step, gradient in enumerate((0.5, -0.25, 2.0), start=1):
         wire = np.array([gradient * 8], np.float32)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.coding.registry import CODECS
 from commsched.exchange.endpoint import GatheringEndpoint
 from commsched.machine.model import Machine

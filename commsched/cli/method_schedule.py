@@ -29,7 +29,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 def added(made: "Plan", args: argparse.Namespace) -> "Plan":
     """The plan with what they say."""
-    from commsched.cli.commands.plan import pairs
+    from commsched.cli.arguments import pairs
     from commsched.planner.method_schedule import scheduled
 
     later: dict[int, str] = {}

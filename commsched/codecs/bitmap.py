@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.coding.bitmaps import TAG, open_bitmap
-from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.codec import State
 from commsched.coding.indexed import Indexed
 from commsched.coding.packet import HEADER, fresh
 from commsched.coding.registry import CODECS

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import Codec, State
 from commsched.coding.packet import HEADER, count_of, flagged, fresh, require
 from commsched.coding.registry import CODECS
 from commsched.kernels.accumulate import ADD, REPLACE, put, put_at

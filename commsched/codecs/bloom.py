@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
-from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.codec import State
 from commsched.coding.index import INDEX_CODES, IndexCode
 from commsched.coding.packet import header
 from commsched.coding.registry import CODECS

@@ -1,6 +1,7 @@
 """Exact coordinate lists: the indices and values of the non-zeros."""
 
-from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.indexed import Indexed
 from commsched.coding.packet import HEADER

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import State
 from commsched.coding.elias_fano import list_bytes, open_list, pack_list
 from commsched.coding.indexed import Indexed
 from commsched.coding.registry import CODECS

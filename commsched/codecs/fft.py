@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
-from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels import bits, rangefloat, spectrum

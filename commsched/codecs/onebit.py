@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.coding.blockwise import Blockwise
-from commsched.coding.codec import Array
 from commsched.coding.registry import CODECS
-from commsched.kernels.quantise import Steps
+from commsched.kernels.quantise import EvenSteps
 
 
 class OneBit(Blockwise):
@@ -24,7 +24,7 @@ class OneBit(Blockwise):
     add_traffic = 100.0
     decode_traffic = 4.0
 
-    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: EvenSteps | None) -> tuple[Array, Array]:
         negative = values < 0
         # |x| + x is twice a positive value, and |x| - x twice a negative one's magnitude.
         total = values.sum(axis=1, dtype=np.float64)

@@ -4,11 +4,11 @@ from types import ModuleType
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.coding import parameters as read
 from commsched.coding.blockwise import ABOVE, LARGEST, Blockwise
-from commsched.coding.codec import Array
 from commsched.coding.registry import CODECS
-from commsched.kernels.quantise import UNITS, Steps
+from commsched.kernels.quantise import UNITS, EvenSteps
 
 LEAST = 2.0**-100  # of a step: below this, which is nothing to a gradient, a block is constant
 
@@ -36,7 +36,7 @@ class Quant(Blockwise):
         self.bits = width
         self._share = ABOVE / (2**width - 1)  # of a block's spread that is a step
 
-    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: EvenSteps | None) -> tuple[Array, Array]:
         assert steps is not None
         low = values.min(axis=1, keepdims=True) + np.float32(0)  # zero without a sign
         spread = values.max(axis=1, keepdims=True).astype(np.float64) - low
@@ -47,7 +47,7 @@ class Quant(Blockwise):
         return self._special(values, low, spread, steps)
 
     def _special(
-        self, values: Array, low: Array, spread: Array, steps: Steps
+        self, values: Array, low: Array, spread: Array, steps: EvenSteps
     ) -> tuple[Array, Array]:
         """The same where blocks may be constant, broken, or spread beyond float32."""
         step = spread * self._share

@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.coding import parameters as read
 from commsched.coding.blockwise import Blockwise
-from commsched.coding.codec import Array
 from commsched.coding.registry import CODECS
 from commsched.kernels import bits
-from commsched.kernels.quantise import Steps
+from commsched.kernels.quantise import EvenSteps
 
 
 class Sign(Blockwise):
@@ -33,7 +33,7 @@ class Sign(Blockwise):
         self.feedback = self.codes_values = not self._votes
         self.no_feedback = "votes do not tell what they lost; use 'sign:sum'" if self._votes else ""
 
-    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: EvenSteps | None) -> tuple[Array, Array]:
         scale = np.abs(values).mean(axis=1, keepdims=True, dtype=np.float64)
         return np.where(np.isfinite(scale), scale, np.nan), values < 0
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
-from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.coding.selection import Selection
 from commsched.kernels import select

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.coding.packet import HEADER, count_of, flagged, require
 from commsched.kernels.bits import packed_bytes
 from commsched.kernels.device import numbers

@@ -6,13 +6,14 @@ from types import ModuleType
 
 import numpy as np
 
-from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import Codec, State
 from commsched.errors import CommschedError
 from commsched.kernels import bits
 from commsched.kernels.accumulate import ADD, REPLACE, TAKE_OFF, put
 from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
-from commsched.kernels.quantise import UNITS, Steps
+from commsched.kernels.quantise import UNITS, EvenSteps
 from commsched.kernels.random import run_key
 from commsched.net.bucket import BucketSpec
 
@@ -38,7 +39,7 @@ class Blockwise(Codec):
     dithers = False  # at random
 
     @abstractmethod
-    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: EvenSteps | None) -> tuple[Array, Array]:
         """(rows, width) float32 -> scales (rows, columns) float32 and codes (rows, width)."""
 
     @abstractmethod
@@ -48,7 +49,7 @@ class Blockwise(Codec):
     def encode_there(
         self, kernels: ModuleType, values: Array, key: int | None, scales: Array, codes: Array
     ) -> bool:
-        """Write scales and packed codes by one kernel of `cuda.steps`; False where none does it."""
+        """Write scales and packed codes by one CUDA kernel; False if there is no such kernel."""
         return False
 
     def decode_there(
@@ -62,9 +63,9 @@ class Blockwise(Codec):
         scales, codes = self._split(packet, len(values))
         key = run_key(state, start) if self.dithers else None
         gpu = device(values)
-        if gpu is not None and self.encode_there(gpu.steps, values, key, scales, codes):
+        if gpu is not None and self.encode_there(gpu.quantise, values, key, scales, codes):
             return packet
-        steps = Steps(key, min(CHUNK, len(values)), values) if self.stepped else None
+        steps = EvenSteps(key, min(CHUNK, len(values)), values) if self.stepped else None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for row, first, stop, width in self._pieces(len(values)):
                 scale, code = self.code(values[first:stop].reshape((-1, width)), steps)
@@ -87,7 +88,7 @@ class Blockwise(Codec):
         """Do with `out` and the packet's values what `way` says."""
         scales, packed = self._split(packet, len(out))
         gpu = device(out)
-        if gpu is not None and self.decode_there(gpu.steps, packed, scales, out, way):
+        if gpu is not None and self.decode_there(gpu.quantise, packed, scales, out, way):
             return
         room = None if way == REPLACE else module_of(out).empty(min(CHUNK, len(out)), np.float32)
         for row, first, stop, width in self._pieces(len(out)):
@@ -145,7 +146,7 @@ class EvenLevels(Blockwise):
     dithers = True
     levels: int
 
-    def code(self, values: Array, steps: Steps | None) -> tuple[Array, Array]:
+    def code(self, values: Array, steps: EvenSteps | None) -> tuple[Array, Array]:
         assert steps is not None
         high, low = values.max(axis=1, keepdims=True), values.min(axis=1, keepdims=True)
         scale = np.maximum(np.abs(high), np.abs(low)).astype(np.float64) * ABOVE

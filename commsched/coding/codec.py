@@ -4,16 +4,13 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.kernels.finite import finite
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 
-Array = Any  # a NumPy or CuPy array; codecs use the array's own module
 State = dict[str, Any]  # named arrays of one rank and bucket that live from step to step
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class Codec(ABC):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.coding.packet import HEADER, fresh
 from commsched.errors import CommschedError
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import Codec, State
 from commsched.kernels.accumulate import ADD, put
 from commsched.net.bucket import BucketSpec
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from commsched.coding.codec import Array, Floats
+from commsched.arrays import Array, Floats
 from commsched.coding.packet import HEADER, count_of, flagged, fresh, require, tag_of
 from commsched.kernels.bits import pack, pack_flags, packed_bytes, unpack
 from commsched.kernels.compiled import compiled_list

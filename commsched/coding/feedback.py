@@ -5,7 +5,8 @@ from math import floor, log2
 
 import numpy as np
 
-from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import Codec, State
 from commsched.errors import CommschedError
 from commsched.kernels.modules import module_of
 from commsched.machine.model import CodecRate, Device

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from commsched.coding.codec import Array, Floats
+from commsched.arrays import Array, Floats
 from commsched.errors import CommschedError
 from commsched.registry import Registry
 

@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 
-from commsched.coding.codec import Array, Codec
+from commsched.arrays import Array
+from commsched.coding.codec import Codec
 from commsched.kernels.accumulate import ADD, REPLACE, put_at
 
 

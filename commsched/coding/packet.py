@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels.bits import packed_bytes, set_bits
 from commsched.kernels.modules import module_of

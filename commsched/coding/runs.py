@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commsched.coding.codec import Array, Floats
+from commsched.arrays import Array, Floats
 from commsched.coding.elias_fano import (
     NARROW,
     index_bytes,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from commsched.coding.codec import Array, Codec, Floats, Ints, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import Codec, State
 from commsched.coding.dense import Dense
 from commsched.coding.index import IndexCode, PlainIndices
 from commsched.coding.indexed import Indexed

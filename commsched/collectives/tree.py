@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from commsched.arrays import Ints
 from commsched.machine.model import Group
 from commsched.schedule.fold import node_order, same_or_each
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Goal, Ints, Round, Schedule
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 
 @COLLECTIVES.add("tree")

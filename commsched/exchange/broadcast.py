@@ -1,6 +1,7 @@
 """What one member of a group has, for all of its members: no sum, so it is not in `METHODS`."""
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Method, Phase
 from commsched.exchange.payload import Payload

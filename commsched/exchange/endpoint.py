@@ -5,7 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.errors import CommschedError
 from commsched.exchange.method import Ends, Phase, Pieces
 from commsched.exchange.payload import Payload

@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import Pair

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Array
 from commsched.coding import bitmaps
-from commsched.coding.codec import Array, State
+from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER, tag_of
 from commsched.coding.registry import CODECS

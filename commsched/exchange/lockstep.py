@@ -1,6 +1,7 @@
 """All ranks in one process, round by round: what a method means, and the reference of every run."""
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.exchange.endpoint import Endpoint, open_endpoint
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.machine.model import Group

@@ -4,7 +4,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from commsched.coding.codec import Array, Codec, State
+from commsched.arrays import Array
+from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method, Phase, copy_seconds

@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 
 from commsched import files
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange import error
 from commsched.exchange.method import Method

@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Phase
 from commsched.exchange.payload import Payload

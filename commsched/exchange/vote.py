@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Phase
 from commsched.exchange.pair import route

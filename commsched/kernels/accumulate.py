@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 REPLACE, ADD, TAKE_OFF = 0, 1, -1
 CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
@@ -17,7 +18,7 @@ def put(values: Array, out: Array, way: int) -> None:
     if way == REPLACE:
         out[:] = values
     elif gpu is not None:
-        gpu.ways.put(values, out, way)
+        gpu.accumulate.put(values, out, way)
     elif way == ADD:
         out += values
     else:
@@ -31,7 +32,7 @@ def put_at(index: Array | slice, values: Array, out: Array, way: int) -> None:
     """
     gpu = device(out)
     if gpu is not None and not isinstance(index, slice):
-        gpu.ways.put_at(index, values, out, way)
+        gpu.accumulate.put_at(index, values, out, way)
     elif way == REPLACE:
         out[index] = values
     elif way == ADD:

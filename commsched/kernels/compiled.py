@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.kernels.modules import Array
 
 # Values from which on the compiled kernels serve. Loading takes 0.3 s, once: a process that codes
 # short runs only is spared it.

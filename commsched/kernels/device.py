@@ -5,8 +5,8 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.kernels.modules import Array
 
 
 def device(values: Array) -> ModuleType | None:

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.accumulate import REPLACE, in_chunks
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.compiled import compiled_list
 from commsched.kernels.device import numbers
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 EACH = 3.5  # bytes of a value, but for escapes
 # Codes of an exponent: 0 of zeros and subnormals, 1 to TOP of those up to the largest one, ESCAPE

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.fast_exponents import exponents, read_values, write_values
 from commsched.kernels.jit import (
     INFINITE,
@@ -20,7 +21,6 @@ from commsched.kernels.jit import (
     kernel,
     lowest,
 )
-from commsched.kernels.modules import Array
 
 __all__ = [
     "above",

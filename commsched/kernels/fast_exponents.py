@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.jit import ONE, SIXTEEN, WORD, kernel
-from commsched.kernels.modules import Array
 
 EXPONENT, SIGNED = np.uint32(23), np.uint32(24)
 BYTES, MIDDLE, TOPMOST = np.uint32(255), np.uint32(127), np.uint32(128)

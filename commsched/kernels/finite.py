@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from commsched.kernels.modules import Array, module_of
+from commsched.arrays import Array
+from commsched.kernels.modules import module_of
 
 CHUNK = 1 << 18  # elements
 

@@ -7,10 +7,11 @@ extra where it is installed, to the same words.
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.accumulate import REPLACE, in_chunks
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 CHUNK = 1 << 16  # values at a time
 

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 SEED = 0x5A_45_4E_00  # of h0; h_i has SEED + i. The same on all ranks.
 CHUNK = 2**18  # indices that are hashed while they are in the cache

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Array
 from commsched.kernels.compiled import compiled_list
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 from commsched.kernels.select import nonzeros
 
 # Elements per entry from which on sorting the entries beats a range that is cleared and added into.

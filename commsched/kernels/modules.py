@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # a NumPy or CuPy array
+from commsched.arrays import Array
 
 
 def module_of(array: Array) -> Any:

@@ -9,22 +9,14 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
+from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 MOST = 2**31 - 1  # elements that an int32 can number
 EXCHANGED = 6  # B for each value: its sum in float32, and a half on the wire
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Adam's constants."""
-
-    rate: float = 1e-3
-    first: float = 0.9
-    second: float = 0.999
-    small: float = 1e-8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +113,7 @@ def pack(state: Pruned, gradient: Array) -> None:
 
 
 def update(
-    state: Pruned, piece: slice, gradient: Array, divisor: float, steps: int, rates: Rates
+    state: Pruned, piece: slice, gradient: Array, divisor: float, steps: int, rates: AdamConstants
 ) -> None:
     """Apply a sum, (k,) float32, to a piece of the kept values; the sum is overwritten.
 
@@ -141,7 +133,7 @@ def adam(
     square: Array,
     steps: int,
     divisor: float,
-    rates: Rates,
+    rates: AdamConstants,
 ) -> None:
     """One step of Adam in place on (n,) float32 arrays; element by element, whatever n is."""
     gpu, one = device(values), np.float32(1)

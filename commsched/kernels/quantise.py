@@ -2,14 +2,15 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.compiled import compiled
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 from commsched.kernels.random import Dither
 
 UNITS = 65536  # of one step: a number is cut to units, then a random 16-bit number is added
 
 
-class Steps:
+class EvenSteps:
     """Rounds rows of values, up to `size` at a time, in memory that is used again.
 
     key: of the random numbers; None rounds to the nearest.

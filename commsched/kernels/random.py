@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Array
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 Words = npt.NDArray[np.uint64]
 

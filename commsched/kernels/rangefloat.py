@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.device import device
-from commsched.kernels.modules import Array
 
 
 class RangeFloat(NamedTuple):

@@ -2,11 +2,12 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.bits import pack_flags, packed_bytes
 from commsched.kernels.compiled import compiled
 from commsched.kernels.device import device
 from commsched.kernels.finite import finite
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 from commsched.kernels.random import Dither
 
 CHUNK = 1 << 17  # elements at a time: masks and magnitudes stay in the cache

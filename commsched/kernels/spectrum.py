@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels import bits, half, select
 from commsched.kernels.accumulate import put
 from commsched.kernels.device import device
 from commsched.kernels.lengths import fast_length
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 from commsched.kernels.rangefloat import RangeFloat
 
 PIECE = 8192  # values

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS
@@ -19,8 +19,6 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.fold import fold, node_order
 from commsched.schedule.rounds import Goal, Round, Schedule
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 SUM = "centralised sum"  # state key: the list of what this rank has summed
 
 

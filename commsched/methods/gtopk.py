@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.codecs.topk import TopK
 from commsched.coding import parameters as read
-from commsched.coding.codec import Array, Floats, Ints, State
+from commsched.coding.codec import State
 from commsched.coding.selection import HEADER
 from commsched.exchange.method import Method, Phase
 from commsched.exchange.pair import feedback_seconds, lost_of, route, take_with_feedback

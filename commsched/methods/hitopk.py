@@ -1,10 +1,10 @@
 """HiTopKComm: `hitopk:SHARE`, dense inside nodes, the largest of a shard between them."""
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
-from commsched.coding.codec import Array, State
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Method, Phase
 from commsched.exchange.node_lanes import Teams, teams
@@ -16,8 +16,6 @@ from commsched.machine.model import Device, Group
 from commsched.methods.zen import reduce_inside, spread_inside
 from commsched.net.bucket import BucketSpec
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 STANDARD = "hitopk:0.01"
 
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import route

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.codecs.topk import MOST, RENEW, TopK
 from commsched.coding import parameters as read
-from commsched.coding.codec import Array, State
+from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS

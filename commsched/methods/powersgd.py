@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.coding import parameters as read
-from commsched.coding.codec import Array, State
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Method, Phase, copy_seconds
 from commsched.exchange.pair import route

@@ -1,10 +1,8 @@
 """Zen, `zen[:hierarchical]`: dense in nodes; between them lists to hashed owners, bitmaps back."""
 
-import numpy as np
-import numpy.typing as npt
-
+from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
-from commsched.coding.codec import Array, State
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.hashed_shares import COUNTED, IN_MEMORY, Hashed
 from commsched.exchange.method import Method, Phase, copy_seconds
@@ -15,9 +13,6 @@ from commsched.exchange.registry import METHODS
 from commsched.machine.model import Device, Group
 from commsched.methods.balanced import everyone
 from commsched.net.bucket import BucketSpec
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class Zen(Method):

@@ -6,14 +6,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.errors import CommschedError
 from commsched.net.graph import Tensor
 from commsched.net.sparsity import Sparsity
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 GRID = np.geomspace(1e-6, 1.0, 96)  # shares of a table of rows in order of frequency
 

@@ -7,13 +7,11 @@ from math import isfinite
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.errors import CommschedError
 
 Law = Literal["dense", "uniform", "zipf", "mask", "curve"]
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 EXACT_ROWS = 4096  # zipf: rows with a cell of their own
 CELL_GROWTH = 1.002  # zipf: beyond those, how much longer each cell is; errs by less than 1e-5

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from commsched.arrays import Ints
 from commsched.errors import CommschedError
 from commsched.machine.model import Group, Machine
-from commsched.net.bucket import BucketSpec, Ints, Piece
+from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net, Tensor
 
 Param = str | int | float | bool

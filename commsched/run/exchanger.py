@@ -9,7 +9,7 @@ from types import TracebackType
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels.modules import on_host
 from commsched.plan import file as plan_file

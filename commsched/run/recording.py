@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.exchange import recorded_gradients as recorded
 
 

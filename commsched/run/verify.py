@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.kernels.modules import on_host

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commsched.schedule.rounds import Goal, Ints, Round, Schedule
+from commsched.arrays import Ints
+from commsched.schedule.rounds import Goal, Round, Schedule
 
 BLOCKS = 8  # the last member has all after 1 + (p - 2) / 8 times what one link needs
 

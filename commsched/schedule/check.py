@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Ints
 from commsched.errors import CommschedError
-from commsched.schedule.rounds import Goal, Ints, Round, Schedule
+from commsched.schedule.rounds import Goal, Round, Schedule
 from commsched.schedule.text import blocks_text
 
 Words = npt.NDArray[np.uint64]

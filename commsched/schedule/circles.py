@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commsched.arrays import Ints
 from commsched.machine.model import Group
 from commsched.schedule.fold import node_order
-from commsched.schedule.rounds import Ints, Round, Rows
+from commsched.schedule.rounds import Round, Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

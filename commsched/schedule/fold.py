@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commsched.arrays import Ints
 from commsched.machine.model import Group
-from commsched.schedule.rounds import Ints, Round
+from commsched.schedule.rounds import Round
 
 
 def node_order(group: Group) -> Ints:

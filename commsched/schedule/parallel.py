@@ -5,7 +5,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from commsched.schedule.rounds import Ints, Round
+from commsched.arrays import Ints
+from commsched.schedule.rounds import Round
 
 
 def parallel(parts: Iterable[Iterator[Round]]) -> Iterator[Round]:

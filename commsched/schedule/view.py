@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from commsched.schedule.rounds import Ints, Schedule
+from commsched.arrays import Ints
+from commsched.schedule.rounds import Schedule
 
 
 class Move(NamedTuple):

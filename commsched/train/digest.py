@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.kernels.modules import on_host
 from commsched.run.job import agree
 

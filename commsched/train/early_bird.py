@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from commsched.kernels.modules import Array
+from commsched.arrays import Array
 from commsched.kernels.pruned import largest
 from commsched.train.forward_backward import gradients
 from commsched.train.layers.layer import TrainableNet

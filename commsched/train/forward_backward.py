@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.kernels.modules import Array, module_of
+from commsched.arrays import Array
+from commsched.kernels.modules import module_of
 from commsched.train.layers.layer import (
     Gradients,
     Kept,

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.run.wire.host import pieces
 
 

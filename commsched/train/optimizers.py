@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.kernels.modules import Array
 
 BEFORE_MEAN, BEFORE_SQUARE, LEAST = 0.9, 0.999, 1e-8  # Kingma & Ba, ICLR 2015
 GROWTH = 2000  # good steps before the loss scale doubles; source: Micikevicius et al., ICLR 2018

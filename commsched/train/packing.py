@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from commsched import files
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 
 TREE = "tree"  # the array that holds the structure, as JSON

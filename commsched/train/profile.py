@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from commsched.kernels.modules import Array
+from commsched.arrays import Array
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.train.forward_backward import ForwardBackward

@@ -2,9 +2,9 @@
 
 from functools import lru_cache
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels import random
-from commsched.kernels.modules import Array
 
 
 def epoch_of(step: int, batch: int, samples: int) -> tuple[int, int]:

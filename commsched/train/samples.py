@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.kernels.modules import Array
+from commsched.arrays import Array
 
 FOLDS = 5  # parts of the samples; one is held out
 

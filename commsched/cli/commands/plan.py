@@ -9,6 +9,7 @@ from pathlib import Path
 
 from commsched.cli import method_schedule as schedule
 from commsched.cli import reasons, stages
+from commsched.cli.arguments import pairs
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
@@ -117,21 +118,6 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     p.add_argument("--explain", action="store_true", help="print the reason of every launch")
     p.add_argument("--json", action="store_true", help="print the plan's summary as JSON")
     p.set_defaults(run=plan)
-
-
-def pairs(words: list[str], flag: str) -> dict[str, str]:
-    """Split KEY=VALUE words."""
-    found: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (key and equals and value):
-            raise CommschedError(f"{flag} {word}: expected NAME=VALUE")
-        if key in found:
-            raise CommschedError(
-                f"{flag} {word}: {key!r} was given before, as {found[key]!r}; once is allowed"
-            )
-        found[key] = value
-    return found
 
 
 def request(args: argparse.Namespace) -> Request:

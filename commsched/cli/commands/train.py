@@ -261,7 +261,7 @@ def _check_sweep(args: argparse.Namespace) -> None:
 
 def _planned(args: argparse.Namespace, graph: "Net", ranks: int) -> "Plan":
     """A plan for the net as it was measured here."""
-    from commsched.cli.commands.plan import pairs
+    from commsched.cli.arguments import pairs
     from commsched.machine import file as machine_file
     from commsched.machine.model import resized
     from commsched.planner.fixed_method import given
@@ -283,7 +283,7 @@ def _planned(args: argparse.Namespace, graph: "Net", ranks: int) -> "Plan":
 
 def _params(args: argparse.Namespace) -> "dict[str, Param]":
     """Parameters of the strategy; the optimiser is one of most."""
-    from commsched.cli.commands.plan import pairs
+    from commsched.cli.arguments import pairs
     from commsched.program.registry import STRATEGIES
 
     found: dict[str, Param] = dict(pairs(args.param, "--param"))

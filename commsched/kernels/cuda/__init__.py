@@ -1,7 +1,7 @@
 """Fused kernels for arrays of CuPy: what NumPy does in several passes, in as few as can be."""
 
-from commsched.kernels.cuda import accumulate as ways
 from commsched.kernels.cuda import (
+    accumulate,
     bits,
     eightbit,
     half,
@@ -9,15 +9,16 @@ from commsched.kernels.cuda import (
     lowrank,
     merge,
     pruned,
+    quantise,
     random,
     rangefloat,
     rows,
     select,
     spectrum,
 )
-from commsched.kernels.cuda import quantise as steps
 
 __all__ = [
+    "accumulate",
     "bits",
     "eightbit",
     "half",
@@ -25,11 +26,10 @@ __all__ = [
     "lowrank",
     "merge",
     "pruned",
+    "quantise",
     "random",
     "rangefloat",
     "rows",
     "select",
     "spectrum",
-    "steps",
-    "ways",
 ]

@@ -2,15 +2,15 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda.launch import launch, strides
-from commsched.kernels.modules import Array
 
 
 def put(values: Array, out: Array, way: int) -> None:
     """Add (n,) float32 to `out`, or take them off."""
     assert len(values) == len(out), f"{len(values)} values for {len(out)}"  # a kernel reads on
     given = values, np.int64(len(out)), np.int32(way), out
-    launch("ways", "put", strides(len(out), 4), *given)
+    launch("accumulate", "put", strides(len(out), 4), *given)
 
 
 def put_at(index: Array, values: Array, out: Array, way: int) -> None:
@@ -18,4 +18,4 @@ def put_at(index: Array, values: Array, out: Array, way: int) -> None:
     assert values.shape == (len(index), *out.shape[1:]), f"{values.shape} for {len(index)}"
     width = np.int64(out[:1].size)  # 1, or that of a row
     given = index, values, np.int64(len(index)), width, np.int32(way), out
-    launch("ways", f"put_at_{index.dtype}", strides(values.size), *given)
+    launch("accumulate", f"put_at_{index.dtype}", strides(values.size), *given)

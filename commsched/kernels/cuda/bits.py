@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda.launch import launch, strides
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 PACKED = ("uint8", "uint16", "int64")  # codes that are packed as they are; others as the last
 

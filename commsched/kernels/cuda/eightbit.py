@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda.launch import launch, strides
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 
 def narrow(

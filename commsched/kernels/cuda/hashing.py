@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda import select
 from commsched.kernels.cuda.launch import THREADS, launch
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 PARTS = 256  # at most
 TILE = 8 * THREADS  # indices of a block

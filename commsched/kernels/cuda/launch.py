@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda.compile import machine_code
-from commsched.kernels.modules import Array
 
 THREADS = 256  # of every block
 MOST = 1 << 16  # blocks of a grid whose threads stride over the elements

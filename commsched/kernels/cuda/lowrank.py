@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda.launch import launch, strides
-from commsched.kernels.modules import Array
 
 
 def spread(left: Array, right: Array, out: Array, values: Array | None) -> None:

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda import select
 from commsched.kernels.cuda.launch import THREADS, launch, strides
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 
 def merged(lists: list[tuple[Array, Array]], numel: int) -> tuple[Array, Array]:

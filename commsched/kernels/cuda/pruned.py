@@ -1,14 +1,10 @@
 """SAMO's passes on a GPU. Twins of `pruned`."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from commsched.arrays import Array
+from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.cuda.launch import launch, strides
-from commsched.kernels.modules import Array
-
-if TYPE_CHECKING:
-    from commsched.kernels.pruned import Rates
 
 
 def gather_add(gradient: Array, index: Array, packed: Array) -> None:
@@ -24,7 +20,7 @@ def scatter(values: Array, index: Array, half: Array) -> None:
 
 
 def adam(
-    arrays: tuple[Array, Array, Array, Array], divisor: float, rates: "Rates", steps: int
+    arrays: tuple[Array, Array, Array, Array], divisor: float, rates: AdamConstants, steps: int
 ) -> None:
     """Adam's step number `steps` on gradient, values, mean and square, (n,) float32, in place."""
     one, numel = np.float32(1), len(arrays[0])

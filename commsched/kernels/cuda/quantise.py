@@ -5,8 +5,8 @@ A run is cut as `codecs.blockwise` cuts it: pieces of whole blocks, up to 65536 
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda.launch import launch, strides
-from commsched.kernels.modules import Array
 
 
 def quant(
@@ -18,7 +18,7 @@ def quant(
     """
     run = _run(values, block, width)
     how = np.float64(share), np.int32(key is not None), *_words(key or 0)
-    launch("steps", "quant", len(scales), *run, *how, scales, out)
+    launch("quantise", "quant", len(scales), *run, *how, scales, out)
 
 
 def levels(
@@ -30,13 +30,13 @@ def levels(
     above: what the scale is larger by.
     """
     how = np.int32(count), np.float64(above), *_words(key)
-    launch("steps", "levels", len(scales), *_run(values, block, width), *how, scales, out)
+    launch("quantise", "levels", len(scales), *_run(values, block, width), *how, scales, out)
 
 
 def quant_values(codes: Array, scales: Array, block: int, width: int, out: Array, way: int) -> None:
     """Do with (n,) float32 `out` and what the codes of `quant` mean what `way` says."""
     run = np.int64(len(out)), np.int32(block), np.int32(width), np.int32(way)
-    launch("steps", "quant_values", strides(len(out)), codes, scales, *run, out)
+    launch("quantise", "quant_values", strides(len(out)), codes, scales, *run, out)
 
 
 def level_values(
@@ -45,7 +45,7 @@ def level_values(
     """Do with (n,) float32 `out` and what the codes of `levels` mean what `way` says."""
     form = np.int32(block), np.int32(width), np.int32(count)
     run = np.int64(len(out)), *form, np.int32(way)
-    launch("steps", "level_values", strides(len(out)), codes, scales, *run, out)
+    launch("quantise", "level_values", strides(len(out)), codes, scales, *run, out)
 
 
 def _run(values: Array, block: int, width: int) -> tuple[Array, np.int64, np.int32, np.int32]:

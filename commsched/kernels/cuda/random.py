@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda.launch import launch, strides
-from commsched.kernels.modules import Array
 
 
 def dither(done: np.uint32, low: np.uint32, high: np.uint32, out: Array) -> None:

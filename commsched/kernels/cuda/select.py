@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda.launch import THREADS, launch
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 TILE = 32 * THREADS  # elements of a block
 DIGITS = ((20, 11), (10, 10), (0, 10))  # of a magnitude's word: places below, and width, in bits

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels.cuda import select
 from commsched.kernels.cuda.launch import launch, strides
-from commsched.kernels.modules import Array, module_of
+from commsched.kernels.modules import module_of
 
 PIECE = 8192  # values of a block
 BINS = PIECE // 2 + 1

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.coding.codec import Array, Codec, State
+from commsched.arrays import Array
+from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.kernels.compiled import compiled

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.lab.bench.runtime import together
 from commsched.run.engine.probe import median_seconds, sleeping_barrier
 from commsched.run.engine.wait_for_messages import Pacer

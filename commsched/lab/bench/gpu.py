@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from commsched.coding.codec import Array, Codec, State
+from commsched.arrays import Array
+from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.pair import encode_with_feedback

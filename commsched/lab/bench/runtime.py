@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.endpoint import ReducingEndpoint

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.errors import CommschedError
 from commsched.exchange.endpoint import open_endpoint
 from commsched.exchange.lockstep import fresh_states

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity

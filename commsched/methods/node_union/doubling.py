@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.codecs import elias
-from commsched.coding.codec import Array, State
+from commsched.coding.codec import State
 from commsched.exchange.method import Phase, Pieces, copy_seconds
 from commsched.exchange.payload import Payload
 from commsched.kernels.merge import Listed, SparseSum, ends
@@ -24,9 +24,6 @@ from commsched.methods.node_union.lists import (
 )
 from commsched.methods.node_union.routes import doubled
 from commsched.net.bucket import BucketSpec
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class DoublingLevels(elias.Elias):

@@ -1,11 +1,11 @@
 """Lists of non-zeros on their way through a method: taken, cut, coded and left."""
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Array, Floats, Ints
 from commsched.coding import elias_fano as elias
 from commsched.coding import runs
-from commsched.coding.codec import Array, State
+from commsched.coding.codec import State
 from commsched.coding.coordinates import TAG as COORDINATES
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER, tag_of
@@ -14,9 +14,6 @@ from commsched.kernels.exponents import EACH
 from commsched.kernels.merge import Listed, listed
 from commsched.kernels.modules import module_of
 from commsched.net.bucket import BucketSpec
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 # Of a run, from which on lists keep float32: whether exponents of four bits pay for gradients that
 # are nearly dense is not for a method of lists to say.

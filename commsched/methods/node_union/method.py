@@ -6,9 +6,9 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array, Floats, Ints
+from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.exchange.payload import Payload
@@ -29,9 +29,6 @@ from commsched.methods.node_union.lists import (
 )
 from commsched.methods.node_union.routes import gathered, inside
 from commsched.net.bucket import BucketSpec
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
 PIECE = 2**15  # B of the first packet and of the last one, for which everybody waits

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array, State
+from commsched.arrays import Array, Floats
+from commsched.coding.codec import State
 from commsched.errors import CommschedError
 from commsched.exchange import error
 from commsched.exchange.endpoint import Endpoint, ReducingEndpoint, open_endpoint
-from commsched.exchange.error import Floats
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.registry import find_method, phases_of
 from commsched.exchange.state import kept_of, restore

@@ -6,7 +6,7 @@ from collections import deque
 
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.plan.model import Plan
 from commsched.program.model import Op, Program
 from commsched.program.registry import STRATEGIES

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.plan.model import Plan
 from commsched.program.model import Op
 from commsched.program.registry import STRATEGIES

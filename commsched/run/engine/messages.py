@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array, Codec
+from commsched.arrays import Array
+from commsched.coding.codec import Codec
 from commsched.coding.dense import Dense
 from commsched.exchange.endpoint import ReducingEndpoint
 from commsched.exchange.payload import Payload

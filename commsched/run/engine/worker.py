@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.kernels import random
 from commsched.kernels.modules import beside, module_of, on_host
 from commsched.net.graph import Tensor

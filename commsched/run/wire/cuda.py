@@ -7,8 +7,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.kernels.modules import Array
 from commsched.run.wire.device import Event
 
 STREAMS = ("compute", "codec", "out", "in")

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.kernels.modules import Array
 
 DEVICES = ("cpu", "cuda")
 

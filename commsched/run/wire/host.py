@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.exchange.endpoint import Endpoint
 from commsched.run.wire.device import Event, Instant
 from commsched.run.wire.path import Moving, PendingMove

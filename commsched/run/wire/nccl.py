@@ -7,7 +7,7 @@ import numpy as np
 from cupy.cuda import nccl
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.exchange.endpoint import Endpoint
 from commsched.run.job import agree
 from commsched.run.wire.cuda import Cuda

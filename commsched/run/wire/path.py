@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.exchange.endpoint import Endpoint
 from commsched.run.wire.device import Event
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.exchange.endpoint import Endpoint
 from commsched.run.wire.device import ComputeDevice, Event, Instant
 from commsched.run.wire.host import pieces

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.coding import parameters as read
 from commsched.errors import CommschedError
-from commsched.kernels.modules import Array
 from commsched.train.registry import DATA
 from commsched.train.samples import FOLDS, Data, Samples, Source, split
 

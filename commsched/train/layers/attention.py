@@ -4,7 +4,8 @@ from math import sqrt
 
 import numpy as np
 
-from commsched.kernels.modules import Array, module_of
+from commsched.arrays import Array
+from commsched.kernels.modules import module_of
 from commsched.train.layers.dense import Linear
 from commsched.train.layers.layer import (
     Gradients,

@@ -2,7 +2,8 @@
 
 from math import sqrt
 
-from commsched.kernels.modules import Array, module_of
+from commsched.arrays import Array
+from commsched.kernels.modules import module_of
 from commsched.train.layers.layer import (
     Gradients,
     Kept,

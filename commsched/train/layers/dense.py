@@ -4,7 +4,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from commsched.kernels.modules import Array
+from commsched.arrays import Array
 from commsched.train.layers.layer import (
     Gradients,
     Kept,

@@ -1,6 +1,6 @@
 """Tables whose rows are looked up: gradients that are zero but for the rows that were read."""
 
-from commsched.kernels.modules import Array
+from commsched.arrays import Array
 from commsched.kernels.rows import summed_rows
 from commsched.train.layers.layer import (
     Gradients,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.kernels.modules import Array
 from commsched.train.layers.layer import Gradients, Kept, Parameters, TrainableLayer, TrainableNet
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from commsched.arrays import Array
 from commsched.kernels import random
-from commsched.kernels.modules import Array
 
 Parameters = Mapping[str, Array]  # tensor -> values, float32 but for mixed precision and checks
 Gradients = dict[str, Array]  # tensor -> values like those of its parameter

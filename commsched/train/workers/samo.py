@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels import pruned, random
+from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.modules import on_host
-from commsched.kernels.pruned import Pruned, Rates
+from commsched.kernels.pruned import Pruned
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.messages import Mail
@@ -49,7 +50,7 @@ class SamoWorker(OnStage):
         _check(net, plan)
         self.net, self._plan = net, plan
         self._stage = StageNet(assigned)
-        self._rates, self._module = Rates(rate=settings.rate), module
+        self._rates, self._module = AdamConstants(rate=settings.rate), module
         self._limit = MOST / len(self._stage.stage.ranks)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.states: dict[str, Pruned] = {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.kernels.modules import on_host
 from commsched.program.model import Kind, Op
 from commsched.program.registry import STRATEGIES

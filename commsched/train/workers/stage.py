@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan

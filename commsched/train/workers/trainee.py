@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from commsched.coding.codec import Array
+from commsched.arrays import Array
 from commsched.program.model import Op
 from commsched.run.engine.messages import Mail
 from commsched.run.engine.worker import GradientSource, Roles
