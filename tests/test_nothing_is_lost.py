@@ -6,7 +6,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from commsched.exchange.error import keeps
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.registry import find_method, legal_methods, phases_of
 from commsched.plan import file as plan_file
@@ -24,11 +23,11 @@ NUMEL, SWITCH, STEPS = 40, 1, 3
 METHODS = [
     method.name
     for method in legal_methods(MACHINE.everyone, more=["topk:0.1", "threshold:0.5"])
-    if not method.name.startswith("native")  # one process has no sums of the MPI's own
+    if not method.library  # one process has no sums of the MPI's own
 ]
 # A codec keeps the same along any route, so that each needs only one that can carry it.
 FAMILIES = {(name.partition("+")[2] or name).partition(":")[0]: name for name in METHODS}
-KEEPERS = [name for name in FAMILIES.values() if keeps(find_method(name))]
+KEEPERS = [name for name in FAMILIES.values() if find_method(name).keeps]
 
 
 STRATEGY = [name for name in STRATEGIES if STRATEGIES[name].changes]
@@ -95,7 +94,7 @@ def test_what_a_method_has_kept_goes_on_with_any_other(strategy, later):
         run_method(method, plan.spec(launch), plan.group(launch), states)
         sums = ranks.learners[0].sums
         np.testing.assert_array_equal(sums[count + i][0], states[0]["result"], launch.method)
-        if not (method.lossless or keeps(method)):
+        if not (method.lossless or method.keeps):
             continue  # what such a codec rounds away is gone
         left = sum(b.states[count + i].get("lost", 0) for b in ranks._buckets)
         every = np.float64(STEPS) * sum(np.float64(g) for g in gradients)

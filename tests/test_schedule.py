@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 from commsched.machine.model import Group
 from commsched.schedule.check import check, exclusive
 from commsched.schedule.registry import COLLECTIVES
-from commsched.schedule.rounds import Goal, Round, Schedule
+from commsched.schedule.rounds import Goal, Round, Schedule, unseen
 from commsched.schedule.text import dumps
 from commsched.schedule.view import moves_of
 
@@ -40,7 +40,7 @@ def made_by_hand(text: str, ranks: int = 2, blocks: int = 1, **keys: object) -> 
         columns = np.array(moves, dtype=np.int64).reshape(-1, 4).T
         after = int(waits) if waits else None
         rounds.append(Round(*columns, line.endswith("+"), merged.get(index, 1), after))
-    made = Schedule(name="made", goal=Goal.ALL_REDUCE, ranks=ranks, blocks=blocks, rounds=None)
+    made = Schedule(name="made", goal=Goal.ALL_REDUCE, ranks=ranks, blocks=blocks)
     return with_rounds(replace(made, **keys), rounds)
 
 
@@ -132,7 +132,7 @@ def grids(draw: st.DrawFn) -> Group:
             "made: ranks and blocks must be at least 1, got 0 ranks and 1 blocks",
         ),
         (
-            replace(COLLECTIVES["all-to-all"](flat(2)), name="made", rounds=None),
+            replace(COLLECTIVES["all-to-all"](flat(2)), name="made", rounds=unseen),
             "made: only an all-reduce can be left to the MPI library",
         ),
     ],

@@ -13,4 +13,4 @@ def native(group: Group) -> Schedule:
     tensors on a well-tuned MPI; the order of additions, and so the last bit, is the library's.
     Source: MPI: A Message-Passing Interface Standard, version 4.1, 2023, section 6.9.
     """
-    return Schedule(name="native", goal=Goal.ALL_REDUCE, ranks=group.size, blocks=1, rounds=None)
+    return Schedule(name="native", goal=Goal.ALL_REDUCE, ranks=group.size, blocks=1)

@@ -66,7 +66,6 @@ class _Play:
         rest: Floats | float,
     ) -> None:
         assert schedule.ranks == group.size == len(start)
-        assert schedule.rounds is not None, "the MPI's own collectives have a closed form only"
         self.rounds = schedule.rounds
         self.places = Places(machine, group)
         self.works = Works(payload, machine)

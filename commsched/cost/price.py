@@ -60,13 +60,13 @@ def exchange(
     and messages for every member. `native` has only the latter.
     """
     cost: Cost | None = None
-    moves = 1 if schedule.rounds is None else moves_up_to(schedule, limit)
-    if schedule.rounds is None:
+    moves = 1 if schedule.library else moves_up_to(schedule, limit)
+    if schedule.library:
         cost = native(schedule, payload, machine, group)
     elif moves > limit:
         cost = closed(schedule, payload, machine, group)
     # A measured all-reduce has its start-up in it; where nothing is sent, nothing starts.
-    whole = (schedule.rounds is None and bool(machine.native)) or moves == 0
+    whole = (schedule.library and bool(machine.native)) or moves == 0
     startup = machine.restart if later else machine.startup
     begin = start if whole or group.size == 1 else start + startup
     if cost is None:
@@ -87,7 +87,6 @@ def votes(machine: Machine, group: Group, start: Floats, later: bool = False) ->
 @lru_cache(maxsize=4096)
 def moves_up_to(schedule: Schedule, limit: int) -> int:
     """Count the moves of a schedule, but stop once there are more than `limit`."""
-    assert schedule.rounds is not None
     moves = 0
     for rnd in schedule.rounds():
         moves += len(rnd.src)

@@ -16,7 +16,6 @@ from commsched.arrays import Array
 from commsched.coding.codec import State
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.method import Choice, Method, Phase
-from commsched.exchange.pair import Pair
 from commsched.exchange.registry import find_method
 from commsched.kernels.random import generator
 from commsched.machine.model import Group
@@ -39,16 +38,6 @@ def is_small(shape: Sequence[int]) -> bool:
     return numel < SMALL or (len(shape) == 1 and numel < VECTOR)
 
 
-def keeps(method: Method) -> bool:
-    """Whether a lossy method keeps what it has not sent, in the state's "lost"."""
-    return not method.lossless and (not isinstance(method, Pair) or method.codec.feedback)
-
-
-def measurable(method: Method) -> bool:
-    """Whether a loss can be told: not of a codec that has a momentum of its own instead."""
-    return keeps(method) or not (isinstance(method, Pair) and method.codec.stateful)
-
-
 def squares(values: Array, runs: Sequence[slice]) -> Floats:
     """The squared norm of each run of (n,) float32: (runs,)."""
     return np.array([float(np.dot(values[run], values[run])) for run in runs])
@@ -62,12 +51,12 @@ def before(
     Call it when the gradient is in the state, before the method's first phase.
     """
     gradient = state["gradient"]
-    if keeps(method):
+    if method.keeps:
         if "lost" not in state:
             return squares(gradient, runs), None
         lost = state["lost"]
         return np.concatenate([squares(gradient[r] + lost[r], [slice(None)]) for r in runs]), None
-    assert isinstance(method, Pair)
+    assert method.codec is not None
     assert isinstance(phase, Phase)
     if phase.schedule.goal is Goal.ALL_REDUCE:
         state["lost"] = np.zeros_like(gradient)  # the exchange writes down what it drops
@@ -89,14 +78,14 @@ def error(method: Method, law: Sparsity, numel: int) -> float:
     """
     if method.lossless:
         return 0.0
-    if not measurable(method):
+    if not method.measurable:
         return float("inf")
     return _error(told_by(method), law, min(numel.bit_length(), SAMPLE.bit_length()))
 
 
 def told_by(method: Method) -> str:
     """The method that is tried for another: the error of a pair depends on its codec only."""
-    if not isinstance(method, Pair):
+    if method.codec is None:
         return method.name
     return ("ring+" if method.codec.addable else "all-gather+") + method.codec.name
 

@@ -58,7 +58,6 @@ def _coded(phase: Phase, spec: BucketSpec) -> frozenset[tuple[int, int]]:
         return frozenset()
     if cuts is None:
         return frozenset({(spec.numel, parts)})
-    assert phase.schedule.rounds is not None
     pairs = np.zeros((2, 0), np.int64)  # rank, elements of a run
     for round_ in islice(phase.schedule.rounds(), ROUNDS):
         numel = cuts[round_.stop] - cuts[round_.first]
@@ -91,7 +90,7 @@ def _received(schedule: Schedule, decoded: bool) -> float:
 
     What replaces a block lands in its place, unless it is `decoded` first.
     """
-    if schedule.rounds is None:
+    if schedule.library:
         return 0.0
     total, most = np.zeros((2, schedule.ranks))
     for round_ in islice(schedule.rounds(), ROUNDS):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from commsched.arrays import Array
-from commsched.coding.codec import State
+from commsched.coding.codec import Codec, State
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
@@ -111,6 +111,42 @@ class Method(ABC):
     # Where the state has "list", the ascending indices and the values of a gradient's non-zeros,
     # they stand for "gradient", and the sum is left in "list" instead of "result".
     lists: bool = False
+    codec: Codec | None = None  # of a pair of a collective and a codec
+
+    @property
+    def coding(self) -> str:
+        """The name of its codec, or its own where it codes in ways of its own."""
+        return self.name if self.codec is None else self.codec.name
+
+    @property
+    def family(self) -> str:
+        """The name of its collective, or its own where it routes in ways of its own."""
+        return self.name
+
+    @property
+    def library(self) -> bool:
+        """Whether the MPI library's own collective makes the sum."""
+        return False
+
+    @property
+    def compresses(self) -> bool:
+        """Whether it sends something else than the values as they are."""
+        return self.coding != "dense"
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the number of elements alone tells its bytes."""
+        return self.codec is not None and self.codec.fixed
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it loses something, but keeps that for later, in the state's "lost"."""
+        return not self.lossless and (self.codec is None or self.codec.feedback)
+
+    @property
+    def measurable(self) -> bool:
+        """Whether its loss can be told: not of a codec that has a momentum of its own instead."""
+        return self.keeps or self.codec is None or not self.codec.stateful
 
     def at(self, step: int) -> "Method":
         """What it is like in a step of a training, see `Codec.at`."""

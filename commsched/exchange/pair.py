@@ -16,6 +16,8 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
+ALONE = Group(ranks=(0,), nodes=(0,))
+
 
 @lru_cache(maxsize=256)
 def route(collective: str, group: Group) -> Schedule:
@@ -27,7 +29,7 @@ def illegal(schedule: Schedule, codec: Codec) -> str | None:
     """Why a collective and a codec do not sum a bucket together; None when they do."""
     if schedule.goal not in (Goal.ALL_REDUCE, Goal.ALL_GATHER):
         return f"collective {schedule.name!r} does not leave the sum on every rank by itself"
-    if schedule.rounds is None and codec.name != "dense":
+    if schedule.library and codec.name != "dense":
         return f"collective {schedule.name!r} sums float32 itself; use codec 'dense' with it"
     if schedule.goal is Goal.ALL_REDUCE and not codec.addable:
         return (
@@ -45,11 +47,21 @@ def illegal(schedule: Schedule, codec: Codec) -> str | None:
 class Pair(Method):
     """Encode, exchange, decode."""
 
+    codec: Codec
+
     def __init__(self, collective: str, codec: str) -> None:
         self.codec = CODECS[codec]
         self.name = f"{collective}+{self.codec.name}"
         self.collective = collective
         self.lossless = self.codec.lossless
+
+    @property
+    def family(self) -> str:
+        return self.collective
+
+    @property
+    def library(self) -> bool:
+        return route(self.collective, ALONE).library
 
     def at(self, step: int) -> Method:
         codec = self.codec.at(step)

@@ -49,7 +49,7 @@ class Recorded:
         """The largest error of the recorded steps; of one method, or of a pair's codec."""
         if method.lossless:
             return 0.0
-        if not error.measurable(method):
+        if not method.measurable:
             return float("inf")
         key = error.told_by(method), tensor.name
         if key not in self._known:

@@ -8,7 +8,6 @@ from pathlib import Path
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
-from commsched.exchange.error import measurable
 from commsched.exchange.registry import find_method
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
@@ -104,7 +103,7 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
             f"{option} is for plans that sum gradients by the same launches in every step"
         )
     for launch in plan.launches if options.replan is not None else ():
-        if not measurable(find_method(launch.method)):
+        if not find_method(launch.method).measurable:
             raise CommschedError(
                 f"--replan: launch {launch.name!r} has method {launch.method!r}, whose unsent"
                 " gradients no other plan can take over; nearest: run without --replan"

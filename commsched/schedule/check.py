@@ -29,7 +29,7 @@ def check(schedule: Schedule) -> None:
     blocks * 4 bytes. A schedule without rounds (the MPI library's own) has nothing to prove.
     """
     _check_header(schedule)
-    if schedule.rounds is None:
+    if schedule.library:
         return
     held = _at_the_start(schedule)
     full = np.bitwise_or.reduce(held, axis=0)  # (blocks, words)
@@ -50,7 +50,7 @@ def exclusive(schedule: Schedule) -> bool:
     it; a replacement ends the summing of its blocks on both ranks. True for a schedule that only
     gathers, False for the MPI library's own. The schedule must pass `check`.
     """
-    if schedule.rounds is None:
+    if schedule.library:
         return False
     gone = np.zeros((schedule.ranks, schedule.blocks), dtype=np.bool_)
     for round_ in schedule.rounds():
@@ -96,7 +96,7 @@ def _check_header(schedule: Schedule) -> None:
             raise CommschedError(
                 f"{name}: owner must name a rank (0..{ranks - 1}) for each of {blocks} blocks"
             )
-    if schedule.rounds is None and schedule.goal != Goal.ALL_REDUCE:
+    if schedule.library and schedule.goal != Goal.ALL_REDUCE:
         raise CommschedError(f"{name}: only an all-reduce can be left to the MPI library")
 
 

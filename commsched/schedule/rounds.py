@@ -59,6 +59,11 @@ class Round(NamedTuple):
     rows: Rows | None = None  # where `first` and `stop` are slices of
 
 
+def unseen() -> Iterator[Round]:
+    """Stand for the rounds of a collective that the MPI library routes."""
+    raise AssertionError("the MPI's own collectives have no rounds to see")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A route over ranks 0..ranks-1 and blocks 0..blocks-1."""
@@ -67,6 +72,11 @@ class Schedule:
     goal: Goal
     ranks: int
     blocks: int
-    rounds: Callable[[], Iterator[Round]] | None  # None: the MPI library's own collective
+    rounds: Callable[[], Iterator[Round]] = unseen
     shared: bool = False  # several ranks make the same sum: they would all keep what it loses
     owner: Ints | None = field(default=None, compare=False)  # (blocks,), where the goal needs it
+
+    @property
+    def library(self) -> bool:
+        """Whether the MPI library's own collective stands for the rounds."""
+        return self.rounds is unseen

@@ -13,7 +13,7 @@ def dumps(schedule: Schedule) -> str:
     lines = [
         f"{schedule.name} goal={schedule.goal} ranks={schedule.ranks} blocks={schedule.blocks}"
     ]
-    if schedule.rounds is not None:
+    if not schedule.library:
         lines += [_line(round_) for round_ in schedule.rounds()]
     return "\n".join(lines) + "\n"
 

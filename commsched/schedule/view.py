@@ -22,7 +22,6 @@ def moves_of(schedule: Schedule, rank: int) -> tuple[list[Move], list[Move]]:
     In one round the send carries what the rank held before the receive. Costs one search per new
     pattern of ranks, and a few look-ups per round.
     """
-    assert schedule.rounds is not None, f"{schedule.name} has no moves to list"
     assert 0 <= rank < schedule.ranks
     sends: list[Move] = []
     receives: list[Move] = []

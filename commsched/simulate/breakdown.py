@@ -79,7 +79,7 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
             price.exchange(schedule, payload, m, group, start, later=later, limit=0).end.max()
             for m in machines
         )
-        if schedule.rounds is None:  # what MPI adds by itself, no run can tell from its transfers
+        if schedule.library:  # what MPI adds by itself, no run can tell from its transfers
             dry = full
     return Makeup(float(least), max(float(dry - least), 0.0), max(float(full - dry), 0.0))
 

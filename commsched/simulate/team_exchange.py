@@ -76,7 +76,7 @@ def exchanged(
     assert phase is not None, "all ranks vote together"
     schedule, payload = phase.schedule, phase.payload
     most = limit // count
-    if schedule.rounds is None or price.moves_up_to(schedule, most) > most:
+    if schedule.library or price.moves_up_to(schedule, most) > most:
         nothing = np.zeros((1, teams.first.size))
         one = _alone(machine, phase, teams.first, nothing, nothing, later, 0)
         end = start.max(axis=1, keepdims=True) + one.end
@@ -123,7 +123,6 @@ def side_by_side(schedule: Schedule, teams: int) -> Schedule:
     """
 
     def rounds() -> Iterator[Round]:
-        assert schedule.rounds is not None
         before = np.arange(teams)[:, np.newaxis] * schedule.ranks
         src = dst = many_src = many_dst = np.zeros(0, np.int64)
         for rnd in schedule.rounds():

@@ -9,8 +9,7 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange.endpoint import Endpoint
 from commsched.exchange.lockstep import exchange
-from commsched.exchange.method import Phase
-from commsched.exchange.registry import phases_of
+from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Program
 from commsched.program.registry import STRATEGIES
@@ -195,9 +194,8 @@ class InProcessTraining:
 
 def check_together(plan: Plan) -> None:
     """Refuse plans whose sums are the MPI's own."""
-    for index, launch in enumerate(plan.launches):
-        phases = phases_of(plan, index)
-        if any(isinstance(p, Phase) and p.schedule.rounds is None for p in phases):
+    for launch in plan.launches:
+        if find_method(launch.method).library:
             raise CommschedError(
                 f"launch {launch.name!r} has method {launch.method!r}, whose sum is the MPI's own;"
                 " one process has none: use 'ring+dense', or mpiexec"

@@ -209,7 +209,7 @@ def fixed_bytes(made, index):
             continue
         stem = made.launches[index].name + (f"/{phase.name}" if phase.name else "")
         sent = np.zeros(WORLD.size)
-        if phase.schedule.rounds is None:
+        if phase.schedule.library:
             sent += 4 * made.spec(made.launches[index]).numel
         else:
             for rnd in phase.schedule.rounds():

@@ -291,7 +291,7 @@ class Bench:
         held.take = counted  # type: ignore[method-assign]
         complete(begin(phase.schedule, held, self._comm, 0))
         del held.take  # with it goes a cycle, which would keep all packets
-        if phase.schedule.rounds is not None:
+        if not phase.schedule.library:
             links = _links(self._group)
             sends = script(phase.schedule, self._comm.rank).sends
             for send, nbytes in zip(sends, sizes, strict=True):

@@ -70,7 +70,7 @@ def crossing(plan: Plan, measured: Timeline, spec: Spec) -> tuple[Crossing, ...]
             continue
         for ranks in plan.teams(plan.launches[launch]):
             where, sizes = place[ranks], moved[measured.names.index(name)][ranks]
-            if phase.schedule.rounds is not None:
+            if not phase.schedule.library:
                 between += _between(phase, where, sizes, spec.hosts)
             elif len(set(where)) > 1:
                 np.maximum.at(most := np.zeros(spec.hosts), where, sizes)
@@ -99,7 +99,6 @@ def _between(phase: Phase, where: Ints, sizes: Floats, hosts: int) -> Floats:
 
     where: (members,) number of each member's host; sizes: (members,) B that it sent.
     """
-    assert phase.schedule.rounds is not None
     planned = np.zeros((len(where), hosts))
     for rnd in phase.schedule.rounds():
         wire = phase.payload.wire(rnd.first, rnd.stop, rnd.merged)

@@ -13,8 +13,6 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.cost.price import method_seconds
-from commsched.exchange import error
-from commsched.exchange.pair import Pair
 from commsched.exchange.registry import find_method, legal_methods
 from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
@@ -134,7 +132,7 @@ class BudgetWatch:
 
 def _watched(launch: Launch) -> bool:
     method = find_method(launch.method)
-    return not method.lossless and error.measurable(method)
+    return not method.lossless and method.measurable
 
 
 def dense_method(plan: Plan, launch: Launch) -> str:
@@ -143,7 +141,6 @@ def dense_method(plan: Plan, launch: Launch) -> str:
     found = [
         (method_seconds(method, spec, plan.machine, group), method.name)
         for method in legal_methods(group, lossless=True)
-        if isinstance(method, Pair) and method.codec.name == "dense"
-        if not method.name.startswith("native")
+        if not (method.compresses or method.library)
     ]
     return min(found)[1]

@@ -142,7 +142,7 @@ class Buckets:
             return
         for old, state in zip(self._plan.launches, self.states, strict=True):
             before = old.payload == own.payload and old.since < own.since
-            kept = "lost" in state and error.keeps(find_method(old.method))
+            kept = "lost" in state and find_method(old.method).keeps
             if before and kept and old.pieces == own.pieces:
                 gradient += state.pop("lost")
 
@@ -300,7 +300,7 @@ class Buckets:
         self._known.clear()
         found: dict[str, Array] = {}
         for launch, state in known.values():
-            if "lost" in state and error.keeps(find_method(launch.method)):
+            if "lost" in state and find_method(launch.method).keeps:
                 put_back(plan, launch, state["lost"], found)
         return found
 

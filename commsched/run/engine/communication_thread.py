@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
+from commsched.exchange.registry import find_method
 from commsched.machine.model import Group
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
@@ -86,7 +87,7 @@ class Communication(threading.Thread):
     def _join(self) -> None:
         """Get ready for native sums, all ranks together: in a step one would hold up another."""
         for launch in self._plan.launches:
-            if launch.method.startswith("native") and self._comms[channel(launch)]:
+            if find_method(launch.method).library and self._comms[channel(launch)]:
                 self._place.path.join(self._comms[channel(launch)])
 
     def free(self) -> None:

@@ -139,6 +139,6 @@ def begin(
     schedule: Schedule, held: Endpoint, comm: MPI.Intracomm, tag: int, path: Path = PLAIN
 ) -> Exchange:
     """Start an exchange over `comm`, whose ranks are the schedule's."""
-    if schedule.rounds is None:
+    if schedule.library:
         return path.native(held, comm)
     return Transfer(schedule, held, comm.rank, path.lane(comm, tag))
