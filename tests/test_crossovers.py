@@ -18,7 +18,6 @@ from commsched.exchange.registry import find_method
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate, Machine
 from commsched.net.sparsity import Sparsity
-from commsched.planner.search.shortlist import compresses
 from tests.test_sparse_methods import FREE, wire_only
 
 NUMEL = 2**26
@@ -174,7 +173,7 @@ def test_8_a_tensor_that_finishes_before_a_bubble_is_not_compressed(ask):
         options = ("--density", 0.01, "--compute", milliseconds)
         first, *others = ask(on, *options)["methods"]
         assert all(first["exposed_seconds"] <= each["exposed_seconds"] for each in others)
-        return not compresses(find_method(first["method"]))
+        return not find_method(first["method"]).compresses
 
     plain = 2 * (ranks - 1) / ranks * M / RATE
     found = crossing(0.0, 2e3 * plain, left_alone)

@@ -10,7 +10,6 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method, legal_methods
 from commsched.net.bucket import BucketSpec
 from commsched.planner.crossover import at_rate, winners
-from commsched.planner.search.shortlist import compresses
 from tests.support.small_plans import machine
 
 DENSITIES, RATES = (0.001, 1.0), (1e7, 1e10)
@@ -32,7 +31,7 @@ def test_every_winner_is_the_cheapest_of_all_legal_methods():
 def test_few_non_zeros_travel_as_coordinates_and_many_do_not():
     found = winners(10**6, machine(2, 2), lossless=True, densities=DENSITIES, rates=(1e7,))
     (few,), (many,) = found.names
-    assert compresses(find_method(few))
+    assert find_method(few).compresses
     assert many.endswith("+dense")
 
 

@@ -37,10 +37,10 @@ def chunks(graph: Net) -> list[tuple[Piece, ...]]:
 def all_reduces(request: Request, group: Group, codec: str) -> Iterator[Method]:
     """The all-reduces that can sum values of a codec over a group."""
     for method in request.methods(group):
-        if not isinstance(method, Pair) or method.codec.name != "dense":
+        if method.compresses:
             continue
-        schedule = route(method.collective, group)
-        found = Pair(method.collective, codec)
+        schedule = route(method.family, group)
+        found = Pair(method.family, codec)
         if schedule.goal is Goal.ALL_REDUCE and illegal(schedule, found.codec) is None:
             yield found
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from commsched.exchange.method import Method
-from commsched.exchange.pair import Pair
 from commsched.exchange.recorded_gradients import Recorded
 from commsched.exchange.registry import legal_methods, lossy_name
 from commsched.machine.model import Group, Machine
@@ -41,6 +40,5 @@ class Request:
         """The legal methods that this request allows."""
         allowed = {lossy_name(name) for name in self.lossy}
         for method in legal_methods(group, more=self.lossy):
-            codec = method.codec.name if isinstance(method, Pair) else method.name
-            if (method.lossless or codec in allowed) and method.name not in self.without:
+            if (method.lossless or method.coding in allowed) and method.name not in self.without:
                 yield method

@@ -107,12 +107,11 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
     """Price every method that is asked for; what does not compress comes first where it is even."""
     from commsched.cost.price import price as price_of
     from commsched.net.bucket import BucketSpec
-    from commsched.planner.search.shortlist import compresses
 
     spec, group = BucketSpec.uniform(args.numel, args.density), machine.everyone
     hidden = args.compute / 1e3
     priced = [(m, price_of(m, spec, machine, group)) for m in _asked(args, group)]
-    priced.sort(key=lambda f: (f[1].exposed(hidden), compresses(f[0]), f[1].seconds, f[0].name))
+    priced.sort(key=lambda f: (f[1].exposed(hidden), f[0].compresses, f[1].seconds, f[0].name))
     refused = list(_refused(group)) if args.all else []
     if args.json:
         print(json.dumps(_data(machine, priced, refused, hidden), indent=1))

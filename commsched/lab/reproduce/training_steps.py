@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from commsched.exchange.pair import Pair
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Machine
 from commsched.net.bucket import Piece
@@ -46,7 +45,7 @@ def overlapped(graph: Net, machine: Machine, methods: Mapping[str, str]) -> floa
 def _lossy(methods: Mapping[str, str]) -> tuple[str, ...]:
     """The codecs and methods among them that lose something."""
     found = {find_method(name) for name in set(methods.values())}
-    names = (m.codec.name if isinstance(m, Pair) else m.name for m in found if not m.lossless)
+    names = (method.coding for method in found if not method.lossless)
     return tuple(sorted(names))
 
 

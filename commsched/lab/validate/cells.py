@@ -8,7 +8,6 @@ import numpy as np
 
 from commsched.cost.price import price
 from commsched.exchange.method import Method
-from commsched.exchange.pair import Pair
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Machine
 from commsched.net import file as graph_file
@@ -121,7 +120,7 @@ def make_plan(cell: ValidationCell, machine: Machine, scale: Scale) -> Plan:
 
 
 def _for_sparse(method: Method) -> bool:
-    return method.lossless and not (isinstance(method, Pair) and method.codec.fixed)
+    return method.lossless and not method.fixed
 
 
 def _sparse(graph: Net) -> Net:

@@ -2,7 +2,6 @@
 
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.exchange.pair import Pair
 from commsched.planner.baseline import baseline
 from commsched.planner.baselines.ddp import BUCKET, FIRST
 from commsched.planner.search.problem import Baseline, Problem
@@ -19,7 +18,7 @@ def _with(codec: str) -> Baseline:
         wanted = [
             method
             for method in problem.request.methods(group)
-            if isinstance(method, Pair) and method.codec.name.partition(":")[0] == codec
+            if method.codec is not None and method.coding.partition(":")[0] == codec
         ]
         if not wanted:
             near = "--planner all-coo" if problem.request.lossless else f"--allow {codec}"

@@ -6,7 +6,6 @@ from dataclasses import replace
 from commsched.cost.alongside import alongside
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
-from commsched.exchange.pair import Pair
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
@@ -152,7 +151,7 @@ def _carries(method: Method, strategy: PipelineStrategy) -> bool:
     """Whether a method sends values as the strategy keeps them."""
     if not strategy.codec:
         return True
-    return isinstance(method, Pair) and method.codec.name == strategy.codec
+    return method.coding == strategy.codec
 
 
 for name, strategy in STRATEGIES.items():

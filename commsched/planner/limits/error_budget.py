@@ -8,7 +8,6 @@ import numpy.typing as npt
 from commsched.errors import CommschedError
 from commsched.exchange.error import error, is_small
 from commsched.exchange.method import Method
-from commsched.exchange.pair import Pair
 from commsched.exchange.registry import METHODS, find_method
 from commsched.net.graph import Tensor
 from commsched.plan.model import Plan
@@ -118,10 +117,9 @@ def errors(request: Request, tensor: Tensor) -> Iterable[tuple[str, float]]:
     """The lossy codecs and methods that the request allows, each with its error on a tensor."""
     seen = set()
     for method in request.methods(request.machine.everyone):
-        name = method.codec.name if isinstance(method, Pair) else method.name
-        if not method.lossless and name not in seen:
-            seen.add(name)
-            yield name, loss(request, method, tensor)
+        if not method.lossless and method.coding not in seen:
+            seen.add(method.coding)
+            yield method.coding, loss(request, method, tensor)
 
 
 def verdict(request: Request) -> list[str]:

@@ -4,14 +4,13 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from commsched.exchange.method import Method
-from commsched.exchange.pair import Pair
 from commsched.exchange.registry import find_method
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan, Reason
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.improve import Change, evaluated
 from commsched.planner.search.problem import Problem
-from commsched.planner.search.shortlist import Shortlist, compresses
+from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import Bucket, Candidate, MethodChoice, spec_of
 
 FEW = 64  # launches whose own seconds are all played
@@ -83,13 +82,13 @@ def _opposites(
     chosen = [methods[choice.method] for choice in candidate.choices]
     found: list[Other | None] = []
     for method, some in zip(chosen, others, strict=True):
-        kind = compresses(method)
-        found.append(next((o for o in some if compresses(find_method(o[2])) != kind), None))
+        kind = method.compresses
+        found.append(next((o for o in some if find_method(o[2]).compresses != kind), None))
     for kind in (False, True):
         where = [
             k
             for k, (made, _) in enumerate(candidate.choices)
-            if not made.forced and compresses(chosen[k]) == kind
+            if not made.forced and chosen[k].compresses == kind
         ]
         several = _contrast(problem, [candidate.choices[k].bucket for k in where], kind)
         for k, near in zip(where, _roughly(problem, candidate, where, several), strict=True):
@@ -133,10 +132,10 @@ def _contrast(
     methods = [
         m
         for m in problem.request.methods(problem.prices.group)
-        if compresses(m) != kind and m.name not in without
+        if m.compresses != kind and m.name not in without
     ]
-    known = {m.collective for m in problem.prices.methods if isinstance(m, Pair)}
-    near = [m for m in methods if isinstance(m, Pair) and m.collective in known]
+    known = {m.family for m in problem.prices.methods if m.codec is not None}
+    near = [m for m in methods if m.codec is not None and m.family in known]
     asked = near if kind is not None and near else methods
     if not asked:
         return []

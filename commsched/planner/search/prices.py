@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from commsched.cost import price
 from commsched.exchange.method import Choice, Method, Phase, resolved
-from commsched.exchange.pair import Pair
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.planner.request import Request
@@ -160,7 +159,7 @@ class Prices:
             if tensor.sparsity.law != "dense":
                 whole = BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),))
                 laws.setdefault(tensor.sparsity, whole)
-        plain = [m for m in methods if isinstance(m, Pair)] if pairs else methods
+        plain = [m for m in methods if m.codec is not None] if pairs else methods
         return shortlist(methods, plain or methods, self.closed, dense, list(laws.values()))
 
     def curve(self, method: int) -> tuple[Floats, Floats]:
@@ -201,10 +200,7 @@ class Prices:
 
     def follows_size(self, bucket: Bucket, method: int) -> bool:
         """Whether the number of elements tells a bucket's price."""
-        if not bucket.sparse:
-            return True
-        known = self.methods[method]
-        return isinstance(known, Pair) and known.codec.fixed
+        return not bucket.sparse or self.methods[method].fixed
 
     def rows(self, buckets: list[Bucket], methods: list[int], apply: float) -> PricedRows:
         """Price buckets with their methods; `apply` [s] per element."""

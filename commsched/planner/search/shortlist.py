@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.exchange.method import Method
-from commsched.exchange.pair import Pair
 from commsched.net.bucket import BucketSpec
 
 Floats = npt.NDArray[np.float64]
@@ -39,14 +38,9 @@ class Shortlist(NamedTuple):
         return Shortlist((*self.methods, *new), plain, leading)
 
 
-def compresses(method: Method) -> bool:
-    """Tell whether a method sends something else than the values as they are."""
-    return not (isinstance(method, Pair) and method.codec.name == "dense")
-
-
 def skips_zeros(method: Method) -> bool:
     """Tell whether a pair only leaves out zeros: where there are none it adds a header."""
-    return isinstance(method, Pair) and method.lossless and not method.codec.fixed
+    return method.codec is not None and method.lossless and not method.fixed
 
 
 def without_skippers(methods: Sequence[Method]) -> list[Method]:
@@ -86,8 +80,7 @@ def _considered(
     if len(methods) > FEW:
         families: dict[str, list[int]] = {}
         for i, method in enumerate(methods):
-            family = method.collective if isinstance(method, Pair) else method.name
-            families.setdefault(family, []).append(i)
+            families.setdefault(method.family, []).append(i)
         parts = np.stack([table[..., 1], exchange, table[..., 3]], axis=-1)
         near = _near(exchange, families) | _near(whole, families)
         found = _undominated(near, parts.reshape(len(methods), -1))
