@@ -388,4 +388,6 @@ def test_a_plan_for_another_net_is_refused(strategy):
     plan = plan_of("mlp:8:3", strategy, 1)
     for other in ("mlp:8:2", "mlp:4:3"):
         with pytest.raises(CommschedError, match=f"is for net 'mlp:8:3', not for '{other}'"):
-            WORKERS[strategy](NETS[other], DATA["digits"](0), plan, settings(strategy), 0)
+            WORKERS[strategy](
+                Assignment(NETS[other], DATA["digits"](0), plan, settings(strategy), 0)
+            )

@@ -120,7 +120,7 @@ def test_a_small_gpt_learns_with_a_lossy_method(method, tmp_path):
     found = train(2, *words, "--method", method, "--log", str(path), "--evaluate", "20")
     first = losses(path)[0]
     assert found["held_out_loss"] < 0.85 * first
-    held = [line.step for line in training.read(path) if isinstance(line, training.Held)]
+    held = [line.step for line in training.read(path) if isinstance(line, training.HeldOutRow)]
     assert held == [19, 39]
 
 

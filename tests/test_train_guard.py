@@ -31,7 +31,7 @@ def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
     assert len({fall.since for fall in falls}) == 1
     assert all(f"tensor {fall.tensor!r} left its budget in step 0" in done.output for fall in falls)
     assert "all ranks hold the same parameters" in done.output
-    sent = [row.sent_bytes for row in training.read(log) if isinstance(row, training.Row)]
+    sent = [row.sent_bytes for row in training.read(log) if isinstance(row, training.LogRow)]
     since = falls[0].since
     assert max(sent[:since]) < min(sent[since:]) / 3
     kept = started(RANKS, *NET, "--plan", str(path), "--checkpoint", str(tmp_path / "kept"))

@@ -1,7 +1,7 @@
 """Optimisers: element by element, so that any piece of a tensor may be updated by itself."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,72 +9,62 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 
 BEFORE_MEAN, BEFORE_SQUARE, LEAST = 0.9, 0.999, 1e-8  # Kingma & Ba, ICLR 2015
+MOMENTUM = 0.9
 GROWTH = 2000  # good steps before the loss scale doubles; source: Micikevicius et al., ICLR 2018
 MOST = 2.0**24  # of a loss scale: float32 still tells whole numbers apart
 
 
-class Optimizer(ABC):
-    """How a gradient changes its parameter; `words` name the arrays that it keeps of each."""
-
-    words: tuple[str, ...] = ()
-
-    @abstractmethod
-    def update(
-        self, values: Array, gradient: Array, kept: Mapping[str, Array], count: int, rate: float
-    ) -> None:
-        """Change `values` (n,) float32 in place, and what is kept; `count` updates came before."""
+# Changes `values` (n,) float32 in place by a gradient, and what is kept of earlier ones;
+# arguments: values, gradient, kept, how many updates came before, rate.
+Update = Callable[[Array, Array, Mapping[str, Array], int, float], None]
 
 
-class Sgd(Optimizer):
+class Optimizer(NamedTuple):
+    """How a gradient changes its parameter."""
+
+    update: Update
+    words: tuple[str, ...] = ()  # names of the arrays that it keeps of each parameter
+
+
+def _sgd(values: Array, gradient: Array, _: Mapping[str, Array], __: int, rate: float) -> None:
     """x -= rate g."""
-
-    def update(
-        self, values: Array, gradient: Array, kept: Mapping[str, Array], count: int, rate: float
-    ) -> None:
-        values -= np.float32(rate) * gradient
+    values -= np.float32(rate) * gradient
 
 
-class Momentum(Optimizer):
+def _momentum(
+    values: Array, gradient: Array, kept: Mapping[str, Array], _: int, rate: float
+) -> None:
     """v = 0.9 v + g; x -= rate v."""
-
-    words = ("velocity",)
-
-    def __init__(self, share: float = 0.9) -> None:
-        self._share = np.float32(share)
-
-    def update(
-        self, values: Array, gradient: Array, kept: Mapping[str, Array], count: int, rate: float
-    ) -> None:
-        velocity = kept["velocity"]
-        velocity *= self._share
-        velocity += gradient
-        values -= np.float32(rate) * velocity
+    velocity = kept["velocity"]
+    velocity *= np.float32(MOMENTUM)
+    velocity += gradient
+    values -= np.float32(rate) * velocity
 
 
-class Adam(Optimizer):
+def _adam(
+    values: Array, gradient: Array, kept: Mapping[str, Array], count: int, rate: float
+) -> None:
     """Steps by the mean gradient over the root of the mean square, both without their bias.
 
     Source: Kingma & Ba, "Adam", ICLR 2015.
     """
-
-    words = ("mean", "square")
-
-    def update(
-        self, values: Array, gradient: Array, kept: Mapping[str, Array], count: int, rate: float
-    ) -> None:
-        mean, square = kept["mean"], kept["square"]
-        mean *= np.float32(BEFORE_MEAN)
-        mean += np.float32(1 - BEFORE_MEAN) * gradient
-        square *= np.float32(BEFORE_SQUARE)
-        square += np.float32(1 - BEFORE_SQUARE) * (gradient * gradient)
-        step = rate / (1 - BEFORE_MEAN ** (count + 1))
-        root = np.sqrt(square)
-        root *= np.float32((1 - BEFORE_SQUARE ** (count + 1)) ** -0.5)
-        root += np.float32(LEAST)
-        values -= np.float32(step) * mean / root
+    mean, square = kept["mean"], kept["square"]
+    mean *= np.float32(BEFORE_MEAN)
+    mean += np.float32(1 - BEFORE_MEAN) * gradient
+    square *= np.float32(BEFORE_SQUARE)
+    square += np.float32(1 - BEFORE_SQUARE) * (gradient * gradient)
+    step = rate / (1 - BEFORE_MEAN ** (count + 1))
+    root = np.sqrt(square)
+    root *= np.float32((1 - BEFORE_SQUARE ** (count + 1)) ** -0.5)
+    root += np.float32(LEAST)
+    values -= np.float32(step) * mean / root
 
 
-OPTIMIZERS: dict[str, Optimizer] = {"sgd": Sgd(), "momentum": Momentum(), "adam": Adam()}
+OPTIMIZERS = {
+    "sgd": Optimizer(_sgd),
+    "momentum": Optimizer(_momentum, ("velocity",)),
+    "adam": Optimizer(_adam, ("mean", "square")),
+}
 RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 2e-3}  # that suit the nets here
 
 

@@ -3,67 +3,62 @@
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
-import msgspec
 import numpy as np
 
 from commsched import files
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 
-TREE = "tree"  # the array that holds the structure, as JSON
+KEYS, LENGTH = "{", "("  # end the path of a dictionary and of a tuple; quoted keys have neither
 
 
 def packed(values: Mapping[str, Any]) -> bytes:
     """Arrays, numbers and tuples of them, in nested dictionaries, as the content of a file."""
-    arrays: list[Array] = []
-    tree = msgspec.json.encode(_tree(values, arrays))
-    named = {str(i): array for i, array in enumerate(arrays)}
     content = io.BytesIO()
-    np.savez(content, **{TREE: np.frombuffer(tree, np.uint8)}, **named)  # type: ignore[arg-type]
+    np.savez(content, allow_pickle=False, **dict(_arrays("", values)))
     return content.getvalue()
 
 
-def _tree(value: Any, arrays: list[Array]) -> list[Any]:
-    """What a value is, and where its parts are; arrays are moved to `arrays`."""
+def _arrays(path: str, value: Any) -> Iterator[tuple[str, Array]]:
+    """Every part of a value under its path, such as /buckets/b0/lost; a number has no axes."""
     if isinstance(value, Mapping):
-        return ["dict", {key: _tree(inner, arrays) for key, inner in value.items()}]
-    if isinstance(value, tuple):
-        return ["tuple", [_tree(inner, arrays) for inner in value]]
-    if type(value) is int:
-        return ["int", value]
-    kind = "float" if type(value) is float else "array"
-    assert kind == "float" or isinstance(value, np.ndarray), type(value)
-    arrays.append(np.asarray(value))
-    return [kind, len(arrays) - 1]
+        names = [quote(key, safe="") for key in value]
+        yield path + KEYS, np.array(names, str)
+        parts: Iterator[tuple[str, Any]] = zip(names, value.values(), strict=True)
+    elif isinstance(value, tuple):
+        yield path + LENGTH, np.array(len(value))
+        parts = ((str(i), part) for i, part in enumerate(value))
+    else:
+        assert type(value) in (int, float, np.ndarray), type(value)
+        yield path, np.asarray(value)
+        return
+    for name, part in parts:
+        yield from _arrays(f"{path}/{name}", part)
 
 
 def unpacked(content: bytes, where: str) -> dict[str, Any]:
     """What `packed` was given; `where` names the file in errors."""
-    wrong = CommschedError(f"{where}: not a checkpoint of commsched, or a broken one")
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            tree = files.parse(found[TREE].tobytes(), where)
-            value = _value(tree, {name: found[name] for name in found.files})
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile):
-        raise wrong from None
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            value = _value("", {name: file[name] for name in file.files})
+            assert isinstance(value, dict)
+            return value
+    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, AssertionError):
+        pass
     except (RuntimeError, zlib.error):  # bits that ask for a password, or for another compression
-        raise wrong from None
-    if not isinstance(value, dict):
-        raise wrong
-    return value
+        pass
+    raise CommschedError(f"{where}: not a checkpoint of commsched, or a broken one")
 
 
-def _value(tree: Any, arrays: Mapping[str, Array]) -> Any:
-    kind, inner = tree
-    if kind == "dict":
-        return {key: _value(part, arrays) for key, part in inner.items()}
-    if kind == "tuple":
-        return tuple(_value(part, arrays) for part in inner)
-    if kind == "int" and type(inner) is int:
-        return inner
-    if kind not in ("float", "array"):
-        raise ValueError(kind)
-    return float(arrays[str(inner)]) if kind == "float" else arrays[str(inner)]
+def _value(path: str, arrays: Mapping[str, Array]) -> Any:
+    if path + KEYS in arrays:
+        names = arrays[path + KEYS].tolist()
+        return {unquote(name): _value(f"{path}/{name}", arrays) for name in names}
+    if path + LENGTH in arrays:
+        return tuple(_value(f"{path}/{i}", arrays) for i in range(int(arrays[path + LENGTH])))
+    array = arrays[path]
+    return array if array.ndim else array.item()
