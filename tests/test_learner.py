@@ -17,7 +17,7 @@ from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.optimizers import GROWTH, OPTIMIZERS, LossScale
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.workers.learner import Learner
 from tests.support import strict_arrays
@@ -28,7 +28,7 @@ SETTINGS = Settings(optimizer="adam", rate=0.01, batch=12)
 
 def plan_of(net: str, ranks: int, **changes: object) -> Plan:
     """Small buckets, so that some hold several tensors and some layers have several."""
-    graph = profiled(NETS[net], 4)
+    graph = profile_net(NETS[net], 4)
     request = Request(graph=graph, machine=machine(1, ranks), bucket=3000.0)
     return plan_file.frozen(replace(planned(request, "ring+dense"), **changes))  # type: ignore[arg-type]
 
@@ -235,7 +235,7 @@ def test_updates_are_those_of_the_textbook_in_any_pieces(name, seed, steps, cut)
 
 @pytest.mark.parametrize("net", NETS)
 def test_a_profile_is_a_graph_of_the_net_that_a_file_holds(net, tmp_path):
-    graph = profiled(NETS[net], 4)
+    graph = profile_net(NETS[net], 4)
     assert [layer.name for layer in graph.layers] == [layer.name for layer in NETS[net]]
     assert {n: t.shape for n, t in graph.tensors.items()} == {
         n: start.shape for n, start in NETS[net].tensors.items()
@@ -251,8 +251,8 @@ def test_a_profile_is_a_graph_of_the_net_that_a_file_holds(net, tmp_path):
 @pytest.mark.parametrize("half", [False, True])
 def test_a_profile_of_another_module_differs_in_its_seconds_alone(half):
     looks = []
-    here = profiled(NETS["words:4:50"], 4, half=half)
-    there = profiled(
+    here = profile_net(NETS["words:4:50"], 4, half=half)
+    there = profile_net(
         NETS["words:4:50"], 4, half=half, module=strict_arrays, settled=lambda: looks.append(1)
     )
     assert len(looks) == 17 * (2 + 2 * len(here.layers))  # around each layer of each batch
@@ -265,7 +265,7 @@ def test_a_profile_of_another_module_differs_in_its_seconds_alone(half):
 
 def test_a_profile_knows_how_sparse_an_embeddings_gradient_is():
     """The rows that are hit by 1 to 32 batches of 16 samples; the profile has seen 16 batches."""
-    law = profiled(NETS["words"], 16).tensors["embedding.weight"].sparsity
+    law = profile_net(NETS["words"], 16).tensors["embedding.weight"].sparsity
     assert (law.law, law.rows) == ("zipf", 2000)
     assert 0.01 < law.density < 16 * 3 / 2000
     data = DATA["words:2000:3"](0).train
@@ -276,5 +276,5 @@ def test_a_profile_knows_how_sparse_an_embeddings_gradient_is():
             for at in range(0, 16 * 512, 16 * ranks)
         ]
         assert float(law.after(ranks)) == pytest.approx(np.mean(hit), rel=0.1), ranks
-    dense = profiled(NETS["gpt:8:1:2:tied"], 4).tensors["embedding.bytes.weight"]
+    dense = profile_net(NETS["gpt:8:1:2:tied"], 4).tensors["embedding.bytes.weight"]
     assert dense.sparsity.law == "dense"

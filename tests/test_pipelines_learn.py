@@ -18,11 +18,11 @@ from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
 from commsched.train.assignment import Assignment, Settings
-from commsched.train.early_bird import ROUND, distance, warmed
+from commsched.train.early_bird import ROUND, distance, warm_up
 from commsched.train.forward_backward import ForwardBackward, Repeated
-from commsched.train.layers.layer import narrowed
+from commsched.train.layers.layer import as_float16
 from commsched.train.optimizers import OPTIMIZERS, LossScale
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import batch_of, part_of
 from commsched.train.workers.pipeline import PipelineWorker
@@ -38,7 +38,7 @@ WORKERS = {"gpipe": PipelineWorker, "1f1b": PipelineWorker, "samo": SamoWorker}
 
 @lru_cache(maxsize=32)
 def graph(net: str, batch: int, half: bool):
-    return profiled(NETS[net], batch, half=half)
+    return profile_net(NETS[net], batch, half=half)
 
 
 def settings(strategy: str, half: bool = False) -> Settings:
@@ -81,7 +81,7 @@ def batches(net: str, step: int, replica: int, replicas: int, count: int):
 
 def walked(net: str, parameters, some, weight: float, half: bool = False):
     """The summed loss of a microbatch, and its gradients."""
-    walk = ForwardBackward(NETS[net], parameters, narrowed(some.inputs) if half else some.inputs)
+    walk = ForwardBackward(NETS[net], parameters, as_float16(some.inputs) if half else some.inputs)
     places = range(len(NETS[net].layers))
     for index in places:
         walk.forward(index)
@@ -343,15 +343,15 @@ def test_an_early_bird_is_drawn_when_its_masks_stay_the_same():
     kept = {name: kept_of(values.size, 0.25) for name, values in net.start(0).items()}
 
     def masks(most: int):
-        values = warmed(net, train, kept, 32, 0.002, 0, most)
+        values = warm_up(net, train, kept, 32, 0.002, 0, most)
         return {n: largest(values[n].reshape(-1), count) for n, count in kept.items()}
 
     looks = {most: masks(most) for most in (ROUND, 10 * ROUND, 250, 300)}
     assert distance(looks[250], looks[300]) == 0
     assert distance(looks[ROUND], looks[300]) > 0.2
     assert distance(looks[10 * ROUND], looks[300]) < distance(looks[ROUND], looks[300])
-    values = warmed(net, train, kept, 32, 0.002, 0, 300)
-    assert_same(warmed(net, train, kept, 32, 0.002, 0, 300), values)
+    values = warm_up(net, train, kept, 32, 0.002, 0, 300)
+    assert_same(warm_up(net, train, kept, 32, 0.002, 0, 300), values)
     halves = {"a": np.array([0, 1, 5, 6]), "b": np.array([3])}
     assert distance(halves, {"a": np.array([0, 2, 5, 7]), "b": np.array([3])}) == 0.4
 

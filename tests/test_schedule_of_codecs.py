@@ -20,7 +20,7 @@ from commsched.run.engine.worker import Emulated
 from commsched.simulate.engine import simulate
 from commsched.train.assignment import Settings
 from commsched.train.in_process import InProcessTraining
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from tests.support.small_plans import machine
 
@@ -35,7 +35,7 @@ def plan_of(
 ) -> Plan:
     """Two buckets on two nodes of two ranks."""
     request = Request(
-        graph=profiled(NETS[NET], 3),
+        graph=profile_net(NETS[NET], 3),
         machine=machine(2, 2),
         params={"overlap": overlap},
         bucket=1000.0,

@@ -12,7 +12,7 @@ import termios
 import pytest
 
 from commsched.run.job.launcher import environment, find_mpiexec
-from commsched.run.job.terminal import bar
+from commsched.run.job.terminal import progress_bar
 from tests.support.jobs import ROOT
 
 WORDS = ("--net", "mlp:8:1", "--steps", "5", "--method", "ring+dense")
@@ -51,7 +51,7 @@ def test_a_bar_is_seen_on_a_terminal_alone(looked_at, tmp_path):
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_bar_of_no_time_at_all_is_still_drawn_to_its_end(first, capsys):
-    show = bar("sum", 5)
+    show = progress_bar("sum", 5)
     assert not capsys.readouterr().err
     for done in range(first, 5):
         show(done + 1, f"at {done}")

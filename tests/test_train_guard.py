@@ -9,7 +9,7 @@ from commsched.planner.fixed_method import given
 from commsched.planner.request import Request
 from commsched.timeline import file as timeline_file
 from commsched.timeline import training_log as training
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import NETS
 from tests.test_train import started
 
@@ -21,7 +21,7 @@ def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
     """A twentieth of a gradient's elements never has 95 % of its norm, on any net."""
     path, log, measured = (tmp_path / name for name in ("plan.json", "log.jsonl", "measured.json"))
     on = resized(machine_file.load("localhost"), 1, RANKS)
-    request = Request(graph=profiled(NETS["mlp:32:1"], 8), machine=on)
+    request = Request(graph=profile_net(NETS["mlp:32:1"], 8), machine=on)
     made = given(request, "all-gather+topk:0.05")
     plan_file.write(path, plan_file.frozen(replace(made, max_error=BUDGET)))
     done = started(RANKS, *NET, "--plan", str(path), "--log", str(log), "-o", str(measured))

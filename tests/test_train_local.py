@@ -50,7 +50,7 @@ def sequential(ends: list[int], microbatches: int, overlapping: bool) -> str:
                 walks.append(ForwardBackward(net, values, inputs))
                 walks[k].forward(k)
                 inputs = walks[k].values
-            again = [walk.twin() for walk in walks]
+            again = [walk.copy() for walk in walks]
             for k in reversed(range(STAGES)):
                 if k in head_of:
                     walks[k].forward(head_of[k])

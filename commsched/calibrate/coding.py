@@ -12,7 +12,7 @@ from commsched.kernels.modules import beside
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import Arena, median_cpu_seconds, median_seconds
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 
 Clock = Callable[[Callable[[], None]], float]  # some work -> its s
 
@@ -67,7 +67,7 @@ def _clock(comm: MPI.Intracomm, place: Placement, budget: Callable[[], float]) -
     On a processor it is the time that the work takes of it, times what sharing cores makes of
     that: who had to wait for a core, and who not, is chance in short work.
     """
-    if place is not HERE:
+    if place is not ON_HOST:
         return lambda work: median_seconds(comm, budget(), work, LEAST)
     sharing = stretch(comm)
     return lambda work: sharing * median_cpu_seconds(comm, budget(), work, LEAST)
@@ -75,7 +75,7 @@ def _clock(comm: MPI.Intracomm, place: Placement, budget: Callable[[], float]) -
 
 def large(place: Placement) -> int:
     """Elements of a large run."""
-    return LARGE if place is HERE else LARGE_THERE
+    return LARGE if place is ON_HOST else LARGE_THERE
 
 
 def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> CodecRate:

@@ -28,7 +28,7 @@ from commsched.run.engine.engine import Engine
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Emulated
 from commsched.run.job import clock
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
 from commsched.simulate.engine import simulate
 from commsched.timeline.model import Span
@@ -247,7 +247,7 @@ def make_plan(
 
 
 def measure(
-    comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Placement = HERE
+    comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Placement = ON_HOST
 ) -> CellTimes:
     """Run the plan on all ranks for about so long; every rank gets the times."""
     machine = plan.machine

@@ -23,7 +23,7 @@ from commsched.plan.model import Plan
 from commsched.run.engine.probe import Arena, sleeping_barrier
 from commsched.run.job import agree
 from commsched.run.job.fabric import fabric
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 
 LINKS, CODING, TRAITS, EXERCISE, ROW = 0.3, 0.1, 0.1, 0.4, 0.1  # shares of the time
 ARENA = 64 * 2**20  # B that exchanges walk through: more than the caches hold
@@ -38,7 +38,7 @@ def calibrate(
     seconds: float,
     timeout: float,
     progress: Progress = lambda *_: None,
-    place: Placement = HERE,
+    place: Placement = ON_HOST,
 ) -> Machine:
     """A machine file's content for these ranks, measured in about so many seconds.
 

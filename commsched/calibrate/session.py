@@ -8,12 +8,12 @@ from commsched.calibrate.main import Progress, calibrate
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.run.job import agree
-from commsched.run.job.terminal import shown
+from commsched.run.job.terminal import progress_visible
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
 from commsched.run.measurement import check_writable
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.wire.device import check_device
-from commsched.run.wire.placement import choose
+from commsched.run.wire.placement import choose_placement
 
 
 def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "cpu") -> None:
@@ -29,7 +29,7 @@ def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "
     limit, options = timeout + seconds, "--timeout and --seconds"
     with errors_end_the_job(comm), watchdog(comm, "calibrate", limit, options) as dog:
         agree.on_all_ranks(lambda: check_writable(output), comm)
-        place = choose(device, comm)
+        place = choose_placement(device, comm)
         machine = calibrate(comm, seconds, timeout, _progress(comm, dog), place)
         dog.stage("writing the machine file")
         if comm.rank == 0:
@@ -40,7 +40,7 @@ def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "
 def _progress(comm: MPI.Intracomm, dog: Watchdog) -> Progress:
     """Show what begins, and tell the watchdog."""
     bar = None
-    if comm.rank == 0 and shown():
+    if comm.rank == 0 and progress_visible():
         from tqdm import tqdm
 
         bar = tqdm(total=100, unit="%", desc="calibrate")

@@ -19,7 +19,7 @@ from commsched.run.job import agree, clock
 from commsched.run.job.clock import now
 from commsched.run.wire.device import HOST
 from commsched.run.wire.path import Exchange
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.rounds import Goal, Round, Schedule
 
 TELLING = 0.25  # an overlap that lacks less is whole: the exercise, under compute, tells the rest
@@ -73,7 +73,7 @@ def jitter(comm: MPI.Intracomm) -> float:
     return float(np.median(agree.gather_numbers(found, comm)))
 
 
-def alone(comm: MPI.Intracomm, place: Placement = HERE) -> float:
+def alone(comm: MPI.Intracomm, place: Placement = ON_HOST) -> float:
     """Seconds of work of one rank while the others sleep, of those of all at once.
 
     On cores that they share, or on a GPU, which gives them its time in turns.

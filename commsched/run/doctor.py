@@ -193,9 +193,9 @@ def _device() -> bool:
 def _aware(world: "MPI.Intracomm") -> Iterator[Finding]:
     """Ask in the standard's way (MPI 4.1), then in Open MPI's; the wheels answer no to both."""
     from commsched.run.job import agree
-    from commsched.run.wire.placement import choose, claims
+    from commsched.run.wire.placement import choose_placement, cuda_support
 
-    says = claims(world)
+    says = cuda_support(world)
     if says:
         yield OK("CUDA-aware MPI", says)
     elif not _device():
@@ -204,7 +204,7 @@ def _aware(world: "MPI.Intracomm") -> Iterator[Finding]:
         advice = "GPU buffers are staged through pinned host memory"
         yield WARN("CUDA-aware MPI", "no", f"{advice}{_ucx()}")
     if min(agree.gather_numbers(_gpus(), world)):
-        yield OK("GPU buffers", choose("cuda", world).shown)
+        yield OK("GPU buffers", choose_placement("cuda", world).shown)
 
 
 def _gpus() -> int:

@@ -30,7 +30,7 @@ from commsched.run.measurement import Measurement, check_writable
 from commsched.run.recording import Recording
 from commsched.run.summary import fallback_sentence
 from commsched.run.wire.device import check_device
-from commsched.run.wire.placement import HERE, choose
+from commsched.run.wire.placement import ON_HOST, choose_placement
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
@@ -120,8 +120,8 @@ class Exchanger:
         self._caller = Caller()
         self._engine: Engine | None = None
         self._over = False
-        self._place = HERE
-        self._since = HERE.device.mark()  # when the caller's span under way began
+        self._place = ON_HOST
+        self._since = ON_HOST.device.mark()  # when the caller's span under way began
         self._using = -1  # the launch whose result the caller took last, -1 for none
         self._used: set[int] = set()
 
@@ -168,7 +168,7 @@ class Exchanger:
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout") as dog:
             self._comm = self._user_comm.Dup()
             dog.stage("finding the device")
-            self._place = place = choose(self._device, self._comm, current=True)
+            self._place = place = choose_placement(self._device, self._comm, current=True)
             place.device.use("caller")
             if self._timeline is not None:
                 dog.stage("comparing hosts and clocks")

@@ -20,12 +20,12 @@ from commsched.run.engine.worker import Carrying, Emulated, GradientSource, Role
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import end_all
-from commsched.run.job.terminal import bar, shown
+from commsched.run.job.terminal import progress_bar, progress_visible
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.measurement import Measurement, check_writable
 from commsched.run.verify import Verifier
 from commsched.run.wire.device import check_device
-from commsched.run.wire.placement import Placement, choose
+from commsched.run.wire.placement import Placement, choose_placement
 from commsched.timeline.model import Timeline
 
 FLUSH = 4  # steps after which spans are written even if there was no quiet moment
@@ -56,7 +56,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
     with watchdog(comm, "run", options.timeout) as dog:
         agree.check_plan(plan, comm)
         dog.stage("finding the device")
-        place = options.place or choose(options.device, comm)
+        place = options.place or choose_placement(options.device, comm)
         dog.stage("drawing gradients")
         worker = agree.on_all_ranks(lambda: _worker(plan, comm.rank, options, place), comm)
         dog.stage("comparing hosts and clocks")
@@ -178,7 +178,7 @@ def _run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> 
     with watchdog(comm, "run", options.timeout):
         made = agree.on_all_ranks(lambda: plan_file.read(plan), comm)
         agree.on_all_ranks(lambda: check_writable(output), comm)
-    if progress and comm.rank == 0 and shown():
-        show = bar("run", options.steps)
+    if progress and comm.rank == 0 and progress_visible():
+        show = progress_bar("run", options.steps)
         options.progress = lambda step: show(step + 1, "")
     return run(made, comm, output, options)

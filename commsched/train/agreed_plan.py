@@ -47,7 +47,7 @@ class AgreedPlan(NamedTuple):
     ranks: int
 
 
-def planned(
+def profile_and_plan(
     profile: Callable[[int], Net],
     strategy: str,
     params: Mapping[str, Param],

@@ -21,7 +21,7 @@ def digest_of(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def same_everywhere(
+def common_digest(
     values: Mapping[str, Array], comm: MPI.Intracomm, when: str = "at the end"
 ) -> str:
     """The digest of what all ranks hold together; ranks that differ in a tensor are refused."""
@@ -36,7 +36,7 @@ def same_everywhere(
     return digest_of({name: digest for name, (_, digest) in found.items()})
 
 
-def each_its_own(values: Mapping[str, Array], comm: MPI.Intracomm) -> str:
+def digest_per_rank(values: Mapping[str, Array], comm: MPI.Intracomm) -> str:
     """The digest of what each rank holds for itself, in the order of the ranks."""
     digests = agree.gather_text(digest_of(digests_of(values)), comm)
     return digest_of({f"rank {rank:09}": digest for rank, digest in enumerate(digests)})

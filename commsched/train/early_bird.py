@@ -19,7 +19,7 @@ QUEUE, NEAR = 5, 0.1  # masks that must agree, and the share in which they may d
 Masks = Mapping[str, Array]
 
 
-def warmed(
+def warm_up(
     net: TrainableNet,
     train: Samples,
     kept: Mapping[str, int],

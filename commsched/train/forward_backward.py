@@ -13,18 +13,18 @@ from commsched.train.layers.layer import (
     Parameters,
     TrainableLayer,
     TrainableNet,
-    wide,
+    as_float32,
 )
 
 
 class Score(NamedTuple):
-    """How well a batch was guessed; numbers of the module that computed them until it is `told`."""
+    """How well a batch was guessed; on a device, its numbers are there until `as_numbers`."""
 
     loss: float  # cross-entropy, summed over the guesses, in nats
     correct: int
     guesses: int
 
-    def told(self) -> "Score":
+    def as_numbers(self) -> "Score":
         """The same as Python's numbers: of a device they are waited for."""
         return Score(float(self.loss), int(self.correct), self.guesses)
 
@@ -52,13 +52,13 @@ class ForwardBackward:
         layer = self._net.layers[index]
         self.values, self._kept[index] = layer.forward(self._parameters, self.values)
 
-    def twin(self) -> "ForwardBackward":
+    def copy(self) -> "ForwardBackward":
         """The same batch where it is, to go back through the same layers once more."""
         other = ForwardBackward(self._net, self._parameters, self.values)
         other._kept, other._partial = dict(self._kept), dict(self._partial)
         return other
 
-    def kept(self, index: int) -> Kept:
+    def activations(self, index: int) -> Kept:
         """What a layer keeps until its backward."""
         return self._kept[index]
 
@@ -67,7 +67,7 @@ class ForwardBackward:
 
         The gradient that goes back is that of `weight` times the summed loss.
         """
-        scores = wide(self.values).reshape(-1, self.values.shape[-1])
+        scores = as_float32(self.values).reshape(-1, self.values.shape[-1])
         right = targets.reshape(-1)
         found, gradient = cross_entropy(scores, right)
         gradient *= gradient.dtype.type(weight)
@@ -135,24 +135,26 @@ def gradients(
     walk = ForwardBackward(net, parameters, inputs)
     for index in range(len(net.layers)):
         walk.forward(index)
-    score = walk.score(targets, 1 / targets.size).told()
+    score = walk.score(targets, 1 / targets.size).as_numbers()
     back = range(len(net.layers) - 1, -1, -1)
     return score, ((net.layers[index].name, walk.backward(index)) for index in back)
 
 
 def score(net: TrainableNet, parameters: Parameters, inputs: Array, targets: Array) -> Score:
     """How well a batch is guessed."""
-    return judged(through(net, parameters, inputs), targets)
+    return score_of(forward_through(net, parameters, inputs), targets)
 
 
-def through(layers: Iterable[TrainableLayer], parameters: Parameters, values: Array) -> Array:
+def forward_through(
+    layers: Iterable[TrainableLayer], parameters: Parameters, values: Array
+) -> Array:
     """Go forward through layers and keep nothing."""
     for layer in layers:
         values, _ = layer.forward(parameters, values)
     return values
 
 
-def judged(scores: Array, targets: Array) -> Score:
+def score_of(scores: Array, targets: Array) -> Score:
     """How well scores (m, ..., classes) guess the right classes (m, ...)."""
-    flat = wide(scores).reshape(-1, scores.shape[-1])
-    return cross_entropy(flat, targets.reshape(-1))[0].told()
+    flat = as_float32(scores).reshape(-1, scores.shape[-1])
+    return cross_entropy(flat, targets.reshape(-1))[0].as_numbers()

@@ -15,21 +15,21 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.run.job import agree
 from commsched.run.job.ending import say
-from commsched.run.job.terminal import bar, shown
+from commsched.run.job.terminal import progress_bar, progress_visible
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.measurement import check_writable
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.summary import summary
 from commsched.run.wire.device import ComputeDevice, check_device
-from commsched.run.wire.placement import choose
+from commsched.run.wire.placement import choose_placement
 from commsched.timeline.training_log import LogHeader, LogRow, TrainingLog
-from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, planned
+from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, profile_and_plan
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import PLAN, Store
-from commsched.train.digest import each_its_own, same_everywhere
+from commsched.train.digest import common_digest, digest_per_rank
 from commsched.train.layers.layer import TrainableNet
 from commsched.train.optimizers import RATES, find_optimizer
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
 from commsched.train.training import Training, TrainOptions, is_watched
@@ -93,7 +93,7 @@ def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[st
     with watchdog(comm, "train", wanted.options.timeout) as dog:
         net = agree.on_all_ranks(lambda: _checked(wanted), comm)
         dog.stage("finding the device")
-        place = choose(wanted.device, comm)
+        place = choose_placement(wanted.device, comm)
         dog.stage("reading the data")
         data = agree.on_all_ranks(lambda: DATA[net.data](wanted.fold), comm)
         parts = 1 if isinstance(STRATEGIES[wanted.strategy], PipelineStrategy) else comm.size
@@ -107,8 +107,8 @@ def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[st
         worker, module = TRAINED[plan.strategy], place.device.module
         assigned = Assignment(net, data, plan, settings, comm.rank, module)
         learner = agree.on_all_ranks(lambda: worker(assigned), comm)
-        same_everywhere(learner.values, comm, "at the start")
-        made = _made(net, settings, wanted.method, wanted.device)
+        common_digest(learner.values, comm, "at the start")
+        made = _checkpoint_flags(net, settings, wanted.method, wanted.device)
         store, manifest = None, None
         if wanted.checkpoint is not None:
             store = Store(wanted.checkpoint, plan, made, comm)
@@ -117,7 +117,7 @@ def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[st
         log = agree.on_all_ranks(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
     if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
         say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")
-    if progress and comm.rank == 0 and shown():
+    if progress and comm.rank == 0 and progress_visible():
         options = replace(options, progress=_bar(options.steps))
     training = Training(learner, plan, comm, log, store, options, place)
     if manifest is not None:
@@ -178,10 +178,10 @@ def _plan(
     def make() -> Plan:
         def graph(batch: int) -> Net:
             half = _half(wanted)
-            return profiled(net, batch, wanted.seed, wanted.fold, half, device.module, settle)
+            return profile_net(net, batch, wanted.seed, wanted.fold, half, device.module, settle)
 
         shared = AgreedPlan(wanted.batch, samples, comm.size)
-        return planned(graph, wanted.strategy, wanted.params, shared, wanted.make)
+        return profile_and_plan(graph, wanted.strategy, wanted.params, shared, wanted.make)
 
     return agreed_plan(path, wanted.strategy, make, comm)
 
@@ -223,7 +223,9 @@ def _options(wanted: TrainRequest, samples: int) -> TrainOptions:
     return replace(wanted.options, steps=steps)
 
 
-def _made(net: TrainableNet, settings: Settings, method: str | None, device: str) -> dict[str, Any]:
+def _checkpoint_flags(
+    net: TrainableNet, settings: Settings, method: str | None, device: str
+) -> dict[str, Any]:
     """What the training's bits depend on, by the flags that say it; a plan has its hash besides."""
     planned = {} if method is None else {"--method": method}
     return (
@@ -262,7 +264,7 @@ def _log(
 
 
 def _bar(steps: int) -> Callable[[LogRow], None]:
-    show = bar("train", steps)
+    show = progress_bar("train", steps)
     return lambda row: show(row.step + 1, "" if row.loss is None else f"loss {row.loss:.3f}")
 
 
@@ -270,7 +272,7 @@ def _result(
     training: Training, learner: Trainee, plan: Plan, options: TrainOptions, comm: MPI.Intracomm
 ) -> dict[str, Any] | None:
     """What came out, on rank 0; ranks whose parameters differ are refused on all of them."""
-    end = same_everywhere if learner.alike else each_its_own
+    end = common_digest if learner.alike else digest_per_rank
     parameters = end(learner.values, comm)
     own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0
     sent = agree.gather_numbers(own, comm)

@@ -11,7 +11,7 @@ from commsched.arrays import Array
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.train.forward_backward import ForwardBackward
-from commsched.train.layers.layer import Kept, TrainableNet, narrowed
+from commsched.train.layers.layer import Kept, TrainableNet, as_float16
 from commsched.train.optimizers import LossScale
 from commsched.train.registry import DATA
 from commsched.train.sample_order import batch_of, check_batch
@@ -32,7 +32,7 @@ class Seen:
     rows: dict[str, list[Array]] = field(default_factory=dict)  # tensor -> rows that were hit
 
 
-def profiled(
+def profile_net(
     net: TrainableNet,
     batch: int,
     seed: int = 0,
@@ -57,12 +57,12 @@ def profiled(
     for step in range(-1, BATCHES):
         some = train.of(batch_of(seed, max(step, 0), batch, len(train)))
         walk = ForwardBackward(
-            net, parameters, module.asarray(narrowed(some.inputs) if half else some.inputs)
+            net, parameters, module.asarray(as_float16(some.inputs) if half else some.inputs)
         )
         weight = (LossScale().value if half else 1.0) / some.targets.size
         targets, kept = module.asarray(some.targets), seen if step >= 0 else Seen()
         with np.errstate(over="ignore", invalid="ignore"):  # in 16 bits
-            _go(net, walk, targets, weight, kept, settled)
+            _time_batch(net, walk, targets, weight, kept, settled)
     source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
     return Net(name=net.name, layers=tuple(_layers(net, seen)), batch=batch, source=source)
 
@@ -74,7 +74,7 @@ def _layers(net: TrainableNet, seen: Seen) -> list[Layer]:
     before: tuple[str, ...] = ()
     for i, layer in enumerate(net):
         tensors = [
-            Tensor(name=name, shape=start.shape, sparsity=_law(seen.rows[name]))
+            Tensor(name=name, shape=start.shape, sparsity=_fit_sparsity(seen.rows[name]))
             for name, start in layer.tensors.items()
         ]
         layers.append(
@@ -92,7 +92,7 @@ def _layers(net: TrainableNet, seen: Seen) -> list[Layer]:
     return layers
 
 
-def _go(
+def _time_batch(
     net: TrainableNet,
     walk: ForwardBackward,
     targets: Array,
@@ -110,7 +110,7 @@ def _go(
         times.append(time.perf_counter())
         seen.output.append(walk.values.nbytes)
     seen.forward.append(np.diff(times).tolist())
-    seen.activation = [sum(kept_bytes(walk.kept(i), set())) for i in places]
+    seen.activation = [sum(kept_bytes(walk.activations(i), set())) for i in places]
     walk.score(targets, weight)
     settled()
     took = {}
@@ -135,7 +135,7 @@ def kept_bytes(kept: Kept, counted: set[int]) -> Iterator[int]:
         yield kept.nbytes
 
 
-def _law(hit: Sequence[Array]) -> Sparsity:
+def _fit_sparsity(hit: Sequence[Array]) -> Sparsity:
     """The law of rows that were hit by one batch after the other: each (rows,)."""
     rows, density = len(hit[0]), float(np.mean(hit))
     if density > SPARSE or rows < 2 or density == 0.0:

@@ -26,7 +26,7 @@ from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
 from commsched.run.measurement import Measurement
 from commsched.run.summary import fallback_sentence
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Timeline
 from commsched.timeline.training_log import HeldOutRow, LogRow, TrainingLog
 from commsched.train.checkpoint import Manifest, Store
@@ -61,7 +61,7 @@ class Training:
         log: TrainingLog | None,
         store: Store | None,
         options: TrainOptions,
-        place: Placement = HERE,
+        place: Placement = ON_HOST,
     ) -> None:
         self._learner, self._plan, self._comm = learner, plan, comm
         self._log, self._store, self._options = log, store, options
@@ -98,14 +98,14 @@ class Training:
         """Take up what a checkpoint holds."""
         assert self._store is not None
         values, self._first = self._store.load(manifest), manifest.step
-        agree.on_all_ranks(lambda: self._take(values, manifest.scalars), self._comm)
+        agree.on_all_ranks(lambda: self._restore(values, manifest.scalars), self._comm)
         # What came before the first step here is done: results were applied before they were kept.
         for step in range(max(0, self._first - self._program(self._first).reach), self._first):
             for op in self._program(step).role_of(self._comm.rank).ops:
                 self._engine.board.mark(step, op.name, now())
 
-    def _take(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
-        """Put back what `_keep` has put together."""
+    def _restore(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
+        """Put back what `_save_checkpoint` has put together."""
         self._learner.restore(values.get("learner"), scalars, self._first)
         self._engine.buckets.restore(values)
 
@@ -120,8 +120,8 @@ class Training:
                 begun = now()
                 self._step(step)
                 self._open.append((step, now() - begun))
-                self._watch(step)
-                self._close(keep=self._learner.ahead)
+                self._follow_changes(step)
+                self._log_steps(keep=self._learner.ahead)
                 self._between(step)
             self._settle()
         except BaseException as error:
@@ -147,7 +147,7 @@ class Training:
         plan = self._engine.plan  # a tensor may have left its error budget
         return STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
 
-    def _watch(self, step: int) -> None:
+    def _follow_changes(self, step: int) -> None:
         """Follow the plan without what left the error budget, after a step."""
         if self._changes is None or not self._changes.after(step):
             return
@@ -186,12 +186,12 @@ class Training:
         if evaluate:
             self._evaluate(step)
         if keep:
-            self._keep(done)
+            self._save_checkpoint(done)
         pause = min(agree.gather_numbers(now() - begun, self._comm))
         self._engine.recorder.leave_out(pause)
         self._engine.board.idle("compute")
 
-    def _says(self, step: int, name: str, what: str) -> None:
+    def _post_status(self, step: int, name: str, what: str) -> None:
         self._engine.board.status["compute"] = WaitStatus(step, name, what, now(), True)
 
     def _settle(self) -> None:
@@ -199,9 +199,9 @@ class Training:
         self._engine.drain()
         self._learner.settle()
         self._engine.given.settle(wait=True)
-        self._close(keep=0)
+        self._log_steps(keep=0)
 
-    def _close(self, keep: int) -> None:
+    def _log_steps(self, keep: int) -> None:
         """Log the steps whose scores are there, but for the last `keep`."""
         while len(self._open) > keep:
             step, seconds = self._open.pop(0)
@@ -225,20 +225,20 @@ class Training:
 
     def _evaluate(self, step: int) -> None:
         if self._learner.mail is not None:
-            self._says(step, "evaluate", "waits for the other stages")
+            self._post_status(step, "evaluate", "waits for the other stages")
         own = self._learner.evaluate(MpiNeighbours(self._comm))
-        self._says(step, "evaluate", "waits for the scores of all ranks")
+        self._post_status(step, "evaluate", "waits for the scores of all ranks")
         parts = [agree.gather_numbers(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
         mean = finite_or_none(loss / guesses)
         self.held = HeldOutRow(step=step, loss=mean, accuracy=correct / guesses)
         self._write(self.held)
 
-    def _keep(self, done: int) -> None:
+    def _save_checkpoint(self, done: int) -> None:
         """Write a checkpoint."""
         assert self._store is not None
         own, scalars = self._learner.state()
-        self._says(done - 1, "checkpoint", "waits for all ranks")
+        self._post_status(done - 1, "checkpoint", "waits for all ranks")
         self._store.save(done, {"learner": own, **self._engine.buckets.kept()}, scalars)
 
 

@@ -52,7 +52,7 @@ def beyond(method, path):
 
 def main() -> None:
     """Compare with one process; the way comes from the environment."""
-    where = place.choose(sys.argv[1], WORLD)
+    where = place.choose_placement(sys.argv[1], WORLD)
     pairs = [pair for pair in EXACT if pair.codec.name in (*BASIC, "topk:0.01")]
     rounding = [method for method in SEVERAL if method.name.startswith("powersgd")]
     exact = [each for each in [*pairs, *SEVERAL] if each not in rounding]

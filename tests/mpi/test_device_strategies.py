@@ -18,11 +18,11 @@ from commsched.run.engine.board import Board
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.messages import Blank, MessageStreams
 from commsched.run.engine.recorder import Forgetful
-from commsched.run.wire.placement import HERE
+from commsched.run.wire.placement import ON_HOST
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import Store
 from commsched.train.job import TRAINED
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
 from commsched.train.training import TrainOptions as Long
@@ -62,7 +62,7 @@ def plan_of(case):
     half = strategy == "samo"
     parts = WORLD.size // params.get("stages", 1) * params.get("microbatches", 1)
     request = Request(
-        graph=timed(profiled(NETS[NET], BATCH // parts, half=half)),
+        graph=timed(profile_net(NETS[NET], BATCH // parts, half=half)),
         machine=replace(machine(*SHAPE), name="m"),
         strategy=strategy,
         params=params | ({"head": 1.0} if strategy == "local" else {}),
@@ -104,7 +104,7 @@ def trained(plan, where, steps=STEPS, store=None, resume=False):
 @cache
 def in_memory(case):
     """The same in NumPy, once for all tests."""
-    return trained(plan_of(case), HERE)
+    return trained(plan_of(case), ON_HOST)
 
 
 def differences(here, there):

@@ -11,7 +11,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.fabric import Fabric
 from commsched.run import session
 from commsched.run.job import agree
-from commsched.run.job.fabric import Own, fabric, joined, library, transport
+from commsched.run.job.fabric import Own, common_fabric, fabric, library, transport
 from commsched.run.session import RunOptions
 from tests.support.ranks import WORLD
 from tests.support.small_plans import graph, machine, plan
@@ -35,7 +35,7 @@ def test_hosts_stand_in_node_order_and_what_differs_between_ranks_is_all_told():
         Own(host=host, mpi="m", transport="t", cores=cores, processor=processor)
         for host, cores, processor in [("b", 8, "x"), ("a", 2, "y"), ("b", 4, "x"), ("b", 8, "y")]
     ]
-    assert joined(ranks) == Fabric(
+    assert common_fabric(ranks) == Fabric(
         hosts=("b", "a"), ranks=(3, 1), mpi="m", transport="t", cores=2, processor="x, y"
     )
 

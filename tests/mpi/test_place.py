@@ -20,11 +20,11 @@ from commsched.run.session import RunOptions
 from commsched.run.wire import placement as place
 from commsched.run.wire.device import HOST
 from commsched.run.wire.host import PlainPath
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.run.wire.staging import Pointers, StagedPath
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import Store
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
 from commsched.train.training import TrainOptions as Long
@@ -90,7 +90,7 @@ def in_memory(shared):
     """A plan, what was sent, and this rank's results, in NumPy."""
     sizes = [40 + 37 * i % 260 for i in range(len(SOME))]
     made = plan(graph(sizes, seconds=1e-4), machine(*SHAPE), SOME)
-    return made, execute(made, shared, HERE)
+    return made, execute(made, shared, ON_HOST)
 
 
 @pytest.mark.groups(3)
@@ -120,7 +120,7 @@ def test_a_run_of_stages_sends_the_same_messages_from_a_device(strategy, make, f
     ring = (replace(launch, method="ring+dense") for launch in made.launches)
     made = plan_file.frozen(replace(made, launches=tuple(ring)))
     where = make()
-    here, there = execute(made, folder, HERE), execute(made, folder, where)
+    here, there = execute(made, folder, ON_HOST), execute(made, folder, where)
     problems = [] if here[0] == there[0] else ["other spans, or bytes"]
     if SHAPE[1] > 1 and make is staged and not where.device.begun:
         problems.append("nothing was copied")
@@ -128,17 +128,17 @@ def test_a_run_of_stages_sends_the_same_messages_from_a_device(strategy, make, f
 
 
 def test_without_a_device_nothing_is_staged():
-    assert place.choose("cpu", WORLD) is HERE
+    assert place.choose_placement("cpu", WORLD) is ON_HOST
 
 
 def test_the_probe_finds_that_messages_of_every_rank_arrive():
-    assert place.probe(Late(np) if WORLD.rank % 2 else HOST, WORLD)
+    assert place.probe_pointers(Late(np) if WORLD.rank % 2 else HOST, WORLD)
 
 
 def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own():
-    found = place.summer(Late(card=str(WORLD.rank)), "auto", WORLD)
+    found = place.native_sums_by_nccl(Late(card=str(WORLD.rank)), "auto", WORLD)
     together([] if found == (True, "by NCCL: each rank has a GPU of its own") else [str(found)])
-    found = place.summer(Late(card=str(WORLD.rank)), "mpi", WORLD)
+    found = place.native_sums_by_nccl(Late(card=str(WORLD.rank)), "mpi", WORLD)
     together([] if found == (False, "by MPI: COMMSCHED_NATIVE=mpi") else [str(found)])
 
 
@@ -152,12 +152,12 @@ def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own():
     ],
 )
 def test_elsewhere_mpi_sums_and_says_why_and_nccl_is_refused(device, why):
-    found = place.summer(device, "auto", WORLD)
+    found = place.native_sums_by_nccl(device, "auto", WORLD)
     together([] if found == (False, f"by MPI: {why}") else [str(found)])
     with pytest.raises(
         agree.Agreed, match=f"COMMSCHED_NATIVE=nccl: {why}; nearest: a GPU for each"
     ):
-        place.summer(device, "nccl", WORLD)
+        place.native_sums_by_nccl(device, "nccl", WORLD)
 
 
 SETTINGS = Settings(optimizer="momentum", rate=0.05, batch=12)
@@ -167,7 +167,7 @@ def trained(folder, where, method, steps, store=None, manifest=False):
     """The parameters after some steps of a small net."""
     net = NETS["mlp:8:2"]
     on = replace(machine(1, WORLD.size), name="m")
-    request = Request(graph=timeless(profiled(net, 4)), machine=on, bucket=3000.0)
+    request = Request(graph=timeless(profile_net(net, 4)), machine=on, bucket=3000.0)
     made = plan_file.frozen(planned(request, method))
     data = DATA[net.data](0)
     learner = Learner(Assignment(net, data, made, SETTINGS, WORLD.rank, where.device.module))
@@ -191,7 +191,7 @@ def timeless(graph):
 @pytest.mark.groups(3)
 def test_a_training_on_a_device_learns_the_same_and_resumes(folder):
     method = "ring+dense" if WORLD.size < 3 else "all-gather+topk:0.1"
-    here, spans = trained(folder, HERE, method, 4)
+    here, spans = trained(folder, ON_HOST, method, 4)
     trained(folder, staged(), method, 2, folder / "kept")
     there, later = trained(folder, staged(), method, 4, folder / "kept", manifest=True)
     problems = [f"{n}: other bits" for n in here if not np.array_equal(here[n], there[n])]
@@ -211,9 +211,9 @@ def test_exchanges_of_a_device_are_timed_to_their_end():
 
 
 @pytest.mark.skipif(WORLD.size == 1, reason="a message needs two ranks")
-@pytest.mark.parametrize("where", [HERE, staged(), pointed()._replace(direct=True)])
+@pytest.mark.parametrize("where", [ON_HOST, staged(), pointed()._replace(direct=True)])
 def test_messages_of_a_device_are_timed_beside_a_copy(where):
     found = measured(WORLD, where, 40_000, 0.0)
     times = [found.copy > 0 or WORLD.rank > 0, found.staged > 0, (found.pointed or 0) > 0]
-    problems = [] if times == [True, True, where.direct or where is HERE] else [str(found)]
+    problems = [] if times == [True, True, where.direct or where is ON_HOST] else [str(found)]
     together(problems)

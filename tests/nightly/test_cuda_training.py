@@ -10,7 +10,7 @@ from commsched.planner.request import Request
 from commsched.train.assignment import Settings
 from commsched.train.in_process import InProcessTraining
 from commsched.train.job import TRAINED
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from tests.cuda_on_cpu import cpu
 from tests.support.small_plans import machine
@@ -27,7 +27,7 @@ CASES = {
 def learned(strategy: str, method: str) -> dict[str, np.ndarray]:
     """The parameters of all ranks after some steps."""
     stages = {} if strategy == "sync" else {"stages": 2, "microbatches": 2}
-    graph = profiled(NETS[NET], BATCH // (4 if stages else 2), half=strategy == "samo")
+    graph = profile_net(NETS[NET], BATCH // (4 if stages else 2), half=strategy == "samo")
     # No two ways to cut it are equally good, whatever was measured.
     layers = [
         replace(layer, forward=2.0**-14 + i * 2.0**-18, backward=2.0**-13)

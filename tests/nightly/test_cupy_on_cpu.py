@@ -12,7 +12,7 @@ from commsched.plan import file as plan_file
 from commsched.train.assignment import Settings
 from commsched.train.digest import digest_of, digests_of
 from commsched.train.in_process import InProcessTraining
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from tests.cuda_on_cpu import cpu
 from tests.support.jobs import Job
@@ -79,7 +79,7 @@ CODED += ["ok-topk:0.1", "powersgd:2", "ring+hash-bitmap:4"]
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_ranks_with_and_without_a_gpu_learn_the_bits_of_one_process(nodes, tmp_path):
-    made = plan(profiled(NETS[NET], BATCH // (2 * nodes)), machine(nodes, 2), CODED)
+    made = plan(profile_net(NETS[NET], BATCH // (2 * nodes)), machine(nodes, 2), CODED)
     assert {launch.method for launch in made.launches} == set(CODED)
     plan_file.write(tmp_path / "plan.json", made)
     words = ["train", "--net", NET, "--plan", str(tmp_path / "plan.json"), "--json"]

@@ -42,13 +42,13 @@ def profile(args: argparse.Namespace) -> None:
     from commsched.net import file as graph_file
     from commsched.run.wire.find_device import find_device
     from commsched.text_table import table
-    from commsched.train.profile import profiled
+    from commsched.train.profile import profile_net
     from commsched.train.registry import NETS
     from commsched.units import nbytes, seconds
 
     device = find_device(args.device)
     device.use("compute")
-    graph = profiled(
+    graph = profile_net(
         NETS[args.net],
         args.batch,
         half=args.precision == "fp16",

@@ -12,7 +12,7 @@ from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.wire.device import HOST, check_device
 from commsched.run.wire.host import CUT, PlainPath
 from commsched.run.wire.path import Path
-from commsched.run.wire.placement import Placement, choose
+from commsched.run.wire.placement import Placement, choose_placement
 from commsched.run.wire.staging import CHUNK, Pointers, StagedPath
 
 NBYTES = 64 * 2**20  # of a message
@@ -45,7 +45,7 @@ def buffers(timeout: float, device: str) -> Buffers | None:
     check_device(device)
     with together(timeout) as (comm, dog):
         dog.stage("finding the device")
-        place = choose(device, comm)
+        place = choose_placement(device, comm)
         dog.stage("messages from rank 0 to rank 1")
         found = measured(comm, place, NBYTES, SECONDS)
     return found if comm.rank == 0 else None

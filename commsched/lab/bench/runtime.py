@@ -31,7 +31,7 @@ from commsched.run.job.watchdog import Watchdog, end_together, watchdog
 from commsched.run.session import RunOptions, check_timeout, errors_end_the_job
 from commsched.run.session import run as execute
 from commsched.run.wire.device import check_device
-from commsched.run.wire.placement import Placement, choose
+from commsched.run.wire.placement import Placement, choose_placement
 from commsched.timeline.measure import exposed
 from commsched.units import nbytes as size
 
@@ -53,7 +53,7 @@ def all_reduce(timeout: float, device: str = "cpu") -> tuple[list[ExchangeTiming
     check_device(device)
     with together(timeout) as (comm, dog):
         dog.stage("finding the device")
-        cells = list(_cells(comm, dog, choose(device, comm)))
+        cells = list(_cells(comm, dog, choose_placement(device, comm)))
     return (cells, comm.size) if comm.rank == 0 else None
 
 
@@ -111,7 +111,7 @@ def overlap(timeout: float, device: str = "cpu", nbytes: int = 32 * 10**6) -> Hi
     check_device(device)
     with together(timeout) as (comm, dog):
         dog.stage("finding the device")
-        place = choose(device, comm)
+        place = choose_placement(device, comm)
         values = place.device.module.zeros(nbytes // 4, np.float32)
         group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
         dog.stage(f"ring of {size(nbytes)}")

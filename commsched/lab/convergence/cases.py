@@ -16,7 +16,7 @@ from commsched.planner.method_schedule import scheduled
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
-from commsched.train.profile import profiled
+from commsched.train.profile import profile_net
 from commsched.train.registry import NETS
 
 DENSE = "dense"  # the case that all others are held against
@@ -286,7 +286,7 @@ def graph_of(case: Case, net: CaseNet, ranks: int) -> Net:
     A forward second per element that a batch touches, backward twice that: see `timed`.
     """
     half = case.strategy == "samo"  # its messages are halves
-    found = profiled(NETS[net.name], net.batch // parts_of(case, ranks), half=half)
+    found = profile_net(NETS[net.name], net.batch // parts_of(case, ranks), half=half)
 
     def work(layer: Layer) -> float:
         return 1.0 + sum(t.numel * t.sparsity.density for t in layer.tensors)

@@ -156,12 +156,14 @@ def refit_machine(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tupl
 
     def scaled(by: float) -> Machine:
         if not apart:
-            return _class_scaled(machine, by)
+            return _scale_all_links(machine, by)
         if all_of_them:
-            return _nodes_scaled(_class_scaled(machine, by), apart)
-        return _nodes_scaled(machine, {node: by * factor for node, factor in apart.items()})
+            return _scale_nodes(_scale_all_links(machine, by), apart)
+        return _scale_nodes(machine, {node: by * factor for node, factor in apart.items()})
 
-    by = _fitted(lambda by: float(exchange_seconds(plan, scaled(by)).sum()), float(seconds.sum()))
+    by = _solve_increasing(
+        lambda by: float(exchange_seconds(plan, scaled(by)).sum()), float(seconds.sum())
+    )
     told = [f"node {node} x {1 / (by * f):.3g}" for node, f in apart.items()]
     if all_of_them or not apart:
         told.insert(
@@ -176,7 +178,7 @@ def explains(plan: Plan, machine: Machine, seconds: Floats) -> bool:
     return 1 / APART <= ratio <= APART
 
 
-def _fitted(total: Callable[[float], float], wanted: float) -> float:
+def _solve_increasing(total: Callable[[float], float], wanted: float) -> float:
     """The factor at which a growing function reaches a value, within its limits."""
     low, high = -np.log(WIDEST), np.log(WIDEST)
     for _ in range(30):
@@ -185,36 +187,38 @@ def _fitted(total: Callable[[float], float], wanted: float) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def _slower(link: Link, by: float) -> Link:
+def _scale_link(link: Link, by: float) -> Link:
     points = tuple((nbytes, seconds * by) for nbytes, seconds in link.points)
     return replace(link, per_byte=link.per_byte * by, points=points, source="fitted during a run")
 
 
-def _class_scaled(machine: Machine, by: float) -> Machine:
+def _scale_all_links(machine: Machine, by: float) -> Machine:
     if machine.nodes == 1:
-        return replace(machine, inside=_slower(machine.inside, by), native=_native(machine, by))
+        return replace(
+            machine, inside=_scale_link(machine.inside, by), native=_scale_native(machine, by)
+        )
     nic = machine.nic and replace(machine.nic, per_byte=machine.nic.per_byte * by)
     return replace(
         machine,
-        between=_slower(machine.between, by),
-        overrides={node: _slower(link, by) for node, link in machine.overrides.items()},
+        between=_scale_link(machine.between, by),
+        overrides={node: _scale_link(link, by) for node, link in machine.overrides.items()},
         nic=nic,
-        native=_native(machine, by),
+        native=_scale_native(machine, by),
     )
 
 
-def _nodes_scaled(machine: Machine, factors: dict[int, float]) -> Machine:
+def _scale_nodes(machine: Machine, factors: dict[int, float]) -> Machine:
     links = dict(machine.overrides)
     for node, by in factors.items():
         link = links.get(node, machine.between)
         if machine.nic is not None:
             link = replace(link, per_byte=max(link.per_byte, machine.nic.per_byte))
-        links[node] = _slower(link, by)
+        links[node] = _scale_link(link, by)
     slowest = max(*factors.values(), 1.0)
-    return replace(machine, overrides=links, native=_native(machine, slowest))
+    return replace(machine, overrides=links, native=_scale_native(machine, slowest))
 
 
-def _native(machine: Machine, by: float) -> tuple[tuple[float, float], ...]:
+def _scale_native(machine: Machine, by: float) -> tuple[tuple[float, float], ...]:
     return tuple((nbytes, seconds * by) for nbytes, seconds in machine.native)
 
 
@@ -236,19 +240,19 @@ def probe_nodes(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None])
         after = (node + 1) % nodes
         slow = max(links[node].per_byte, links[after].per_byte)
         size = int(min(max(PROBE / slow if slow else MOST, FEWEST), MOST))
-        taken = [_message(comm, lead[node], lead[after], size) for _ in range(2)]
-        planned = max(_planned(machine, links[i], size) for i in (node, after))
+        taken = [_message_seconds(comm, lead[node], lead[after], size) for _ in range(2)]
+        planned = max(_planned_seconds(machine, links[i], size) for i in (node, after))
         found[node] = max(agree.gather_numbers(min(taken), comm)) / planned if planned else 1.0
     return [float(min(found[node - 1], found[node])) for node in range(nodes)]
 
 
-def _planned(machine: Machine, link: Link, size: int) -> float:
+def _planned_seconds(machine: Machine, link: Link, size: int) -> float:
     """Seconds of one message of `size` bytes that has the link and its node's port to itself."""
     wire = Wire.slowest([link], machine.nic.per_byte if machine.nic is not None else 0.0)
     return float(wire.drained(np.array([float(size)]))[0])
 
 
-def _message(comm: MPI.Intracomm, source: int, target: int, size: int) -> float:
+def _message_seconds(comm: MPI.Intracomm, source: int, target: int, size: int) -> float:
     """Seconds of one message at the rank that gets it; 0 at the others."""
     comm.Barrier()
     ready = np.zeros(1, np.uint8)

@@ -23,7 +23,7 @@ from commsched.run.job.clock import now
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.ending import abort, describe, say
 from commsched.run.wire.path import Exchange, PendingMove
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.units import nbytes, seconds
 
 ALARM = 1  # tag on the control communicator
@@ -52,7 +52,7 @@ class Communication(threading.Thread):
         recorder: Recorder,
         timeout: float,
         mail: Mail,
-        place: Placement = HERE,
+        place: Placement = ON_HOST,
     ) -> None:
         super().__init__(name="communication", daemon=True)
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder

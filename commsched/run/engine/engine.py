@@ -18,7 +18,7 @@ from commsched.run.engine.messages import Blank, Mail
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Roles
 from commsched.run.job.clock import now
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 
 SWITCH = 0.5e-3  # s; Python's default of 5 ms would hold up the communication thread
 
@@ -34,7 +34,7 @@ class Engine:
         recorder: Recorder,
         timeout: float,
         mail: Mail | None = None,
-        place: Placement = HERE,
+        place: Placement = ON_HOST,
     ) -> None:
         sys.setswitchinterval(SWITCH)
         self.plan = plan

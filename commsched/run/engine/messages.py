@@ -16,7 +16,7 @@ from commsched.run.engine.recorder import Recorder
 from commsched.run.job.clock import now
 from commsched.run.wire.device import HOST, ComputeDevice
 from commsched.run.wire.path import Moving
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.units import nbytes
 
 
@@ -90,7 +90,7 @@ class MessageStreams:
         recorder: Recorder,
         mail: Mail,
         given: DeviceQueue,
-        place: Placement = HERE,
+        place: Placement = ON_HOST,
     ) -> None:
         self._board, self._recorder, self._mail = board, recorder, mail
         self._given, self._place = given, place

@@ -19,7 +19,7 @@ from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.wire.path import Exchange
-from commsched.run.wire.placement import HERE, Placement
+from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
 
 PAUSE = 1e-3  # s of sleep before each repeat
@@ -88,7 +88,7 @@ def sleeping_barrier(comm: MPI.Intracomm) -> None:
 class Arena:
     """Memory to exchange and to code, walked through so that no cache holds it."""
 
-    def __init__(self, nbytes: int, place: Placement = HERE) -> None:
+    def __init__(self, nbytes: int, place: Placement = ON_HOST) -> None:
         self.place = place
         self.values = place.device.module.zeros(nbytes // 4, np.float32)
         self.values[:] = 0.0  # else the first touch of each page is left to what is measured

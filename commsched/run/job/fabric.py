@@ -51,10 +51,10 @@ def fabric(comm: MPI.Intracomm) -> Fabric:
         processor=processor(),
     )
     texts = agree.gather_text(msgspec.json.encode(own).decode(), comm)
-    return joined([msgspec.json.decode(text, type=Own) for text in texts])
+    return common_fabric([msgspec.json.decode(text, type=Own) for text in texts])
 
 
-def joined(everyone: Sequence[Own]) -> Fabric:
+def common_fabric(everyone: Sequence[Own]) -> Fabric:
     """The fabric of ranks that know so much, in rank order."""
     counts = Counter(rank.host for rank in everyone)  # hosts by their first rank: node order
     return Fabric(

@@ -9,7 +9,7 @@ LAUNCHERS = ("mpiexec", "mpirun", "hydra", "prte", "orte")  # begin the names of
 TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
-def shown() -> bool:
+def progress_visible() -> bool:
     """Return whether stderr ends on a terminal: this process's, or that of its launcher.
 
     Of launchers that have started each other the outermost one writes what all of them get. One
@@ -28,7 +28,7 @@ def shown() -> bool:
     return False
 
 
-def bar(what: str, total: int) -> Callable[[int, str], None]:
+def progress_bar(what: str, total: int) -> Callable[[int, str], None]:
     """Return what draws a bar of steps: it is given how many are done, and a word on the last.
 
     Nothing is drawn before the first one is done, which the pace leaves out: it warms up. The last

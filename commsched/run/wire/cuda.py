@@ -32,7 +32,7 @@ class Moment:
         return self._start + float(cupy.cuda.get_elapsed_time(self._base, self._event)) * 1e-3
 
 
-def found(number: int | None) -> "Cuda":
+def open_gpu(number: int | None) -> "Cuda":
     """The GPU of that number; one sentence where the driver does not let this process use it."""
     try:
         return Cuda(number)

@@ -13,6 +13,6 @@ def find_device(name: str, place: int | None = 0) -> ComputeDevice:
     if name == "cpu":
         return HOST
     count = gpus()
-    from commsched.run.wire.cuda import found
+    from commsched.run.wire.cuda import open_gpu
 
-    return found(None if place is None else place % count)
+    return open_gpu(None if place is None else place % count)

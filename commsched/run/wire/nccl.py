@@ -29,7 +29,7 @@ class Nccl:
     def join(self, comm: MPI.Intracomm) -> None:
         if comm.Get_attr(KNOWN) is None:
             # A stream of its own: there it waits for its ranks, and for no other communicator's.
-            comm.Set_attr(KNOWN, (joined(comm), cupy.cuda.Stream()))
+            comm.Set_attr(KNOWN, (nccl_communicator(comm), cupy.cuda.Stream()))
 
     def native(self, held: Endpoint, comm: MPI.Intracomm) -> Exchange:
         return NcclSum(held.take(0, 1), self, comm)
@@ -52,7 +52,7 @@ class Nccl:
         return float(ones[0]) == comm.size
 
 
-def joined(comm: MPI.Intracomm) -> Any:
+def nccl_communicator(comm: MPI.Intracomm) -> Any:
     """NCCL's communicator of the same ranks, who wait for each other."""
     own: Any = nccl.get_unique_id()  # bytes from CuPy 14 on, before that a tuple of signed numbers
     plain = isinstance(own, bytes)

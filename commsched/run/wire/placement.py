@@ -45,10 +45,10 @@ class Placement(NamedTuple):
         return Measured(compute=compute, steps=steps, device=self.device.name, buffers=self.shown)
 
 
-HERE = Placement(HOST, PLAIN, PLAIN, "in memory of the host")
+ON_HOST = Placement(HOST, PLAIN, PLAIN, "in memory of the host")
 
 
-def choose(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placement:
+def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placement:
     """The device of that name for this rank, and a way that the ranks agree on; all call it.
 
     Ranks of a host take its GPUs in turn, or each its `current` one. Where MPI says that it takes
@@ -62,9 +62,9 @@ def choose(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placemen
     sums = agree.on_all_ranks(lambda: _mode(SUMS, SUMMERS), comm)
     names = agree.gather_text(device.name, comm)
     if set(names) == {"cpu"}:
-        return HERE
+        return ON_HOST
     direct, shown = _pointers(device, mode, comm)
-    by_nccl, why = summer(device, sums, comm)
+    by_nccl, why = native_sums_by_nccl(device, sums, comm)
     device.use("compute")  # for what the caller makes now
     own = CUT if device is HOST else POINTED if direct else CHUNK
     cut = int(
@@ -87,7 +87,7 @@ def _mode(switch: str, modes: Sequence[str]) -> str:
     return mode
 
 
-def summer(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
+def native_sums_by_nccl(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
     """Whether NCCL makes the native sums of all ranks together, and why; all call it."""
     card = f"{socket.gethostname()} {device.card}" if device.card else ""
     cards, lacks = agree.gather_text(card, comm), agree.gather_text(device.lacks(), comm)
@@ -117,12 +117,12 @@ def _with_nccl(path: Path, device: ComputeDevice, comm: MPI.Intracomm) -> Path:
 
 def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
     """Whether all ranks may give MPI pointers of their devices, and why."""
-    says = claims(comm)
+    says = cuda_support(comm)
     asked = mode != "staged" and (bool(says) or mode == "direct")
     if not min(agree.gather_numbers(asked, comm)):
         why = f"{SWITCH}=staged" if mode == "staged" else "this MPI does not take its pointers"
         return False, f"through pinned memory of the host: {why}"
-    arrived = bool(min(agree.gather_numbers(probe(device, comm), comm)))
+    arrived = bool(min(agree.gather_numbers(probe_pointers(device, comm), comm)))
     if not arrived and mode == "direct":
         raise agree.Agreed(f"{SWITCH}=direct: a message by a device's pointers came out wrong")
     if not arrived:
@@ -130,7 +130,7 @@ def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bo
     return True, f"by its pointers: {says or SWITCH + '=direct'}, and a message arrived"
 
 
-def claims(comm: MPI.Intracomm) -> str:
+def cuda_support(comm: MPI.Intracomm) -> str:
     """By what the MPI says that it takes pointers of a GPU: MPI 4.1's way or Open MPI's, or ""."""
     kinds = comm.Get_info().get("mpi_memory_alloc_kinds") or ""
     if "cuda" in kinds:
@@ -143,7 +143,7 @@ def claims(comm: MPI.Intracomm) -> str:
     return "MPIX_Query_cuda_support says so" if query() else ""
 
 
-def probe(device: ComputeDevice, comm: MPI.Intracomm) -> bool:
+def probe_pointers(device: ComputeDevice, comm: MPI.Intracomm) -> bool:
     """Whether messages from every rank to the next arrive where they should; all ranks call it."""
     whole = True
     module = device.module

@@ -13,9 +13,9 @@ from commsched.train.layers.layer import (
     Parameters,
     Start,
     TrainableLayer,
+    as_float32,
     column_sums,
     product,
-    wide,
 )
 
 LEAST = 1e-5  # added to a variance; source: Ba, Kiros & Hinton, arXiv 1607.06450, in PyTorch
@@ -29,7 +29,7 @@ class LayerNorm(TrainableLayer):
         self._gain, self._bias = self.tensors
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        x = wide(inputs)
+        x = as_float32(inputs)
         x = x - x.mean(axis=-1, keepdims=True)
         inverse = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + LEAST)
         normal = x * inverse
@@ -38,7 +38,7 @@ class LayerNorm(TrainableLayer):
 
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
         normal, inverse = kept
-        wanted = wide(above)
+        wanted = as_float32(above)
         found = {
             self._gain: column_sums(wanted * normal).astype(above.dtype),
             self._bias: column_sums(above),
@@ -65,7 +65,7 @@ class Attention(TrainableLayer):
         m, length, width = inputs.shape
         apart = joined.reshape(m, length, 3, self._heads, width // self._heads)
         query, key, value = (apart[:, :, i].swapaxes(1, 2) for i in range(3))
-        scores = wide(product(query, key.swapaxes(-1, -2))) / sqrt(width // self._heads)
+        scores = as_float32(product(query, key.swapaxes(-1, -2))) / sqrt(width // self._heads)
         places = module_of(inputs).arange(length)
         later = places[np.newaxis, :] > places[:, np.newaxis]
         scores = scores + later * scores.dtype.type(-1e9)
@@ -80,8 +80,8 @@ class Attention(TrainableLayer):
         mixed, found = self._out.backward(parameters, out, above)
         m, length, width = above.shape
         mixed = mixed.reshape(m, length, self._heads, width // self._heads).swapaxes(1, 2)
-        of_weights = wide(product(mixed, value.swapaxes(-1, -2)))
-        w = wide(weights)
+        of_weights = as_float32(product(mixed, value.swapaxes(-1, -2)))
+        w = as_float32(weights)
         scores = w * (of_weights - (of_weights * w).sum(axis=-1, keepdims=True))
         scores = (scores / sqrt(width // self._heads)).astype(above.dtype)
         parts = [

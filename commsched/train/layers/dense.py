@@ -12,9 +12,9 @@ from commsched.train.layers.layer import (
     Parameters,
     Start,
     TrainableLayer,
+    as_float32,
     column_sums,
     product,
-    wide,
 )
 
 BEND = 0.044715  # of the tanh form of GELU; source: Hendrycks & Gimpel, arXiv 1606.08415
@@ -73,13 +73,13 @@ class Gelu(TrainableLayer):
     """
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        x = wide(inputs)
+        x = as_float32(inputs)
         bent = np.tanh(SLOPE * (x + BEND * (x * x * x)))
         return (0.5 * x * (1 + bent)).astype(inputs.dtype), (inputs, bent)
 
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
         inputs, bent = kept
-        x = wide(inputs)
+        x = as_float32(inputs)
         inner = SLOPE * (1 + 3 * BEND * (x * x))
         slope = 0.5 * (1 + bent) + 0.5 * x * (1 - bent * bent) * inner
         return (above * slope).astype(inputs.dtype), {}

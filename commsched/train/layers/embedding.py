@@ -8,8 +8,8 @@ from commsched.train.layers.layer import (
     Parameters,
     Start,
     TrainableLayer,
+    as_float32,
     product,
-    wide,
 )
 
 
@@ -25,7 +25,7 @@ class Embedding(TrainableLayer):
 
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
         rows, width = parameters[self._weight].shape
-        table = summed_rows(rows, kept.reshape(-1), wide(above.reshape(-1, width)))
+        table = summed_rows(rows, kept.reshape(-1), as_float32(above.reshape(-1, width)))
         return None, {self._weight: table.astype(above.dtype, copy=False)}
 
 
@@ -40,7 +40,7 @@ class Positions(TrainableLayer):
         return inputs + parameters[self._weight], None
 
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        return above, {self._weight: wide(above).sum(axis=0).astype(above.dtype)}
+        return above, {self._weight: as_float32(above).sum(axis=0).astype(above.dtype)}
 
 
 class Tied(TrainableLayer):

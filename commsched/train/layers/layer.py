@@ -109,12 +109,12 @@ def _drawn(start: Start, seed: int, name: str) -> Array:
     return np.float32(start.mean) + np.float32(start.deviation) * normal
 
 
-def wide(values: Array) -> Array:
+def as_float32(values: Array) -> Array:
     """16-bit numbers as float32, for what would lose too much in 16 bits; others as they are."""
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-def narrowed(values: Array) -> Array:
+def as_float16(values: Array) -> Array:
     """Real inputs in 16 bits; whole numbers as they are."""
     return values.astype(np.float16) if values.dtype == np.float32 else values
 
@@ -128,5 +128,5 @@ def product(a: Array, b: Array) -> Array:
 
 def column_sums(values: Array) -> Array:
     """Sums over all axes but the last: (..., n) -> (n,)."""
-    flat = wide(values).reshape(-1, values.shape[-1])
+    flat = as_float32(values).reshape(-1, values.shape[-1])
     return flat.sum(axis=0).astype(values.dtype)

@@ -15,7 +15,7 @@ from commsched.run.engine.messages import Mail
 from commsched.run.engine.worker import Roles
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward, Score, score
-from commsched.train.layers.layer import TrainableNet, narrowed
+from commsched.train.layers.layer import TrainableNet, as_float16
 from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale, find_optimizer
 from commsched.train.sample_order import batch_of, part_of
@@ -56,13 +56,13 @@ class Learner:
         self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
         self._left_out = False  # the step `closed`
         self.used: dict[str, Array] = {}  # what layers compute with
-        self.hold(net.start(settings.seed, layers))
+        self.add_parameters(net.start(settings.seed, layers))
         self._walk = ForwardBackward(net, self.used, module.zeros(0))
         self._targets: Array = None
         self._gradients: dict[str, Array] = {}
         self._results: dict[int, tuple[int, Array]] = {}  # launch -> step, sum or mean
 
-    def hold(self, start: Mapping[str, Array]) -> None:
+    def add_parameters(self, start: Mapping[str, Array]) -> None:
         """Learn these parameters, too."""
         for name, values in start.items():
             self.values[name] = own = self.asarray(values)
@@ -91,9 +91,9 @@ class Learner:
     def replace(self, step: int, launch: int, values: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
             flat(self.values[name])[there] = values[here]
-            self._use(name, there)
+            self._refresh_piece(name, there)
 
-    def _use(self, name: str, there: slice) -> None:
+    def _refresh_piece(self, name: str, there: slice) -> None:
         """Compute with new values of a tensor's piece."""
         if self.settings.half:
             flat(self.used[name])[there] = flat(self.values[name])[there].astype(np.float16)
@@ -127,7 +127,7 @@ class Learner:
             self._begin(step)
         self._walk.forward(index)
         if index == len(self.net.layers) - 1:
-            self._close(step - 1)
+            self._conclude_step(step - 1)
             weight = self.scale.value / (self._targets.size * self._shares)
             self._score, self._overflow = self._walk.score(self._targets, weight), False
 
@@ -137,20 +137,20 @@ class Learner:
         chosen = batch_of(settings.seed, step, settings.batch, len(train))
         some = train.of(chosen[part_of(settings.batch, self._rank, self._plan.machine.size)])
         self._targets = self.asarray(some.targets)
-        self._walk = ForwardBackward(self.net, self.used, self._given(some.inputs))
+        self._walk = ForwardBackward(self.net, self.used, self._on_device(some.inputs))
 
-    def _given(self, inputs: Array) -> Array:
-        return self.asarray(narrowed(inputs) if self.settings.half else inputs)
+    def _on_device(self, inputs: Array) -> Array:
+        return self.asarray(as_float16(inputs) if self.settings.half else inputs)
 
     def _backward(self, step: int, index: int) -> None:
         for name, gradient in self._walk.backward(index).items():
             self._gradients[name] = self._unscaled(gradient)
         if index == 0:
-            self._tell(step)
+            self._report_step(step)
 
-    def _tell(self, step: int) -> None:
+    def _report_step(self, step: int) -> None:
         """Report how a step went, at its end: who reads of a device waits for it."""
-        self._score, self._overflow = self._score.told(), bool(self._overflow)
+        self._score, self._overflow = self._score.as_numbers(), bool(self._overflow)
         self.report(step, self._score, self._overflow)
 
     def _unscaled(self, gradient: Array) -> Array:
@@ -163,7 +163,7 @@ class Learner:
         self._overflow = self._overflow | cleared(found)
         return found
 
-    def _close(self, step: int) -> None:
+    def _conclude_step(self, step: int) -> None:
         """Know whether a step counts, on all ranks alike, and how the loss is scaled after it."""
         if self.settings.half and step > self.closed:
             assert step == self.closed + 1, (step, self.closed)
@@ -176,7 +176,7 @@ class Learner:
         step, values = self._results.pop(launch, (-1, None))
         if values is None:
             return
-        self._close(step)
+        self._conclude_step(step)
         if self._left_out:
             return
         count, rate = step - self.skipped, self.settings.rate
@@ -184,7 +184,7 @@ class Learner:
             kept = {word: flat(array)[there] for word, array in self.kept[name].items()}
             own = flat(self.values[name])[there]
             self._optimizer.update(own, values[here], kept, count, rate)
-            self._use(name, there)
+            self._refresh_piece(name, there)
 
     def settle(self) -> None:
         """Apply all results that are there: nothing is under way."""
@@ -198,7 +198,7 @@ class Learner:
         total = Score(0.0, 0, 0)
         for start in range(own.start, own.stop, AT_ONCE):
             some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
-            inputs, targets = self._given(some.inputs), self.asarray(some.targets)
+            inputs, targets = self._on_device(some.inputs), self.asarray(some.targets)
             with np.errstate(over="ignore", invalid="ignore"):
                 found = score(self.net, self.used, inputs, targets)
             total = total.plus(found)

@@ -51,23 +51,25 @@ class LocalNet(StageNet):
                 " --param variant=chunked --param chunks=1"
             )
 
-    def _above(self, step: int, microbatch: int, walk: ForwardBackward) -> Iterator[Gradients]:
+    def _gradient_above(
+        self, step: int, microbatch: int, walk: ForwardBackward
+    ) -> Iterator[Gradients]:
         if self.head == slice(0):
-            yield from super()._above(step, microbatch, walk)
+            yield from super()._gradient_above(step, microbatch, walk)
             return
         walk.forward(self.head.start)
-        self._judge(walk, self._part(step, microbatch).targets, 1.0)
+        self._judge(walk, self._samples_of(step, microbatch).targets, 1.0)
         yield walk.backward(self.head.start)
         if self.overlapping:
-            self._again = walk.twin()
+            self._again = walk.copy()
 
-    def again(self, step: int) -> Iterator[Gradients]:
+    def second_backward(self, step: int) -> Iterator[Gradients]:
         """Take the batch back once more, from the gradient of the next stage's loss."""
         number, walk = self.stage.number, self._again
         assert walk is not None
-        walk.above = self._came(step, f"recv/{hop(number + 1, number, 0)}")
+        walk.above = self._fetch_message(step, f"recv/{hop(number + 1, number, 0)}")
         self._again = None
-        yield from self._down(walk)
+        yield from self._backward_layers(walk)
 
 
 class LocalLossWorker(PipelineWorker):
@@ -90,12 +92,12 @@ class LocalLossWorker(PipelineWorker):
             )
         whole = with_heads(assigned.net, heads)
         super().__init__(assigned._replace(net=whole))
-        self.hold(whole.start(self.settings.seed, self._stage.head))
+        self.add_parameters(whole.start(self.settings.seed, self._stage.head))
         self.ahead = AHEAD * len(self._stage.stages)
 
     def perform(self, step: int, op: Op) -> None:
         if op.kind is Kind.COMPUTE and op.name.endswith(WINDOW):
-            self._take(self._stage.again(step))
+            self._add_gradients(self._stage.second_backward(step))
         else:
             super().perform(step, op)
 

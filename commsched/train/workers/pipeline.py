@@ -28,7 +28,7 @@ class PipelineWorker(OnStage, Learner):
     def _begin_step(self) -> None:
         self._gradients, self._score, self._overflow = {}, Score(0.0, 0, 0), False
 
-    def _take(self, gradients: Iterator[Gradients]) -> None:
+    def _add_gradients(self, gradients: Iterator[Gradients]) -> None:
         total = self._gradients
         for found in gradients:
             for name, gradient in found.items():
@@ -36,7 +36,7 @@ class PipelineWorker(OnStage, Learner):
                 total[name] = total[name] + own if name in total else own
 
     def _end_step(self, step: int) -> None:
-        self._tell(step)
+        self._report_step(step)
 
     def _update_with(self, step: int, launch: int) -> None:
         if len(self._stage.stage.ranks) == 1:  # nothing was exchanged

@@ -17,7 +17,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.messages import Mail
 from commsched.run.engine.worker import Roles
 from commsched.train.assignment import Assignment, Settings
-from commsched.train.early_bird import warmed
+from commsched.train.early_bird import warm_up
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import Gradients, TrainableNet
 from commsched.train.optimizers import LossScale
@@ -103,7 +103,7 @@ class SamoWorker(OnStage):
         for state in self.states.values():
             state.packed.fill(0)
 
-    def _take(self, gradients: Iterator[Gradients]) -> None:
+    def _add_gradients(self, gradients: Iterator[Gradients]) -> None:
         for layer in gradients:
             for name, gradient in layer.items():
                 pruned.pack(self.states[name], gradient.reshape(-1))
@@ -117,11 +117,11 @@ class SamoWorker(OnStage):
             if not fits:
                 self._overflow = True
                 each.fill(0)
-        self.report(step, self._score.told(), self._overflow)
+        self.report(step, self._score.as_numbers(), self._overflow)
 
     def _update_with(self, step: int, launch: int) -> None:
         """Update with a launch's sum, unless the ranks have agreed to leave the step out."""
-        self._close(step)
+        self._conclude_step(step)
         planned = self._plan.launches[launch]
         if len(self._stage.stage.ranks) == 1:  # nothing was exchanged
             values = self._module.empty(self._plan.spec(planned).numel, np.float32)
@@ -134,7 +134,7 @@ class SamoWorker(OnStage):
         for name, there, here in planned.places:
             pruned.update(self.states[name], there, values[here], self._divisor, count, self._rates)
 
-    def _close(self, step: int) -> None:
+    def _conclude_step(self, step: int) -> None:
         """Know whether a step counts, on all ranks alike, and how the loss is scaled after it."""
         if step > self._closed:
             assert step == self._closed + 1, (step, self._closed)
@@ -199,7 +199,7 @@ def start_of(
         return net.start(settings.seed, layers)
     kept, most = {n: t.numel for n, t in plan.graph.tensors.items()}, int(params["warmup"])
     batch, rate, seed = settings.batch, settings.rate, settings.seed
-    found = warmed(net, data.train, kept, batch, rate, seed, most)
+    found = warm_up(net, data.train, kept, batch, rate, seed, most)
     return {name: found[name] for layer in net.layers[layers] for name in layer.tensors}
 
 

@@ -18,8 +18,14 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage, grid, hop, turn_of
 from commsched.run.wire.device import HOST, ComputeDevice, Event
 from commsched.train.assignment import Assignment
-from commsched.train.forward_backward import ForwardBackward, Repeated, Score, judged, through
-from commsched.train.layers.layer import Gradients, TrainableLayer, TrainableNet, narrowed
+from commsched.train.forward_backward import (
+    ForwardBackward,
+    Repeated,
+    Score,
+    forward_through,
+    score_of,
+)
+from commsched.train.layers.layer import Gradients, TrainableLayer, TrainableNet, as_float16
 from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale
 from commsched.train.sample_order import batch_of, check_batch, part_of
@@ -82,16 +88,16 @@ class StageNet:
 
         The gradient that goes back is `scale` times that of the mean loss over the whole batch.
         """
-        number, some = self.stage.number, self._part(step, microbatch)
+        number, some = self.stage.number, self._samples_of(step, microbatch)
         if number == 0:
-            inputs = self._given(some.inputs)
+            inputs = self._on_device(some.inputs)
         else:
-            inputs = self._came(step, f"recv/{hop(number - 1, number, microbatch)}")
+            inputs = self._fetch_message(step, f"recv/{hop(number - 1, number, microbatch)}")
         walk = self._walks[microbatch] = self._walk(inputs)
         for index in range(self.layers.start, self.layers.stop):
             walk.forward(index)
         if not self.stage.last:
-            self._goes(step, f"send/{hop(number, number + 1, microbatch)}", walk.values)
+            self._post_message(step, f"send/{hop(number, number + 1, microbatch)}", walk.values)
             return None
         return self._judge(walk, some.targets, scale)
 
@@ -108,32 +114,34 @@ class StageNet:
     def backward(self, step: int, microbatch: int) -> Iterator[Gradients]:
         """Take a microbatch back; each layer's gradients as soon as they are complete."""
         number, walk = self.stage.number, self._walks.pop(microbatch)
-        yield from self._above(step, microbatch, walk)
-        yield from self._down(walk)
+        yield from self._gradient_above(step, microbatch, walk)
+        yield from self._backward_layers(walk)
         if self._tells:
-            self._goes(step, f"send/{hop(number, number - 1, microbatch)}", walk.above)
+            self._post_message(step, f"send/{hop(number, number - 1, microbatch)}", walk.above)
 
-    def _above(self, step: int, microbatch: int, walk: ForwardBackward) -> Iterator[Gradients]:
+    def _gradient_above(
+        self, step: int, microbatch: int, walk: ForwardBackward
+    ) -> Iterator[Gradients]:
         """Where the gradient comes from, and those of a head that is behind the stage."""
         if not self.stage.last:
             number = self.stage.number
-            walk.above = self._came(step, f"recv/{hop(number + 1, number, microbatch)}")
+            walk.above = self._fetch_message(step, f"recv/{hop(number + 1, number, microbatch)}")
         yield from ()
 
-    def _down(self, walk: ForwardBackward) -> Iterator[Gradients]:
+    def _backward_layers(self, walk: ForwardBackward) -> Iterator[Gradients]:
         """Go back through the layers."""
         for index in reversed(range(self.layers.start, self.layers.stop)):
             yield walk.backward(index)
 
-    def _part(self, step: int, microbatch: int) -> Samples:
+    def _samples_of(self, step: int, microbatch: int) -> Samples:
         """The samples of a microbatch."""
         train, batch = self._data.train, self.settings.batch
         chosen = batch_of(self.settings.seed, step, batch, len(train))
         mine = chosen[part_of(batch, self._replica, self._replicas)]
         return train.of(mine[part_of(len(mine), microbatch, self.microbatches)])
 
-    def _given(self, inputs: Array) -> Array:
-        return self._asarray(narrowed(inputs) if self.settings.half else inputs)
+    def _on_device(self, inputs: Array) -> Array:
+        return self._asarray(as_float16(inputs) if self.settings.half else inputs)
 
     # Messages
 
@@ -141,18 +149,18 @@ class StageNet:
         """From now on packets are arrays of this device."""
         self._device = device
 
-    def _goes(self, step: int, name: str, values: Array) -> None:
+    def _post_message(self, step: int, name: str, values: Array) -> None:
         packet = values.astype(self._kind, copy=False).reshape(-1)
         self._ready[step, name] = packet.view(np.uint8)
 
-    def _came(self, step: int, name: str) -> Array:
+    def _fetch_message(self, step: int, name: str) -> Array:
         """What a message has brought; activations and their gradients have the same shape."""
         packet = self._here.pop((step, name))
         if self._device is not HOST:
-            packet = self._copied(packet)
+            packet = self._copy_packet(packet)
         return packet.view(self._kind).reshape(self._samples, *self._shape(name))
 
-    def _copied(self, packet: Array) -> Array:
+    def _copy_packet(self, packet: Array) -> Array:
         """A packet in memory of this thread's stream.
 
         Its own is given to another stream once nobody holds it, be it read by then or not.
@@ -184,15 +192,15 @@ class StageNet:
         for start in range(own.start, own.stop, AT_ONCE):
             some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
             if self._before < 0:
-                values = self._given(some.inputs)
+                values = self._on_device(some.inputs)
             else:
                 there = np.empty((len(some), *self._inputs), self._kind)
                 others.take(there, self._before)
                 values = self._asarray(there)
             with np.errstate(over="ignore", invalid="ignore"):
-                values = through(self.net.layers[self.layers], self.used, values)
+                values = forward_through(self.net.layers[self.layers], self.used, values)
                 if self._behind < 0:
-                    total = total.plus(judged(values, self._asarray(some.targets)))
+                    total = total.plus(score_of(values, self._asarray(some.targets)))
                     continue
             others.give(np.ascontiguousarray(on_host(values), self._kind), self._behind)
         return total
@@ -218,8 +226,8 @@ def shapes_around(
     starts = {n: start for layer in (*before, *own) for n, start in layer.tensors.items()}
     # Zeros of any shape in no memory: only the shapes count.
     zeros = {n: np.broadcast_to(np.float32(0), start.shape) for n, start in starts.items()}
-    inputs = through(before, zeros, data.train.of(np.arange(1)).inputs)
-    return inputs.shape[1:], through(own, zeros, inputs).shape[1:]
+    inputs = forward_through(before, zeros, data.train.of(np.arange(1)).inputs)
+    return inputs.shape[1:], forward_through(own, zeros, inputs).shape[1:]
 
 
 def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtype[Any]") -> str:
@@ -246,7 +254,7 @@ class OnStage(ABC):
         """Forget the gradients of the step before."""
 
     @abstractmethod
-    def _take(self, gradients: Iterator[Gradients]) -> None:
+    def _add_gradients(self, gradients: Iterator[Gradients]) -> None:
         """Add up the gradients of a microbatch, layer by layer."""
 
     @abstractmethod
@@ -273,7 +281,7 @@ class OnStage(ABC):
     def _microbatch(self, step: int, op: Op) -> None:
         backward, microbatch = turn_of(op.name)
         if backward:
-            self._take(self._stage.backward(step, microbatch))
+            self._add_gradients(self._stage.backward(step, microbatch))
         else:
             score = self._stage.forward(step, microbatch, self.scale.value)
             self._score = self._score.plus(score) if score else self._score
