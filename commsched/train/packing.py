@@ -9,7 +9,6 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from commsched import files
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 
