@@ -21,7 +21,7 @@ def scheduled(plan: Plan, later: Mapping[int, str], refresh: int) -> Plan:
     """
     if not later and not refresh:
         return plan
-    if plan.strategy != "sync":
+    if not STRATEGIES[plan.strategy].changes:
         raise CommschedError(
             "--later and --refresh are for strategy 'sync', whose ranks all hold the same"
             f" parameters, got {plan.strategy!r}"

@@ -39,6 +39,7 @@ class Strategy(ABC):
     defaults: Mapping[str, Param]
     allowed: Mapping[str, Options]
     changes = False  # whether launches may begin later than others
+    sums_every_step = False  # whether all ranks hold all parameters and sum all gradients each step
     # What all ranks agree on: the mean of their losses, the share of them that overflow, nothing.
     decides: Literal["loss", "overflow", ""] = ""
 

@@ -135,7 +135,7 @@ class Exchanger:
                 check_writable(path)
         # Frozen anew, so that a plan that was changed after it was made is seen as another one.
         checked = plan_file.frozen(plan) if isinstance(plan, Plan) else plan_file.read(plan)
-        if checked.strategy != "sync":
+        if not STRATEGIES[checked.strategy].sums_every_step:
             raise CommschedError(
                 f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}"
             )

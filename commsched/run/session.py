@@ -11,6 +11,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes, Replan
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import run_steps
@@ -93,15 +94,15 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
 
 def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emulated:
     """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
-    if plan.strategy != "sync" and (options.replan is not None or options.verify):
+    if options.verify or options.replan is not None:
         option = "--verify" if options.verify else "--replan"
-        raise CommschedError(f"{option} is for strategy 'sync', not for {plan.strategy!r}")
-    steady = all(x.since == 0 and x.payload == "gradient" for x in plan.launches)
-    if plan.strategy == "sync" and not steady and (options.replan is not None or options.verify):
-        option = "--verify" if options.verify else "--replan"
-        raise CommschedError(
-            f"{option} is for plans that sum gradients by the same launches in every step"
-        )
+        if not STRATEGIES[plan.strategy].sums_every_step:
+            raise CommschedError(f"{option} is for strategy 'sync', not for {plan.strategy!r}")
+        if any(x.since or x.payload != "gradient" for x in plan.launches):
+            raise CommschedError(
+                f"{option} needs a plan whose launches are the same in every step; this one uses"
+                " --later or --refresh"
+            )
     for launch in plan.launches if options.replan is not None else ():
         if not find_method(launch.method).measurable:
             raise CommschedError(

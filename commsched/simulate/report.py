@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from commsched.program.registry import STRATEGIES
 from commsched.simulate.result import Prediction
 from commsched.timeline.measure import exposed, hidden, idle
 from commsched.timeline.spread import Interval, interval
@@ -85,7 +86,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     text += [f"warning: {sentence}" for sentence in found["warnings"]]
     if not found["fits"]:
         why = "more stages need less on each rank"
-        if found["strategy"] == "sync":
+        if STRATEGIES[found["strategy"]].sums_every_step:
             why = "every rank of data parallelism holds the whole model"
         text.append(f"warning: this does not fit the device's memory: {why}")
     return text

@@ -53,6 +53,7 @@ class Sync(Strategy):
 
     name = "sync"
     changes = True
+    sums_every_step = True
     defaults: Mapping[str, Param] = {
         "overlap": "forward",
         "optimizer": "momentum",

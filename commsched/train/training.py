@@ -244,7 +244,7 @@ class Training:
 
 def is_watched(plan: Plan, store: Store | None) -> bool:
     """Whether a plan's error budget is watched: a checkpoint does not hold what a watch knows."""
-    return bool(plan.max_error) and plan.strategy == "sync" and store is None
+    return bool(plan.max_error) and STRATEGIES[plan.strategy].sums_every_step and store is None
 
 
 def finite_or_none(value: float) -> float | None:

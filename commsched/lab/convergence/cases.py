@@ -178,7 +178,8 @@ def _flat(table: str) -> Iterator[Case]:
         yield Case(name="zen", family="sparse", method="ring+dense", force=forced, ratios=both)
     ratios = ("fft", "daso") if table == "digits" else ("fft",)
     for strategy in TRAINED:
-        if strategy != "sync" and not isinstance(STRATEGIES[strategy], PipelineStrategy):
+        rule = STRATEGIES[strategy]
+        if not (rule.sums_every_step or isinstance(rule, PipelineStrategy)):
             own = ratios if strategy == "daso" else ("fft",)
             yield Case(name=strategy, family=strategy, strategy=strategy, ratios=own)
     # The paper's are 4 + 4 epochs of 90.

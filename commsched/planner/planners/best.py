@@ -10,12 +10,13 @@ from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
 from commsched.planner.search.candidates import Search
 from commsched.planner.search.encoding import encoded
+from commsched.program.registry import STRATEGIES
 
 
 @PLANNERS.add("best")
 def best(request: Request) -> Plan:
     """Search until nothing helps, the time is up, or Ctrl-C; then return the best plan so far."""
-    if request.strategy != "sync" or not request.graph.tensors:
+    if not (STRATEGIES[request.strategy].sums_every_step and request.graph.tensors):
         return replace(greedy(request), planner="best")
     deadline = None
     if request.time_limit is not None:

@@ -34,7 +34,7 @@ def encoded(plan: Plan, request: Request) -> Plan:
 
 def elsewhere(plan: Plan) -> tuple[str, str, float] | None:
     """Where a plan encodes, the other place, and how many s that adds to the iteration."""
-    if plan.strategy != "sync" or not plan.launches:
+    if "encode" not in STRATEGIES[plan.strategy].defaults or not plan.launches:
         return None
     here = str(STRATEGIES[plan.strategy].settings(plan)["encode"])
     (there,) = (place for place in PLACES if place != here)

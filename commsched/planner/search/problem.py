@@ -27,6 +27,7 @@ from commsched.planner.space import (
     bucket,
     units,
 )
+from commsched.program.registry import STRATEGIES
 from commsched.registry import Registry
 
 Baseline = Callable[["Problem"], Candidate]
@@ -196,6 +197,6 @@ class Problem:
             lambda launch: replace(launch, method=methods[next(made).method].name),
         )
         params = dict(request.params)
-        if request.strategy == "sync":
+        if STRATEGIES[request.strategy].sums_every_step:
             params["overlap"] = "forward" if candidate.late else "backward"
         return replace(plan, params=params, planner=planner)
