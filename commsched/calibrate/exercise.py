@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from commsched.cost.price import price
 from commsched.errors import CommschedError
+from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Machine
 from commsched.net.bucket import BucketSpec, Piece
@@ -36,7 +37,6 @@ from commsched.timeline.model import Span
 Floats = npt.NDArray[np.float64]
 
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
-NATIVE = "native+dense"
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
 ROWS = "ring+dense"  # of buckets in a row
 # Exchanges that follow each other within one launch, of gradients so dense.
@@ -152,11 +152,11 @@ def _cells(machine: Machine, largest: int) -> list[WorkloadCell]:
     found = []
     for collective in DENSE:
         try:
-            COLLECTIVES[collective](machine.everyone)
+            schedule = COLLECTIVES[collective](machine.everyone)
         except CommschedError:
             continue  # it does not fit this shape of machine
         if collective != "hierarchical" or machine.nodes > 1:
-            more = [largest // part for part in BETWEEN] if collective == "native" else []
+            more = [largest // part for part in BETWEEN] if schedule.library else []
             found += [WorkloadCell(f"{collective}+dense", n) for n in sorted({*sizes, *more})]
     for collective, codec in CODED:
         density = DENSITY if codec == "coo" else 1.0
@@ -177,7 +177,7 @@ def _pause(machine: Machine, cell: WorkloadCell) -> float:
 
 def held_out(cells: Sequence[WorkloadCell]) -> npt.NDArray[np.bool_]:
     """A third of the cells, of every kind and size, but no end of a curve: (cells,)."""
-    ends = {f(c for c in cells if c.method == NATIVE) for f in (min, max)}
+    ends = {f(c for c in cells if c.method == LIBRARY) for f in (min, max)}
     return np.array([i % PART == 1 and cell not in ends for i, cell in enumerate(cells)])
 
 

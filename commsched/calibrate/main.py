@@ -16,6 +16,7 @@ from commsched.calibrate import coding, exercise, links, traits
 from commsched.calibrate.exercise import CellTimes, WorkloadCell
 from commsched.calibrate.fit import fit
 from commsched.coding.registry import CODECS
+from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import HeldOut
 from commsched.machine.model import Group, Machine
@@ -147,7 +148,7 @@ def _native(
     found = [
         (float(cell.nbytes), float(seconds))
         for cell, seconds, counts in zip(cells, times.whole, fitted, strict=True)
-        if counts and cell.method == exercise.NATIVE
+        if counts and cell.method == LIBRARY
     ]
     sizes, seconds = np.array(sorted(found)).T
     return tuple(zip(sizes.tolist(), rising(seconds).tolist(), strict=True))

@@ -16,6 +16,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
+LIBRARY = "native+dense"  # the MPI library's own all-reduce
 ALONE = Group(ranks=(0,), nodes=(0,))
 
 

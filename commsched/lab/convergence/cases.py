@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from commsched.coding.registry import CODECS
+from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import METHODS
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
@@ -252,8 +253,11 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
     later = {round(case.later * net.steps): case.then} if case.then else {}
     made = scheduled(made, later, case.refresh)
     # The MPI's own sum adds in an order of its own, which is not the same everywhere.
-    ours = {launch.method: launch.method.replace("native", "ring") for launch in made.launches}
-    launches = tuple(replace(x, method=ours[x.method], reason=None) for x in made.launches)
+    methods = ["ring+dense" if x.method == LIBRARY else x.method for x in made.launches]
+    launches = tuple(
+        replace(x, method=method, reason=None)
+        for x, method in zip(made.launches, methods, strict=True)
+    )
     plain = replace(made, launches=launches, iteration=0.0, bound=0.0, planner="convergence")
     return plan_file.frozen(plain)
 

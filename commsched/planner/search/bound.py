@@ -3,10 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 
+from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.net.graph import Tensor
 from commsched.net.sparsity import Sparsity
-from commsched.planner.search.problem import LIBRARY, Problem
+from commsched.planner.search.problem import Problem
 from commsched.planner.search.traffic import least_seconds
 from commsched.planner.space import Unit
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from commsched.errors import CommschedError
+from commsched.exchange.pair import LIBRARY
 from commsched.planner.request import Request
 from commsched.planner.search.dynamic import boundaries
 from commsched.planner.search.exact import MOST, UNITS, bounds, exact, size
@@ -20,7 +21,7 @@ from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import by_priority
 from commsched.planner.search.prices import LINEAR
-from commsched.planner.search.problem import BASELINES, LIBRARY, Problem
+from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.search.timing import iteration

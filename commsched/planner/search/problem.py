@@ -9,6 +9,7 @@ import numpy as np
 
 from commsched.cost import price
 from commsched.errors import CommschedError
+from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
 from commsched.planner.launches import launches
@@ -32,7 +33,6 @@ from commsched.registry import Registry
 
 Baseline = Callable[["Problem"], Candidate]
 BASELINES: Registry[Baseline] = Registry("baseline planner", "commsched.planner.baselines")
-LIBRARY = "native+dense"  # the MPI's own all-reduce
 
 
 class Problem:
