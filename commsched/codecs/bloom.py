@@ -147,7 +147,7 @@ class Filtered(Selection):
 
     standard = "bloom:0.001"
     composes = False
-    add_traffic = 3000.0  # every element of the run is tested, of which few have bytes here
+    add_traffic = 3000.0  # every element of the run is tested; few of them have bytes here
 
     def __init__(self, code: IndexCode) -> None:
         super().__init__(code.name)

@@ -16,8 +16,8 @@ class Elias(Indexed):
 
     l = floor(log2(n / m)) low bits of each of m indices below n, as planes; then the high parts
     h_i as bits h_i + i of a bitmap of m + (n - 1 >> l) bits: about 2 + log2(n / m) bits per index.
-    Where one bit per element is smaller the indices are a bitmap, where all values are smaller
-    there are none; which, follows from n and m. So do the bytes, however the support lies.
+    Where one bit per element is smaller, the indices are a bitmap; where all values are smaller,
+    no index is written. The choice, and so the size, follows from n and m alone.
     Source: Elias, "Efficient storage and retrieval by content and address of static files",
     JACM 21(2), 1974; Fano, MIT Project MAC memorandum 61, 1971.
     """

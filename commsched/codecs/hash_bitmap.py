@@ -25,7 +25,7 @@ class HashBitmap(Indexed):
     I_p = {i : h0(i) = p} are the elements of part p, found once for every length of a run and kept:
     8 B per element. As large as a bitmap; but as many of the non-zeros are in each part, wherever
     they lie in the run, so that PARTS readers have as much to do.
-    Source: Wang et al., "Zen", OSDI 2025; its pull sends each owner's part by itself.
+    Source: Wang et al., "Zen", OSDI 2025; its pull sends the part of each owner apart.
     """
 
     standard = "hash-bitmap:16"

@@ -17,7 +17,7 @@ NARROW = 1 << 56  # set in tags of lists whose values have exponents of four bit
 
 
 def list_bytes(numel: Floats, expected: Floats, each: float | Floats = 4.0) -> Floats:
-    """Expected bytes of packets of so many of `numel` values, of `each` bytes: (m,)."""
+    """Return the expected bytes of packets: `expected` of `numel` values of `each` bytes: (m,)."""
     found: Floats = HEADER + np.minimum(
         index_bytes(numel, expected) + each * expected, each * numel
     )
@@ -25,7 +25,10 @@ def list_bytes(numel: Floats, expected: Floats, each: float | Floats = 4.0) -> F
 
 
 def index_bytes(numel: Floats, expected: Floats) -> Floats:
-    """Expected bytes of so many indices below `numel`, as Elias-Fano or a bitmap: (m,)."""
+    """Return the expected bytes of `expected` indices below `numel`: (m,).
+
+    The smaller of Elias-Fano and a bitmap.
+    """
     count = np.maximum(expected, 1.0)  # below one: one index, as often as there is one
     width = np.floor(np.log2(np.maximum(numel, 1.0) / count))
     # 3.5 bits are what rounding up to bytes adds on average.
@@ -149,7 +152,7 @@ def _way(numel: int, count: int, narrow: bool) -> tuple[str, int]:
 
 
 def index_form(numel: int, count: int) -> tuple[str, int]:
-    """The same where the values of all are not cheaper."""
+    """Return the form of the indices and its bytes if not all values are sent."""
     width = _width(numel, count)
     size = packed_bytes(count, width) + packed_bytes(_high_bits(numel, count, width))
     way = "elias" if size <= packed_bytes(numel) else "bitmap"

@@ -53,10 +53,10 @@ class Selection(Indexed):
 
     @abstractmethod
     def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Expected number of selected elements of [start, stop), of so many ranks' sum: (m,)."""
+        """Expected number of selected elements of [start, stop), in a sum of `merged` ranks."""
 
     def composed(self, value: Codec | None, index: IndexCode | None) -> "Selection":
-        """The same selection with another value codec or index code."""
+        """Return this selection with another value codec or index code."""
         made = copy.copy(self)
         made._value = value or self._value
         made._index = index or self._index

@@ -31,7 +31,7 @@ def ring(group: Group) -> Schedule:
 
 
 def by_number(group: Group) -> Schedule:
-    """The same ring in the order of the ranks, as a library builds it that knows of no nodes.
+    """The ring in the order of the ranks, as a library builds it that knows of no nodes.
 
     Where ranks fill node after node it is `ring`; where they are dealt out to the nodes in turn
     every hop leaves its node, and all ranks of a node share its ports.

@@ -1,4 +1,4 @@
-"""Groups of ranks that exchange at the same time, each by itself: they share their nodes' ports."""
+"""Groups of ranks that exchange at the same time and share the ports of their nodes."""
 
 from dataclasses import replace
 

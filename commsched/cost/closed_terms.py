@@ -71,7 +71,7 @@ class Circle:
     def headstart(self, hops: list[float], missing: int) -> float:
         """What the mean hop misses where a way around leaves out `missing` hops, the fastest.
 
-        A reduce-scatter goes around but for one hop, an all-reduce twice but for two.
+        A reduce-scatter makes one hop less than a full circle, an all-reduce two less than two.
         """
         last = min(missing, self.together)
         others = hops[:-1] if self.together else hops
@@ -101,7 +101,7 @@ class Site:
         return Wire.slowest(self._links, self._share(flows))
 
     def apart(self, distance: int, flows: int) -> Wire:
-        """The slowest link of exchanges at this distance, of which at most `flows` share a port.
+        """Return the slowest link at this distance if at most `flows` exchanges share a port.
 
         They stay inside nodes where aligned teams of 2 * `distance` ranks fill these.
         """
@@ -120,7 +120,7 @@ class Site:
         return Circle(counts, (*across.wires, self.inside), self.lanes - 1)
 
     def lane(self) -> Circle:
-        """The links of a circle of one rank per node, of which each node has one per lane."""
+        """Return the links of a circle through one rank per node; there is a circle per lane."""
         return self._across(self.crowd) if self.nodes > 1 else Circle((1,), (self.inside,), 0)
 
     def _across(self, flows: int) -> Circle:

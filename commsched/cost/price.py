@@ -24,7 +24,7 @@ LIMIT = 2**19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a method costs by itself, without packing and unpacking its bucket."""
+    """What a method costs, without packing and unpacking its bucket."""
 
     encode: float  # s before the exchanges
     exchange: float  # s, with the coding at every hop
@@ -164,5 +164,5 @@ def price(
 
 
 def method_seconds(method: Method, spec: BucketSpec, machine: Machine, group: Group) -> float:
-    """Seconds of one launch of a method by itself; packing its bucket is not in it."""
+    """Return the seconds of one launch of a method, without packing its bucket."""
     return price(method, spec, machine, group).seconds

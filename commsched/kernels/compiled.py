@@ -26,7 +26,10 @@ def compiled(values: Array) -> Any:
 
 
 def compiled_list(values: Array, numel: int) -> Any:
-    """The same for a list of (m,) values in a range of `numel` elements: 32 bits for an index."""
+    """Return the compiled kernels for a list of (m,) values among `numel` elements, or None.
+
+    An index of such a list must fit 32 bits.
+    """
     return _of(values, numel) if numel < 2**31 else None
 
 

@@ -36,7 +36,7 @@ def numbers(part: Array, dtype: npt.DTypeLike) -> Array:
 
 
 def gpus() -> int:
-    """How many GPUs this process sees; an error that says what is missing where there is none."""
+    """Count the GPUs that this process sees; without any, raise an error that says why."""
     try:
         import cupy
     except ImportError as error:

@@ -7,14 +7,14 @@ from commsched.kernels.compiled import compiled_list
 from commsched.kernels.device import numbers
 from commsched.kernels.modules import module_of
 
-EACH = 3.5  # bytes of a value, but for escapes
+EACH = 3.5  # bytes of a value that does not escape
 # Codes of an exponent: 0 of zeros and subnormals, 1 to TOP of those up to the largest one, ESCAPE
 # of smaller ones, whose exponents follow as bytes.
 TOP, ESCAPE = 14, 15
 
 
 def narrow_bytes(count: int) -> int:
-    """Bytes of `count` values of which none escapes."""
+    """Return the bytes of `count` values if no value escapes."""
     return 3 * count + (count + 1) // 2 + 1
 
 

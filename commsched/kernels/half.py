@@ -69,7 +69,7 @@ def _fp16(values: Array, size: Array, word: Array, out: Array) -> None:
 
 
 def _clamped(values: Array) -> Array:
-    """The same for values of which some are beyond the range, NaN or infinity."""
+    """Round values; some may be beyond the range, NaN or infinity."""
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
     big = np.isinf(half) & np.isfinite(values)

@@ -23,7 +23,7 @@ FLAGS = 10
 # 262,144 elements: two lists, 1 in 20 taken, 0.14 ms against 0.16; 1 in 10, 0.28 against 0.15; four
 # lists of 350,000 elements, 1 in 50, 0.31 against 0.17. On the same machine.
 JOIN = 2
-FEW, MANY = 0.005, 0.1  # densities between which NumPy looks for every flag by itself
+FEW, MANY = 0.005, 0.1  # densities between which NumPy looks at every flag
 
 
 class Listed(NamedTuple):

@@ -21,7 +21,7 @@ EXCHANGED = 6  # B for each value: its sum in float32, and a half on the wire
 
 @dataclass(slots=True, kw_only=True)
 class Pruned:
-    """A tensor of N elements of which n are kept: 2 N + 18 n bytes, 16 N where n = N.
+    """A tensor of N elements that keeps n of them: 2 N + 18 n bytes, or 16 N if n = N.
 
     While its sum is exchanged it needs 6 n more: `EXCHANGED` bytes for each value.
     """

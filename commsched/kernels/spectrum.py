@@ -1,8 +1,9 @@
 """Spectra of a gradient's pieces: transform, keep the strongest bins, transform back.
 
-A run is cut into pieces of 8192 values, transformed each by itself; zeros fill the rest up to a
-length whose transform is fast. A piece's transform fits into a cache, and into a GPU's shared
-memory: a run of any length is read and written once each way. `cuda.spectrum` counts the passes.
+A run is cut into pieces of 8192 values; each piece is transformed on its own. Zeros fill the last
+piece up to a length whose transform is fast. A piece's transform fits into a cache, and into a
+GPU's shared memory: a run of any length is read and written once each way. `cuda.spectrum` counts
+the passes.
 """
 
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def bins_of(numel: int) -> int:
 
 
 def _parts(numel: int, pieces: int) -> Iterator[SpectrumPart]:
-    """A run, so many pieces at a time, and then what is left."""
+    """Cut a run into groups of pieces, then yield the rest."""
     full, bins = numel // PIECE * PIECE, PIECE // 2 + 1
     for first in range(0, full, pieces * PIECE):
         stop = min(first + pieces * PIECE, full)

@@ -169,8 +169,8 @@ class Machine:
     startup: float = 0.0  # s before an exchange's first message: wake-up, skew of the ranks
     restart: float = 0.0  # the same before a later exchange of a launch: everybody is awake
     handover: float = 0.0  # s, mean until another thread of the rank takes up what is ready
-    alone: float = 1.0  # seconds of coding where no other rank codes, of those where all do
-    slowed: float = 1.0  # seconds of coding beside an exchange of the same rank, of those apart
+    alone: float = 1.0  # coding seconds if no other rank codes, divided by those if all do
+    slowed: float = 1.0  # coding seconds beside an exchange of the rank, divided by those apart
     burst: float = 0.0  # s of bytes that a port to other nodes lets through at once after a rest
     cores: int = 0  # of a node, where its ranks are more than its cores serve; 0: no matter
     overlap: float = 1.0  # share of a transfer that progresses while its rank computes

@@ -30,7 +30,7 @@ class Balanced(Method):
 
 
 def everyone(spec: BucketSpec, group: Group, *, bits: bool, dealing: Dealing = COUNTED) -> Hashed:
-    """One run, of which every rank owns a part."""
+    """One run; every rank owns a part of it."""
     return Hashed(
         spec=spec,
         runs=np.array([0, spec.numel]),

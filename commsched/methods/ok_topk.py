@@ -38,8 +38,8 @@ class OkTopK(Method):
     the sums rises before, where more than 1.5 k of them came: to the k-th of these, which all know.
     A rank keeps whatever of its own is not in the sum that all get. Where a region holds more than
     twice its part of the largest sums, they are dealt out evenly before they go to all. 2 k to 6 k
-    words (p - 1) / p per rank for k = SHARE n, however many ranks there are, but for single steps
-    after one with a new threshold. Good for many ranks where the largest overlap.
+    words (p - 1) / p per rank for k = SHARE n, whatever the number of ranks, except in single steps
+    after a new threshold. Good for many ranks where the largest overlap.
     Source: Li & Hoefler, "Near-optimal sparse allreduce for distributed deep learning", PPoPP 2022,
     arXiv 2201.07598.
     """

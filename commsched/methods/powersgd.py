@@ -48,10 +48,10 @@ class PowerSgd(Method):
     next step as a start; a rank keeps M - P (M^T P)^T of its own M. A gradient that is not finite
     makes the result NaN on all ranks, and leaves what was kept and Q as they were.
     P is made orthonormal by NumPy, from 4 RANK sqrt(n) bytes, and P Q^T added up in one order, so
-    that a GPU and a processor have equal bits; M Q and M^T P, of which only sums are used, round as
+    that a GPU and a processor have equal bits; M Q and M^T P are only used as sums, and round as
     the device does.
     Good for large dense tensors: 8 RANK sqrt(n) bytes instead of 4 n. Source: Vogels, Karimireddy &
-    Jaggi, "PowerSGD", NeurIPS 2019 (there each weight matrix by itself).
+    Jaggi, "PowerSGD", NeurIPS 2019 (there for each weight matrix apart).
     """
 
     lossless = False

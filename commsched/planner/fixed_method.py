@@ -16,7 +16,7 @@ from commsched.program.stages import PipelineStrategy
 
 
 def given(request: Request, method: str) -> Plan:
-    """Exchange every bucket by `method`, but for tensors that the request forces another for."""
+    """Exchange every bucket by `method`, except tensors with a forced method."""
     wishes.check(request)
     everyone = request.machine.everyone
     if isinstance(STRATEGIES[request.strategy], PipelineStrategy):
@@ -32,7 +32,7 @@ def given(request: Request, method: str) -> Plan:
 
 
 def _staged(request: Request, method: str) -> Plan:
-    """The same for the buckets of each stage."""
+    """Plan stages, and exchange the buckets of each stage by `method`."""
     made = make_plan(request)
     name, chosen = find_method(method).name, []
     for launch in made.launches:

@@ -14,7 +14,7 @@ from commsched.program.launch_ops import OPTIMIZERS
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.cpu import shares
 
-PARTS = 32  # a larger share of the net than one of so many is split
+PARTS = 32  # tensors larger than 1/PARTS of the net are split
 MOST_PARTS = 16  # of one tensor
 LEAST_PART = 2**18  # elements
 GROUPS = 4  # of layers, whose small tensors travel together where others may be lossy

@@ -1,4 +1,4 @@
-"""Wishes that nothing can fulfil: which one it is, and the nearest that can hold."""
+"""Check a request: say what cannot be planned, and the nearest request that can."""
 
 import math
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from commsched.planner.request import Request
 
 
 def check(request: Request) -> None:
-    """Refuse forced methods, allowed codecs and a time limit that cannot be."""
+    """Reject forced methods, allowed codecs and time limits that cannot be planned."""
     for name, wanted in request.force.items():
         _check_forced(request, name, wanted)
     for name in request.lossy:
@@ -49,7 +49,7 @@ def _check_forced(request: Request, name: str, wanted: str) -> None:
 
 
 def close(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence that says which name is the nearest; empty where there is none."""
+    """Return the end of a sentence that names the nearest name; empty without names."""
     near = get_close_matches(name, list(names), 1, 0.0)
     return f"; nearest: {near[0]!r}" if near else ""
 

@@ -195,8 +195,8 @@ def _check_needs(round_: Round, last: Ints, where: str) -> None:
         move = int(free.argmax())
         raise CommschedError(
             f"{where}: rank {round_.src[move]} sends"
-            f" {_block_text(round_.first[move], round_.stop[move])} but waits for"
-            f" {_block_text(first[move], stop[move])}, which it received last, in vain"
+            f" {_block_text(round_.first[move], round_.stop[move])}, but waits first for"
+            f" {_block_text(first[move], stop[move])}, which is not needed for that"
         )
 
 

@@ -14,7 +14,7 @@ def put(values: Array, out: Array, way: int) -> None:
 
 
 def put_at(index: Array, values: Array, out: Array, way: int) -> None:
-    """The same at distinct indices, of int32 or int64."""
+    """Put values at distinct indices, of int32 or int64."""
     assert values.shape == (len(index), *out.shape[1:]), f"{values.shape} for {len(index)}"
     width = np.int64(out[:1].size)  # 1, or that of a row
     given = index, values, np.int64(len(index)), width, np.int32(way), out

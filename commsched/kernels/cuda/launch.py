@@ -18,7 +18,7 @@ def launch(file: str, kernel: str, blocks: int, *given: Array | np.generic) -> N
     """Start a kernel of `file`.cu on the current stream: arrays and NumPy's numbers, in order.
 
     An array must be contiguous. A number has the width of the kernel's parameter: a kernel reads it
-    as it is. Nothing is started for no blocks.
+    as it is. Without blocks nothing is started.
     """
     for each in given:
         assert isinstance(each, np.generic) or each.flags.c_contiguous, f"{kernel}: {type(each)}"

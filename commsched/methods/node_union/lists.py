@@ -76,7 +76,7 @@ class Left:
             self._next, self._count = self._next + 1, last
 
     def _grow(self, size: int) -> None:
-        """Make room for so many entries and as many again, but for no more than there can be."""
+        """Reserve twice the entries that are needed, at most as many as there can be."""
         size = min(self._cuts[-1], 2 * size)
         for name in ("_index", "_values"):
             old = getattr(self, name)

@@ -105,7 +105,7 @@ class Union:
 
     @cached_property
     def shares(self) -> list[tuple[int, int]]:
-        """The same as pairs."""
+        """Return the levels as pairs."""
         return list(pairwise(self.cuts.tolist()))
 
     @cached_property
@@ -114,7 +114,7 @@ class Union:
         return self.worth(PIECE)
 
     def worth(self, piece: int) -> int:
-        """Pieces of a share of a node's sum, the first one of about so many bytes."""
+        """Cut a share of a node's sum into pieces; the first has about `first` bytes."""
         whole = coded_bytes(self.spec, self.cuts[:1], self.cuts[1:2], self.lanes)
         return int(np.clip(2 * np.sqrt(float(whole[0]) / piece) - 1, 1, MOST))
 
@@ -319,7 +319,7 @@ class Union:
 
 @dataclass(frozen=True, kw_only=True)
 class Unions(Payload):
-    """Unions of nodes, each by itself, and sums of all `repeat` nodes, which go as one packet."""
+    """Unions of single nodes, and sums of all `repeat` nodes, which go as one packet."""
 
     sums: Callable[[], Floats]  # B of each sum: (blocks / repeat,)
 

@@ -1,4 +1,4 @@
-"""Nets of which papers print sizes, densities or layer times, but no profile is public."""
+"""Nets whose sizes, densities or layer times are printed in papers; no profile is public."""
 
 from collections.abc import Sequence
 

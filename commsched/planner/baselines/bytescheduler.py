@@ -1,4 +1,4 @@
-"""ByteScheduler: parts of 4 MB; of those that are ready the first layer's goes first.
+"""ByteScheduler: parts of 4 MB; the ready part of the first layer goes first.
 
 Source: Peng et al., "A generic communication scheduler for distributed DNN training
 acceleration", SOSP 2019.

@@ -16,7 +16,7 @@ def espresso(problem: Problem) -> Candidate:
     """Begin with the MPI's own all-reduce; keep the method with the least iteration.
 
     Tensors by size, the largest first, ties nearest the output first. A tensor whose exchange
-    ends before a bubble is left as it is, and bubbles are looked for again after each change. A
+    ends before a bubble is not changed, and bubbles are looked for again after each change. A
     method that is slower in encoding, exchange and decoding than another is not tried.
     """
     late = problem.early

@@ -16,7 +16,7 @@ PARTS = (1, 2, 4, 8, 16)
 
 @baseline("hipress")
 def hipress(problem: Problem) -> Candidate:
-    """Decide for each tensor by itself: method and number of parts; no buckets."""
+    """Decide method and number of parts for each tensor alone; no buckets."""
     whole = problem.tensors
     best: list[tuple[float, list[MethodChoice]]] = [(float("inf"), [])] * len(whole)
     for count in PARTS:
@@ -32,7 +32,7 @@ def hipress(problem: Problem) -> Candidate:
                 continue
             rows = problem.prices.rows(firsts, [method] * len(firsts), 0.0)
             vote, encode, exchange, decode = rows.seconds.sum(axis=1)
-            # parts pass through the coding and the exchange one behind the other
+            # parts pass through the coding and the exchange in a row
             seconds = vote + encode + count * exchange + decode
             for i, value in zip(where, seconds.tolist(), strict=True):
                 if value < best[i][0]:

@@ -27,7 +27,7 @@ class NodePlanner(Request):
 
 @FRAMES.add("daso")
 def daso(request: Request, planner: Planner) -> Plan:
-    """The planner's launches for one node by itself, and three exchanges of all parameters."""
+    """Plan one node with the planner, and add three exchanges of all parameters."""
     check(request)
     nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
     settings = STRATEGIES["daso"].settings(nothing)

@@ -78,7 +78,7 @@ def measured_on(request: Request, tensor: Tensor) -> str:
 
 
 def check(request: Request) -> None:
-    """Refuse a budget that is none, and forced methods that do not stay inside it."""
+    """Reject an invalid error budget, and forced methods that exceed it."""
     budget = request.max_error
     if budget is None:
         return

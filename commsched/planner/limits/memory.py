@@ -14,7 +14,12 @@ from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
 from commsched.units import nbytes
 
-PARTS = (1, 4, 16, 64)  # of a net that a bucket is at most; then every tensor is by itself
+PARTS = (
+    1,
+    4,
+    16,
+    64,
+)  # a bucket is at most 1/PARTS of the net; the last attempt gives each tensor a bucket
 SHARE = 0.5  # of its bucket that a method's packets take at most, before only the least do
 NEAR = 1.001  # times the iteration of the plan without a limit: then the search is over
 SAME = 1e-12  # relative: a limit in GB is rounded

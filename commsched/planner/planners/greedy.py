@@ -78,7 +78,10 @@ def useful(methods: list[Method], spec: BucketSpec) -> list[Method]:
 def cheapest(
     methods: list[Method], spec: BucketSpec, machine: Machine, group: Group
 ) -> list[tuple[float, str]]:
-    """Seconds and names of methods, cheapest first; of those that cannot be second, not all."""
+    """Return seconds and names of methods, cheapest first.
+
+    Methods that cannot be the second cheapest may be missing.
+    """
     if group.size <= FEW:
         rough = [(0.0, i) for i in range(len(methods))]
     else:

@@ -1,1 +1,1 @@
-"""Why a plan is as it is: margins, runners-up, and the advice that is printed."""
+"""Why a plan chose what it chose: margins, runners-up, and the advice that is printed."""

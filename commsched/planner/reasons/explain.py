@@ -1,4 +1,4 @@
-"""Why a candidate is as it is: per launch the runner-up, and what it would cost."""
+"""The reason of each launch: its runner-up, and what the runner-up would cost."""
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -15,16 +15,16 @@ from commsched.planner.space import Bucket, Candidate, MethodChoice, spec_of
 
 FEW = 64  # launches whose own seconds are all played
 
-# How much longer the iteration takes, s; s of the launch by itself; the method.
+# Increase of the iteration, s; seconds of the launch alone; name of the method.
 Other = tuple[float, float, str]
 
 
 def explained(problem: Problem, candidate: Candidate, planner: str) -> Plan:
     """The plan of a candidate with a reason for every launch, its iteration and the bound.
 
-    The runner-up is the method with which the iteration grows least, of those that change nothing
-    the one that is fastest by itself; its margin is that growth. The opposite is the same among
-    the methods that compress where the chosen one does not, or the other way.
+    The runner-up is the method with which the iteration grows least; if several change nothing, the
+    fastest alone. Its margin is that growth. The opposite is the runner-up of the other kind:
+    among methods that compress if the chosen one does not, and the other way round.
     """
     plan = problem.plan(candidate, planner)
     base = problem.evaluator.one(candidate)
@@ -162,7 +162,7 @@ def _reason(
     opposite: Other | None,
     exactly: bool,
 ) -> Reason:
-    """Why a launch is as it is; its own seconds `exactly`, or off by up to 0.2 %."""
+    """Return the reason of a launch, with its seconds `exactly` or to 0.2 %."""
     spec = _spec(problem, choice.bucket)
 
     def seconds(number: int) -> float:

@@ -15,7 +15,7 @@ def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
 
         margin + r / (1 + e) - r - (c / (1 + e') - c)
 
-    c, r [s] = the chosen method and the runner-up by themselves; e, e' = all pairs of the relative
+    c, r [s] = the chosen method and the runner-up alone; e, e' = all pairs of the relative
     errors (predicted - measured) / measured that the calibration of the machine held out: two
     prices err independently.
     """

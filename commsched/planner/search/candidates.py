@@ -109,7 +109,7 @@ class Search:
         return self.over() or (self.least <= self.floor * (1 + SAME) and self._ideal())
 
     def _ideal(self) -> bool:
-        """Whether the best candidate takes no longer than its rank's own work in truth, too."""
+        """Tell whether the simulated best candidate takes no longer than its rank's own work."""
         leader = self.leader
         if self.simulated[0] is not leader:
             self.simulated = leader, self._timed(leader) + self._extra(leader)
@@ -216,7 +216,7 @@ class Search:
         self._other_window()
 
     def _pieces(self, late: bool) -> list[MethodChoice]:
-        """Every unit by itself."""
+        """Return one bucket per unit, with its cheapest method."""
         made = [bucket([unit]) for unit in self.problem.units]
         return [MethodChoice(b, m) for b, m in zip(made, self.problem.cheapest(made), strict=True)]
 
@@ -291,7 +291,8 @@ class Search:
     def _chosen(self) -> tuple[Candidate, float | None]:
         """The best candidate, by simulation where there are several; its simulated s.
 
-        Where errors are held out: the best with them of those that without are behind no baseline.
+        If the machine records held-out errors, it is the candidate with the least expected
+        iteration among those that are no slower than any baseline.
         """
         if self.stopped or self.over() or self.request.bucket is not None or self.done():
             return self.leader, None

@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 LABELS = 6  # partial plans kept per boundary
 LONGEST = 160  # units in one bucket
-SPARSE = 12  # the same, where every bucket has to be priced by itself
+SPARSE = 12  # the limit if every bucket needs a price of its own
 
 
 class _Segments:

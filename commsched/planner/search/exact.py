@@ -25,7 +25,7 @@ def exact(problem: Problem, units: Sequence[Unit], first: Candidate) -> Candidat
     """The candidate of the least iteration among contiguous buckets of units in this order.
 
     A branch is a choice of boundaries. Its bound is its iteration where each bucket has the least
-    encode, exchange and decode of all methods, each by itself, and nothing slows an exchange
+    encode, exchange and decode over all methods, and nothing slows an exchange
     inside a node. Branches follow in the order of their bounds until no bound is below the best.
     """
     branches = list(_branches(units))

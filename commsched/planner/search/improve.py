@@ -12,7 +12,7 @@ from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket
 STEPS = (1, 2, 4, 8, 16, 32)  # units that a boundary moves, and buckets that a launch moves
 CUTS = 7  # places at which a bucket is split
 PAIRED = 4  # methods of each of two neighbours that are changed together
-GAIN = 1e-4  # share of the iteration that a change has to save: more launches for less are none
+GAIN = 1e-4  # share of the iteration that a change must save to be worth more launches
 SAME = 1e-9  # share of an iteration below which two are equal
 
 
@@ -48,7 +48,7 @@ def improved(
 
 
 def tidied(problem: Problem, first: Candidate) -> Candidate:
-    """Merge neighbours wherever the iteration stays as it is: fewer launches, the same time."""
+    """Merge neighbouring launches wherever the iteration does not change."""
     best, limit = first, problem.evaluator.one(first) * (1 + SAME)
     while True:
         merges = [

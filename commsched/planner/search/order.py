@@ -1,4 +1,4 @@
-"""The order of launches: of those that are ready, the one whose first reader comes first."""
+"""The order of launches: among ready launches, the one whose first reader comes first."""
 
 import heapq
 from collections.abc import Sequence

@@ -91,11 +91,11 @@ class Prices:
         return self._known[key]
 
     def unpacked(self, spec: BucketSpec, method: int) -> float:
-        """Seconds of one bucket by itself; packing is not in it, rounding leaves none below 0."""
+        """Return the seconds of one bucket alone, without packing; never less than 0."""
         return max(float(self.exact(spec, method).sum()) - self._packing(spec), 0.0)
 
     def unpacked_of_size(self, numel: int, method: int) -> float:
-        """The same by the method's curve, for a bucket without zeros."""
+        """Return the seconds of a bucket without zeros from the method's curve, without packing."""
         whole = float(self.by_size(method, np.array([numel], np.float64)).sum())
         return max(whole - self._packing(BucketSpec.uniform(numel)), 0.0)
 

@@ -72,7 +72,7 @@ class Problem:
         return every[0].joined(every[1])
 
     def lasting(self, how_long: Lasting) -> "Problem":
-        """The same problem where launches last otherwise than priced; candidates serve both."""
+        """Return this problem with other durations of launches; candidates fit both problems."""
         other = copy(self)
         other.evaluator = Evaluator(self.clock, self.prices, how_long)
         return other
@@ -100,7 +100,7 @@ class Problem:
 
     @property
     def early(self) -> bool:
-        """The same for planners whose systems end a step with all updates."""
+        """Whether buckets are applied late if the planner's system ends a step with all updates."""
         return self.request.params.get("overlap", "backward") == "forward"
 
     def named(self, name: str) -> int:
@@ -150,7 +150,7 @@ class Problem:
         return number if number >= 0 else self.cheapest([made])[0]
 
     def cheapest(self, made: Sequence[Bucket]) -> list[int]:
-        """For each bucket the method of the least seconds by itself."""
+        """Return for each bucket the method with the least seconds alone."""
         names = [method.name for method in self.prices.methods]
         return [
             min(self.options(one), key=lambda m: (seconds[m], names[m]))
@@ -158,7 +158,7 @@ class Problem:
         ]
 
     def alone(self, made: Sequence[Bucket]) -> np.ndarray:
-        """(buckets, methods) s of buckets by themselves, packing included; forced ones too."""
+        """Return (buckets, methods) s of single buckets, packing included; forced methods too."""
         count = len(self.prices.methods)
         table = np.full((len(made), count), np.inf)
         for method in range(count):

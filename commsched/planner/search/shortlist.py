@@ -21,7 +21,7 @@ class Shortlist(NamedTuple):
 
     methods: tuple[Method, ...]  # for buckets with zeros
     plain: frozenset[str]  # of these, for buckets without
-    leading: frozenset[str]  # the fastest by itself at some size
+    leading: frozenset[str]  # the fastest at some size
 
     @classmethod
     def of(cls, methods: Iterable[Method]) -> "Shortlist":
@@ -39,7 +39,7 @@ class Shortlist(NamedTuple):
 
 
 def skips_zeros(method: Method) -> bool:
-    """Tell whether a pair only leaves out zeros: where there are none it adds a header."""
+    """Tell whether a pair only leaves out zeros: without zeros it only adds a header."""
     return method.codec is not None and method.lossless and not method.fixed
 
 
@@ -65,11 +65,12 @@ def shortlist(
 def _considered(
     methods: Sequence[Method], closed: Closed, specs: list[BucketSpec]
 ) -> tuple[set[str], set[str]]:
-    """Names of the methods that may be the fastest for some sample, and of those that are.
+    """Return the methods that may be the fastest for some sample, and those that are.
 
-    One may be if its exchange or its whole is at most 1.3 times the least by closed forms, which
-    err by up to 15 % on the shipped machines; of one collective only the best codec in each of
-    the two, because their errors are alike; and if no other is as fast everywhere in everything.
+    A method may be the fastest if its exchange or its whole takes at most 1.3 times the least by
+    closed forms, which err by up to 15 % on the shipped machines. For each collective only the
+    best codec in each of the two counts, because the errors of a collective are alike. A method
+    that another one equals or beats everywhere is left out.
     """
     names = [method.name for method in methods]
     if not methods:

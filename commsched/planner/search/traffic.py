@@ -24,14 +24,15 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
         G_J A(p - p_J) / p_J                                what node J must hear of the others
         v n (g (p d + (p - 2) u) + (G - g) (s + (N - 2) u)) / p       all that is received
 
-    p ranks on N nodes, p_J on node J; n elements, of which a rank has the share d, some rank the
-    share u; s the sum over the nodes of the share that a node has; G_J, G [s/B] into a node; g
-    inside a node; v [B] of a value: 4 of a dense tensor or on one node, else PACKED. A(k) = v n u_k
+    p ranks on N nodes, p_J on node J; n elements; one rank has the share d of them, all ranks
+    together the share u; s is the sum over the nodes of the share that a node has; G_J, G [s/B]
+    into a node; g inside a node; v [B] of a value: 4 of a dense tensor or on one node, else PACKED.
+    A(k) = v n u_k
     + H(k) / 8 B, at most 4 n: the values of the sum of k ranks and the entropy of where they are.
     The last one counts values: for each element the holders but one must send before anybody knows
     its sum, and all ranks but one must receive after that.
     Source for dense values: Patarasuk & Yuan, JPDC 69(2), 2009, theorem 1.
-    Holds where values travel as they are, but for their exponents in lists, and a port receives
+    Holds if values travel unchanged (lists may pack their exponents), and a port receives
     one message at a time.
     """
     ranks = machine.size
@@ -53,7 +54,7 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
 
 
 def _kinds_of_nodes(machine: Machine) -> Mapping[tuple[int, float], int]:
-    """How many nodes have so many ranks and so many s/B of a message into them; {}: one node."""
+    """Count nodes by (ranks on the node, s/B into it). Empty if there is only one node."""
     if machine.nodes == 1:
         return {}
     each = enumerate(machine.ranks_of_node)
@@ -67,7 +68,7 @@ def _cut(law: Sparsity, numel: int, merged: int, value: float) -> float:
 
 
 def _share(law: Sparsity, merged: int) -> float:
-    """The share of elements that some of so many ranks have."""
+    """Return the share of elements that at least one of `ranks` ranks has."""
     return float(law.after(merged))
 
 
