@@ -4,24 +4,16 @@ import os
 from types import ModuleType
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from commsched.run.job.launcher import environment_rank
+from tests.support import sampling
 
 os.environ["MPLBACKEND"] = "Agg"
 
 UNDER_MPI = environment_rank() is not None
 
 # All ranks of an MPI test must draw the same examples, and CI the same ones every time.
-settings.register_profile(
-    "commsched",
-    deadline=None,
-    max_examples=50,
-    derandomize=UNDER_MPI or "CI" in os.environ,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is not a mistake
-)
-settings.load_profile("commsched")
+sampling.take(nightly=False, repeatable=UNDER_MPI or "CI" in os.environ)
 
 collect_ignore = ["nightly"] if UNDER_MPI else ["mpi", "nightly"]  # unless they are asked for
 

@@ -6,12 +6,10 @@ import pytest
 from commsched.exchange import error
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.registry import METHODS, find_method
-from commsched.kernels.cuda import launch
 from commsched.methods.node_union.method import Union, levels
 from commsched.methods.powersgd import shape_of
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
-from tests.cuda_on_cpu import cpu
 from tests.support import strict_arrays
 from tests.support.gradients import bits, group
 
@@ -102,16 +100,3 @@ KERNELS = {
     "ok-topk:0.01": {"flag_above", "count_digits", "add_list"},
     "powersgd:2": {"spread", "subtract"},
 }
-
-
-@pytest.mark.parametrize("name", KERNELS)
-@cpu.MARKS[0]
-@cpu.MARKS[1]
-def test_with_the_kernels_the_bits_are_those_of_numpy(name, monkeypatch):
-    wanted, used = list(results(name, SHAPES["2x2"], np.copy)), set()
-    with cpu.kernels():
-        chosen = launch.function
-        noted = lambda file, kernel: used.add(kernel) or chosen(file, kernel)  # noqa: E731
-        monkeypatch.setattr(launch, "function", noted)
-        alike(results(name, SHAPES["2x2"], np.copy), wanted)
-    assert used >= KERNELS[name]

@@ -1,0 +1,3 @@
+"""Every case of tests/test_bytes.py, which samples them by day."""
+
+from tests.test_bytes import *  # noqa: F403, the laws

@@ -1,0 +1,3 @@
+"""Every case of tests/test_lockstep.py, which samples them by day."""
+
+from tests.test_lockstep import *  # noqa: F403, the laws
