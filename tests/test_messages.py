@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsched.kernels import random
-from commsched.program.draft import Draft
-from commsched.program.model import After, Kind, Op, Role
+from commsched.program.draft import Draft, received
+from commsched.program.model import After, Hop, Kind, Op, Role
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.simulate.pipelines import Clocks, PipelineMessages
@@ -126,12 +126,13 @@ def test_what_arrives_first_goes_first_and_the_most_urgent_of_those_that_wait(or
         urgency = int(i >= 3)
         name = After(f"c{i}")
         draft.add(1 + i, Op(kind=Kind.COMPUTE, name=f"c{i}", stream="compute", seconds=times[i]))
-        draft.message(f"{i}", 1 + i, 0, 8, name)
+        hop = Hop(1 + i, 0, 0)
+        draft.message(hop, 8, name)
         work = Op(
             kind=Kind.COMPUTE,
             name=f"w{i}",
             stream="compute",
-            after=(After(f"recv/{i}"),),
+            after=(received(hop),),
             seconds=4.0,
             urgency=urgency,
         )

@@ -85,8 +85,8 @@ def test_every_gradient_is_summed_once_a_step_and_applied_once(steps, refresh, o
         role = STRATEGIES["sync"].lower(plan, step, {}).role_of(1)
         names = {op.name for op in role.ops}
         assert len(names) == len(role.ops)  # a name is an operation's identity
-        assert names <= set(STRATEGIES["sync"].names(plan))
-        sums = [op for op in role.ops if op.kind is Kind.EXCHANGE and op.root < 0]
+        assert names <= set(STRATEGIES["sync"].operations(plan))
+        sums = [op for op in role.ops if op.kind is Kind.EXCHANGE and op.root is None]
         summed = [plan.launches[op.launch] for op in sums]
         assert Counter(x.pieces for x in summed) == Counter(x.pieces for x in plan.launches[:2])
         begun = max(s for s in [0, *steps] if s <= step)
@@ -178,7 +178,7 @@ def test_simulated_bytes_are_those_of_the_training():
     plan = plan_of("ring+fp16", {3: FFT}, 2)
     predicted = simulate(plan, 6).timeline()
     assert predicted.nbytes.sum() == go(plan, 6).sent
-    assert set(predicted.names) == set(STRATEGIES["sync"].names(plan))
+    assert set(predicted.names) == set(STRATEGIES["sync"].operations(plan))
 
 
 def test_a_schedule_is_in_the_plan_and_in_its_hash(tmp_path):

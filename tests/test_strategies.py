@@ -70,7 +70,7 @@ def test_every_rank_is_in_one_role_and_roles_stay(name, shape):
 @everywhere
 def test_operations_have_one_name_each_and_wait_for_what_there_is(name, shape):
     plan, strategy = made(name, shape), STRATEGIES[name]
-    known = set(strategy.names(plan))
+    known = set(strategy.operations(plan))
     done: dict[int, list[set[str]]] = {}
     for step in range(STEPS):
         program = strategy.lower(plan, step, {})

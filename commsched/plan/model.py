@@ -1,6 +1,6 @@
 """A plan: the strategy, the launches with their reasons, and the net and machine they are for."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,12 +105,6 @@ class Plan:
         lanes = everyone.lanes  # raises where nodes have different numbers of ranks
         members = np.array(everyone.members, np.int64).reshape(-1, lanes)
         return members if launch.among == "node" else members.T
-
-    def apart(self, names: Iterable[str]) -> dict[str, Ints]:
-        """Of operations' names those of launches among nodes, with every rank's team: (ranks,)."""
-        teams = {launch.name for launch in self.launches if launch.among == "node"}
-        node = np.array(self.machine.node_of_rank, np.int64)
-        return {name: node for name in names if name.partition("/")[0] in teams}
 
     def spec(self, launch: Launch) -> BucketSpec:
         """The expected content of a launch's bucket."""

@@ -6,6 +6,7 @@ Source: palette of Okabe & Ito, "Color Universal Design", 2008.
 from typing import NamedTuple
 
 from commsched.timeline import measure
+from commsched.timeline.names import label
 
 
 class Look(NamedTuple):
@@ -25,25 +26,11 @@ OTHER = Look("other compute", "#999999", "black")
 LOOKS = (FORWARD, BACKWARD, APPLY, OTHER, CODEC, EXCHANGE)
 EXPOSED = "#B23A00"  # its vermilion, darker, for thin lines
 
-WORDS = {
-    **dict.fromkeys(("forward", "fwd"), FORWARD),
-    **dict.fromkeys(("backward", "bwd"), BACKWARD),
-    **dict.fromkeys(("apply", "merge", "optimizer", "update"), APPLY),
-    **dict.fromkeys(("encode", "decode", "combine"), CODEC),
-}
-NOT_TELLING = {*WORDS, "exchange", "inside", "between", "send", "recv"}
+BY_WORK = {"forward": FORWARD, "backward": BACKWARD, "apply": APPLY, "codec": CODEC}
 
 
 def look(name: str, stream: str) -> Look:
-    """Choose the look of an operation from its stream and the first or last word of its name."""
+    """Choose the look of an operation from its stream and what its name says."""
     if measure.is_communication(stream):
         return EXCHANGE
-    if stream in measure.CODECS:
-        return CODEC
-    parts = name.split("/")
-    return WORDS.get(parts[0]) or WORDS.get(parts[-1]) or OTHER
-
-
-def short(name: str) -> str:
-    """Shorten a name to what tells it from its neighbours: `b3/exchange` -> `b3`."""
-    return "/".join(part for part in name.split("/") if part not in NOT_TELLING) or name
+    return CODEC if stream in measure.CODECS else BY_WORK.get(label(name).work, OTHER)

@@ -17,6 +17,7 @@ from commsched.timeline import measure
 from commsched.timeline.compare import compare
 from commsched.timeline.intervals import Floats, Integers, Intervals, difference, intervals
 from commsched.timeline.model import Timeline
+from commsched.timeline.names import label
 
 SCRIPTS = ("data.js", "draw.js", "operations.js", "page.js")  # in this order, as one script
 
@@ -74,7 +75,7 @@ def page_data(
         "step": opening[-1],
         "open": _unfolded(sides, opening[-1], ranks),
         "names": names,
-        "short": {name: short for name in names if (short := colours.short(name)) != name},
+        "short": {name: short for name in names if (short := label(name).short) != name},
         "looks": [look._asdict() for look in colours.LOOKS],
         "exposed": colours.EXPOSED,
         "look": [colours.LOOKS.index(colours.look(name, measure.COMPUTE)) for name in names],

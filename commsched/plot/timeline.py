@@ -26,6 +26,7 @@ from commsched.timeline import measure
 from commsched.timeline.compare import compare
 from commsched.timeline.intervals import Floats, Intervals, intersection
 from commsched.timeline.model import Timeline
+from commsched.timeline.names import label
 
 SUFFIXES = (".png", ".svg")
 SETTINGS: Any = {
@@ -225,7 +226,7 @@ def _labels(
         if start < taken or room < FONT / 2:
             continue
         name = t.names[t.name[i]]
-        text = next((s for s in (name, colours.short(name)) if _width(s) <= room), None)
+        text = next((s for s in (name, label(name).short) if _width(s) <= room), None)
         if text is not None:
             taken = end
             yield (start + end) / 2, text, looks[i]

@@ -1,9 +1,9 @@
-"""Operations of several roles in the making: a message is written at both of its ends at once."""
+"""Builds the operations of several roles; a message is written at both of its ends at once."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
-from commsched.program.model import After, Kind, Op, Program, Role
+from commsched.program.model import After, Hop, Kind, Op, Role
 
 
 class Draft:
@@ -12,40 +12,39 @@ class Draft:
     def __init__(self, groups: Sequence[tuple[int, ...]]) -> None:
         self._groups = tuple(groups)
         self._ops: list[list[Op]] = [[] for _ in groups]
-        self._sent: dict[tuple[int, int], int] = defaultdict(int)
+        self._sent: Counter[tuple[int, int]] = Counter()
 
     def add(self, role: int, *ops: Op) -> None:
         """Append operations to a role."""
         self._ops[role] += ops
 
-    def message(
-        self, name: str, source: int, to: int, nbytes: int, after: After, urgency: int = 0
-    ) -> After:
-        """Send `nbytes` from each rank of a role to its counterpart; what the receiver waits for.
+    def message(self, hop: Hop, nbytes: int, after: After, urgency: int = 0) -> After:
+        """Send `nbytes` from each rank of a role to its counterpart; returns what arrives.
 
         Messages from one role to another are numbered in the order in which they are drafted.
         """
+        source, to = hop.source, hop.to
         assert len(self._groups[source]) == len(self._groups[to])
         tag = self._sent[source, to]
         self._sent[source, to] += 1
-        ends = [
-            (source, to, Kind.SEND, f"send/{name}", f"recv/{name}", "send", (after,)),
-            (to, source, Kind.RECV, f"recv/{name}", f"send/{name}", "receive", ()),
-        ]
-        for role, peer, kind, own, match, stream, inputs in ends:
+        for role, peer, kind, match, stream, inputs in (
+            (source, to, Kind.SEND, Kind.RECV, "send", (after,)),
+            (to, source, Kind.RECV, Kind.SEND, "receive", ()),
+        ):
             op = Op(
                 kind=kind,
-                name=own,
+                name=f"{kind}/{hop}",
                 stream=stream,
                 after=inputs,
                 peer=peer,
-                match=match,
+                match=f"{match}/{hop}",
+                hop=hop,
                 tag=tag,
                 nbytes=nbytes,
                 urgency=urgency,
             )
             self._ops[role].append(op)
-        return After(f"recv/{name}")
+        return received(hop)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -53,6 +52,7 @@ class Draft:
         pairs = zip(self._groups, self._ops, strict=True)
         return tuple(Role(ranks=ranks, ops=tuple(ops)) for ranks, ops in pairs)
 
-    def program(self, step: int) -> Program:
-        """The roles as one step."""
-        return Program(step=step, roles=self.roles)
+
+def received(hop: Hop) -> After:
+    """The arrival of a message."""
+    return After(f"{Kind.RECV}/{hop}")

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from commsched.plan.model import Plan
-from commsched.program.draft import Draft
+from commsched.program.draft import Draft, received
 from commsched.program.launch_ops import OPTIMIZERS
-from commsched.program.model import After
-from commsched.program.stages import Stage, Turn, check, compute, finish, hop, name_of
+from commsched.program.model import Hop, Turn
+from commsched.program.stages import Stage, check, compute, finish, turn_end
 from commsched.program.strategy import Memory
 
-# Of a stage of a pipeline, given stages, microbatches and its number: what it computes in turn.
+# (stages, microbatches, number of a stage) -> what the stage computes in turn
 Order = Callable[[int, int, int], Sequence[Turn]]
 
 
@@ -58,7 +58,7 @@ def as_they_come(stages: int, microbatches: int, number: int) -> list[Turn]:
 def draft_stages(
     draft: Draft, stages: Sequence[Stage], orders: Order, m: int, work: StageWork
 ) -> None:
-    """Append the computations and messages of some stages in a row, of which the last one turns."""
+    """Append the computations and messages of consecutive stages; at the last one they turn."""
     for place, stage in enumerate(stages):
         for turn in orders(len(stages), m, place):
             _turn(draft, stages, place, stage, turn, work)
@@ -68,27 +68,24 @@ def _turn(
     draft: Draft, stages: Sequence[Stage], place: int, stage: Stage, turn: Turn, work: StageWork
 ) -> None:
     """One computation, after the message that it needs, and the message that it makes."""
-    number, (backward, m) = stage.number, turn
-    last = place == len(stages) - 1
+    number, (backward, m, _) = stage.number, turn
     after = []
     if not backward:
         if number > 0:
-            after.append(After(f"recv/{hop(number - 1, number, m)}"))
+            after.append(received(Hop(number - 1, number, m)))
         if work.limit and place == 0 and m >= work.limit:
-            after.append(After(name_of(Turn(True, m - work.limit), number)))
-    elif last:
-        after.append(After(name_of(Turn(False, m), number)))
+            after.append(turn_end(Turn(True, m - work.limit), number))
+    elif place == len(stages) - 1:
+        after.append(turn_end(Turn(False, m), number))
     else:
-        after.append(After(f"recv/{hop(number + 1, number, m)}"))
+        after.append(received(Hop(number + 1, number, m)))
     seconds = stage.backward + work.extra(stage) if backward else stage.forward
     urgency = int(work.ready and not backward)
     done = compute(draft, stage, turn, seconds, after, urgency)
     if backward and place > 0:
-        before = stages[place - 1]
-        name = hop(number, before.number, m)
-        draft.message(name, number, before.number, before.output, done, urgency)
+        draft.message(Hop(number, number - 1, m), stages[place - 1].output, done, urgency)
     if not backward and not stage.last:
-        draft.message(hop(number, number + 1, m), number, number + 1, stage.output, done, urgency)
+        draft.message(Hop(number, number + 1, m), stage.output, done, urgency)
 
 
 def flushed(plan: Plan, stages: Sequence[Stage], orders: Order, m: int, work: StageWork) -> Draft:
@@ -98,8 +95,7 @@ def flushed(plan: Plan, stages: Sequence[Stage], orders: Order, m: int, work: St
     agree = work.agrees and any(launches)
     draft_stages(draft, stages, orders, m, work)
     for stage, mine in zip(stages, launches, strict=True):
-        turn = orders(len(stages), m, stage.number)[-1]
-        last = After(name_of(turn, stage.number))
+        last = turn_end(orders(len(stages), m, stage.number)[-1], stage.number)
         finish(draft, plan, stage, mine, last, work.traffic, agree)
     return draft
 

@@ -1,20 +1,46 @@
 """The operations of one launch: its exchange, phase after phase, and the update that follows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+import numpy as np
+
+from commsched.arrays import Ints
 from commsched.errors import CommschedError
 from commsched.exchange.memory import launch_memory, sets_bytes
 from commsched.exchange.method import chooses, resolved
 from commsched.exchange.registry import phases_of
-from commsched.plan.model import Plan
+from commsched.plan.model import Param, Plan
 from commsched.program.model import After, Kind, Op
+from commsched.program.parameters import Parameter
 from commsched.program.parts import apply_seconds, operations
 from commsched.program.phases import operation_name
+from commsched.program.strategy import Memory
 from commsched.schedule.rounds import Goal
 
 # Bytes of optimiser state per parameter, and memory traffic of one update in B per parameter:
 # read gradient, read and write the parameter and each state word.
 OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
+OPTIMIZER = Parameter("momentum", tuple(OPTIMIZERS))
+
+STREAMS = {Kind.ENCODE: "encode", Kind.DECODE: "decode", Kind.MERGE: "decode"}  # others: its own
+
+
+def update_traffic(optimizer: Param) -> float:
+    """Memory traffic of one update, B per parameter."""
+    return float(OPTIMIZERS[str(optimizer)][1])
+
+
+def replica_memory(plan: Plan, optimizer: Param, buckets: float) -> Memory:
+    """Bytes on a rank that trains the whole net; `buckets` in elements."""
+    numel = plan.graph.numel
+    return Memory(
+        parameters=4.0 * numel,
+        gradients=4.0 * numel,
+        optimizer=float(OPTIMIZERS[str(optimizer)][0] * numel),
+        activations=sum(layer.activation for layer in plan.graph.layers),
+        buckets=4.0 * buckets,
+    )
 
 
 def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
@@ -31,63 +57,66 @@ def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
     return {"residuals": sum(one.kept for one in found) + sets, "packets": waiting + received}
 
 
+def in_order(plan: Plan, purpose: str) -> list[int]:
+    """The launches of a purpose, by priority."""
+    rows = [i for i, launch in enumerate(plan.launches) if launch.purpose == purpose]
+    return sorted(rows, key=lambda i: plan.launches[i].priority)
+
+
+def end_of(plan: Plan, index: int, kind: Kind, steps_back: int = 0) -> After:
+    """The end of an operation of a launch whose method has one phase."""
+    return After(operation_name(plan.launches[index].name, "", kind), steps_back)
+
+
+def launch_op(plan: Plan, index: int, kind: Kind, *after: After, phase: str = "") -> Op:
+    """One operation of a launch, on the usual stream of its kind."""
+    launch = plan.launches[index]
+    return Op(
+        kind=kind,
+        name=operation_name(launch.name, phase, kind),
+        stream=STREAMS.get(kind, launch.stream),
+        after=after,
+        launch=index,
+    )
+
+
+def teams_apart(plan: Plan, operations: Mapping[str, Op]) -> dict[str, Ints]:
+    """The team of every rank, (ranks,), for operations of launches that each node does apart."""
+    node = np.array(plan.machine.node_of_rank, np.int64)
+    among = {i for i, launch in enumerate(plan.launches) if launch.among == "node"}
+    return {name: node for name, op in operations.items() if op.launch in among}
+
+
 def exchange_ops(plan: Plan, index: int, before: After, encode: str = "encode") -> list[Op]:
     """Encode, exchange and decode of every phase of a launch's method, after `before`.
 
     encode: the stream that encodes, which may be the launch's own.
     """
-    launch, phases = plan.launches[index], phases_of(plan, index)
-    streams = {Kind.ENCODE: encode, Kind.DECODE: "decode"}
-    ops: list[Op] = []
+    phases, ops = phases_of(plan, index), list[Op]()
     for kind, number in operations(phases):
-        op = Op(
-            kind=kind,
-            name=operation_name(launch.name, phases[number].name, kind),
-            stream=streams.get(kind, launch.stream),
-            after=(before,),
-            launch=index,
-            phase=number,
-        )
-        ops.append(op)
+        op = launch_op(plan, index, kind, before, phase=phases[number].name)
+        stream = encode if kind is Kind.ENCODE else op.stream
+        ops.append(replace(op, phase=number, stream=stream))
         before = After(op.name)
     return ops
 
 
-def send_ops(plan: Plan, index: int, after: tuple[After, ...], team: int = -1) -> list[Op]:
+def send_ops(plan: Plan, index: int, after: tuple[After, ...], team: int | None = None) -> list[Op]:
     """Copy a launch's parameters and begin to sum them, to be merged later; see `merge_op`.
 
     team: the only one of the launch's teams that takes part.
     """
-    launch = plan.launches[index]
-    encode, sent = (operation_name(launch.name, "", k) for k in (Kind.ENCODE, Kind.EXCHANGE))
-    return [
-        Op(kind=Kind.ENCODE, name=encode, stream="encode", after=after, launch=index),
-        Op(
-            kind=Kind.EXCHANGE,
-            name=sent,
-            stream=launch.stream,
-            after=(After(encode),),
-            launch=index,
-            team=team,
-        ),
-    ]
+    copy = launch_op(plan, index, Kind.ENCODE, *after)
+    return [copy, replace(launch_op(plan, index, Kind.EXCHANGE, After(copy.name)), team=team)]
 
 
-def merge_op(plan: Plan, index: int, waited: int, updated: str) -> Op:
+def merge_op(plan: Plan, index: int, waited: int | None, updated: After) -> Op:
     """Merge a launch's sum that was sent `waited` steps ago, once the step's update is done.
 
-    waited: -1 where the sum replaces the parameters of the same step.
+    waited: None if the sum replaces the parameters of the same step.
     """
-    name = plan.launches[index].name
-    sent = After(operation_name(name, "", Kind.EXCHANGE), max(waited, 0))
-    return Op(
-        kind=Kind.MERGE,
-        name=operation_name(name, "", Kind.MERGE),
-        stream="decode",
-        after=(sent, After(updated)),
-        launch=index,
-        waited=waited,
-    )
+    sent = end_of(plan, index, Kind.EXCHANGE, waited or 0)
+    return replace(launch_op(plan, index, Kind.MERGE, sent, updated), waited=waited)
 
 
 def check_sums(plan: Plan, index: int, where: str) -> None:
@@ -103,16 +132,10 @@ def check_sums(plan: Plan, index: int, where: str) -> None:
 
 def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
     """The update of a launch's elements, which moves `traffic` B in memory for each."""
-    launch = plan.launches[index]
-    numel = sum(stop - start for _, start, stop in launch.pieces)
-    return Op(
-        kind=Kind.APPLY,
-        name=f"{launch.name}/apply",
-        stream="compute",
-        after=(after,),
-        seconds=apply_seconds(numel, traffic, plan.machine.device),
-        launch=index,
-    )
+    numel = sum(stop - start for _, start, stop in plan.launches[index].pieces)
+    seconds = apply_seconds(numel, traffic, plan.machine.device)
+    op = launch_op(plan, index, Kind.APPLY, after)
+    return replace(op, stream="compute", seconds=seconds)
 
 
 def broadcast_ops(
@@ -120,36 +143,12 @@ def broadcast_ops(
 ) -> list[Op]:
     """The broadcast of parameters that member `root` of each team has.
 
-    there: after what this rank has them; None where it receives them, after `before`.
+    there: the operation after which this rank has them; None if it receives them, after `before`.
     """
-    launch = plan.launches[index]
-    encode, moved, decode = (
-        operation_name(launch.name, "", k) for k in (Kind.ENCODE, Kind.EXCHANGE, Kind.DECODE)
-    )
-    ops: list[Op] = []
-    sent = before
-    if there is not None:
-        ops.append(Op(kind=Kind.ENCODE, name=encode, stream="encode", after=(there,), launch=index))
-        sent = After(encode)
-    ops.append(
-        Op(
-            kind=Kind.EXCHANGE,
-            name=moved,
-            stream=launch.stream,
-            after=(sent,),
-            launch=index,
-            root=root,
-        )
-    )
-    if there is None:
-        ops.append(
-            Op(
-                kind=Kind.DECODE,
-                name=decode,
-                stream="decode",
-                after=(After(moved), before),
-                launch=index,
-                root=root,
-            )
-        )
-    return ops
+    first = [] if there is None else [launch_op(plan, index, Kind.ENCODE, there)]
+    sent = After(first[0].name) if first else before
+    moved = replace(launch_op(plan, index, Kind.EXCHANGE, sent), root=root)
+    if first:
+        return [*first, moved]
+    decode = launch_op(plan, index, Kind.DECODE, After(moved.name), before)
+    return [moved, replace(decode, root=root)]

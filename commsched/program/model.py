@@ -1,5 +1,6 @@
 """Operations, their streams and dependencies: the object that is simulated and executed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,7 +18,7 @@ def is_exchange_stream(stream: str) -> bool:
 class Kind(StrEnum):
     """What an operation does."""
 
-    COMPUTE = "compute"  # forward or backward of a layer
+    COMPUTE = "compute"  # forward or backward of a layer or a stage, see `Op.turn`
     ENCODE = "encode"  # gather the bucket's pieces, the phase's `take`, whole-bucket encoding
     EXCHANGE = "exchange"  # the phase's schedule
     DECODE = "decode"  # the phase's `give`; after the last phase the bucket's result is there
@@ -35,29 +36,59 @@ class After(NamedTuple):
     steps_back: int = 0
 
 
+class Turn(NamedTuple):
+    """What a computation is: forward or backward, of which microbatch."""
+
+    backward: bool
+    microbatch: int = 0
+    again: bool = False  # a second backward, from the loss of the next stage
+
+
+class Hop(NamedTuple):
+    """What a message between stages carries: the activations or gradient of a microbatch."""
+
+    source: int  # stage
+    to: int  # stage
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"s{self.source}-s{self.to}/m{self.microbatch}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One operation of a role; `name` is its identity within the step."""
+    """One operation of a role; `name` is its identity within the step and a label for people."""
 
     kind: Kind
     name: str
     stream: str
     after: tuple[After, ...] = ()
     seconds: float = 0.0  # compute and apply, without jitter
-    layer: str = ""  # compute
+    layer: str = ""  # compute: the layer, or the first layer of the stage
+    turn: Turn | None = None  # compute
     launch: int = -1  # index in the plan, for exchanges and what belongs to them; -1: of all ranks
     phase: int = 0  # of the launch's method
-    team: int = -1  # the one of the launch's teams that takes part; -1: each by itself
-    root: int = -1  # member of each team that has what is broadcast; -1: no broadcast
-    waited: int = -1  # steps since what is merged was sent; -1: it replaces what is there
-    # Operations of one stream and step that are equally urgent keep their order. Of the first ones
-    # of each urgency that goes whose inputs arrived first; of those that have arrived, the most
-    # urgent: 0 before 1.
+    team: int | None = None  # only this one of the launch's teams takes part; None: all do
+    root: int | None = None  # member of each team that broadcasts; None: no broadcast
+    waited: int | None = None  # merge: steps since the sum was sent; None: it replaces parameters
+    # Operations of one stream and step that are equally urgent keep their order. Among the first
+    # ones of each urgency, the operation whose inputs arrived first goes first; among those whose
+    # inputs have arrived, the most urgent: 0 before 1.
     urgency: int = 0
-    peer: int = -1  # role at the other end of a message; its k-th rank talks to the k-th rank here
+    # send and recv
+    peer: int = 0  # role at the other end; its k-th rank talks to the k-th rank here
     match: str = ""  # name of the operation at the other end
-    tag: int = 0  # of the message, among those from one rank to another
-    nbytes: int = 0  # of the message
+    hop: Hop | None = None
+    tag: int = 0  # number among the messages from one rank to another
+    nbytes: int = 0
+
+
+def by_name(ops: Iterable[Op]) -> dict[str, Op]:
+    """The first operation of each name."""
+    found: dict[str, Op] = {}
+    for op in ops:
+        found.setdefault(op.name, op)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Parameters of strategies that are numbers in a range, beside those that are words."""
+"""Parameters of strategies: defaults, and the words or numbers that are allowed."""
 
 import math
 from collections.abc import Mapping
@@ -23,26 +23,32 @@ class Range(NamedTuple):
         return f"{self.low:.16g} to {self.high:.16g}"
 
 
-Options = tuple[Param, ...] | Range
+class Parameter(NamedTuple):
+    """A parameter of a strategy."""
+
+    default: Param
+    allowed: tuple[Param, ...] | Range
+
+    def checked(self, value: Param, where: str) -> Param:
+        """Return a value with the default's type, or refuse it; `where` names the parameter."""
+        typed = _typed(value, self.default)
+        if typed not in self.allowed:
+            some = self.allowed
+            names = str(some) if isinstance(some, Range) else ", ".join(map(str, some))
+            raise CommschedError(f"{where} cannot be {value!r}; allowed: {names}")
+        return typed
 
 
 def settled(
-    name: str,
-    given: Mapping[str, Param],
-    defaults: Mapping[str, Param],
-    allowed: Mapping[str, Options],
+    strategy: str, params: Mapping[str, Param], parameters: Mapping[str, Parameter]
 ) -> dict[str, Param]:
-    """The given parameters over the defaults, of the defaults' types; others are refused."""
-    found = dict(defaults)
-    for key, value in given.items():
-        if key not in defaults:
-            known = ", ".join(defaults)
-            raise CommschedError(f"strategy {name!r} has no parameter {key!r}; known: {known}")
-        found[key] = _typed(value, defaults[key])
-        if found[key] not in allowed[key]:
-            some = allowed[key]
-            names = str(some) if isinstance(some, Range) else ", ".join(map(str, some))
-            raise CommschedError(f"strategy {name!r}: {key} cannot be {value!r}; allowed: {names}")
+    """The values of all parameters: those of `params` over the defaults."""
+    found = {key: parameter.default for key, parameter in parameters.items()}
+    for key, value in params.items():
+        if key not in parameters:
+            known = ", ".join(parameters)
+            raise CommschedError(f"strategy {strategy!r} has no parameter {key!r}; known: {known}")
+        found[key] = parameters[key].checked(value, f"strategy {strategy!r}: {key}")
     return found
 
 

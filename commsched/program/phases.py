@@ -12,7 +12,7 @@ from commsched.program.model import Kind, Op
 
 def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
     """The phase of an operation of a launch, or as it is in a step; the same object likewise."""
-    if op.root >= 0:
+    if op.root is not None:
         return _broadcast(plan, op.launch, op.root)
     name = plan.launches[op.launch].method
     now = name if step is None else method_at(name, step).name

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 from commsched.net.graph import Net
 from commsched.plan.model import Param
-from commsched.program.parameters import Options, Range
+from commsched.program.parameters import Parameter, Range
 from commsched.program.stages import MOST, Stage, balanced, crossing, trunk_of
 
-# Segments of a stage of which only the inputs are kept; 0: all activations are.
-DEFAULTS: Mapping[str, Param] = {"recompute": 0}
-ALLOWED: Mapping[str, Options] = {"recompute": Range(0, MOST)}
+# number of segments of a stage whose inputs alone are kept; 0: all activations are
+PARAMETERS = {"recompute": Parameter(0, Range(0, MOST))}
 
 
 class KeptActivations(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,28 +13,33 @@ from commsched.net.graph import Layer, Net
 from commsched.plan.model import Param, Plan
 from commsched.program.draft import Draft
 from commsched.program.launch_ops import apply_op, exchange_ops
-from commsched.program.model import After, Kind, Op, Role
-from commsched.program.parameters import Options, Range
+from commsched.program.layer_ops import DIRECTIONS
+from commsched.program.model import After, Kind, Op, Role, Turn
+from commsched.program.parameters import Parameter, Range
 
 MOST = 2**20
-HEAD = "head@s"  # begins the names of auxiliary heads' layers; the stage's number follows
+HEAD = "head@s"  # begins the names of auxiliary heads' layers in a net; see `is_head`
 OVERFLOW = "overflow/decide"  # the operation that agrees whether a step is left out
 
 # What all pipelines have in common. stages 0: the planner's choice. A net's batch is one
 # microbatch. near: who has consecutive ranks, the stages of one pipeline or the replicas of one
 # stage. message_bytes 0: the activations that cross a cut, as the net's layers state them.
-DEFAULTS: Mapping[str, Param] = {
-    "stages": 0,
-    "microbatches": 8,
-    "near": "stages",
-    "message_bytes": 0.0,
+PARAMETERS = {
+    "stages": Parameter(0, Range(0, MOST)),
+    "microbatches": Parameter(8, Range(1, 2**16)),
+    "near": Parameter("stages", ("stages", "replicas")),
+    "message_bytes": Parameter(0.0, Range(0.0, 2.0**50)),
 }
-ALLOWED: Mapping[str, Options] = {
-    "stages": Range(0, MOST),
-    "microbatches": Range(1, 2**16),
-    "near": ("stages", "replicas"),
-    "message_bytes": Range(0.0, 2.0**50),
-}
+
+
+def head_name(stage: int) -> str:
+    """The name of the layer that is the auxiliary head of a stage."""
+    return f"{HEAD}{stage}"
+
+
+def is_head(layer: str) -> bool:
+    """Whether a layer is an auxiliary head; nets say so by the name alone."""
+    return layer.startswith(HEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +60,7 @@ class Stage:
     @property
     def trunk(self) -> tuple[Layer, ...]:
         """The layers without the auxiliary head's."""
-        return tuple(layer for layer in self.layers if not layer.name.startswith(HEAD))
+        return tuple(layer for layer in self.layers if not is_head(layer.name))
 
 
 @runtime_checkable
@@ -69,13 +74,6 @@ class PipelineStrategy(Protocol):
         self, graph: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
         """The net as it is trained, and the parameters that say so."""
-
-
-class Turn(NamedTuple):
-    """What a stage computes next: a direction and a microbatch."""
-
-    backward: bool
-    microbatch: int
 
 
 def stages_of(
@@ -99,7 +97,7 @@ def stages_of(
     found = []
     for k, ranks in enumerate(groups):
         part = slice(cuts[k], cuts[k + 1])
-        heads = [layer for layer in graph.layers if layer.name == f"{HEAD}{k}"]
+        heads = [layer for layer in graph.layers if layer.name == head_name(k)]
         layers = (*trunk[part], *heads)
         crosses = crossing(trunk, cuts[k + 1]) if k + 1 < stages else 0.0
         found.append(
@@ -148,7 +146,7 @@ def ranks_of(size: int, stages: int, near: str) -> list[tuple[int, ...]]:
 
 def trunk_of(graph: Net) -> list[Layer]:
     """The layers without auxiliary heads."""
-    return [layer for layer in graph.layers if not layer.name.startswith(HEAD)]
+    return [layer for layer in graph.layers if not is_head(layer.name)]
 
 
 def crossing(trunk: Sequence[Layer], cut: int) -> float:
@@ -200,20 +198,10 @@ def roles_of(plan: Plan, make: Callable[[Plan], Draft]) -> tuple[Role, ...]:
     return make(plan).roles
 
 
-def name_of(turn: Turn, stage: int) -> str:
-    """The name of a computation."""
-    return f"{'backward' if turn.backward else 'forward'}/s{stage}/m{turn.microbatch}"
-
-
-def turn_of(name: str) -> Turn:
-    """The turn that `name_of` has named."""
-    direction, _, microbatch = name.split("/")
-    return Turn(direction == "backward", int(microbatch[1:]))
-
-
-def hop(source: int, to: int, microbatch: int) -> str:
-    """What the two ends of a message have in their names."""
-    return f"s{source}-s{to}/m{microbatch}"
+def turn_end(turn: Turn, stage: int) -> After:
+    """The end of a computation of a stage."""
+    word = DIRECTIONS[turn.backward]
+    return After(f"{word}/s{stage}/m{turn.microbatch}{'/window' if turn.again else ''}")
 
 
 def compute(
@@ -224,18 +212,20 @@ def compute(
     after: Sequence[After] = (),
     urgency: int = 0,
 ) -> After:
-    """Append a computation of a stage; what comes after it waits for what is returned."""
+    """Append a computation of a stage; returns its end."""
+    end = turn_end(turn, stage.number)
     op = Op(
         kind=Kind.COMPUTE,
-        name=name_of(turn, stage.number),
+        name=end.name,
         stream="compute",
         after=tuple(after),
         seconds=seconds,
         layer=stage.layers[0].name,
+        turn=turn,
         urgency=urgency,
     )
     draft.add(stage.number, op)
-    return After(op.name)
+    return end
 
 
 def finish(

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
-from commsched.program.model import Op, Program
-from commsched.program.parameters import Options, settled
+from commsched.program.model import Op, Program, by_name
+from commsched.program.parameters import Parameter, settled
 
 Floats = npt.NDArray[np.float32]
 State = dict[str, Floats]
@@ -36,12 +36,16 @@ class Strategy(ABC):
     """How ranks share the training; parameters are validated by `settings`."""
 
     name: str
-    defaults: Mapping[str, Param]
-    allowed: Mapping[str, Options]
+    parameters: Mapping[str, Parameter]
     changes = False  # whether launches may begin later than others
     sums_every_step = False  # whether all ranks hold all parameters and sum all gradients each step
-    # What all ranks agree on: the mean of their losses, the share of them that overflow, nothing.
+    # what all ranks agree on: the mean of their losses, or the share of them that overflow
     decides: Literal["loss", "overflow", ""] = ""
+
+    @property
+    def defaults(self) -> dict[str, Param]:
+        """The parameters of a plan that sets none."""
+        return settled(self.name, {}, self.parameters)
 
     @abstractmethod
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -51,16 +55,15 @@ class Strategy(ABC):
     def memory(self, plan: Plan) -> Memory:
         """Bytes on the rank that needs most."""
 
-    def names(self, plan: Plan) -> tuple[str, ...]:
-        """Every operation that a step may have on any rank, in program order."""
-        ops = (op for role in self.lower(plan, 1, {}).roles for op in role.ops)
-        return tuple(dict.fromkeys(op.name for op in ops))
+    def operations(self, plan: Plan) -> dict[str, Op]:
+        """Every operation that a step may have on any rank, by name, in program order."""
+        return by_name(op for role in self.lower(plan, 1, {}).roles for op in role.ops)
 
     def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
-        """Change a rank's parameters to what they are after a merge.
+        """Merge a launch's sum into a rank's parameters.
 
-        local: (numel,) the parameters as they are now, changed in place; total: (numel,) the sum
-        over the team of what was sent. What `state` holds lives from merge to merge of a launch.
+        local: (numel,) the parameters, changed in place; total: (numel,) the sum over the team of
+        what was sent; state: kept from merge to merge of the launch.
         """
         raise AssertionError(f"strategy {self.name!r} merges nothing")
 
@@ -73,4 +76,4 @@ class Strategy(ABC):
                         f"launch {launch.name!r} begins at step {launch.since}; launches of"
                         f" strategy {self.name!r} begin at step 0"
                     )
-        return settled(self.name, plan.params, self.defaults, self.allowed)
+        return settled(self.name, plan.params, self.parameters)

@@ -14,6 +14,7 @@ from commsched.errors import CommschedError
 from commsched.kernels.modules import on_host
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.program.layer_ops import backward_of
 from commsched.program.model import Kind, Program, Role
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes
@@ -350,7 +351,7 @@ class Exchanger:
         if step < 0:
             return
         for layer in self._handover.completed(all_of_them):
-            name = f"backward/{layer}"
+            name = backward_of(layer).name
             self._since = self._engine.given.add(step, name, self._since)
             self._engine.board.mark(step, name, now())
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
+from commsched.program.launch_ops import teams_apart
 from commsched.program.model import STREAMS
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.engine import Engine
@@ -49,14 +50,14 @@ class Measurement:
             clock_uncertainty_us=self._aligned.uncertainty * 1e6,
             t0=self.start + self._aligned.offset,
             streams=STREAMS,
-            names=STRATEGIES[plan.strategy].names(plan),
+            names=tuple(STRATEGIES[plan.strategy].operations(plan)),
             meta=meta,
         )
         self.recorder = Recorder(comm.rank, PartWriter(path, self._part))
 
     def follow(self, plan: Plan) -> None:
         """Know the operations of another plan, too."""
-        self._part.names = (*self._part.names, *STRATEGIES[plan.strategy].names(plan))
+        self._part.names = (*self._part.names, *STRATEGIES[plan.strategy].operations(plan))
 
     def wait_for_start(self) -> None:
         """Sleep until all ranks start."""
@@ -150,7 +151,7 @@ def _collect(
         names=part.names,
         clock_uncertainty=part.clock_uncertainty_us * 1e-6,
     )
-    return waiting_filled(timeline, plan.apart(timeline.names))
+    return waiting_filled(timeline, teams_apart(plan, STRATEGIES[plan.strategy].operations(plan)))
 
 
 def check_writable(path: Path) -> None:

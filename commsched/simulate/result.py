@@ -11,7 +11,8 @@ import numpy.typing as npt
 from commsched.machine.fabric import shape
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
-from commsched.program.model import STREAMS, After, Kind
+from commsched.program.launch_ops import teams_apart
+from commsched.program.model import STREAMS, After, Kind, by_name
 from commsched.program.strategy import Memory
 from commsched.simulate.breakdown import Makeup, makeups, message_makeup
 from commsched.simulate.critical_path import PathPart, Placed, critical_path
@@ -68,7 +69,7 @@ class Prediction:
             nbytes=joined("sent"),
             coded=np.minimum(np.repeat(coded, counts), lengths),
         )
-        return waiting_filled(whole, self.plan.apart(names))
+        return waiting_filled(whole, teams_apart(self.plan, by_name(p.op for p in self.placed)))
 
     def _header(self, made: Mapping[str, Makeup]) -> Predicted:
         machine = self.plan.machine

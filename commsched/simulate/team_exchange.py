@@ -34,13 +34,13 @@ class ExchangeTeams(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def teams_of(plan: Plan, launch: int, number: int) -> ExchangeTeams:
+def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
     """The teams of a launch, or only one of them; all ranks of the machine for launch -1."""
     if launch < 0:
         everyone = plan.machine.everyone
         return ExchangeTeams(np.array([everyone.ranks], np.int64), everyone, everyone)
     ranks = plan.teams(plan.launches[launch])
-    if number >= 0:
+    if number is not None:
         ranks = ranks[number : number + 1]
     if len(ranks) == 1 and ranks.size == plan.machine.size and (np.diff(ranks[0]) == 1).all():
         return ExchangeTeams(ranks, plan.machine.everyone, plan.machine.everyone)

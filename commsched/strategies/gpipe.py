@@ -16,9 +16,9 @@ from commsched.program.flushed import (
     memory,
     one_forward_one_backward,
 )
-from commsched.program.launch_ops import OPTIMIZERS
+from commsched.program.launch_ops import OPTIMIZER, update_traffic
 from commsched.program.model import Program
-from commsched.program.parameters import Options
+from commsched.program.parameters import Parameter
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage
 from commsched.program.strategy import Memory, Strategy
@@ -36,15 +36,10 @@ class Flushed(Strategy):
     Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "Megatron-LM", SC 2021.
     """
 
-    defaults: Mapping[str, Param] = {
-        **pipeline.DEFAULTS,
-        **recompute.DEFAULTS,
-        "optimizer": "momentum",
-    }
-    allowed: Mapping[str, Options] = {
-        **pipeline.ALLOWED,
-        **recompute.ALLOWED,
-        "optimizer": tuple(OPTIMIZERS),
+    parameters: Mapping[str, Parameter] = {
+        **pipeline.PARAMETERS,
+        **recompute.PARAMETERS,
+        "optimizer": OPTIMIZER,
     }
     fewest, codec = True, ""
 
@@ -63,10 +58,8 @@ class Flushed(Strategy):
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        work = StageWork(
-            OPTIMIZERS[str(settings["optimizer"])][1],
-            lambda stage: recompute.repeated(stage, settings),
-        )
+        traffic = update_traffic(settings["optimizer"])
+        work = StageWork(traffic, lambda stage: recompute.repeated(stage, settings))
         return flushed(plan, stages, self._order, m, work)
 
     def memory(self, plan: Plan) -> Memory:

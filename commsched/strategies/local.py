@@ -8,16 +8,14 @@ from commsched.machine.model import Machine
 from commsched.net.graph import Layer, Net
 from commsched.plan.model import Param, Plan
 from commsched.program import stages as pipeline
-from commsched.program.draft import Draft
+from commsched.program.draft import Draft, received
 from commsched.program.flushed import StageWork, draft_stages, memory, one_forward_one_backward
-from commsched.program.launch_ops import OPTIMIZERS
-from commsched.program.model import After, Kind, Op, Program
-from commsched.program.parameters import Options, Range
+from commsched.program.launch_ops import OPTIMIZER, update_traffic
+from commsched.program.model import After, Hop, Program, Turn
+from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import HEAD, Stage, Turn, compute, finish, hop, name_of
+from commsched.program.stages import Stage, compute, finish, head_name, turn_end
 from commsched.program.strategy import Memory, Strategy
-
-WINDOW = "/window"  # ends the name of a backward from the next stage's loss
 
 
 class Local(Strategy):
@@ -46,20 +44,13 @@ class Local(Strategy):
 
     name = "local"
     fewest, codec = False, ""
-    defaults: Mapping[str, Param] = {
-        **pipeline.DEFAULTS,
-        "microbatches": 1,
-        "variant": "greedy",
-        "chunks": 0,
-        "head": 1.0,
-        "optimizer": "momentum",
-    }
-    allowed: Mapping[str, Options] = {
-        **pipeline.ALLOWED,
-        "variant": ("greedy", "overlapping", "chunked"),
-        "chunks": Range(0, pipeline.MOST),
-        "head": Range(0.0, 1e6),
-        "optimizer": tuple(OPTIMIZERS),
+    parameters: Mapping[str, Parameter] = {
+        **pipeline.PARAMETERS,
+        "microbatches": Parameter(1, pipeline.PARAMETERS["microbatches"].allowed),
+        "variant": Parameter("greedy", ("greedy", "overlapping", "chunked")),
+        "chunks": Parameter(0, Range(0, pipeline.MOST)),
+        "head": Parameter(1.0, Range(0.0, 1e6)),
+        "optimizer": OPTIMIZER,
     }
 
     def settings(self, plan: Plan) -> dict[str, Param]:
@@ -96,7 +87,7 @@ class Local(Strategy):
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
-        work = StageWork(OPTIMIZERS[str(settings["optimizer"])][1])
+        work = StageWork(update_traffic(settings["optimizer"]))
         draft = Draft([stage.ranks for stage in stages])
         launches = pipeline.check(plan, stages)
         if settings["variant"] == "overlapping":
@@ -104,7 +95,7 @@ class Local(Strategy):
         else:
             for chunk in chunks_of(stages, settings):
                 draft_stages(draft, chunk, one_forward_one_backward, m, work)
-            lasts = [After(name_of(Turn(True, m - 1), stage.number)) for stage in stages]
+            lasts = [turn_end(Turn(True, m - 1), stage.number) for stage in stages]
         for stage, mine, last in zip(stages, launches, lasts, strict=True):
             finish(draft, plan, stage, mine, last, work.traffic)
         return draft
@@ -136,7 +127,7 @@ def chunks_of(stages: Sequence[Stage], settings: Mapping[str, Param]) -> list[Se
 
 def _head(last: Layer, stage: Stage, share: float) -> Layer:
     """The auxiliary head behind a stage: like the net's last layer."""
-    name = f"{HEAD}{stage.number}"
+    name = head_name(stage.number)
     scaled = last.scaled(share, share)
     tensors = tuple(replace(t, name=f"{name}.{t.name}") for t in scaled.tensors)
     return replace(scaled, name=name, after=(stage.layers[-1].name,), tensors=tensors)
@@ -144,27 +135,18 @@ def _head(last: Layer, stage: Stage, share: float) -> Layer:
 
 def _overlapping(draft: Draft, stages: Sequence[Stage], stage: Stage) -> After:
     """A stage's forward, its own backward, and the backward of the next stage's loss."""
-    number, forward, backward = stage.number, Turn(False, 0), Turn(True, 0)
-    after = [After(f"recv/{hop(number - 1, number, 0)}")] if number else []
-    done = compute(draft, stage, forward, stage.forward, after)
+    number = stage.number
+    after = [received(Hop(number - 1, number, 0))] if number else []
+    done = compute(draft, stage, Turn(False), stage.forward, after)
     if not stage.last:
-        draft.message(hop(number, number + 1, 0), number, number + 1, stage.output, done)
-    done = compute(draft, stage, backward, stage.backward + stage.head, [done])
+        draft.message(Hop(number, number + 1, 0), stage.output, done)
+    done = compute(draft, stage, Turn(True), stage.backward + stage.head, [done])
     if number:
-        size = stages[number - 1].output
-        draft.message(hop(number, number - 1, 0), number, number - 1, size, done)
+        draft.message(Hop(number, number - 1, 0), stages[number - 1].output, done)
     if stage.last:
         return done
-    second = Op(
-        kind=Kind.COMPUTE,
-        name=f"{name_of(backward, number)}{WINDOW}",
-        stream="compute",
-        after=(After(f"recv/{hop(number + 1, number, 0)}"),),
-        seconds=stage.backward,
-        layer=stage.layers[0].name,
-    )
-    draft.add(number, second)
-    return After(second.name)
+    after = [received(Hop(number + 1, number, 0))]
+    return compute(draft, stage, Turn(True, again=True), stage.backward, after)
 
 
 STRATEGIES.add("local")(Local())

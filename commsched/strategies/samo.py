@@ -13,7 +13,7 @@ from commsched.program import stages as pipeline
 from commsched.program.draft import Draft
 from commsched.program.flushed import StageWork, as_they_come, flushed
 from commsched.program.model import Program
-from commsched.program.parameters import Options, Range
+from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage
 from commsched.program.strategy import Memory, Strategy
@@ -49,23 +49,14 @@ class Samo(Strategy):
 
     name = "samo"
     fewest, codec, decides = True, "fp16", "overflow"
-    defaults: Mapping[str, Param] = {
-        **pipeline.DEFAULTS,
-        **recompute.DEFAULTS,
-        "pruned": 0.9,
-        "mask": "magnitude",
-        "warmup": 200,
-        "whole": 0,
-        "parameters": 0,
-    }
-    allowed: Mapping[str, Options] = {
-        **pipeline.ALLOWED,
-        **recompute.ALLOWED,
-        "pruned": Range(0.0, 0.999),
-        "mask": ("magnitude", "random", "early-bird"),
-        "warmup": Range(1, 2**31),
-        "whole": Range(0, 2**53),
-        "parameters": Range(0, 2**53),
+    parameters: Mapping[str, Parameter] = {
+        **pipeline.PARAMETERS,
+        **recompute.PARAMETERS,
+        "pruned": Parameter(0.9, Range(0.0, 0.999)),
+        "mask": Parameter("magnitude", ("magnitude", "random", "early-bird")),
+        "warmup": Parameter(200, Range(1, 2**31)),
+        "whole": Parameter(0, Range(0, 2**53)),
+        "parameters": Parameter(0, Range(0, 2**53)),
     }
 
     def prepare(

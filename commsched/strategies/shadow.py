@@ -7,16 +7,26 @@ import numpy as np
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
-from commsched.program.launch_ops import OPTIMIZERS, check_sums, merge_op, send_ops
+from commsched.program.launch_ops import (
+    OPTIMIZER,
+    check_sums,
+    end_of,
+    in_order,
+    merge_op,
+    replica_memory,
+    send_ops,
+    update_traffic,
+)
 from commsched.program.layer_ops import passes
-from commsched.program.model import After, Kind, Op, Program, Role
-from commsched.program.parameters import Options, Range
+from commsched.program.model import After, Kind, Op, Program, Role, by_name
+from commsched.program.parameters import Parameter, Range
 from commsched.program.parts import apply_seconds
 from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Floats, Memory, State, Strategy
 
 MANY = 2**31
 UPDATE = "update"
+PURPOSE = "average"  # of its launches
 KEPT = {"average": 0, "bmuf": 2, "easgd": 1}  # words per parameter that live from merge to merge
 
 
@@ -36,23 +46,14 @@ class Shadow(Strategy):
     """
 
     name = "shadow"
-    defaults: Mapping[str, Param] = {
-        "rule": "average",
-        "every": 8,
-        "lag": 1,
-        "alpha": 0.5,
-        "rate": 1.0,
-        "momentum": 0.0,
-        "optimizer": "momentum",
-    }
-    allowed: Mapping[str, Options] = {
-        "rule": tuple(KEPT),
-        "every": Range(1, MANY),
-        "lag": Range(0, MANY),
-        "alpha": Range(0.0, 1.0),
-        "rate": Range(0.0, 2.0),
-        "momentum": Range(0.0, 1.0),
-        "optimizer": tuple(OPTIMIZERS),
+    parameters: Mapping[str, Parameter] = {
+        "rule": Parameter("average", tuple(KEPT)),
+        "every": Parameter(8, Range(1, MANY)),
+        "lag": Parameter(1, Range(0, MANY)),
+        "alpha": Parameter(0.5, Range(0.0, 1.0)),
+        "rate": Parameter(1.0, Range(0.0, 2.0)),
+        "momentum": Parameter(0.0, Range(0.0, 1.0)),
+        "optimizer": OPTIMIZER,
     }
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -61,7 +62,7 @@ class Shadow(Strategy):
         _check(plan, every, lag)
         ops = _ops(
             plan,
-            str(settings["optimizer"]),
+            settings["optimizer"],
             starts=(step + 1) % every == 0,
             merges=_merges(step, every, lag),
             copied=step > 0 and step % every == 0,
@@ -71,10 +72,10 @@ class Shadow(Strategy):
         role = Role(ranks=plan.machine.everyone.ranks, ops=ops)
         return Program(step=step, roles=(role,), reach=max(lag, 1))
 
-    def names(self, plan: Plan) -> tuple[str, ...]:
-        optimizer = str(self.settings(plan)["optimizer"])
+    def operations(self, plan: Plan) -> dict[str, Op]:
+        optimizer = self.settings(plan)["optimizer"]
         ops = _ops(plan, optimizer, starts=True, merges=True, copied=False, before=False, lag=0)
-        return tuple(op.name for op in ops)
+        return by_name(ops)
 
     def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
         settings = self.settings(plan)
@@ -94,15 +95,8 @@ class Shadow(Strategy):
 
     def memory(self, plan: Plan) -> Memory:
         settings = self.settings(plan)
-        numel = plan.graph.numel
-        kept = KEPT[str(settings["rule"])]
-        return Memory(
-            parameters=4.0 * numel,
-            gradients=4.0 * numel,
-            optimizer=float(OPTIMIZERS[str(settings["optimizer"])][0] * numel),
-            activations=sum(layer.activation for layer in plan.graph.layers),
-            buckets=4.0 * numel * (2 + kept),
-        )
+        buckets = plan.graph.numel * (2 + KEPT[str(settings["rule"])])
+        return replica_memory(plan, settings["optimizer"], buckets)
 
 
 def _merges(step: int, every: int, lag: int) -> bool:
@@ -112,22 +106,28 @@ def _merges(step: int, every: int, lag: int) -> bool:
 
 @lru_cache(maxsize=32)
 def _ops(
-    plan: Plan, optimizer: str, *, starts: bool, merges: bool, copied: bool, before: bool, lag: int
+    plan: Plan,
+    optimizer: Param,
+    *,
+    starts: bool,
+    merges: bool,
+    copied: bool,
+    before: bool,
+    lag: int,
 ) -> tuple[Op, ...]:
     """The operations of a step.
 
     `before`: something was merged at the end of the last step; `copied`: the last step began a sum,
     and no parameter may change until it is copied.
     """
-    order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
-    last = f"{plan.launches[order[-1]].name}/{Kind.MERGE}"
-    ready = (After(last, 1),) if before else ()
-    ops = passes(plan, ready)
-    seconds = apply_seconds(plan.graph.numel, OPTIMIZERS[optimizer][1], plan.machine.device)
-    read = (After(f"{plan.launches[order[-1]].name}/{Kind.ENCODE}", 1),) if copied else ()
+    order = in_order(plan, PURPOSE)
+    ops = passes(plan, (end_of(plan, order[-1], Kind.MERGE, 1),) if before else ())
+    seconds = apply_seconds(plan.graph.numel, update_traffic(optimizer), plan.machine.device)
+    read = (end_of(plan, order[-1], Kind.ENCODE, 1),) if copied else ()
     ops.append(Op(kind=Kind.APPLY, name=UPDATE, stream="compute", after=read, seconds=seconds))
-    merging = [merge_op(plan, i, lag, UPDATE) for i in order] if merges else []
-    after = (After(UPDATE), After(last)) if merges and lag else (After(UPDATE),)
+    updated = After(UPDATE)
+    merging = [merge_op(plan, i, lag, updated) for i in order] if merges else []
+    after = (updated, After(merging[-1].name)) if merging and lag else (updated,)
     copying = [op for i in order for op in send_ops(plan, i, after)] if starts else []
     return (*ops, *(copying + merging if lag == 0 else merging + copying))
 
@@ -145,7 +145,7 @@ def _check(plan: Plan, every: int, lag: int) -> None:
     for index, launch in enumerate(plan.launches):
         where = f"strategy 'shadow': launch {launch.name!r}"
         found = launch.purpose, launch.payload, launch.among, launch.every, launch.lag
-        if found != ("average", "parameter", "all", every, lag) or launch.group:
+        if found != (PURPOSE, "parameter", "all", every, lag) or launch.group:
             raise CommschedError(
                 f"{where} exchanges {launch.payload}s among {launch.among!r} every {launch.every}"
                 f" steps, merged {launch.lag} steps later, for purpose {launch.purpose!r}; allowed:"

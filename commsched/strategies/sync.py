@@ -7,15 +7,17 @@ from typing import NamedTuple
 from commsched.errors import CommschedError
 from commsched.plan.model import Launch, Param, Plan
 from commsched.program.launch_ops import (
-    OPTIMIZERS,
+    OPTIMIZER,
     apply_op,
     beside_buckets,
     broadcast_ops,
     exchange_ops,
+    replica_memory,
+    update_traffic,
 )
-from commsched.program.layer_ops import compute
-from commsched.program.model import After, Op, Program, Role
-from commsched.program.parameters import Options
+from commsched.program.layer_ops import backward_of, compute
+from commsched.program.model import After, Op, Program, Role, by_name
+from commsched.program.parameters import Parameter
 from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Memory, Strategy
 
@@ -54,48 +56,35 @@ class Sync(Strategy):
     name = "sync"
     changes = True
     sums_every_step = True
-    defaults: Mapping[str, Param] = {
-        "overlap": "forward",
-        "optimizer": "momentum",
-        "encode": "apart",
-    }
-    allowed: Mapping[str, Options] = {
-        "overlap": ("backward", "forward"),
-        "optimizer": tuple(OPTIMIZERS),
-        "encode": ("apart", "communication"),
+    parameters: Mapping[str, Parameter] = {
+        "overlap": Parameter("forward", ("backward", "forward")),
+        "optimizer": OPTIMIZER,
+        "encode": Parameter("apart", ("apart", "communication")),
     }
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         settings = self.settings(plan)
         _check(plan)
         now = _now(plan, settings["overlap"] == "forward", step)
-        optimizer = str(settings["optimizer"])
+        optimizer = settings["optimizer"]
         ranks = plan.machine.everyone.ranks
         # Where one rank broadcasts it has a role of its own, in every step.
         apart = (ranks[:1], ranks[1:]) if _refreshing(plan) and len(ranks) > 1 else (ranks,)
         roles = (Role(ranks=some, ops=_ops(plan, optimizer, now, ROOT in some)) for some in apart)
         return Program(step=step, roles=tuple(roles))
 
-    def names(self, plan: Plan) -> tuple[str, ...]:
+    def operations(self, plan: Plan) -> dict[str, Op]:
         every = plan.launches[_refreshing(plan)[0]].every if _refreshing(plan) else 1
         steps = {begin + more for begin in _begins(plan) for more in (0, 1)} | {every - 1}
-        found: dict[str, None] = {}
-        for step in sorted(steps):
-            for role in self.lower(plan, step, {}).roles:
-                found |= dict.fromkeys(op.name for op in role.ops)
-        return tuple(found)
+        roles = (role for step in sorted(steps) for role in self.lower(plan, step, {}).roles)
+        return by_name(op for role in roles for op in role.ops)
 
     def memory(self, plan: Plan) -> Memory:
-        state = OPTIMIZERS[str(self.settings(plan)["optimizer"])][0]
-        numel = plan.graph.numel
-        return Memory(
-            parameters=4.0 * numel,
-            gradients=4.0 * numel,
-            optimizer=float(state * numel),
-            activations=sum(layer.activation for layer in plan.graph.layers),
-            buckets=4.0 * numel * (len(_begins(plan)) + bool(_refreshing(plan))),
-            **beside_buckets(plan, (i for b in _begins(plan) for i in _summing(plan, b))),
-        )
+        begins = _begins(plan)
+        buckets = plan.graph.numel * (len(begins) + bool(_refreshing(plan)))
+        whole = replica_memory(plan, self.settings(plan)["optimizer"], buckets)
+        used = (i for begin in begins for i in _summing(plan, begin))
+        return whole._replace(**beside_buckets(plan, used))
 
 
 @lru_cache(maxsize=16)
@@ -133,7 +122,7 @@ def _now(plan: Plan, late: bool, step: int) -> SyncStep:
 
 
 @lru_cache(maxsize=64)
-def _ops(plan: Plan, optimizer: str, now: SyncStep, root: bool) -> tuple[Op, ...]:
+def _ops(plan: Plan, optimizer: Param, now: SyncStep, root: bool) -> tuple[Op, ...]:
     """The operations of a step, the same objects in every step of its kind.
 
     `root`: of the rank whose parameters are broadcast.
@@ -149,10 +138,10 @@ def _ops(plan: Plan, optimizer: str, now: SyncStep, root: bool) -> tuple[Op, ...
         used = [i for i in waiting if layer.name in readers[i]]
         waiting = [i for i in waiting if i not in used]
         ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
-        ops.append(compute(plan, layer, "forward", after))
+        ops.append(compute(plan, layer, False, after))
         after = ()
     for layer in reversed(plan.graph.layers):
-        ops.append(compute(plan, layer, "backward"))
+        ops.append(compute(plan, layer, True))
     summed = _summing(plan, now.since)
     for i in sorted(summed, key=lambda i: plan.launches[i].priority):
         ops += _exchange(plan, i)
@@ -229,15 +218,15 @@ def _check_later(plan: Plan) -> None:
         )
 
 
-def _apply(plan: Plan, index: int, optimizer: str, steps_back: int) -> Op:
+def _apply(plan: Plan, index: int, optimizer: Param, steps_back: int) -> Op:
     after = After(_exchange(plan, index)[-1].name, steps_back)
-    return apply_op(plan, index, OPTIMIZERS[optimizer][1], after)
+    return apply_op(plan, index, update_traffic(optimizer), after)
 
 
 def _exchange(plan: Plan, index: int) -> list[Op]:
     launch = plan.launches[index]
     encode = launch.stream if plan.params.get("encode") == "communication" else "encode"
-    return exchange_ops(plan, index, After(f"backward/{launch.after}"), encode)
+    return exchange_ops(plan, index, backward_of(launch.after), encode)
 
 
 STRATEGIES.add("sync")(Sync())

@@ -63,7 +63,7 @@ def profile_and_plan(
     chosen = STRATEGIES[strategy]
     if not isinstance(chosen, PipelineStrategy):
         return make(profile(batch // ranks), ranks)
-    found = settled(strategy, params, chosen.defaults, chosen.allowed)
+    found = settled(strategy, params, chosen.parameters)
     stages = int(found["stages"]) or 1
     while True:
         parts = max(1, ranks // stages) * int(found["microbatches"])

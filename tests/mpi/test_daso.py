@@ -85,9 +85,11 @@ class Reference:
                 if op.launch >= 0 and self.plan.launches[op.launch].payload == "parameter":
                     ops.setdefault(op.name, (place, op, []))[2].extend(role.ranks)
         merges = [v for v in ops.values() if v[1].kind is Kind.MERGE]
-        copies = [v for v in ops.values() if v[1].kind is Kind.EXCHANGE and v[1].root < 0]
-        spreads = [v[1] for v in ops.values() if v[1].kind is Kind.EXCHANGE and v[1].root >= 0]
-        at_once = bool(merges) and merges[0][1].waited <= 0
+        copies = [v for v in ops.values() if v[1].kind is Kind.EXCHANGE and v[1].root is None]
+        spreads = [
+            v[1] for v in ops.values() if v[1].kind is Kind.EXCHANGE and v[1].root is not None
+        ]
+        at_once = bool(merges) and not merges[0][1].waited
         for work in ("copy", "merge") if at_once else ("merge", "copy"):
             if work == "copy":
                 for _, op, _ in copies:
@@ -100,7 +102,9 @@ class Reference:
 
     def copy(self, step, op):
         launch = self.plan.launches[op.launch]
-        for ranks in self.plan.teams(launch) if op.team < 0 else [self.plan.teams(launch)[op.team]]:
+        for ranks in (
+            self.plan.teams(launch) if op.team is None else [self.plan.teams(launch)[op.team]]
+        ):
             states = fresh_states([self.cut(rank, op.launch) for rank in ranks])
             group = self.plan.team(ranks)
             run_method(find_method(launch.method), self.plan.spec(launch), group, states)

@@ -1,7 +1,7 @@
 """Predicts and measures the steps of the convergence table's cases on a testbed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,14 +98,16 @@ def _times(
 
 def _moved(plan: Plan, predicted: Timeline, measured: Timeline) -> Iterator[Moved]:
     """What each launch of a plan took."""
-    for launch in plan.launches:
+    known = STRATEGIES[plan.strategy].operations(plan)
+    for index, launch in enumerate(plan.launches):
         spec = plan.spec(launch)
+        names = {name for name, op in known.items() if op.launch == index}
         yield Moved(
             launch=launch.name,
             tensors=tuple(dict.fromkeys(piece.tensor for piece in launch.pieces)),
             density=float(spec.nonzeros(np.array([0]), np.array([spec.numel]))[0]) / spec.numel,
-            predicted=moving(predicted, launch.name),
-            measured=moving(measured, launch.name),
+            predicted=moving(predicted, names),
+            measured=moving(measured, names),
         )
 
 
@@ -119,12 +121,12 @@ def elapsed(t: Timeline) -> float:
     return float(t.end.max() - np.nanmin(starts)) / (len(measure.steps(t)) - 1)
 
 
-def moving(t: Timeline, launch: str) -> float:
-    """Seconds of a launch's coding and exchanges per step and rank that has part in it.
+def moving(t: Timeline, operations: Collection[str]) -> float:
+    """Seconds of some coding and exchanges per step and rank that has any of them.
 
     Waiting for the last rank to arrive is left out, and so is the first step.
     """
-    names = [i for i, name in enumerate(t.names) if name.startswith(f"{launch}/")]
+    names = [i for i, name in enumerate(t.names) if name in operations]
     rows = np.isin(t.name, names) & ~measure.computes(t) & (t.step > 0)
     ranks, steps = len(np.unique(t.rank[rows])), len(measure.steps(t)) - 1
     spent = t.end[rows] - t.start[rows] - t.waited[rows]

@@ -22,6 +22,7 @@ from commsched.lab.validate.table import ValidationRow
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
 from commsched.plan import file as plan_file
+from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.timeline import file as timeline_file
 from commsched.timeline import measure
@@ -123,10 +124,11 @@ def _row(
     measured, stolen = calm(lambda: found.execute(plan, path, output, wanted.steps))
     timeline_file.write(output, measured)
     both = compare(predicted, measured, WARM)
-    exchanges: dict[str, list[tuple[float, float]]] = {}  # launch -> its phases
+    exchanges: dict[int, list[tuple[float, float]]] = {}  # launch -> its phases
+    known = STRATEGIES[plan.strategy].operations(plan)
     for o in both.operations:
         if measure.is_communication(o.stream):
-            phases = exchanges.setdefault(o.name.split("/")[0], [])
+            phases = exchanges.setdefault(known[o.name].launch, [])
             phases.append((o.seconds.predicted, o.seconds.measured))
     iterations = measure.iteration_seconds(measured)[measure.settled(measured, WARM)]
     low, middle, high = np.quantile(iterations, (0.1, 0.5, 0.9)).tolist()

@@ -17,7 +17,7 @@ from commsched.planner.registry import FRAMES, Planner
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import HEAD, PipelineStrategy, Stage, grid
+from commsched.program.stages import PipelineStrategy, Stage, grid, is_head
 from commsched.units import nbytes
 
 # Bucket, its group's shape and forced method -> seconds and names of methods, cheapest first.
@@ -46,7 +46,7 @@ def pipelined(request: Request, planner: Planner) -> Plan:
 def _staged(request: Request, strategy: PipelineStrategy) -> Plan:
     """A plan without launches, of as many stages as wanted, or as fit."""
     given = STRATEGIES[request.strategy].settings(_plan(request, request.graph, request.params))
-    layers = sum(not layer.name.startswith(HEAD) for layer in request.graph.layers)
+    layers = sum(not is_head(layer.name) for layer in request.graph.layers)
     size = request.machine.size
     counts = [k for k in range(1, min(size, layers) + 1) if size % k == 0]
     if given["stages"]:

@@ -16,7 +16,7 @@ class EpochExchange(NamedTuple):
     purpose: str  # of the launches that carry it
     lane: int  # the place
     start: int  # step after whose update it starts
-    waited: int  # steps until it is merged; -1: at once, and the mean replaces all
+    waited: int | None  # steps until it is merged; None: at once, and the mean replaces all
 
 
 class EpochStep(NamedTuple):
@@ -61,10 +61,10 @@ class Epoch(NamedTuple):
         batch, last = step - self.first, self.batches - 1
         if self.blocking or self.skip == 0:
             purpose = "blocking" if self.blocking else "cycling"
-            at_once = EpochExchange(purpose, self._lane(batch), step, -1)
+            at_once = EpochExchange(purpose, self._lane(batch), step, None)
             return EpochStep(at_once, at_once, False)
         if batch == last:
-            at_once = EpochExchange("cycling", self._lane(len(self._starts)), step, -1)
+            at_once = EpochExchange("cycling", self._lane(len(self._starts)), step, None)
             return EpochStep(at_once, at_once, True)
         return EpochStep(self._stale(batch), self._stale(batch - self.wait), False)
 

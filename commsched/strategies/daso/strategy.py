@@ -1,6 +1,6 @@
 """DASO: gradients are averaged in each node, parameters now and then between the nodes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,17 +11,21 @@ from commsched.exchange.method import chooses
 from commsched.exchange.registry import phases_of
 from commsched.plan.model import Launch, Param, Plan
 from commsched.program.launch_ops import (
-    OPTIMIZERS,
+    OPTIMIZER,
     apply_op,
     broadcast_ops,
     check_sums,
+    end_of,
     exchange_ops,
+    in_order,
     merge_op,
+    replica_memory,
     send_ops,
+    update_traffic,
 )
-from commsched.program.layer_ops import passes
-from commsched.program.model import After, Kind, Op, Program, Role
-from commsched.program.parameters import Options, Range
+from commsched.program.layer_ops import backward_of, passes
+from commsched.program.model import After, Kind, Op, Program, Role, by_name
+from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Floats, Memory, State, Strategy
 from commsched.strategies.daso.epochs import DECIDE, Epoch, EpochExchange, EpochStep, epoch_of
@@ -35,7 +39,7 @@ class DasoPart(NamedTuple):
     purpose: str
     root: int  # place in the node of the rank that has the result
     mine: bool  # whether this rank is one of those
-    waited: int  # see `Op.waited`
+    waited: int | None  # see `Op.waited`
 
     @classmethod
     def of(cls, found: EpochExchange | None, lane: int) -> "DasoPart | None":
@@ -62,35 +66,23 @@ class Daso(Strategy):
 
     name = "daso"
     decides = "loss"
-    defaults: Mapping[str, Param] = {
-        "gs": 4,
-        "wait": 1,
-        "max_gs": 8,
-        "patience": 2,
-        "batches": 100,
-        "epochs": 90,
-        "warmup": 4,
-        "cooldown": 4,
-        "blocking": "bf16",
-        "optimizer": "momentum",
-    }
-    allowed: Mapping[str, Options] = {
-        "gs": Range(0, MANY),
-        "wait": Range(0, MANY),
-        "max_gs": Range(1, MANY),
-        "patience": Range(0, MANY),
-        "batches": Range(1, MANY),
-        "epochs": Range(1, MANY),
-        "warmup": Range(0, MANY),
-        "cooldown": Range(0, MANY),
-        "blocking": ("bf16", "dense"),
-        "optimizer": tuple(OPTIMIZERS),
+    parameters: Mapping[str, Parameter] = {
+        "gs": Parameter(4, Range(0, MANY)),
+        "wait": Parameter(1, Range(0, MANY)),
+        "max_gs": Parameter(8, Range(1, MANY)),
+        "patience": Parameter(2, Range(0, MANY)),
+        "batches": Parameter(100, Range(1, MANY)),
+        "epochs": Parameter(90, Range(1, MANY)),
+        "warmup": Parameter(4, Range(0, MANY)),
+        "cooldown": Parameter(4, Range(0, MANY)),
+        "blocking": Parameter("bf16", ("bf16", "dense")),
+        "optimizer": OPTIMIZER,
     }
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         settings = self.settings(plan)
         lanes = plan.machine.everyone.lanes
-        optimizer = str(settings["optimizer"])
+        optimizer = settings["optimizer"]
         _check(plan, int(settings["gs"]), int(settings["wait"]))
         epoch = epoch_of(step, settings, lanes, decisions)
         now = epoch.at(step)
@@ -126,19 +118,19 @@ class Daso(Strategy):
             return epoch.at(step - 1)
         return epoch_of(step - 1, settings, epoch.lanes, decisions).at(step - 1)
 
-    def names(self, plan: Plan) -> tuple[str, ...]:
-        optimizer = str(self.settings(plan)["optimizer"])
-        found: dict[str, None] = {}
-        for purpose, waited in (("blocking", -1), ("cycling", 0)):
-            for mine in (True, False):
-                part = DasoPart(purpose, 0, mine, waited)
-                ops = _ops(plan, optimizer, part, part, None, purpose == "cycling")
-                found |= dict.fromkeys(op.name for op in ops)
-        return tuple(found)
+    def operations(self, plan: Plan) -> dict[str, Op]:
+        optimizer = self.settings(plan)["optimizer"]
+        parts = [
+            DasoPart(purpose, 0, mine, waited)
+            for purpose, waited in (("blocking", None), ("cycling", 0))
+            for mine in (True, False)
+        ]
+        steps = [_ops(plan, optimizer, p, p, None, p.purpose == "cycling") for p in parts]
+        return by_name(op for ops in steps for op in ops)
 
     def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
         nodes = plan.machine.nodes
-        if op.waited < 0:
+        if op.waited is None:
             np.divide(total, np.float32(nodes), out=local)
             return
         weight = 2 * op.waited or 1
@@ -147,17 +139,10 @@ class Daso(Strategy):
         local /= np.float32(weight + nodes)
 
     def memory(self, plan: Plan) -> Memory:
-        words = OPTIMIZERS[str(self.settings(plan)["optimizer"])][0]
-        numel = plan.graph.numel
         sizes = [(launch.purpose, plan.spec(launch).numel) for launch in plan.launches]
         merged = [size for purpose, size in sizes if purpose in ("blocking", "cycling")]
-        return Memory(
-            parameters=4.0 * numel,
-            gradients=4.0 * numel,
-            optimizer=float(words * numel),
-            activations=sum(layer.activation for layer in plan.graph.layers),
-            buckets=4.0 * (sum(size for _, size in sizes) + sum(merged)),
-        )
+        buckets = sum(size for _, size in sizes) + sum(merged)
+        return replica_memory(plan, self.settings(plan)["optimizer"], buckets)
 
 
 @lru_cache(maxsize=16)
@@ -166,16 +151,10 @@ def _peers(plan: Plan) -> tuple[tuple[int, ...], ...]:
     return tuple(zip(*plan.machine.everyone.members, strict=True))
 
 
-def _of(plan: Plan, purpose: str) -> list[int]:
-    """The launches of a purpose, in their order."""
-    rows = [i for i, launch in enumerate(plan.launches) if launch.purpose == purpose]
-    return sorted(rows, key=lambda i: plan.launches[i].priority)
-
-
 @lru_cache(maxsize=512)
 def _ops(
     plan: Plan,
-    optimizer: str,
+    optimizer: Param,
     starts: DasoPart | None,
     merges: DasoPart | None,
     before: DasoPart | None,
@@ -183,73 +162,64 @@ def _ops(
 ) -> tuple[Op, ...]:
     """The operations of a rank's step. `before`: what was merged at the end of the last step."""
     ops = _training(plan, optimizer, before)
-    updated = ops[-1].name
-    sync: list[Op] = []
-    if starts is not None and merges is not None and merges.waited <= 0:
-        sync += _start(plan, starts, updated, ())  # it is merged in the same step
-        sync += _merge(plan, merges, updated)
+    updated = After(ops[-1].name)
+    merging = _merge(plan, merges, updated) if merges else []
+    if starts and merges and not merges.waited:  # an exchange that is merged in the same step
+        ops += _start(plan, starts, updated) + merging
     else:
-        if merges is not None:
-            sync += _merge(plan, merges, updated)
-        if starts is not None:
-            sync += _start(plan, starts, updated, _merged(plan, merges, 0))
+        ops += merging
+        ops += _start(plan, starts, updated, *_merged(plan, merges, 0)) if starts else []
     if decides:
-        after = (After(updated), *_merged(plan, merges, 0))
-        sync.append(Op(kind=Kind.DECIDE, name=DECIDE, stream="between", after=after))
-        end = "epoch/end"
-        sync.append(Op(kind=Kind.APPLY, name=end, stream="compute", after=(After(DECIDE),)))
-    return (*ops, *sync)
+        after = (updated, *_merged(plan, merges, 0))
+        ops.append(Op(kind=Kind.DECIDE, name=DECIDE, stream="between", after=after))
+        end = (After(DECIDE),)
+        ops.append(Op(kind=Kind.APPLY, name="epoch/end", stream="compute", after=end))
+    return tuple(ops)
 
 
-def _training(plan: Plan, optimizer: str, before: DasoPart | None) -> list[Op]:
+def _training(plan: Plan, optimizer: Param, before: DasoPart | None) -> list[Op]:
     """Forward and backward, the gradients' average in the node, and the update at the end."""
     ops, updates = passes(plan, _merged(plan, before, 1)), []
-    for i in _of(plan, ""):
-        ops += exchange_ops(plan, i, After(f"backward/{plan.launches[i].after}"))
-        updates.append(apply_op(plan, i, OPTIMIZERS[optimizer][1], After(ops[-1].name)))
+    for i in in_order(plan, ""):
+        ops += exchange_ops(plan, i, backward_of(plan.launches[i].after))
+        updates.append(apply_op(plan, i, update_traffic(optimizer), After(ops[-1].name)))
     return ops + updates
 
 
-def _start(plan: Plan, part: DasoPart, updated: str, merged: Iterable[After]) -> list[Op]:
+def _start(plan: Plan, part: DasoPart, *after: After) -> list[Op]:
     """Copy the parameters and begin to sum them over the nodes."""
-    mine = _of(plan, part.purpose) if part.mine else []
-    after = (After(updated), *merged)
+    mine = in_order(plan, part.purpose) if part.mine else []
     return [op for i in mine for op in send_ops(plan, i, after, part.root)]
 
 
-def _merge(plan: Plan, part: DasoPart, updated: str) -> list[Op]:
-    """Merge the sum where it is, and bring the result to the other ranks of the node."""
-    mine = _of(plan, part.purpose) if part.mine else []
+def _merge(plan: Plan, part: DasoPart, updated: After) -> list[Op]:
+    """Merge the sum on the ranks that have it, and broadcast the result inside the node."""
+    mine = in_order(plan, part.purpose) if part.mine else []
     ops = [merge_op(plan, i, part.waited, updated) for i in mine]
     if plan.machine.everyone.lanes > 1:
-        for i in _of(plan, "spread"):
-            ops += _spread(plan, i, part, updated)
+        for i in in_order(plan, "spread"):
+            there = _last_merge(plan, part.purpose, plan.launches[i]) if part.mine else None
+            ops += broadcast_ops(plan, i, part.root, there, updated)
     return ops
 
 
-def _spread(plan: Plan, index: int, part: DasoPart, updated: str) -> list[Op]:
-    """One launch of the broadcast inside the node."""
-    there: After | None = None
-    if part.mine:
-        last = _last_of(plan, part.purpose, plan.launches[index])
-        there = After(f"{last.name}/{Kind.MERGE}")
-    return broadcast_ops(plan, index, part.root, there, After(updated))
-
-
-def _last_of(plan: Plan, purpose: str, launch: Launch) -> Launch:
-    """The last launch of a purpose that has a part of a launch's tensors."""
+def _last_merge(plan: Plan, purpose: str, launch: Launch) -> After:
+    """The last merge of a purpose that changes a part of a launch's tensors."""
     tensors = {piece.tensor for piece in launch.pieces}
-    rows = [plan.launches[i] for i in _of(plan, purpose)]
-    return [row for row in rows if tensors & {piece.tensor for piece in row.pieces}][-1]
+    rows = [
+        i
+        for i in in_order(plan, purpose)
+        if tensors & {piece.tensor for piece in plan.launches[i].pieces}
+    ]
+    return end_of(plan, rows[-1], Kind.MERGE)
 
 
 def _merged(plan: Plan, part: DasoPart | None, back: int) -> tuple[After, ...]:
     """The last operation of a merge on a rank; those before it are done by then."""
     if part is None:
         return ()
-    if part.mine:
-        return (After(f"{plan.launches[_of(plan, part.purpose)[-1]].name}/{Kind.MERGE}", back),)
-    return (After(f"{plan.launches[_of(plan, 'spread')[-1]].name}/{Kind.DECODE}", back),)
+    purpose, kind = (part.purpose, Kind.MERGE) if part.mine else ("spread", Kind.DECODE)
+    return (end_of(plan, in_order(plan, purpose)[-1], kind, back),)
 
 
 @lru_cache(maxsize=64)
@@ -289,7 +259,7 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
         if (launch.purpose == "spread") != (launch.method == "broadcast"):
             raise CommschedError(f"{where}: method 'broadcast' is the one of purpose 'spread'")
     for purpose in wanted:
-        if not _of(plan, purpose):
+        if not in_order(plan, purpose):
             raise CommschedError(f"strategy 'daso': no launch has purpose {purpose!r}")
 
 

@@ -119,7 +119,8 @@ class Learner:
                 self.apply(op.launch)
                 return
             assert op.kind is Kind.COMPUTE, op
-            go = self._forward if op.name.startswith("forward/") else self._backward
+            assert op.turn is not None, op
+            go = self._backward if op.turn.backward else self._forward
             go(step, self._index[op.layer])
 
     def _forward(self, step: int, index: int) -> None:

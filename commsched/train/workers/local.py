@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op
+from commsched.program.model import Hop, Op
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import HEAD, grid, hop
-from commsched.strategies.local import WINDOW, chunks_of
+from commsched.program.stages import grid, head_name, is_head
+from commsched.strategies.local import chunks_of
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward
 from commsched.train.layers.heads import with_heads
@@ -41,7 +41,7 @@ class LocalNet(StageNet):
 
     def _check_head(self, data: Data) -> None:
         """Refuse a head that cannot read what the stage gives."""
-        trunk = [layer for layer in self.net if not layer.name.startswith(HEAD)]
+        trunk = [layer for layer in self.net if not is_head(layer.name)]
         wanted, _ = shapes_around(self.net, data, slice(len(trunk) - 1, len(trunk)))
         if self._outputs != wanted:
             raise CommschedError(
@@ -67,7 +67,7 @@ class LocalNet(StageNet):
         """Take the batch back once more, from the gradient of the next stage's loss."""
         number, walk = self.stage.number, self._again
         assert walk is not None
-        walk.above = self._fetch_message(step, f"recv/{hop(number + 1, number, 0)}")
+        walk.above = self._fetch_message(step, Hop(number + 1, number, 0))
         self._again = None
         yield from self._backward_layers(walk)
 
@@ -85,7 +85,7 @@ class LocalLossWorker(PipelineWorker):
     def __init__(self, assigned: Assignment) -> None:
         plan = assigned.plan
         share = STRATEGIES[plan.strategy].settings(plan)["head"]
-        heads = [layer.name for layer in plan.graph.layers if layer.name.startswith(HEAD)]
+        heads = [layer.name for layer in plan.graph.layers if is_head(layer.name)]
         if heads and share != 1.0:
             raise CommschedError(
                 f"strategy 'local' trains with heads as large as the net's, head=1; got {share}"
@@ -96,7 +96,7 @@ class LocalLossWorker(PipelineWorker):
         self.ahead = AHEAD * len(self._stage.stages)
 
     def perform(self, step: int, op: Op) -> None:
-        if op.kind is Kind.COMPUTE and op.name.endswith(WINDOW):
+        if op.turn is not None and op.turn.again:
             self._add_gradients(self._stage.second_backward(step))
         else:
             super().perform(step, op)
@@ -105,7 +105,7 @@ class LocalLossWorker(PipelineWorker):
 def _head(net: TrainableNet, plan: Plan, number: int) -> slice:
     """Where a stage's auxiliary head is among the layers of a net."""
     names = [layer.name for layer in net.layers]
-    name = f"{HEAD}{number}"
+    name = head_name(number)
     if name not in names:
         raise CommschedError(
             f"the plan has no auxiliary head for stage {number}, where a chunk ends; plan with"

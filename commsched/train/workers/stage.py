@@ -12,10 +12,10 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op
+from commsched.program.model import Hop, Kind, Op
 from commsched.program.recompute import cuts_of
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import Stage, grid, hop, turn_of
+from commsched.program.stages import Stage, grid
 from commsched.run.wire.device import HOST, ComputeDevice, Event
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import (
@@ -73,8 +73,8 @@ class StageNet:
         if not self.stage.last and self.stage.output != prod(shape) * self._kind.itemsize:
             raise CommschedError(_other_size(plan, self.stage, shape, self._kind))
         self._walks: dict[int, ForwardBackward] = {}  # by microbatch
-        self._here: dict[tuple[int, str], Array] = {}  # step, message: what came
-        self._ready: dict[tuple[int, str], Array] = {}  # step, message: what goes
+        self._here: dict[tuple[int, Hop | None], Array] = {}  # (step, message) -> what came
+        self._ready: dict[tuple[int, Hop | None], Array] = {}  # (step, message) -> what goes
         self._device: ComputeDevice = HOST
         self._read: deque[tuple[Event, Array]] = deque()  # what came, until it is copied
 
@@ -92,12 +92,12 @@ class StageNet:
         if number == 0:
             inputs = self._on_device(some.inputs)
         else:
-            inputs = self._fetch_message(step, f"recv/{hop(number - 1, number, microbatch)}")
+            inputs = self._fetch_message(step, Hop(number - 1, number, microbatch))
         walk = self._walks[microbatch] = self._walk(inputs)
         for index in range(self.layers.start, self.layers.stop):
             walk.forward(index)
         if not self.stage.last:
-            self._post_message(step, f"send/{hop(number, number + 1, microbatch)}", walk.values)
+            self._post_message(step, Hop(number, number + 1, microbatch), walk.values)
             return None
         return self._judge(walk, some.targets, scale)
 
@@ -117,7 +117,7 @@ class StageNet:
         yield from self._gradient_above(step, microbatch, walk)
         yield from self._backward_layers(walk)
         if self._tells:
-            self._post_message(step, f"send/{hop(number, number - 1, microbatch)}", walk.above)
+            self._post_message(step, Hop(number, number - 1, microbatch), walk.above)
 
     def _gradient_above(
         self, step: int, microbatch: int, walk: ForwardBackward
@@ -125,7 +125,7 @@ class StageNet:
         """Where the gradient comes from, and those of a head that is behind the stage."""
         if not self.stage.last:
             number = self.stage.number
-            walk.above = self._fetch_message(step, f"recv/{hop(number + 1, number, microbatch)}")
+            walk.above = self._fetch_message(step, Hop(number + 1, number, microbatch))
         yield from ()
 
     def _backward_layers(self, walk: ForwardBackward) -> Iterator[Gradients]:
@@ -149,16 +149,16 @@ class StageNet:
         """From now on packets are arrays of this device."""
         self._device = device
 
-    def _post_message(self, step: int, name: str, values: Array) -> None:
+    def _post_message(self, step: int, hop: Hop, values: Array) -> None:
         packet = values.astype(self._kind, copy=False).reshape(-1)
-        self._ready[step, name] = packet.view(np.uint8)
+        self._ready[step, hop] = packet.view(np.uint8)
 
-    def _fetch_message(self, step: int, name: str) -> Array:
+    def _fetch_message(self, step: int, hop: Hop) -> Array:
         """What a message has brought; activations and their gradients have the same shape."""
-        packet = self._here.pop((step, name))
+        packet = self._here.pop((step, hop))
         if self._device is not HOST:
             packet = self._copy_packet(packet)
-        return packet.view(self._kind).reshape(self._samples, *self._shape(name))
+        return packet.view(self._kind).reshape(self._samples, *self._shape(hop))
 
     def _copy_packet(self, packet: Array) -> Array:
         """A packet in memory of this thread's stream.
@@ -171,17 +171,16 @@ class StageNet:
             self._read.popleft()
         return found
 
-    def _shape(self, name: str) -> tuple[int, ...]:
-        before = self.stage.number - 1
-        return self._inputs if name.startswith(f"recv/s{before}-") else self._outputs
+    def _shape(self, hop: Hop) -> tuple[int, ...]:
+        return self._inputs if hop.source < self.stage.number else self._outputs
 
     def outgoing(self, step: int, op: Op) -> Array:
         """The packet of a SEND."""
-        return self._ready.pop((step, op.name))
+        return self._ready.pop((step, op.hop))
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
         """Take the packet of a RECV."""
-        self._here[step, op.name] = packet
+        self._here[step, op.hop] = packet
 
     # What is held out
 
@@ -279,11 +278,11 @@ class OnStage(ABC):
                 self._end_step(step)
 
     def _microbatch(self, step: int, op: Op) -> None:
-        backward, microbatch = turn_of(op.name)
-        if backward:
-            self._add_gradients(self._stage.backward(step, microbatch))
+        assert op.turn is not None, op
+        if op.turn.backward:
+            self._add_gradients(self._stage.backward(step, op.turn.microbatch))
         else:
-            score = self._stage.forward(step, microbatch, self.scale.value)
+            score = self._stage.forward(step, op.turn.microbatch, self.scale.value)
             self._score = self._score.plus(score) if score else self._score
 
     def evaluate(self, others: Neighbours) -> Score:

@@ -1,0 +1,31 @@
+"""What names of operations say: decoded here only, for readers that have a file but no plan.
+
+A timeline file knows an operation by its name. Who has the plan looks the name up in
+`Strategy.operations`, where the launch, phase, layer and microbatch are fields.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+WORK = {  # word in a name -> kind of work; other programs write timelines, too
+    **dict.fromkeys(("forward", "fwd"), "forward"),
+    **dict.fromkeys(("backward", "bwd"), "backward"),
+    **dict.fromkeys(("apply", "merge", "optimizer", "update"), "apply"),
+    **dict.fromkeys(("encode", "decode", "combine"), "codec"),
+}
+COMMON = {*WORK, "exchange", "inside", "between", "send", "recv"}
+
+
+class Label(NamedTuple):
+    """What a name says."""
+
+    work: str  # "forward", "backward", "apply", "codec", or "" if the name does not say
+    short: str  # what tells the operation from its neighbours: "b3" for "b3/exchange"
+
+
+@cache
+def label(name: str) -> Label:
+    """Decode the name of an operation by its first or last word."""
+    words = name.split("/")
+    work = WORK.get(words[0]) or WORK.get(words[-1], "")
+    return Label(work, "/".join(word for word in words if word not in COMMON) or name)
