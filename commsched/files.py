@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from commsched.errors import CommschedError
 
@@ -79,45 +80,39 @@ def convert(data: Any, kind: type[T], where: str) -> T:
 
 def _more(message: str, data: Any, kind: Any) -> str:
     """What msgspec's message leaves out: the value that it refuses, or what would be allowed."""
-    import msgspec.inspect as inspect
-
-    types: list[Any] = [inspect.type_info(kind)]
-    for key, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", message.partition(" - at `$")[2]):
-        types = [inner for outer in types for inner in _inside(outer, key or index)]
+    place = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", message.partition(" - at `$")[2])
+    steps = [key or index for key, index in place]
+    for step in steps:
         if isinstance(data, dict):
-            data = data.get(key)
-        elif index.isdecimal() and isinstance(data, list):
-            data = data[int(index)]
-    types = [option for outer in types for option in _options(outer)]
+            data = data.get(step)
+        elif isinstance(data, list) and step.isdecimal():
+            data = data[int(step)]
+    types = _types(msgspec.inspect.type_info(kind), steps)
     allowed: list[str] = []
     if "unknown field" in message:
-        allowed = [f.encode_name for t in types for f in getattr(t, "fields", ())]
+        allowed = [field.encode_name for each in types for field in getattr(each, "fields", ())]
     elif message.startswith("Invalid"):
-        allowed = [repr(v) for t in types for v in getattr(t, "values", ())]
+        allowed = [repr(value) for each in types for value in getattr(each, "values", ())]
     if allowed:
         return f"; allowed: {', '.join(dict.fromkeys(allowed))}"
     scalar = isinstance(data, str | int | float) and not message.startswith("Invalid")
     return f"; it is {json.dumps(data)[:SHOWN]}" if scalar else ""
 
 
-def _options(kind: Any) -> list[Any]:
-    """A described type without its limits, or each type of a union."""
-    while hasattr(kind, "extra_json_schema"):
-        kind = kind.type
-    return list(getattr(kind, "types", [kind]))
-
-
-def _inside(kind: Any, step: str) -> list[Any]:
-    """The types that a described type may have at a field or index; none where there is neither."""
-    found: list[Any] = []
-    for option in _options(kind):
-        found += [f.type for f in getattr(option, "fields", ()) if f.encode_name == step]
-        found += [
-            getattr(option, name) for name in ("item_type", "value_type") if hasattr(option, name)
-        ]
-        if step.isdecimal():
-            found += getattr(option, "item_types", ())[int(step) : int(step) + 1]
-    return found
+def _types(kind: Any, steps: list[str]) -> list[Any]:
+    """The types that a described type may have at a place, given as fields and indices."""
+    if hasattr(kind, "extra_json_schema"):  # a type with limits
+        return _types(kind.type, steps)
+    if hasattr(kind, "types"):  # a union
+        return [found for each in kind.types for found in _types(each, steps)]
+    if not steps:
+        return [kind]
+    step, *rest = steps
+    inner = [field.type for field in getattr(kind, "fields", ()) if field.encode_name == step]
+    inner += [getattr(kind, name) for name in ("item_type", "value_type") if hasattr(kind, name)]
+    if step.isdecimal():
+        inner += getattr(kind, "item_types", ())[int(step) : int(step) + 1]
+    return [found for each in inner for found in _types(each, rest)]
 
 
 def read_text(path: str | Path) -> str:

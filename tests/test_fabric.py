@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commsched import records
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
@@ -50,7 +51,7 @@ def measured(prediction, **meta):
 
 
 def data(fabric):
-    return machine_file.fabric_to_data(fabric)
+    return records.to_data(fabric)
 
 
 # what differs
@@ -75,7 +76,7 @@ fabrics = st.lists(
 def test_fabrics_differ_exactly_where_they_are_not_equal(a, b):
     assert (a.differences(b) == []) is (a == b)
     assert len(a.differences(b)) == len(b.differences(a))
-    assert machine_file.fabric_from_data(json.loads(json.dumps(data(a))), "here") == a
+    assert records.read(Fabric, json.loads(json.dumps(data(a))), "here") == a
 
 
 def test_every_difference_is_a_sentence():
@@ -119,7 +120,7 @@ def test_every_difference_is_a_sentence():
 )
 def test_a_fabric_that_cannot_be_is_refused(change, message):
     with pytest.raises(CommschedError, match=f"^here: .*{message}"):
-        machine_file.fabric_from_data(data(HERE) | change, "here")
+        records.read(Fabric, data(HERE) | change, "here")
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), 1e-9, 1e9])

@@ -8,7 +8,6 @@ import pytest
 
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.registry import find_method, legal_methods, phases_of
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
@@ -58,7 +57,7 @@ def training(strategy: str, pairs: list[tuple[str, str]]) -> InProcessTraining:
         replace(x, name=f"{x.name}.1", method=method[x.pieces[0].tensor], since=SWITCH)
         for x in launches
     ]
-    plan = plan_file.frozen(replace(made, strategy=strategy, launches=tuple(launches)))
+    plan = replace(made, strategy=strategy, launches=tuple(launches))
     return InProcessTraining(
         NETS["mlp:8:2"],
         DATA["digits"](0),

@@ -32,7 +32,7 @@ def without(old, *names):
         replace(one, method=DENSE, reason=None) if one.name in names else one
         for one in old.launches
     )
-    return plan_file.frozen(replace(old, launches=tuple(launches)))
+    return replace(old, launches=tuple(launches))
 
 
 def fall(name, since):
@@ -114,7 +114,7 @@ def test_at_a_change_all_ranks_wait_for_all_that_was_under_way(overlap):
 
 def test_a_change_to_a_plan_that_nobody_kept_is_refused_with_its_step():
     of = made()
-    other = plan_file.frozen(replace(of, seed=7))
+    other = replace(of, seed=7)
     timeline = measured(of, switch(other, FIRST, "exchanges took 3 of the predicted time"))
     with pytest.raises(CommschedError) as refusal:
         replay(of, timeline, STEPS, "m.json")

@@ -106,7 +106,7 @@ def test_every_gradient_is_summed_once_a_step_and_applied_once(steps, refresh, o
 def test_what_a_codec_has_kept_goes_on_with_the_next_one(methods):
     """Sent and kept together are all gradients, also where a launch stands for another."""
     plan = plan_of(methods[0], {3: methods[1]})
-    plan = plan_file.frozen(replace(plan, launches=tuple(plan.launches)))
+    plan = replace(plan, launches=tuple(plan.launches))
     ranks = InProcessTraining(
         NETS[NET],
         DATA["digits"](0),

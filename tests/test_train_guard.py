@@ -23,7 +23,7 @@ def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
     on = resized(machine_file.load("localhost"), 1, RANKS)
     request = Request(graph=profile_net(NETS["mlp:32:1"], 8), machine=on)
     made = given(request, "all-gather+topk:0.05")
-    plan_file.write(path, plan_file.frozen(replace(made, max_error=BUDGET)))
+    plan_file.write(path, replace(made, max_error=BUDGET))
     done = started(RANKS, *NET, "--plan", str(path), "--log", str(log), "-o", str(measured))
     assert done.status == 0, done.output
     falls = timeline_file.read(measured).header.fallbacks

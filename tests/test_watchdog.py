@@ -209,7 +209,7 @@ def test_a_rank_that_is_stopped_while_an_exchanger_is_set_up_is_named():
         "            os.kill(os.getpid(), signal.SIGSTOP)\n"
         "        super().__init__(*arguments, **named)\n"
         "exchanger.Engine = Stopped\n"
-        "with Exchanger(plan_file.frozen(made), comm, timeout=1.0):\n"
+        "with Exchanger(made, comm, timeout=1.0):\n"
         "    pass\n"
     )
     assert done.status != 0

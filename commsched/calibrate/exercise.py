@@ -21,7 +21,6 @@ from commsched.machine.model import Machine
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
-from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind
 from commsched.run.engine.compute_stream import run_steps
@@ -237,13 +236,12 @@ def make_plan(
                 priority=number,
             )
         )
-    plan = Plan(
+    return Plan(
         graph=Net(name="exercise", layers=tuple(reversed(layers)), source="for calibration"),
         machine=replace(machine, jitter=0.0),
         launches=tuple(launches),
         params={"overlap": "backward"},
     )
-    return plan_file.frozen(plan)
 
 
 def measure(

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from math import inf
+from typing import Annotated
 
 from commsched.errors import CommschedError
+from commsched.records import NOT_NEGATIVE, check_name, normalise, unit
 from commsched.units import count
+
+Seconds = Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]
 
 MOST = 2**20  # ranks or cores of a host
 FACTOR = 1e6  # by which a prediction may be wrong before it is a mistake in the file
@@ -23,9 +27,9 @@ class Fabric:
 
     def __post_init__(self) -> None:
         for name in ("mpi", "transport", "processor"):
-            _check_text(f"fabric: {name}", getattr(self, name))
+            check_name(f"fabric: {name}", getattr(self, name))
         for host in self.hosts:
-            _check_text("fabric: host", host)
+            check_name("fabric: host", host)
         if not self.hosts or len(self.hosts) != len(self.ranks):
             raise CommschedError(
                 f"fabric: {count(len(self.hosts), 'host')} with {len(self.ranks)} counts of ranks;"
@@ -65,11 +69,12 @@ class HeldOut:
     """A measurement that the calibration did not fit its numbers to, and its prediction: s."""
 
     name: str
-    predicted: float
-    measured: float
+    predicted: Annotated[float, unit("us", 1e-6)]
+    measured: Annotated[float, unit("us", 1e-6)]
 
     def __post_init__(self) -> None:
-        _check_text("held-out cell", self.name)
+        check_name("held-out cell", self.name)
+        normalise(self)
         positive = 0.0 < self.measured < inf and 0.0 < self.predicted < inf
         if not (positive and 1 / FACTOR <= self.predicted / self.measured <= FACTOR):
             raise CommschedError(
@@ -91,8 +96,3 @@ def shape(ranks: tuple[int, ...]) -> str:
         return f"{nodes} x {count(ranks[0], 'rank')}"
     more = ", ..." if len(ranks) > 8 else ""
     return f"{nodes} with {', '.join(map(str, ranks[:8]))}{more} ranks"
-
-
-def _check_text(kind: str, text: str) -> None:
-    if not text or not text.isprintable() or len(text) > 200:
-        raise CommschedError(f"{kind} {text[:60]!a}: a name has 1 to 200 printable characters")

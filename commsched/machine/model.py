@@ -1,20 +1,49 @@
-"""The machine as the cost model sees it: seconds, bytes and ranks."""
+"""The machine as the cost model sees it: seconds, bytes and ranks; and how its file stores it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite
+from math import inf, isfinite
+from typing import Annotated, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.errors import CommschedError
-from commsched.machine.fabric import Fabric, HeldOut
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from commsched.machine.fabric import Fabric, HeldOut, Seconds
+from commsched.records import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    WRITTEN,
+    Check,
+    Key,
+    Rounded,
+    SameAs,
+    Source,
+    Stored,
+    check_name,
+    normalise,
+    unit,
+)
+from commsched.units import significant
 
 MAX_RANKS = 2**20
+AT_LEAST_1 = Check("must be finite and at least 1", lambda v: isfinite(v) and v >= 1.0)
+PROPORTION = Check("must be in [0, 1]", lambda v: 0.0 <= v <= 1.0)
+UNKNOWN = "not stated"  # where numbers come from
+
+# s/B. The file has 10^9 B/s; null stands for bytes that cost nothing.
+RATE = Stored(
+    kind=float | None,
+    read=lambda rate: 0.0 if rate is None else 1e-9 / rate,
+    write=lambda per_byte: significant(1e-9 / per_byte) if per_byte else None,
+    suffix="GBps",
+    check=Check("must be in [1e-09, 1e+09] or null", lambda rate: 1e-9 <= rate <= 1e9),
+    rounds=True,
+)
+PerByte = Annotated[float, RATE, NOT_NEGATIVE]
+Points = tuple[tuple[Rounded, Seconds], ...]  # (bytes, s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +54,15 @@ class Link:
     Source: Alexandrov et al., "LogGP", SPAA 1995.
     """
 
-    latency: float
-    overhead: float
-    per_byte: float
+    latency: Seconds
+    overhead: Seconds
+    per_byte: Annotated[PerByte, Key("bandwidth_GBps")]
     # Measured (bytes, seconds on the wire) where one slope does not fit; ascending; empty: n G.
-    points: tuple[tuple[float, float], ...] = ()
-    source: str = ""
+    points: Points = ()
+    source: Source = UNKNOWN
 
     def __post_init__(self) -> None:
-        _check("latency", self.latency)
-        _check("overhead", self.overhead)
-        _check("seconds per byte", self.per_byte)
+        normalise(self)
         _check_points("points", self.points)
 
     def wire(self, nbytes: float | Floats) -> float | Floats:
@@ -52,34 +79,30 @@ class Link:
 class Nic:
     """Network ports of a node: the ranks of a node share them evenly."""
 
-    per_node: int
-    per_byte: float  # s/B of one port in each direction
-    turn: float = 0.0  # B of one message that leave before another rank's have their turn
-    source: str = ""
+    per_node: Annotated[int, Check("must be at least 1", lambda ports: ports >= 1)]
+    per_byte: Annotated[PerByte, Key("bandwidth_GBps")]  # s/B of one port in each direction
+    # B of one message that leave before another rank's have their turn
+    turn: Annotated[float, unit("B", 1.0), NOT_NEGATIVE, WRITTEN] = 0.0
+    source: Source = UNKNOWN
 
     def __post_init__(self) -> None:
-        if self.per_node < 1:
-            raise CommschedError(f"nic: ports per node must be at least 1, got {self.per_node}")
-        _check("nic: seconds per byte", self.per_byte)
-        _check("nic: turn", self.turn)
+        normalise(self, "nic: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecRate:
     """Measured codec speed on one device: seconds = fixed + s/B * bytes as uncompressed float32."""
 
-    encode: float  # s/B
-    add: float  # s/B
-    decode: float  # s/B
-    fixed: float = 0.0  # s per call
-    fixed_add: float | None = None  # s per call of add; None: as all calls
-    fixed_decode: float | None = None  # the same of decode
-    source: str = ""
+    encode: PerByte
+    add: PerByte
+    decode: PerByte
+    fixed: Annotated[Seconds, WRITTEN] = 0.0  # per call
+    fixed_add: Seconds | None = None  # per call of add; None: `fixed`
+    fixed_decode: Seconds | None = None  # per call of decode; None: `fixed`
+    source: Source = UNKNOWN
 
     def __post_init__(self) -> None:
-        for name in ("encode", "add", "decode", "fixed", "fixed_add", "fixed_decode"):
-            if getattr(self, name) is not None:
-                _check(f"codec: {name}", getattr(self, name))
+        normalise(self, "codec: ", rounds=False)  # a device rounds the rates that it holds
 
     @property
     def per_add(self) -> float:
@@ -97,29 +120,25 @@ class Device:
     """What computes and encodes on one rank."""
 
     name: str
-    memory: float  # B
-    bandwidth: float  # B/s, of memory
-    flops: float  # 1/s, peak
-    efficiency: float = 1.0  # share of the peak that dense layers reach
-    gather: float = 0.0  # s/B to bring a bucket together; 0: three passes over memory
-    fixed_gather: float = 0.0  # s to do so, however small it is
-    scale: float = 0.0  # s/B to make a bucket's sum a mean; 0: a copy
-    fixed_scale: float = 0.0  # s to do so, however small it is
+    memory: Annotated[float, unit("GB", 1e9), POSITIVE]  # B
+    bandwidth: Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
+    flops: Annotated[float, unit("", 1e12), POSITIVE, Key("tflops")]  # 1/s, peak
+    # Share of the peak that dense layers reach.
+    efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0
+    gather: PerByte = 0.0  # to bring a bucket together; 0: three passes over memory
+    fixed_gather: Seconds = 0.0  # to bring a bucket together, however small it is
+    scale: PerByte = 0.0  # to make a bucket's sum a mean; 0: a copy
+    fixed_scale: Seconds = 0.0  # to make a bucket's sum a mean, however small it is
     codecs: Mapping[str, CodecRate] = field(default_factory=dict)  # measured; else from bandwidth
-    source: str = ""
+    source: Source = UNKNOWN
 
     def __post_init__(self) -> None:
-        _check_name("device", self.name)
-        for name in ("memory", "bandwidth", "flops"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value > 0):
-                raise CommschedError(f"device: {name} must be finite and more than 0, got {value}")
-        if not 0.0 < self.efficiency <= 1.0:
-            raise CommschedError(f"device: efficiency must be in (0, 1], got {self.efficiency}")
-        _check("device: gather", self.gather)
-        _check("device: fixed_gather", self.fixed_gather)
-        _check("device: scale", self.scale)
-        _check("device: fixed_scale", self.fixed_scale)
+        check_name("device", self.name)
+        normalise(self, "device: ")
+        codecs = {name: replace(rate) for name, rate in self.codecs.items()}
+        for rate in codecs.values():
+            normalise(rate)
+        object.__setattr__(self, "codecs", codecs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,35 +172,104 @@ class Group:
         return counts.pop()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLayout:
+    """The node of each rank as a file gives it: two counts, or one number per rank."""
+
+    nodes: int | None = None
+    lanes: int | None = None
+    node_of_rank: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, node_of_rank: tuple[int, ...]) -> "RankLayout":
+        """Choose the counts where ranks fill one node after the other."""
+        nodes, lanes = len(set(node_of_rank)), node_of_rank.count(0)
+        if node_of_rank == tuple(node for node in range(nodes) for _ in range(lanes)):
+            return cls(nodes=nodes, lanes=lanes)
+        return cls(node_of_rank=node_of_rank)
+
+    def expanded(self) -> tuple[int, ...]:
+        """The node of each rank."""
+        if self.node_of_rank is not None and self.nodes is None and self.lanes is None:
+            return self.node_of_rank
+        if self.node_of_rank is not None or self.nodes is None or self.lanes is None:
+            keys = [k for k in ("nodes", "lanes", "node_of_rank") if getattr(self, k) is not None]
+            raise CommschedError(
+                "a machine gives either `nodes` and `lanes`, or `node_of_rank`, got"
+                f" {' and '.join(keys) or 'none of them'}"
+            )
+        return placement(self.nodes, self.lanes)
+
+
+LAYOUT = Stored(kind=RankLayout, read=RankLayout.expanded, write=RankLayout.of, inline=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """Another link to other nodes for one node."""
+
+    node: int
+    between: Link
+
+
+def _by_node(overrides: Iterable[Override]) -> dict[int, Link]:
+    links: dict[int, Link] = {}
+    for override in overrides:
+        if override.node in links:
+            raise CommschedError(
+                f"overrides: node {override.node} stands twice; give each node once"
+            )
+        links[override.node] = override.between
+    return links
+
+
+OVERRIDES = Stored(
+    kind=tuple[Override, ...],
+    read=_by_node,
+    write=lambda links: [Override(node=n, between=link) for n, link in sorted(links.items())],
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """Nodes of ranks, the links inside and between them, and what computes on each rank."""
 
+    FORMAT: ClassVar[str] = "commsched-machine/1"
+
     name: str
-    node_of_rank: tuple[int, ...]
-    inside: Link
-    between: Link
-    nic: Nic | None  # None: no port is shared
+    source: Source = UNKNOWN
+    node_of_rank: Annotated[tuple[int, ...], LAYOUT]
+    inside: Annotated[Link, Key("links.inside")]
+    between: Annotated[Link, Key("links.between")]
+    nic: Nic | None = None  # None: no port is shared
+    overrides: Annotated[Mapping[int, Link], OVERRIDES] = field(default_factory=dict)  # by node
     device: Device
-    overrides: Mapping[int, Link] = field(default_factory=dict)  # node -> its link to other nodes
-    jitter: float = 0.0  # sigma of the log-normal factor on compute, per rank and step
-    coding_jitter: float = 0.0  # the same on coding, per rank and operation
-    startup: float = 0.0  # s before an exchange's first message: wake-up, skew of the ranks
-    restart: float = 0.0  # the same before a later exchange of a launch: everybody is awake
-    handover: float = 0.0  # s, mean until another thread of the rank takes up what is ready
-    alone: float = 1.0  # coding seconds if no other rank codes, divided by those if all do
-    slowed: float = 1.0  # coding seconds beside an exchange of the rank, divided by those apart
-    burst: float = 0.0  # s of bytes that a port to other nodes lets through at once after a rest
-    cores: int = 0  # of a node, where its ranks are more than its cores serve; 0: no matter
-    overlap: float = 1.0  # share of a transfer that progresses while its rank computes
-    native: tuple[tuple[float, float], ...] = ()  # measured (bytes, seconds) of MPI's all-reduce
+    # Sigma of the log-normal factor on compute, per rank and step.
+    jitter: Annotated[Rounded, NOT_NEGATIVE, WRITTEN] = 0.0
+    # Sigma of the log-normal factor on coding, per rank and operation.
+    coding_jitter: Annotated[Rounded, NOT_NEGATIVE] = 0.0
+    # Before an exchange's first message: wake-up, skew of the ranks.
+    startup: Annotated[Seconds, WRITTEN] = 0.0
+    # Before the first message of a launch's later exchanges: all ranks are awake.
+    restart: Annotated[Seconds, SameAs("startup")] = 0.0
+    handover: Seconds = 0.0  # mean until another thread of the rank takes up what is ready
+    # Coding seconds if no other rank codes, divided by those if all do.
+    alone: Annotated[Rounded, SHARE] = 1.0
+    # Coding seconds beside an exchange of the rank, divided by those apart.
+    slowed: Annotated[Rounded, AT_LEAST_1] = 1.0
+    # Seconds of bytes that a port to other nodes lets through at once after a rest.
+    burst: Annotated[Seconds, WRITTEN] = 0.0
+    # Cores of a node; 0 if cores are not a bottleneck and their sharing is not modelled.
+    cores: Annotated[int, NOT_NEGATIVE] = 0
+    # Share of a transfer that progresses while its rank computes.
+    overlap: Annotated[Rounded, WRITTEN, PROPORTION] = 1.0
+    native: Points = ()  # measured (bytes, seconds) of MPI's all-reduce
     fabric: Fabric | None = None  # where it was calibrated
-    held_out: tuple[HeldOut, ...] = ()  # what that calibration predicted without having seen it
-    measured: Mapping[str, float] = field(default_factory=dict)  # what the model does not use
-    source: str = ""
+    held_out: tuple[HeldOut, ...] = ()  # measurements that the calibration did not fit to
+    measured: Mapping[str, Rounded] = field(default_factory=dict)  # what the model does not use
 
     def __post_init__(self) -> None:
-        _check_name("machine", self.name)
+        check_name("machine", self.name)
         if not 1 <= self.size <= MAX_RANKS:
             raise CommschedError(f"a machine has 1 to {MAX_RANKS} ranks, got {self.size}")
         if set(self.node_of_rank) != set(range(self.nodes)):
@@ -194,19 +282,7 @@ class Machine:
             raise CommschedError(
                 f"override of node {unknown[0]}: nodes are numbered 0 to {self.nodes - 1}"
             )
-        _check("jitter", self.jitter)
-        _check("coding_jitter", self.coding_jitter)
-        _check("startup", self.startup)
-        _check("restart", self.restart)
-        _check("handover", self.handover)
-        _check("burst", self.burst)
-        _check("cores", self.cores)
-        if not 0.0 <= self.overlap <= 1.0:
-            raise CommschedError(f"overlap must be in [0, 1], got {self.overlap}")
-        if not 0.0 < self.alone <= 1.0:
-            raise CommschedError(f"alone must be in (0, 1], got {self.alone}")
-        if not (isfinite(self.slowed) and self.slowed >= 1.0):
-            raise CommschedError(f"slowed must be finite and at least 1, got {self.slowed}")
+        normalise(self)
         _check_points("native", self.native)
 
     @property
@@ -255,23 +331,11 @@ def placement(nodes: int, lanes: int) -> tuple[int, ...]:
     return tuple(node for node in range(nodes) for _ in range(lanes))
 
 
-def _check(name: str, value: float) -> None:
-    if not (isfinite(value) and value >= 0):
-        raise CommschedError(f"{name} must be finite and at least 0, got {value}")
-
-
-def _check_name(kind: str, name: str) -> None:
-    if not name or not name.isprintable() or len(name) > 200:
-        raise CommschedError(f"{kind} {name[:60]!a}: a name has 1 to 200 printable characters")
-
-
 def _check_points(name: str, points: tuple[tuple[float, float], ...]) -> None:
     """Points are (bytes, seconds): bytes ascend, seconds do not descend."""
     last, before = -1.0, 0.0
     for nbytes, seconds in points:
-        if not (
-            nbytes >= 0 and nbytes > last and isfinite(nbytes) and before <= seconds < float("inf")
-        ):
+        if not (nbytes >= 0 and nbytes > last and isfinite(nbytes) and before <= seconds < inf):
             raise CommschedError(
                 f"{name}: point ({nbytes:g} B, {seconds:g} s) is out of order: bytes must ascend"
                 " from 0 on, seconds must not descend"

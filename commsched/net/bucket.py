@@ -3,24 +3,26 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
 from commsched.arrays import Floats, Ints
 from commsched.errors import CommschedError
 from commsched.net.graph import Tensor
 from commsched.net.sparsity import Sparsity
 
+Place = Annotated[int, Meta(ge=0, le=2**53)]  # of an element in its tensor
 GRID = np.geomspace(1e-6, 1.0, 96)  # shares of a table of rows in order of frequency
 
 
 class Piece(NamedTuple):
     """Elements [start, stop) of one tensor, flattened in C order."""
 
-    tensor: str
-    start: int
-    stop: int
+    tensor: Annotated[str, Meta(min_length=1)]
+    start: Place
+    stop: Place
 
 
 @dataclass(frozen=True)

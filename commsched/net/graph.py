@@ -6,16 +6,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
 
 from commsched.errors import CommschedError
 from commsched.net.sparsity import DENSE, Sparsity
+from commsched.records import NOT_NEGATIVE, WRITTEN, Rounded, Source, check_name, normalise, unit
 
 if TYPE_CHECKING:
     import networkx
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
 MAX_NUMEL = 2**53  # so that element counts are exact as floats
+
+
+Seconds = Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]
+Bytes = Annotated[float, unit("bytes", 1.0), NOT_NEGATIVE]
+Work = Annotated[Rounded, NOT_NEGATIVE]  # floating-point operations, or B of memory traffic
 
 
 class Computes(Protocol):
@@ -44,7 +50,7 @@ class Tensor:
     sparsity: Sparsity = DENSE
 
     def __post_init__(self) -> None:
-        _check_name("tensor", self.name)
+        check_name("tensor", self.name)
         if not self.shape or any(size < 1 for size in self.shape) or self.numel > MAX_NUMEL:
             raise CommschedError(
                 f"tensor {self.name!r}: shape must have one or more positive sizes and at most"
@@ -82,26 +88,20 @@ class Layer:
     """A step of the forward pass, and its backward; either measured seconds or modelled work."""
 
     name: str
-    after: tuple[str, ...] = ()  # layers whose outputs it reads
+    after: Annotated[tuple[str, ...], WRITTEN] = ()  # layers whose outputs it reads
+    forward: Seconds | None = None  # measured
+    backward: Seconds | None = None  # measured
+    forward_flops: Work = 0.0
+    backward_flops: Work = 0.0
+    forward_bytes: Work = 0.0  # memory traffic, for layers that are not bound by flops
+    backward_bytes: Work = 0.0
+    activation: Bytes = 0.0  # kept from forward to backward
+    output: Bytes = 0.0  # what the layers after it read; 0: as much as `activation`
     tensors: tuple[Tensor, ...] = ()
-    forward: float | None = None  # s, measured
-    backward: float | None = None  # s, measured
-    forward_flops: float = 0.0
-    backward_flops: float = 0.0
-    forward_bytes: float = 0.0  # memory traffic, for layers that are not bound by flops
-    backward_bytes: float = 0.0
-    activation: float = 0.0  # B kept from forward to backward
-    output: float = 0.0  # B that the layers after it read; 0: as many as are kept
 
     def __post_init__(self) -> None:
-        _check_name("layer", self.name)
-        for field in NUMBERS:
-            value = getattr(self, field)
-            if value is not None and not (isfinite(value) and value >= 0):
-                shown = field.replace("_", " ")
-                raise CommschedError(
-                    f"layer {self.name!r}: {shown} must be finite and at least 0, got {value}"
-                )
+        check_name("layer", self.name)
+        normalise(self, f"layer {self.name!r}: ")
 
     def scaled(self, size: float, work: float) -> "Layer":
         """Scale tensors, activation and output by `size`, seconds and work by `work`."""
@@ -119,18 +119,6 @@ class Layer:
         )
 
 
-NUMBERS = (
-    "forward",
-    "backward",
-    "forward_flops",
-    "backward_flops",
-    "forward_bytes",
-    "backward_bytes",
-    "activation",
-    "output",
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Net:
     """A net: a DAG of layers in a topological order, forward direction.
@@ -138,13 +126,16 @@ class Net:
     Layers given in another order are sorted, keeping the given order wherever the edges allow it.
     """
 
+    FORMAT: ClassVar[str] = "commsched-net/1"
+
     name: str
-    layers: tuple[Layer, ...]
+    source: Source = "not stated"
     batch: int = 1  # samples per rank and step
-    source: str = ""
+    layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:
-        _check_name("net", self.name)
+        check_name("net", self.name)
+        normalise(self)
         if self.batch < 1:
             raise CommschedError(f"batch must be at least 1, got {self.batch}")
         if not self.layers:
@@ -200,11 +191,6 @@ class Net:
         if backward is None:
             backward = max(layer.backward_flops / rate, layer.backward_bytes / device.bandwidth)
         return forward, backward
-
-
-def _check_name(kind: str, name: str) -> None:
-    if not name or not name.isprintable() or len(name) > 200:
-        raise CommschedError(f"{kind} {name[:60]!a}: a name has 1 to 200 printable characters")
 
 
 def _check_unique(kind: str, names: Iterable[str]) -> None:

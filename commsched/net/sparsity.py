@@ -10,6 +10,7 @@ import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.errors import CommschedError
+from commsched.records import normalise
 
 Law = Literal["dense", "uniform", "zipf", "mask", "curve"]
 
@@ -37,6 +38,7 @@ class Sparsity:
     curve: tuple[tuple[float, float], ...] = ()  # curve: (ranks summed, density), ascending
 
     def __post_init__(self) -> None:
+        normalise(self)
         if self.law not in get_args(Law):
             known = ", ".join(get_args(Law))
             raise CommschedError(f"no sparsity law named {self.law!r}; known: {known}")

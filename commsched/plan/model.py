@@ -2,16 +2,46 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from msgspec import Meta
 
 from commsched.arrays import Ints
 from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
 from commsched.machine.model import Group, Machine
+from commsched.net import file as net_file
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net, Tensor
+from commsched.records import (
+    REQUIRED,
+    WRITTEN,
+    Key,
+    Stored,
+    digest,
+    named,
+    normalise,
+    to_data,
+    unit,
+)
 
 Param = str | int | float | bool
+Name = Annotated[str, Meta(min_length=1)]
+Steps = Annotated[int, Meta(ge=0, le=2**31)]
+Difference = Annotated[float, unit("ms", 1e-3), WRITTEN]  # s
+Seconds = Annotated[Difference, Meta(ge=0)]
+Rank = Annotated[int, Meta(ge=0, le=2**53)]
+PURPOSES = named(("", "blocking", "cycling", "spread", "average", "refresh"))
+MACHINE = Stored(
+    kind=dict[str, Any],
+    read=lambda data: machine_file.from_data(data, "machine"),
+    write=machine_file.to_data,
+)
+NET = Stored(
+    kind=dict[str, Any], read=lambda data: net_file.from_data(data, "graph"), write=net_file.to_data
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,33 +52,37 @@ class Reason:
     opposite is the best method that compresses where the chosen one does not, and the other way.
     """
 
-    seconds: float
-    runner_up: str = ""
-    runner_up_seconds: float = 0.0
-    margin: float = 0.0
-    opposite: str = ""
-    opposite_margin: float = 0.0
+    seconds: Annotated[Seconds, Key("predicted_ms")]
+    runner_up: Annotated[str, WRITTEN] = ""
+    runner_up_seconds: Annotated[Seconds, Key("runner_up_ms")] = 0.0
+    margin: Difference = 0.0
+    opposite: Annotated[str, WRITTEN] = ""
+    opposite_margin: Difference = 0.0
+
+    def __post_init__(self) -> None:
+        normalise(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One bucket and the method that exchanges it."""
 
-    name: str
-    pieces: tuple[Piece, ...]
-    after: str  # the layer whose backward completes the bucket
-    method: str
-    stream: str  # "inside" or "between" nodes
-    payload: str = "gradient"
-    priority: int = 0  # lower goes first among launches that are ready together
-    group: tuple[int, ...] = ()  # ranks; empty: all
-    among: str = "all"  # who exchange together, see `Plan.teams`: "all", "node" or "peers"
-    purpose: str = ""  # which of a strategy's exchanges it is part of; "": of the gradients
-    every: int = 1  # steps
-    lag: int = 0  # steps until the result is merged
-    # First step; launches of a purpose that begin later stand for those before, all of them.
-    since: int = 0
-    reason: Reason | None = None
+    name: Name
+    pieces: Annotated[tuple[Piece, ...], Meta(min_length=1)]
+    after: Name  # the layer whose backward completes the bucket
+    method: Name
+    stream: Annotated[str, named(("inside", "between"))]  # nodes
+    payload: Annotated[str, named(("gradient", "parameter", "activation")), WRITTEN] = "gradient"
+    # Lower goes first among launches that are ready together.
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31), WRITTEN] = 0
+    group: Annotated[tuple[Rank, ...], WRITTEN] = ()  # ranks; empty: all
+    every: Annotated[int, Meta(ge=1, le=2**31), WRITTEN] = 1  # steps
+    lag: Annotated[Steps, WRITTEN] = 0  # until the result is merged
+    among: Annotated[str, named(("all", "node", "peers"))] = "all"  # teams, see `Plan.teams`
+    purpose: Annotated[str, PURPOSES] = ""  # of a strategy's exchange; "": of the gradients
+    # First step; launches of a purpose that begin later replace all those before them.
+    since: Steps = 0
+    reason: Annotated[Reason | None, WRITTEN] = None
 
     @property
     def places(self) -> Iterator[tuple[str, slice, slice]]:
@@ -63,18 +97,28 @@ class Launch:
 class Plan:
     """Self-contained and frozen; what it means for each rank is the strategy's `lower`."""
 
-    graph: Net
-    machine: Machine
+    FORMAT: ClassVar[str] = "commsched-plan/1"
+
+    strategy: Annotated[Name, REQUIRED] = "sync"
+    params: Annotated[Mapping[str, Param], REQUIRED] = field(default_factory=dict)
+    mean: Annotated[bool, REQUIRED] = True  # the sum is divided by the number of ranks
+    seed: Annotated[int, Meta(ge=0, le=2**62), REQUIRED] = 0
+    planner: Annotated[str, REQUIRED] = ""
+    iteration: Seconds = 0.0  # as the planner predicts it; 0: it does not say
+    bound: Seconds = 0.0  # no plan of the same request takes less; 0: not known
     launches: tuple[Launch, ...]
-    strategy: str = "sync"
-    params: Mapping[str, Param] = field(default_factory=dict)
-    mean: bool = True  # the sum is divided by the number of ranks
-    seed: int = 0
-    planner: str = ""
-    iteration: float = 0.0  # s, as the planner predicts it; 0: it does not say
-    bound: float = 0.0  # s below which no plan of the same request lies; 0: none known
-    max_error: float = 0.0  # share of a tensor's norm that a step may leave behind; 0: not watched
-    hash: str = ""  # SHA-256 of the plan's file content without this key
+    machine: Annotated[Machine, MACHINE]
+    graph: Annotated[Net, NET]
+    # Share of a tensor's norm that a step may leave behind; 0: not watched.
+    max_error: Annotated[float, Meta(ge=0)] = 0.0
+
+    def __post_init__(self) -> None:
+        normalise(self)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the plan's file content; of a plan that was read, the hash in its file."""
+        return digest(to_data(self))
 
     def group(self, launch: Launch) -> Group:
         """The ranks that take part in a launch; of several teams the first, which is like all."""
@@ -156,6 +200,8 @@ class Plan:
 
 def _check_cover(tensor: Tensor, runs: list[tuple[int, int]]) -> None:
     """Every element of a tensor is exchanged exactly once."""
+    if runs == [(0, tensor.numel)]:
+        return
     ends = np.array([0, *(stop for _, stop in sorted(runs))])
     starts = np.array([*(start for start, _ in sorted(runs)), tensor.numel])
     wrong = np.flatnonzero(ends != starts)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from commsched.exchange.registry import find_method
-from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
 from commsched.planner import validate_request as wishes
 from commsched.planner.baselines.ddp import BUCKET
@@ -28,7 +27,8 @@ def given(request: Request, method: str) -> Plan:
     made = launches(request, buckets(request, request.bucket or BUCKET), choose)
     for launch in made.launches:  # a pair that is not legal says why
         find_method(launch.method).phases(made.spec(launch), everyone)
-    return plan_file.frozen(replace(made, planner=f"given: {method}"))
+    made.check()
+    return replace(made, planner=f"given: {method}")
 
 
 def _staged(request: Request, method: str) -> Plan:
@@ -40,4 +40,4 @@ def _staged(request: Request, method: str) -> Plan:
         chosen.append(launch if forced else replace(launch, method=name, reason=None))
         find_method(chosen[-1].method).phases(made.spec(launch), made.group(launch))
     plan = replace(made, launches=tuple(chosen), planner=f"given: {method}")
-    return plan_file.frozen(replace(plan, iteration=iteration(plan)))
+    return replace(plan, iteration=iteration(plan))

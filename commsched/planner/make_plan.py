@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from commsched.errors import CommschedError
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.planner import validate_request
 from commsched.planner.limits import error_budget
@@ -39,4 +38,5 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
     if request.memory is not None and not fits(request, plan):
         raise refusal(request, plan)
     error_budget.check_plan(request, plan)
-    return plan_file.frozen(plan)
+    plan.check()
+    return plan

@@ -6,7 +6,6 @@ from dataclasses import replace
 from commsched.errors import CommschedError
 from commsched.exchange.broadcast import BROADCAST
 from commsched.exchange.registry import find_method
-from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
 from commsched.planner.averages import chunks
 from commsched.program.registry import STRATEGIES
@@ -41,7 +40,8 @@ def scheduled(plan: Plan, later: Mapping[int, str], refresh: int) -> Plan:
         found += _broadcasts(plan, refresh)
     made = replace(plan, launches=tuple(found), iteration=0.0, bound=0.0)
     STRATEGIES[plan.strategy].lower(made, 0, {})
-    return plan_file.frozen(made)
+    made.check()
+    return made
 
 
 def _broadcasts(plan: Plan, every: int) -> list[Launch]:

@@ -134,8 +134,7 @@ class Exchanger:
         for path in (self._timeline, self._record):
             if path is not None:
                 check_writable(path)
-        # Frozen anew, so that a plan that was changed after it was made is seen as another one.
-        checked = plan_file.frozen(plan) if isinstance(plan, Plan) else plan_file.read(plan)
+        checked = plan_file.checked(plan) if isinstance(plan, Plan) else plan_file.read(plan)
         if not STRATEGIES[checked.strategy].sums_every_step:
             raise CommschedError(
                 f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}"

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from commsched.errors import CommschedError
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.timeline.header import Fallback, Switch
 from commsched.timeline.model import Timeline
@@ -45,7 +44,7 @@ def _followed(plan: Plan, switch: Switch, falls: Sequence[Fallback], where: str)
         replace(launch, method=dense[launch.name], reason=None) if launch.name in dense else launch
         for launch in plan.launches
     )
-    made = plan_file.frozen(replace(plan, launches=launches))
+    made = replace(plan, launches=launches)
     if made.hash != switch.plan:
         raise CommschedError(
             f"{where}: from step {switch.step} on the run followed plan {switch.plan[:12]}, which"

@@ -84,7 +84,7 @@ def _one(
     wanted: TrainRequest, chosen: Sweep, plan: Plan, known: Trials, fold: int, seed: int
 ) -> Trials:
     """Train once, and write what came out beside what is there."""
-    seeded = plan_file.frozen(replace(plan, seed=seed))
+    seeded = replace(plan, seed=seed)
     trained = _together if chosen.together else _by_ranks
     found = trained(replace(wanted, fold=fold, seed=seed), seeded)
     if found is None:

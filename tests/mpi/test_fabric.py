@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commsched.machine import file as machine_file
+from commsched import records
 from commsched.machine.fabric import Fabric
 from commsched.run import session
 from commsched.run.job import agree
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.groups(1, 3)
 
 def test_every_rank_tells_the_same_fabric():
     found = fabric(WORLD)
-    data = machine_file.fabric_to_data(found)
+    data = records.to_data(found)
     assert set(agree.gather_text(repr(data), WORLD)) == {repr(data)}
-    assert machine_file.fabric_from_data(data, "here") == found
+    assert records.read(Fabric, data, "here") == found
     assert sum(found.ranks) == WORLD.size
     assert socket.gethostname() in found.hosts
     assert found.cores <= len(os.sched_getaffinity(0))

@@ -9,7 +9,6 @@ from commsched.coding.registry import CODECS
 from commsched.exchange.registry import legal_methods
 from commsched.kernels.modules import on_host
 from commsched.lab.bench.device_buffers import measured
-from commsched.plan import file as plan_file
 from commsched.planner.fixed_method import given as planned
 from commsched.planner.request import Request
 from commsched.run import session
@@ -118,7 +117,7 @@ def test_what_a_device_sums_is_verified(folder):
 def test_a_run_of_stages_sends_the_same_messages_from_a_device(strategy, make, folder):
     made = pipeline(strategy, *SHAPE[::-1], on=machine(*SHAPE), microbatches=3)
     ring = (replace(launch, method="ring+dense") for launch in made.launches)
-    made = plan_file.frozen(replace(made, launches=tuple(ring)))
+    made = replace(made, launches=tuple(ring))
     where = make()
     here, there = execute(made, folder, ON_HOST), execute(made, folder, where)
     problems = [] if here[0] == there[0] else ["other spans, or bytes"]
@@ -168,7 +167,7 @@ def trained(folder, where, method, steps, store=None, manifest=False):
     net = NETS["mlp:8:2"]
     on = replace(machine(1, WORLD.size), name="m")
     request = Request(graph=timeless(profile_net(net, 4)), machine=on, bucket=3000.0)
-    made = plan_file.frozen(planned(request, method))
+    made = planned(request, method)
     data = DATA[net.data](0)
     learner = Learner(Assignment(net, data, made, SETTINGS, WORLD.rank, where.device.module))
     kept = Store(store, made, {"--net": net.name}, WORLD) if store else None

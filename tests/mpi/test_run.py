@@ -13,7 +13,6 @@ from commsched.exchange.method import Choice
 from commsched.exchange.registry import METHODS, find_method, legal_methods, phases_of
 from commsched.net.graph import Net, Tensor
 from commsched.net.sparsity import Sparsity
-from commsched.plan import file as plan_file
 from commsched.run import session
 from commsched.run.engine.worker import Emulated, draw_launch
 from commsched.run.session import RunOptions
@@ -317,6 +316,6 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_written(folder,
     made = plan(net(2), machine(*SHAPE), ["ring+dense"])
     broken = replace(made, launches=(replace(made.launches[0], **change), *made.launches[1:]))
     with pytest.raises(CommschedError, match=message):
-        session.run(plan_file.frozen(broken), WORLD, folder / "m.json", RunOptions())
+        session.run(broken, WORLD, folder / "m.json", RunOptions())
     WORLD.Barrier()
     together(["something was written"] * bool(list(folder.iterdir())))

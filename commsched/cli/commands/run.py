@@ -56,7 +56,6 @@ def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
     so that the budget is not measured again.
     """
     from commsched.exchange.registry import find_method
-    from commsched.plan import file as plan_file
     from commsched.planner.make_plan import make_plan
     from commsched.planner.request import Request
     from commsched.planner.search.timing import iteration
@@ -77,13 +76,12 @@ def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
         seed=plan.seed,
         time_limit=PLANNING,
     )
-    made = plan_file.frozen(replace(make_plan(request), max_error=plan.max_error))
+    made = replace(make_plan(request), max_error=plan.max_error)
     seconds = iteration(replace(plan, machine=machine))
     if iteration(made) < (1 - WORTH) * seconds:
         return made
     launches = tuple(replace(launch, reason=None) for launch in plan.launches)
-    same = replace(plan, machine=machine, launches=launches, iteration=seconds, bound=0.0)
-    return plan_file.frozen(same)
+    return replace(plan, machine=machine, launches=launches, iteration=seconds, bound=0.0)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -80,7 +80,7 @@ def load(name: str) -> Thing:
         machine_file.FORMAT: machine_file.from_data,
         plan_file.FORMAT: plan_file.from_data,
     }
-    if kind in readers:
+    if isinstance(kind, str) and kind in readers:
         found: Thing = readers[kind](data, name)
         return found
     if isinstance(data, dict) and "traceEvents" in data:

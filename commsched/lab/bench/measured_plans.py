@@ -181,9 +181,9 @@ def request(net: str, kind: str, machine: Machine, scale: float) -> Request:
 def plans(asked: Request, far: float = FAR) -> list[Made]:
     """Our plan, the library's and those of baselines that may be the best; equal ones once."""
     problem = Problem(asked)
-    made = [(OURS, plan_file.frozen(_bare(make_plan(asked))))]
+    made = [(OURS, _bare(make_plan(asked)))]
     for name, candidate in candidates(problem):
-        made.append((name, plan_file.frozen(_bare(problem.plan(candidate, name)))))
+        made.append((name, _bare(problem.plan(candidate, name))))
     several: dict[str, tuple[Plan, list[str]]] = {}
     for name, plan in made:
         several.setdefault(plan.hash, (plan, []))[1].append(name)

@@ -16,7 +16,6 @@ from commsched.machine import file as machine_file
 from commsched.machine.model import Machine, Nic, resized
 from commsched.net import file as graph_file
 from commsched.net.bucket import BucketSpec
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.planner.launches import buckets, launches
 from commsched.planner.request import Request
@@ -76,8 +75,7 @@ def _one_ring(ranks: int) -> BenchRow:
 def _plan(net: str, machine: Machine, method: str) -> Plan:
     request = Request(graph=graph_file.load(net), machine=machine)
 
-    plan = launches(request, buckets(request, 25e6, 1e6), lambda e: replace(e, method=method))
-    return plan_file.frozen(plan)
+    return launches(request, buckets(request, 25e6, 1e6), lambda e: replace(e, method=method))
 
 
 def _gpt3() -> BenchRow:

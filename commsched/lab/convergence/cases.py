@@ -9,7 +9,6 @@ from commsched.exchange.registry import METHODS
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net.graph import Layer, Net
-from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.fixed_method import given
 from commsched.planner.make_plan import make_plan
@@ -258,8 +257,7 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
         replace(x, method=method, reason=None)
         for x, method in zip(made.launches, methods, strict=True)
     )
-    plain = replace(made, launches=launches, iteration=0.0, bound=0.0, planner="convergence")
-    return plan_file.frozen(plain)
+    return replace(made, launches=launches, iteration=0.0, bound=0.0, planner="convergence")
 
 
 def _params(case: Case, net: CaseNet) -> dict[str, Param]:

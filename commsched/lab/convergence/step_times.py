@@ -148,7 +148,7 @@ def _plan(case: Case, ratio: str, wanted: ConvergenceRequest, where: Where) -> t
     planned = sum(sum(plan.graph.seconds(x, on.device)) for x in trunk_of(plan.graph))
     pieces = parts_of(case, wanted.ranks)
     graph = plan.graph.scaled(1.0, compute * wanted.ranks / (planned * pieces))
-    return plan_file.frozen(replace(plan, graph=graph, machine=on)), compute
+    return replace(plan, graph=graph, machine=on), compute
 
 
 def _exchanges(plan: Plan) -> float:

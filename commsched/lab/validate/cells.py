@@ -14,7 +14,6 @@ from commsched.net import file as graph_file
 from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net, Tensor
 from commsched.net.sparsity import Sparsity
-from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
 from commsched.planner.launches import buckets, launches
 from commsched.planner.request import Request
@@ -116,7 +115,7 @@ def make_plan(cell: ValidationCell, machine: Machine, scale: Scale) -> Plan:
         return replace(launch, method=cell.method)
 
     made = launches(request, buckets(request, limit, limit), choose)
-    return plan_file.frozen(replace(made, planner="validate"))
+    return replace(made, planner="validate")
 
 
 def _for_sparse(method: Method) -> bool:

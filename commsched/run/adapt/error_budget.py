@@ -14,7 +14,6 @@ from mpi4py import MPI
 
 from commsched.cost.price import method_seconds
 from commsched.exchange.registry import find_method, legal_methods
-from commsched.plan import file as plan_file
 from commsched.plan.model import Launch, Plan
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
@@ -122,7 +121,7 @@ class BudgetWatch:
             replace(launch, method=changed[i], reason=None) if i in changed else launch
             for i, launch in enumerate(plan.launches)
         )
-        return plan_file.frozen(replace(plan, launches=launches))
+        return replace(plan, launches=launches)
 
     def free(self) -> None:
         """Give the communicator back; on all ranks."""
