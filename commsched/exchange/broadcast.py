@@ -1,7 +1,5 @@
-"""What one member of a group has, for all of its members: no sum, so it is not in `METHODS`."""
+"""The broadcast of one member's values. It makes no sum, so `METHODS` does not list it."""
 
-from commsched.arrays import Array
-from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Method, Phase
 from commsched.exchange.payload import Payload
@@ -11,7 +9,7 @@ from commsched.schedule.chain import chain
 
 
 class Broadcast(Method):
-    """Down a chain, from member 0 where nobody says from whom."""
+    """Send values down a chain, from member 0 unless another root is named."""
 
     name = "broadcast"
     lossless = True
@@ -20,20 +18,11 @@ class Broadcast(Method):
         return (self.phase(spec, group, 0),)
 
     def phase(self, spec: BucketSpec, group: Group, root: int) -> Phase:
-        """The exchange that member `root` begins."""
-
-        def give(state: State, result: Array) -> None:
-            state["result"] = result
-
+        """Send down a chain that member `root` begins."""
         schedule = chain(group.size, root)
         return Phase(
-            name="",
             schedule=schedule,
             payload=Payload.reducing(schedule, CODECS["dense"], spec),
-            take=lambda state: state["gradient"],
-            give=give,
-            take_seconds=lambda device: 0.0,
-            give_seconds=lambda device: 0.0,
         )
 
 

@@ -1,4 +1,4 @@
-"""What a rank holds during an exchange: the meaning of sending, adding and replacing a block."""
+"""A rank's end of an exchange: the meaning of sending, adding and replacing a block."""
 
 from functools import partial
 from typing import Protocol
@@ -28,15 +28,17 @@ class Endpoint(Protocol):
 
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
         """Where to receive: in place, a fresh packet, or None when the size is unknown."""
+        return None
 
     def most(self, first: int, stop: int) -> int | None:
-        """Bytes that a packet of unknown size can have; None where that is not known either."""
+        """The most bytes that a packet of unknown size can have; None if that is unknown, too."""
+        return None
 
     def result(self) -> Array:
         """What the exchange gives, see `Phase.give`."""
 
 
-class ReducingEndpoint:
+class ReducingEndpoint(Endpoint):
     """A bucket that is summed block by block in place (all-reduce, reduce-scatter).
 
     A codec that rounds or drops changes what is held to what was sent, and at the end what was
@@ -96,9 +98,6 @@ class ReducingEndpoint:
             return self._run(first, stop)
         return self._codec.packet(self._cuts[stop] - self._cuts[first])
 
-    def most(self, first: int, stop: int) -> int | None:
-        return None
-
     def result(self) -> Array:
         if self._own is not None:
             return self._run(self._own.start, self._own.stop)
@@ -109,7 +108,7 @@ class ReducingEndpoint:
         return self._values
 
 
-class GatheringEndpoint:
+class GatheringEndpoint(Endpoint):
     """Packets that are only forwarded (all-gather, all-to-all), block by block."""
 
     def __init__(self, packets: dict[int, Array], wanted: list[int]) -> None:
@@ -139,17 +138,11 @@ class GatheringEndpoint:
         for block, end, length in zip(range(first, stop), ends, lengths, strict=True):
             self._packets[block] = packet[end - length : end]
 
-    def landing(self, first: int, stop: int, add: bool) -> Array | None:
-        return None
-
-    def most(self, first: int, stop: int) -> int | None:
-        return None
-
     def result(self) -> Array:
         return [self._packets[block] for block in self._wanted]
 
 
-class StreamingEndpoint:
+class StreamingEndpoint(Endpoint):
     """Packets that are made when they are first sent, and read as they come; some are added."""
 
     def __init__(self, pieces: Pieces, state: State) -> None:
@@ -168,9 +161,6 @@ class StreamingEndpoint:
 
     def put(self, first: int, stop: int, packet: Array) -> None:
         self._pieces.read(self._state, first, stop, packet)
-
-    def landing(self, first: int, stop: int, add: bool) -> Array | None:
-        return None
 
     def most(self, first: int, stop: int) -> int | None:
         return self._pieces.most(first, stop)

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from commsched.arrays import Array
+from commsched.arrays import Array, Floats
 from commsched.coding.codec import State
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.method import Choice, Method, Phase
@@ -22,8 +21,6 @@ from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.schedule.rounds import Goal
-
-Floats = npt.NDArray[np.float64]
 
 SAMPLE = 2**15  # elements that a method is tried on
 STEPS = 8  # the largest error of so many counts

@@ -18,17 +18,32 @@ def copy_seconds(nbytes: float) -> Callable[[Device], float]:
     return lambda device: 2 * nbytes / device.bandwidth
 
 
+def no_seconds(device: Device) -> float:
+    """Seconds of work that only hands on what is there."""
+    return 0.0
+
+
+def take_gradient(state: State) -> Array:
+    """Exchange the gradient in place."""
+    return state["gradient"]
+
+
+def give_result(state: State, result: Array) -> None:
+    """Leave what was exchanged as the launch's sum."""
+    state["result"] = result
+
+
 class Ends(NamedTuple):
-    """The blocks that a rank brings into an exchange and those it takes out of it, in order."""
+    """The blocks that a rank brings into an exchange and takes out of it, in order."""
 
     brings: list[int]  # one per packet; empty where sums are made
     takes: list[int]
 
 
 class Pieces(NamedTuple):
-    """Runs of blocks [first, stop) that are coded while others are on the wire.
+    """Coding of runs of blocks [first, stop) while other runs are on the wire.
 
-    Of an all-gather or an all-reduce; what is made of a run must not change but by what is added.
+    For an all-gather or an all-reduce. The packet of a run may change only by what is added to it.
     """
 
     make: Callable[[State, int, int], Array]  # the packet of a run, when it is first sent
@@ -46,26 +61,26 @@ class Phase:
     the key of random numbers. A method adds keys of its own, which live from step to step.
     """
 
-    name: str  # "" where a method has one phase
+    name: str = ""  # "" where a method has one phase
     schedule: Schedule
     payload: Payload
     # What goes into the exchange: for reducing goals (n,) float32; for an all-gather this rank's
     # packet; for an all-to-all a list of packets, one per destination.
-    take: Callable[[State], Array]
+    take: Callable[[State], Array] = take_gradient
     # What comes out: for an all-reduce (n,) float32; for a reduce-scatter this rank's block; for
     # an all-gather or all-to-all a list of packets in rank order.
-    give: Callable[[State, Array], None]
-    take_seconds: Callable[[Device], float]
-    give_seconds: Callable[[Device], float]
-    # Of coding within the exchange that its payload does not count, once nothing more comes.
-    within_seconds: Callable[[Device], float] = lambda device: 0.0
-    # Where teams of ranks exchange apart from each other: what each rank brings and takes. None:
-    # as the schedule's goal says, among all.
+    give: Callable[[State, Array], None] = give_result
+    take_seconds: Callable[[Device], float] = no_seconds
+    give_seconds: Callable[[Device], float] = no_seconds
+    # Coding inside the exchange, after its last message, that its payload does not count.
+    within_seconds: Callable[[Device], float] = no_seconds
+    # What each rank brings and takes where teams of ranks exchange apart from each other; None: all
+    # ranks exchange together, as the schedule's goal says.
     ends: Callable[[int], Ends] | None = None
-    # The index sets that take and give look up: elements and parts of each, see `room.Room`.
+    # The index sets that take and give look up: elements and parts of each, see `LaunchMemory`.
     sets: frozenset[tuple[int, int]] = frozenset()
-    # Of an exchange whose packets are coded one by one: `take` only prepares, and what `give` gets
-    # is empty.
+    # For an exchange whose packets are coded one by one: `take` only prepares, and `give` gets an
+    # empty list.
     pieces: Pieces | None = None
 
 
@@ -76,8 +91,8 @@ AGREE: dict[str, Callable[[Iterable[float]], float]] = {"sum": sum, "max": max, 
 class Choice:
     """A phase that depends on the data: the group agrees on a number, which picks the phase.
 
-    The choices of all ranks are summed by `agree`; the simulator takes `expected`, or the number
-    that a recorded timeline holds.
+    `agree` reduces the votes of all ranks. A simulation takes `expected`, or the number that a
+    recorded timeline holds.
     """
 
     name: str
@@ -87,12 +102,12 @@ class Choice:
     then: Callable[[float], Phase]
 
     def agreed(self, votes: Iterable[float]) -> float:
-        """The number that the votes of all members, in rank order, amount to."""
+        """Reduce the votes of all members, in rank order, to the number that decides."""
         return float(AGREE[self.agree](votes))
 
 
 def resolved(phase: Phase | Choice, decision: float | None = None) -> Phase:
-    """The phase itself, or what a choice picks for a decision; None: for the expected one."""
+    """Return the phase, or what a choice picks for a decision; None: for the expected number."""
     if isinstance(phase, Choice):
         return phase.then(phase.expected if decision is None else decision)
     return phase
@@ -149,20 +164,20 @@ class Method(ABC):
         return self.keeps or self.codec is None or not self.codec.stateful
 
     def at(self, step: int) -> "Method":
-        """What it is like in a step of a training, see `Codec.at`."""
+        """Return the method as it is in a step of a training, see `Codec.at`."""
         return self
 
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
-        """The exchanges of one launch, in order; the same on every rank."""
+        """List the exchanges of one launch in order, equal on every rank."""
 
     def expected_phases(self, spec: BucketSpec, group: Group) -> list[Phase]:
-        """The exchanges of one launch where every choice is decided as expected."""
+        """List the exchanges of one launch where every choice is decided as expected."""
         return [resolved(phase) for phase in self.phases(spec, group)]
 
     def kept(self, spec: BucketSpec) -> float:
-        """Bytes that a rank keeps of a bucket from step to step: of a lossy method, what is left.
+        """Bytes that a rank keeps of a bucket from step to step; lossy methods keep what is unsent.
 
-        To a few per cent: numbers and narrow matrices are not counted.
+        Exact to a few per cent: single numbers and narrow matrices are not counted.
         """
         return 0.0 if self.lossless else 4.0 * spec.numel

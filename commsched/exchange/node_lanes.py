@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Ints
 from commsched.exchange.method import Ends
 from commsched.machine.model import Group
 from commsched.schedule.circles import (
@@ -17,8 +17,6 @@ from commsched.schedule.circles import (
     rotated_all_gather,
 )
 from commsched.schedule.rounds import Goal, Round, Schedule
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ from commsched.arrays import Array
 from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.exchange.method import Method, Phase, copy_seconds
+from commsched.exchange.method import Method, Phase, copy_seconds, take_gradient
 from commsched.exchange.payload import Payload
 from commsched.kernels.finite import finite
 from commsched.machine.model import Device, Group
@@ -22,14 +22,14 @@ ALONE = Group(ranks=(0,), nodes=(0,))
 
 @lru_cache(maxsize=256)
 def route(collective: str, group: Group) -> Schedule:
-    """The schedule of a collective over a group; the same object for the same question."""
+    """Return the schedule of a collective over a group; equal questions get one object."""
     return COLLECTIVES[collective](group)
 
 
 def illegal(schedule: Schedule, codec: Codec) -> str | None:
-    """Why a collective and a codec do not sum a bucket together; None when they do."""
+    """Say why a collective and a codec cannot sum a bucket together; None when they can."""
     if schedule.goal not in (Goal.ALL_REDUCE, Goal.ALL_GATHER):
-        return f"collective {schedule.name!r} does not leave the sum on every rank by itself"
+        return f"collective {schedule.name!r} does not leave the sum on every rank"
     if schedule.library and codec.name != "dense":
         return f"collective {schedule.name!r} sums float32 itself; use codec 'dense' with it"
     if schedule.goal is Goal.ALL_REDUCE and not codec.addable:
@@ -81,17 +81,11 @@ class Pair(Method):
         return spec.numel * (4.0 * self.codec.feedback + self.codec.memory)
 
     def _reduce(self, schedule: Schedule, spec: BucketSpec) -> Phase:
-        def give(state: State, result: Array) -> None:
-            state["result"] = result
-
         return Phase(
-            name="",
             schedule=schedule,
             payload=Payload.reducing(schedule, self.codec, spec),
-            take=take_with_feedback if self.codec.feedback else lambda state: state["gradient"],
-            give=give,
+            take=take_with_feedback if self.codec.feedback else take_gradient,
             take_seconds=lambda device: feedback_seconds(self.codec, 4.0 * spec.numel, device),
-            give_seconds=lambda device: 0.0,
         )
 
     def _gather(self, schedule: Schedule, spec: BucketSpec) -> Phase:
@@ -121,7 +115,6 @@ class Pair(Method):
             return rate.per_decode + raw * rate.decode + (ranks - 1) * received
 
         return Phase(
-            name="",
             schedule=schedule,
             payload=Payload.gathered(schedule, codec, spec),
             take=take,
@@ -132,7 +125,7 @@ class Pair(Method):
 
 
 def lost_of(state: State) -> Array:
-    """What this rank has kept of earlier gradients, (n,) float32; zeros at first."""
+    """Return what this rank has kept of earlier gradients, (n,) float32; zeros at first."""
     if "lost" not in state:
         state["lost"] = np.zeros_like(state["gradient"])
     return state["lost"]
@@ -154,7 +147,7 @@ def encode_with_feedback(codec: Codec, state: State) -> Array:
 
 
 def take_with_feedback(state: State) -> Array:
-    """The gradient with what was kept of earlier ones; the exchange keeps what it drops."""
+    """Add what was kept of earlier gradients; the exchange will keep what it drops."""
     gradient, lost = state["gradient"], lost_of(state)
     if finite(gradient):
         gradient += lost

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.coding.codec import Codec
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Goal, Schedule
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 BLOCKS = 1024  # of a bucket, whose bytes are told all at once
 

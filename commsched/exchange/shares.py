@@ -1,9 +1,6 @@
 """Contiguous shares of a bucket: all push theirs to its owner, who sums it, then all pull sums."""
 
-import numpy as np
-import numpy.typing as npt
-
-from commsched.arrays import Array
+from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
 from commsched.exchange.method import Phase
@@ -11,9 +8,6 @@ from commsched.exchange.payload import Payload
 from commsched.machine.model import Device
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 def push(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
@@ -29,10 +23,7 @@ def push(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
         name="push",
         schedule=schedule,
         payload=Payload(codec=CODECS[codec], cuts=cuts, spec=spec),
-        take=lambda state: state["gradient"],
         give=give,
-        take_seconds=lambda device: 0.0,
-        give_seconds=lambda device: 0.0,
     )
 
 

@@ -21,11 +21,8 @@ def voting(group: Group, vote: Callable[[State], float]) -> Phase:
         state["votes"] = [float(packet.view(np.float64)[0]) for packet in packets]
 
     return Phase(
-        name="",
         schedule=schedule,
         payload=Payload(codec=CODECS["dense"], sizes=lambda: np.full(schedule.blocks, 8.0)),
         take=lambda state: np.array([vote(state)], np.float64).view(np.uint8),
         give=give,
-        take_seconds=lambda device: 0.0,
-        give_seconds=lambda device: 0.0,
     )

@@ -51,18 +51,12 @@ class GlobalTopK(Method):
             lost_of(state)
             return take_with_feedback(state)
 
-        def give(state: State, result: Array) -> None:
-            state["result"] = result
-
         return (
             Phase(
-                name="",
                 schedule=schedule,
                 payload=Payload(codec=self._codec, cuts=spec.cuts(schedule.blocks), spec=spec),
                 take=take,
-                give=give,
                 take_seconds=lambda device: feedback_seconds(self._codec, 4.0 * spec.numel, device),
-                give_seconds=lambda device: 0.0,
             ),
         )
 

@@ -66,7 +66,6 @@ def _masked(spec: BucketSpec, size: int, group: Group) -> Phase:
         return (moved + 4.0 * size + 4.0 * spec.numel) / device.bandwidth
 
     return Phase(
-        name="",
         schedule=schedule,
         payload=Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(size)),
         take=lambda state: state["gradient"].take(state["mask"]),
@@ -88,10 +87,8 @@ def _whole(spec: BucketSpec, group: Group) -> Phase:
         state["result"] = total
 
     return Phase(
-        name="",
         schedule=schedule,
         payload=Payload.reducing(schedule, CODECS["dense"], spec),
-        take=lambda state: state["gradient"],
         give=give,
         take_seconds=lambda device: 4.0 * spec.numel / device.bandwidth,
         give_seconds=lambda device: 4.0 * spec.numel / device.bandwidth,

@@ -213,8 +213,6 @@ def _balance(group: Group, count: float) -> Choice:
                 repeat=schedule.blocks,
             ),
             take=take,
-            take_seconds=lambda device: 0.0,
-            give_seconds=lambda device: 0.0,
             **more,
         )
 

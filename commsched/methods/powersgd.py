@@ -92,8 +92,6 @@ class PowerSgd(Method):
             payload=Payload.reducing(schedule, CODECS["dense"], spec),
             take=take_right,
             give=lambda state, total: None,
-            take_seconds=lambda device: 0.0,
-            give_seconds=lambda device: 0.0,
         )
 
 

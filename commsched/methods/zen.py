@@ -75,10 +75,7 @@ def reduce_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
         name="reduce",
         schedule=two.reduce,
         payload=Payload(codec=CODECS["dense"], cuts=cuts, spec=spec),
-        take=lambda state: state["gradient"],
         give=give,
-        take_seconds=lambda device: 0.0,
-        give_seconds=lambda device: 0.0,
         ends=two.reduce_ends,
     )
 
@@ -109,7 +106,6 @@ def spread_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
         payload=Payload(codec=dense, sizes=sizes),
         take=take,
         give=give,
-        take_seconds=lambda device: 0.0,
         give_seconds=give_seconds,
         ends=two.spread_ends,
     )
