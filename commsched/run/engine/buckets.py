@@ -1,4 +1,4 @@
-"""The coding streams of a rank: gather a bucket and start its exchange, take its result."""
+"""A rank's buckets: their memory, and the actions that the parts of operations stand for."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -36,7 +36,6 @@ from commsched.program.parts import (
 from commsched.program.phases import decision_key, phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
-from commsched.run.engine.merges import Merges
 from commsched.run.engine.worker import Roles, put_back
 from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
@@ -68,7 +67,8 @@ class Buckets:
         self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, where losses are watched
         self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
         self._ready: dict[int, Ready] = {}  # by launch
-        self._merges = Merges(plan, self._parameters)
+        self._local: dict[int, Array] = {}  # launch -> (numel,) float32, memory to merge in
+        self._merged: dict[int, State] = {}  # launch -> what its strategy keeps between merges
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
         self._known: dict[tuple[int, Kind, int], list[Action]] = {}
@@ -84,7 +84,7 @@ class Buckets:
         }
 
     def _state(self, launch: Launch) -> State:
-        """What this rank holds of a launch before its first step."""
+        """Make the state of a launch as it is before the first step."""
         plan, rank = self._plan, self._rank
         mine = plan.group_of(launch, rank)
         group = plan.group(launch) if mine is None else mine
@@ -95,7 +95,7 @@ class Buckets:
         return state | {"seed": plan.seed, "step": 0, "name": launch.name}
 
     def away(self, op: Op) -> bool:
-        """Whether what an operation exchanges is in memory of a device; votes are not."""
+        """Tell whether an operation exchanges memory of a device; votes are in the host's."""
         return op.kind is Kind.EXCHANGE and self._module is not np
 
     def _phase(self, op: Op) -> Phase:
@@ -103,7 +103,7 @@ class Buckets:
         return self._chosen[op.launch, op.phase] if isinstance(phase, Choice) else phase
 
     def encoded(self, step: int, op: Op) -> tuple[float, float]:
-        """Encode once the device has computed what it needs: from when to when, s."""
+        """Encode once the device has computed the inputs; return start and end in s."""
         self.given.wait(step, op.after)
         start = self.given.device.mark()
         self.perform(step, op)
@@ -136,7 +136,7 @@ class Buckets:
             self._before[launch] = error.before(method, first, state, self.watched[launch])
 
     def _take_over(self, launch: int, gradient: Array) -> None:
-        """Add what launches that a launch stands for have kept of their gradients."""
+        """Add what the launches that this one replaces have kept of their gradients."""
         own = self._plan.launches[launch]
         if not own.since:
             return
@@ -147,7 +147,7 @@ class Buckets:
                 gradient += state.pop("lost")
 
     def _broken(self, step: int, launch: int) -> str:
-        """Which tensor's gradient is not finite: here a codec has not dropped or hidden it yet."""
+        """Name the tensor whose values are not finite, before a codec drops or hides them."""
         values = on_host(self.states[launch]["gradient"])
         at = int(np.flatnonzero(~np.isfinite(values))[0])
         pieces = self._plan.launches[launch].pieces
@@ -167,7 +167,7 @@ class Buckets:
         self._ready[op.launch] = Ready(phase, open_endpoint(phase, state))
 
     def exchange(self, step: int, op: Op) -> Ready:
-        """What to exchange for an Exchange or a Decide."""
+        """Prepare what an operation of kind EXCHANGE or DECIDE exchanges."""
         if op.kind is Kind.DECIDE:
             if op.launch >= 0:  # as its first operation it reads what the device has computed
                 self.given.wait(step, op.after)
@@ -189,9 +189,9 @@ class Buckets:
         self._open(op, voting(group, choice.vote), self.states[op.launch])
 
     def decide(self, step: int, op: Op) -> None:
-        """Take the votes that a Decide gathered, and choose the phase.
+        """Reduce the votes that were gathered to a decision, and choose the phase.
 
-        What all ranks decide together is the mean of what they say.
+        Where all ranks decide together, the decision is the mean of their votes.
         """
         state = self.states[op.launch] if op.launch >= 0 else self._together
         phase, held = self._ready.pop(op.launch)
@@ -227,25 +227,33 @@ class Buckets:
         self._parameters.replace(step, op.launch, self.states[op.launch]["result"])
 
     def _merge(self, step: int, op: Op) -> None:
-        self._merges.merge(step, op, self.states[op.launch]["result"])
+        """Merge a launch's sum, (numel,) float32, with the parameters as they are now."""
+        total = self.states[op.launch]["result"]
+        if op.launch not in self._local:
+            self._local[op.launch] = np.empty_like(total)
+        local, state = self._local[op.launch], self._merged.setdefault(op.launch, {})
+        assert self._parameters is not None
+        self._parameters.parameters(step, op.launch, local)
+        STRATEGIES[self._plan.strategy].merge(self._plan, op, local, total, state)
+        self._parameters.replace(step, op.launch, local)
 
     def kept(self) -> dict[str, dict[str, Any]]:
-        """What a checkpoint must have of them, arrays in memory of the host.
+        """Return what a checkpoint must hold, with arrays in memory of the host.
 
-        Nothing may be under way, but sums may wait.
+        No exchange may be under way, but sums may wait for their merge.
         """
         names = [launch.name for launch in self._plan.launches]
         needed = STRATEGIES[self._plan.strategy].decides == "loss"  # others look at this step only
         kept: dict[str, dict[str, Any]] = {
             "buckets": {n: kept_of(s) for n, s in zip(names, self.states, strict=True)},
             "unmerged": {names[i]: ready.held.result() for i, ready in self._unmerged().items()},
-            "merged": {names[i]: state for i, state in self._merges.states.items()},
+            "merged": {names[i]: state for i, state in self._merged.items()},
             "decisions": dict(self.decisions) if needed else {},
         }
         return {key: moved(part, on_host) for key, part in kept.items()}
 
     def _unmerged(self) -> dict[int, Ready]:
-        """Sums of parameters that are there and wait for their merge, by launch."""
+        """Find the sums of parameters that wait for their merge, by launch."""
         return {
             index: ready
             for index, ready in self._ready.items()
@@ -255,7 +263,7 @@ class Buckets:
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Put back what `kept` gave; anything else is refused."""
+        """Put back what `kept` returned; refuse anything else."""
         launches = self._plan.launches
         index = {launch.name: i for i, launch in enumerate(launches)}
         parts = [kept.get(key) for key in ("buckets", "unmerged", "merged", "decisions")]
@@ -269,7 +277,7 @@ class Buckets:
             state["gradient"][:] = beside(total, state["gradient"])
             held = ReducingEndpoint(state["gradient"], phase.payload, state, None)
             self._ready[index[name]] = Ready(phase, held)
-        self._merges.states = {
+        self._merged = {
             i: moved(kept["merged"][name], partial(beside, like=self.states[i]["gradient"]))
             for name, i in index.items()
             if name in kept["merged"]
@@ -277,14 +285,14 @@ class Buckets:
         self.decisions.update(kept["decisions"])
 
     def close(self) -> None:
-        """Give back what serves all buckets; nothing may be under way."""
+        """Free the index sets that all buckets share; no exchange may be under way."""
         index_sets.cache_clear()
 
     def follow(self, plan: Plan) -> dict[str, Array]:
-        """Go on with another plan of the same tensors; nothing may be under way.
+        """Continue with another plan of these tensors; no exchange may be under way.
 
-        Launches of the same pieces and method keep their state. What the others have kept of
-        their gradients is given back, (numel,) float32 per tensor.
+        Launches with equal pieces and method keep their state. Returns what the other launches
+        have kept of their gradients, (numel,) float32 per tensor.
         """
         known = {}
         for launch, state in zip(self._plan.launches, self.states, strict=True):
@@ -308,9 +316,9 @@ class Buckets:
 def communicators(
     plan: Plan, comm: MPI.Intracomm, known: Communicators | None = None
 ) -> Communicators:
-    """One communicator per exchange stream and team of ranks; the same order on every rank.
+    """Make a communicator per exchange stream and team of ranks, in one order on every rank.
 
-    Those that are `known` serve on.
+    Communicators that are `known` are used again.
     """
     found = dict(known or {})
     for launch in plan.launches:
@@ -327,5 +335,5 @@ def communicators(
 
 
 def channel(launch: Launch) -> Channel:
-    """What communicator a launch uses."""
+    """Return the key of a launch's communicator."""
     return launch.stream, launch.among, launch.group
