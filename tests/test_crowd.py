@@ -12,15 +12,13 @@ from commsched.cost.price import price
 from commsched.exchange.registry import find_method
 from commsched.machine.model import CodecRate
 from commsched.net.bucket import BucketSpec
-from commsched.simulate.cpu import MOST, SharedCores, Spans, longer, under_compute
+from commsched.simulate.cpu import MOST, SharedCores, Spans, longer, shares, under_compute
 from commsched.simulate.engine import simulate
 from tests.support.small_plans import graph, machine, plan
 
-RANKS = np.arange(4)
-
 
 def crowd(cores: int) -> SharedCores:
-    return SharedCores(replace(machine(1, 4), cores=cores), RANKS)
+    return SharedCores(shares(replace(machine(1, 4), cores=cores)))
 
 
 @pytest.mark.parametrize(("cores", "share"), [(0, 0.0), (8, 0.0), (6, 0.5), (4, MOST), (2, MOST)])

@@ -12,8 +12,9 @@ from commsched.kernels import random
 from commsched.program.draft import Draft, received
 from commsched.program.model import After, Hop, Kind, Op, Role
 from commsched.program.registry import STRATEGIES
+from commsched.simulate.clocks import Clocks
 from commsched.simulate.engine import simulate
-from commsched.simulate.pipelines import Clocks, PipelineMessages
+from commsched.simulate.pipelines import PipelineMessages
 from commsched.timeline.measure import overlaps
 from tests.support.pipeline_plans import FREE, free, net, shared_nic, staged
 from tests.support.small_plans import SLOW, machine
@@ -139,8 +140,7 @@ def test_what_arrives_first_goes_first_and_the_most_urgent_of_those_that_wait(or
         draft.add(0, work)
     roles: tuple[Role, ...] = draft.roles
     made = PipelineMessages(free(machine(1, 7)), roles)
-    zeros = np.zeros((7, 1))
-    own, _ = made.place(Clocks(zeros, zeros, zeros), np.ones((7, 1)), {})
+    own, _ = made.place([Clocks(1) for _ in range(7)], np.ones((7, 1)), {})
     start = {i: own.start[made.places[0, f"w{i}"], 0] for i in order}
     queues = [[i for i in order if (i >= 3) == late] for late in (False, True)]
     now = 0.0

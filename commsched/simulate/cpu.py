@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.machine.model import Machine
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 THREADS = 2  # of a rank that are busy while it codes during an exchange
 # The most that coding takes from the rest: who only now and then looks for messages gets a core at
 # once when it wakes. Of 0.5 to 1 this errs least in the mean of 109 cells of 4 ranks on 2 cores,
@@ -20,49 +18,73 @@ NOTHING = 1e-12  # s
 
 
 class Spans(NamedTuple):
-    """Operations of a role's ranks, (n, ranks) s each."""
+    """One operation of some columns, (columns,) s each, or several, (n, columns)."""
 
     start: Floats
     end: Floats
 
 
 class SharedCores:
-    """The coding of one role's ranks, and how much longer it makes what they do meanwhile.
+    """The coding of some columns, and how much longer it makes what they do meanwhile.
 
     Coding is all processor time, and so is an exchange in shared memory: copies and additions. One
     between nodes stands still, too, when its thread comes late to a message that others wait for:
     of 850 on shaped links each second of coding beside it took 0.3 to 1.3 s, whatever the rate. On
-    a node of n ranks and c cores, coding takes a share of min(MOST, max(0, 2 - c / n)) of the
+    a node of n ranks and c cores, coding takes a `share` of min(MOST, max(0, 2 - c / n)) of the
     processor from what the rank does meanwhile: nothing where each rank has two cores, nearly all
     of it where each has one or less.
     Source: conservation of processor time. Holds for the rates of a machine file that was measured
     with all ranks at work.
     """
 
-    def __init__(self, machine: Machine, ranks: Ints) -> None:
-        self._share = shares(machine)[ranks]
-        self._idle = not self._share.any()
-        self._coding: list[tuple[Floats, Floats]] = []
+    def __init__(self, share: Floats | float) -> None:
+        self._share = share  # (columns,), or one for all
+        self._idle = not np.any(share)
+        self._coding: list[Spans] = []
+        self._foreseen: Spans | None = None
 
     def forget_before(self, moment: float) -> None:
         """Drop coding that no operation meets any more."""
-        self._coding = [span for span in self._coding if span[1].max() > moment]
+        self._coding = [span for span in self._coding if span.end.max() > moment]
+
+    def foresee(self, spans: Spans, past: int) -> None:
+        """Note coding that nothing can delay, one span after the other, (n, columns) s each.
+
+        It replaces what was foreseen before, except for the first `past` spans of that.
+        """
+        if self._foreseen is not None:
+            start, end = (moments[:past] for moments in self._foreseen)
+            self._coding += map(Spans, start, end)
+        self._foreseen = spans
+        self._earliest, self._latest = spans.start.min(axis=1), spans.end.max(axis=1)
 
     def coded(self, start: Floats, end: Floats) -> Floats:
-        """When coding that would last from `start` to `end` ends in truth, (ranks,) s; noted."""
+        """When coding that would last from `start` to `end` alone ends, (columns,) s; noted."""
         if self._idle:
             return end
-        later = beside(start, end, self._coding, self._share)
+        later = self._beside(start, end)
         # It takes no more than its own time from others: that comes last.
-        self._coding.append((start + (later - end), later))
+        self._coding.append(Spans(start + (later - end), later))
         return later
 
     def stretched(self, start: Floats, end: Floats) -> Floats:
-        """When an exchange that would last from `start` to `end` ends in truth: (ranks,) s."""
+        """When an exchange that would last from `start` to `end` alone ends: (columns,) s."""
         if self._idle:
             return end
-        self._coding = [span for span in self._coding if (span[1] > start).any()]
-        return beside(start, end, self._coding, self._share)
+        self._coding = [span for span in self._coding if (span.end > start).any()]
+        return self._beside(start, end)
+
+    def _beside(self, start: Floats, end: Floats) -> Floats:
+        if self._foreseen is None or not start.size:
+            return beside(start, end, self._coding, self._share)
+        found, until = end, -np.inf
+        while until < found.max():  # what it meets may make it meet more
+            until = float(found.max())
+            low = np.searchsorted(self._latest, start.min(), side="right")
+            high = np.searchsorted(self._earliest, until)
+            near = map(Spans, *(moments[low:high] for moments in self._foreseen))
+            found = beside(start, end, [*self._coding, *near], self._share)
+        return found
 
 
 def shares(machine: Machine) -> Floats:
@@ -74,16 +96,14 @@ def shares(machine: Machine) -> Floats:
     return share
 
 
-def beside(
-    start: Floats, end: Floats, coding: Sequence[tuple[Floats, Floats]], share: float | Floats
-) -> Floats:
-    """When something ends that would last from `start` to `end` without coding: (n,) s.
+def beside(start: Floats, end: Floats, coding: Sequence[Spans], share: float | Floats) -> Floats:
+    """When something ends that would last from `start` to `end` without coding: (columns,) s.
 
-    coding: (first, last) s of each span, (n,) each; in it the rest goes on at a rate of 1 - share.
+    Beside coding it goes on at a rate of 1 - share.
     """
     if not coding:
         return end
-    first, last = np.array([f for f, _ in coding]), np.array([e for _, e in coding])
+    first, last = np.array([span.start for span in coding]), np.array([s.end for s in coding])
     meets = (last > start).any(axis=1)
     first, last = first[meets], last[meets]
     order = np.argsort(first, axis=0)

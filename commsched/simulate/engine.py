@@ -1,25 +1,26 @@
 """Places every operation in time: streams are first in, first out; ranks are columns."""
 
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.cost import price
 from commsched.errors import CommschedError
 from commsched.exchange.method import Phase
 from commsched.exchange.registry import method_at
 from commsched.kernels import random
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op, Role, is_exchange_stream
+from commsched.program.model import Kind, Op, Role
 from commsched.program.parts import parts_of, seconds
 from commsched.program.phases import decided_phase
+from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.cpu import SharedCores, Spans, longer, under_compute
+from commsched.simulate.clocks import Clocks
+from commsched.simulate.cpu import SharedCores, Spans, longer, shares
 from commsched.simulate.critical_path import Placed
-from commsched.simulate.pipelines import Clocks, PipelineMessages, is_pipeline, moving
+from commsched.simulate.pipelines import PipelineMessages, is_pipeline, moving
 from commsched.simulate.result import Prediction
 from commsched.simulate.team_exchange import (
     Exchanged,
@@ -29,11 +30,8 @@ from commsched.simulate.team_exchange import (
     teams_of,
 )
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Progress = Callable[[int], None]
 MOVES = 2**26  # that one simulation plays, about a second
-EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
 CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)
 SAME = 1e-11  # s to which starts are equal where exchanges are kept
 
@@ -42,64 +40,60 @@ Known = dict[tuple[object, ...], tuple[Floats, Floats]]
 Slower = dict[tuple[int, int, str], Floats]  # (role, step, coding) -> how many times, (ranks,)
 
 
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """One stream of one role: its queue of operations and each rank's clock."""
+class Span(NamedTuple):
+    """Where an operation of a role was placed, (ranks,) each."""
 
-    role: int
-    stream: str
-    queue: deque[tuple[int, Op]] = field(default_factory=deque)
-    free: Floats = field(default_factory=lambda: np.zeros(0))
-    sent: Floats = field(default_factory=lambda: np.zeros(0))  # ends of the last exchange
+    start: Floats  # s
+    end: Floats  # s
+    sent: Floats  # B
+    last: Ints  # the rank of its team that comes last
 
 
 class _Simulation:
-    """State of a run of the simulator."""
+    """State of a run of the simulator; parties of an exchange are roles."""
 
     def __init__(
-        self, plan: Plan, decisions: Mapping[str, float], limit: int, slower: Slower
+        self,
+        plan: Plan,
+        decisions: Mapping[str, float],
+        limit: int,
+        slower: Slower,
+        known: Known | None,
     ) -> None:
         self.plan = plan
-        self.slower = slower
-        self.known: Known | None = None
-        self.limit = limit
         self.decisions = decisions
+        self.limit = limit
+        self.slower = slower
+        self.known = known
         self.strategy = STRATEGIES[plan.strategy]
         self.placed: list[Placed] = []
-        self.ends: dict[tuple[int, int, str], Floats] = {}  # (role, step, name) -> (ranks,)
-        self.lanes: dict[tuple[int, str], _Lane] = {}
+        self.ends: dict[tuple[int, int, str], Floats] = {}  # (role, step, name) -> (ranks,) s
+        self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
         self.ranks: list[Ints] = []
-        self.crowds: list[SharedCores] = []
+        self.clocks: list[Clocks] = []
+        self.sent: dict[tuple[int, str], Floats] = {}  # ends of a stream's last exchange, s
         self.factor: list[Floats] = []
         self.sharers: dict[tuple[int, str], list[int]] = {}  # roles of an exchange of this step on
         self.stream: dict[tuple[int, str], str] = {}  # (role, name) of operations
-        self.messages: PipelineMessages | None = None  # of pipelines
+        self.messages: PipelineMessages | None = None
 
     def step(self, step: int) -> None:
         """Place all operations of one step."""
         program = self.strategy.lower(self.plan, step, self.decisions)
+        machine, seed = self.plan.machine, self.plan.seed
         if not self.ranks:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
-            self.crowds = [SharedCores(self.plan.machine, ranks) for ranks in self.ranks]
-        machine, seed = self.plan.machine, self.plan.seed
+            cores = [SharedCores(shares(machine)[ranks]) for ranks in self.ranks]
+            pairs = zip(self.ranks, cores, strict=True)
+            self.clocks = [Clocks(len(ranks), own, machine.overlap) for ranks, own in pairs]
         self.factor = [random.jitter(machine.jitter, seed, step, r) for r in self.ranks]
         if is_pipeline(program.roles):
             self._pipelines(step, program.roles)
         for index, role in enumerate(program.roles):
             self._queue(step, index, role)
-            self.crowds[index].forget_before(
-                min(
-                    (lane.free.min() for lane in self.lanes.values() if lane.role == index),
-                    default=0.0,
-                )
-            )
-        self._place_all()
-
-    def _lane(self, index: int, stream: str) -> _Lane:
-        if (index, stream) not in self.lanes:
-            free = np.zeros(len(self.ranks[index]))
-            self.lanes[index, stream] = _Lane(index, stream, free=free, sent=free)
-        return self.lanes[index, stream]
+            free = self.clocks[index].free.values()
+            self.clocks[index].cores.forget_before(min((f.min() for f in free), default=0.0))
+        serve(self.queues, self._partners, self._ready, self._place)
 
     def follow(self, plan: Plan, step: int) -> None:
         """Go on with another plan from a step on, once all that was placed has ended everywhere.
@@ -108,8 +102,9 @@ class _Simulation:
         """
         self.plan = plan
         over = max(float(placed.end.max()) for placed in self.placed)
-        for lane in self.lanes.values():
-            lane.free = lane.sent = np.full_like(lane.free, over)
+        for clocks in self.clocks:
+            clocks.free.update({s: np.full_like(f, over) for s, f in clocks.free.items()})
+        self.sent = {lane: np.full_like(sent, over) for lane, sent in self.sent.items()}
         program = self.strategy.lower(plan, step - 1, self.decisions)
         for index, role in enumerate(program.roles):
             for op in role.ops:
@@ -120,7 +115,9 @@ class _Simulation:
             if (index, step, op.name) in self.ends:
                 continue  # it is placed already
             self.stream[index, op.name] = op.stream
-            self._lane(index, op.stream).queue.append((step, op))
+            lane = index, op.stream
+            self.queues.setdefault(lane, StreamQueue()).append((step, op))
+            self.sent.setdefault(lane, self.clocks[index].free[op.stream])
             if op.kind in EXCHANGES:
                 self.sharers.setdefault((step, op.name), []).append(index)
 
@@ -128,94 +125,71 @@ class _Simulation:
         """Place a step's computations and messages; all that they need of earlier steps is."""
         if self.messages is None or self.messages.roles is not roles:
             self.messages = PipelineMessages(self.plan.machine, roles)
-        made, streams = self.messages, ("compute", "send", "receive")
-        lanes = [[self._lane(i, stream) for i in range(len(roles))] for stream in streams]
-        clocks = Clocks(*(np.array([lane.free for lane in row]) for row in lanes))
+        made = self.messages
         earlier = {
             (key, back): self.ends[key[0], step - back, key[1]]
             for _, key, back in made.outside
             if step >= back
         }
-        own, there = made.place(clocks, np.array(self.factor), earlier)
-        for row, free in zip(lanes, (clocks.compute, clocks.send, clocks.receive), strict=True):
-            for lane, until in zip(row, free, strict=True):
-                lane.free = until
+        for i in range(len(roles)):
+            self.queues.setdefault((i, "compute"), StreamQueue())  # the first to be served
+        own, there = made.place(self.clocks, np.array(self.factor), earlier)
         for i, role in enumerate(roles):
-            ranks = self.ranks[i]
             for op in moving(role):
                 at = made.places[i, op.name]
                 found = there if op.kind is Kind.RECV else own
                 sent = np.full(made.columns, float(op.nbytes * (op.kind is Kind.SEND)))
-                start, end = found.start[at], found.end[at]
-                self.ends[i, step, op.name] = end
-                self.placed.append(Placed(op, step, ranks, start, end, sent, ranks))
+                self._note(i, step, op, Span(found.start[at], found.end[at], sent, self.ranks[i]))
 
-    def _place_all(self) -> None:
-        """Place heads of streams whose inputs are placed, until nothing is left."""
-        moved = True
-        while moved:
-            moved = False
-            for lane in self.lanes.values():
-                while lane.queue and self._place(lane):
-                    moved = True
-                    if is_exchange_stream(lane.stream):
-                        break  # the decode that it starts shares the processor with the next one
-        stuck = [lane.queue[0][1].name for lane in self.lanes.values() if lane.queue]
-        assert not stuck, f"operations wait for each other: {stuck}"
+    def _note(self, role: int, step: int, op: Op, span: Span) -> None:
+        self.ends[role, step, op.name] = span.end
+        self.placed.append(Placed(op, step, self.ranks[role], *span))
 
-    def _place(self, lane: _Lane) -> bool:
-        step, op = lane.queue[0]
-        # An exchange of several roles is placed for all of them, once it is at all their heads.
-        lanes = [self.lanes[role, op.stream] for role in self.sharers.get((step, op.name), [])]
-        lanes = lanes or [lane]
-        heads = [each.queue[0] if each.queue else (-1, op) for each in lanes]
-        if any((s, head.name) != (step, op.name) for s, head in heads):
-            return False
-        starts = []
-        for each, (_, head) in zip(lanes, heads, strict=True):
-            keys = [(each.role, step - back, name) for name, back in head.after if step >= back]
-            if any(key not in self.ends for key in keys):
-                return False
-            ready = np.max([self.ends[key] for key in keys], axis=0, initial=0.0)
-            if any(self.stream.get((each.role, key[2])) != each.stream for key in keys):
-                ready = self._taken_up(head, step, each, ready)
-            starts.append(np.maximum(each.free, ready))
-        if op.kind in EXCHANGES:
-            found = self._exchange(op, step, lanes, starts)
-        else:
-            nothing = np.zeros(len(starts[0]))
-            found = [(self._end(op, step, lane, starts[0]), nothing, self.ranks[lane.role])]
-        rows = zip(lanes, heads, starts, found, strict=True)
-        for each, (_, head), start, (end, sent, last) in rows:
-            each.queue.popleft()
-            each.free = end
-            if op.kind in EXCHANGES:
-                each.sent = end
-            self.ends[each.role, step, head.name] = end
-            ranks = self.ranks[each.role]
-            self.placed.append(Placed(head, step, ranks, start, end, sent, last))
-        self.sharers.pop((step, op.name), None)
-        return True
+    def _partners(self, role: int, step: int, op: Op) -> Sequence[int]:
+        return self.sharers.get((step, op.name), [role])
 
-    def _taken_up(self, op: Op, step: int, lane: _Lane, ready: Floats) -> Floats:
-        """When a thread has heard that another one has made its operation ready: (ranks,) s.
+    def _inputs(self, role: int, step: int, op: Op) -> list[tuple[int, int, str]]:
+        return [(role, step - back, name) for name, back in op.after if step >= back]
 
-        A thread that has still something to do looks as soon as that is done.
+    def _ready(self, role: int, step: int, op: Op) -> bool:
+        return all(key in self.ends for key in self._inputs(role, step, op))
+
+    def _place(self, step: int, roles: Sequence[int], ops: Sequence[Op]) -> None:
+        """Place one operation of one or several roles."""
+        starts = [self._start(role, step, op) for role, op in zip(roles, ops, strict=True)]
+        if ops[0].kind in EXCHANGES:
+            self._exchange(step, roles, ops, starts)
+            self.sharers.pop((step, ops[0].name), None)
+            return
+        (role,), (op,), (start,) = roles, ops, starts
+        end = self._end(role, step, op, start)
+        self._note(role, step, op, Span(start, end, np.zeros(len(start)), self.ranks[role]))
+
+    def _start(self, role: int, step: int, op: Op) -> Floats:
+        """When the ranks of a role begin an operation: (ranks,) s.
+
+        A thread hears later that another one has made its operation ready. A thread that has still
+        something to do looks as soon as that is done.
         """
-        mean, ranks = self.plan.machine.handover, self.ranks[lane.role]
-        if mean == 0.0:
-            return ready
-        later = random.exponential(mean, self.plan.seed, step, ranks, f"handover of {op.name}")
-        return np.where(ready > lane.free, ready + later, ready)
+        clocks, keys = self.clocks[role], self._inputs(role, step, op)
+        ready: Floats = np.max([self.ends[key] for key in keys], axis=0, initial=0.0)
+        mean, ranks = self.plan.machine.handover, self.ranks[role]
+        if mean and any(self.stream.get((role, key[2])) != op.stream for key in keys):
+            name = f"handover of {op.name}"
+            later = ready + random.exponential(mean, self.plan.seed, step, ranks, name)
+            ready = np.where(ready > clocks.free[op.stream], later, ready)
+        return clocks.begin(op.stream, ready)
 
-    def _end(self, op: Op, step: int, lane: _Lane, start: Floats) -> Floats:
-        """When an operation of the ranks by themselves ends: (ranks,) s."""
+    def _end(self, role: int, step: int, op: Op, start: Floats) -> Floats:
+        """When an operation that each rank does without the others ends: (ranks,) s."""
+        clocks = self.clocks[role]
         if op.kind in (Kind.COMPUTE, Kind.APPLY):
-            return start + op.seconds * self.factor[lane.role]
-        sigma, ranks = self.plan.machine.coding_jitter, self.ranks[lane.role]
+            end = clocks.free[op.stream] = start + op.seconds * self.factor[role]
+            return end
+        sigma, ranks = self.plan.machine.coding_jitter, self.ranks[role]
         factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
-        factor = factor * self.slower.get((lane.role, step, op.name), 1.0)
-        return self.crowds[lane.role].coded(start, start + factor * self._coding(op, step))
+        factor = factor * self.slower.get((role, step, op.name), 1.0)
+        return clocks.code(op.stream, start, factor * self._coding(op, step))
 
     def slower_beside(self) -> Slower:
         """How many times longer codings last for what they lie beside."""
@@ -243,19 +217,20 @@ class _Simulation:
         return decided_phase(self.plan, op, step, self.decisions)
 
     def _exchange(
-        self, op: Op, step: int, lanes: list[_Lane], starts: list[Floats]
-    ) -> list[tuple[Floats, Floats, Ints]]:
-        """End, bytes handed to MPI, and who comes last, for the ranks of each role."""
+        self, step: int, roles: Sequence[int], ops: Sequence[Op], starts: Sequence[Floats]
+    ) -> None:
+        """Place an exchange whose ranks begin at `starts`: (ranks,) s of each role."""
+        op, stream = ops[0], ops[0].stream
         teams = teams_of(self.plan, op.launch, op.team)
-        mine = [self.ranks[lane.role] for lane in lanes]
         start = np.full(self.plan.machine.size, np.nan)
         rest = np.full(self.plan.machine.size, np.inf)  # before the first exchange: long
         # A vote may be its launch's first operation.
         before = self._coding(op, step) if op.kind is Kind.DECIDE else 0.0
-        for lane, ranks, begins in zip(lanes, mine, starts, strict=True):
+        for role, begins in zip(roles, starts, strict=True):
+            ranks, sent_before = self.ranks[role], self.sent[role, stream]
             start[ranks] = begins + before
-            rest[ranks] = np.where(lane.sent > 0.0, start[ranks] - lane.sent, np.inf)
-        count = sum(map(len, mine))
+            rest[ranks] = np.where(sent_before > 0.0, start[ranks] - sent_before, np.inf)
+        count = sum(len(self.ranks[role]) for role in roles)
         if count != teams.ranks.size or np.isnan(start[teams.ranks]).any():
             name = self.plan.launches[op.launch].name
             raise CommschedError(
@@ -270,17 +245,11 @@ class _Simulation:
         rows = np.arange(len(teams.ranks))
         latest = teams.ranks[rows, start[teams.ranks].argmax(axis=1)]
         last[teams.ranks] = latest[:, np.newaxis]
-        made = []
-        for lane, ranks, begins in zip(lanes, mine, starts, strict=True):
-            ends = end[ranks]
-            compute = self.lanes.get((lane.role, "compute"))
-            if compute is not None:
-                ends = under_compute(begins, ends, compute.free, self.plan.machine.overlap)
-            ends = ends + within
-            latest = np.minimum(start[last[ranks]], ends)
-            ends = self.crowds[lane.role].stretched(latest, ends)
-            made.append((ends, sent[ranks], last[ranks]))
-        return made
+        for role, own, begins in zip(roles, ops, starts, strict=True):
+            ranks, clocks = self.ranks[role], self.clocks[role]
+            ends = clocks.exchange(stream, begins, end[ranks], within, start[last[ranks]])
+            self.sent[role, stream] = ends
+            self._note(role, step, own, Span(begins, ends, sent[ranks], last[ranks]))
 
     def _played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
@@ -346,8 +315,8 @@ def simulate(
     assert known is None or not changes
 
     def placed(slower: Slower, progress: Progress | None) -> _Simulation:
-        simulation = _Simulation(plan, decisions or {}, min(price.LIMIT, share), slower)
-        simulation.known = known
+        limit = min(price.LIMIT, share)
+        simulation = _Simulation(plan, decisions or {}, limit, slower, known)
         for step in range(steps):
             if step in changes:
                 simulation.follow(changes[step], step)

@@ -8,18 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Bools, Floats, Ints
 from commsched.cost.pattern import Places, first_byte
 from commsched.machine.model import Machine
 from commsched.program.model import Kind, Op, Role
+from commsched.program.placer import serve_next
 from commsched.schedule.rounds import Round
+from commsched.simulate.clocks import Clocks
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Key = tuple[int, str]  # role, name
-TOGETHER = 1e-11  # s between arrivals that count as one moment: additions round
-
+STREAMS = ("compute", "send", "receive")
 MOVING = (Kind.COMPUTE, Kind.SEND, Kind.RECV)
 
 
@@ -31,15 +30,6 @@ def is_pipeline(roles: Sequence[Role]) -> bool:
 def moving(role: Role) -> list[Op]:
     """What `PipelineMessages` places of a role."""
     return [op for op in role.ops if op.kind in MOVING]
-
-
-@dataclass(slots=True)
-class Clocks:
-    """Until when the streams of every rank are busy, (roles, columns) s each."""
-
-    compute: Floats
-    send: Floats
-    receive: Floats
 
 
 @dataclass(slots=True)
@@ -93,7 +83,7 @@ class PipelineMessages:
             key = (not self.is_send[i], op.urgency, int(self.role[i]))
             queues.setdefault(key, []).append(i)
         self.lane = np.zeros(len(queues), np.int64)  # compute of role r: r; its sends: roles + r
-        self.late = np.zeros((len(queues), 1))  # what is less urgent lets others pass
+        self.urgency = np.zeros((len(queues), 1), np.int64)
         self.queue_of = np.zeros(len(self.ops) + 1, np.int64)
         longest = max(map(len, queues.values()))
         none = len(self.ops)
@@ -101,7 +91,7 @@ class PipelineMessages:
         for number, key in enumerate(sorted(queues)):
             computes, urgency, role = key
             self.lane[number] = role if computes else len(self.roles) + role
-            self.late[number] = TOGETHER * urgency
+            self.urgency[number] = urgency
             self.queue[number, : len(queues[key])] = queues[key]
             self.queue_of[queues[key]] = number
         self.queue_of[none] = len(queues)
@@ -149,30 +139,27 @@ class PipelineMessages:
         return [(i, op) for i, op in enumerate(self.ops) if op.kind is Kind.SEND]
 
     def place(
-        self, clocks: Clocks, factor: Floats, earlier: Mapping[tuple[Key, int], Floats]
+        self, clocks: Sequence[Clocks], factor: Floats, earlier: Mapping[tuple[Key, int], Floats]
     ) -> tuple[Moments, Moments]:
         """Run one step; moments of the operations, and of the receives at the ends of sends.
 
-        factor: (roles, columns) on compute; earlier: when inputs of earlier steps ended, by input
-        and steps back, (columns,) s. The clocks move on.
+        clocks: of each role; they move on. factor: (roles, columns) on compute; earlier: when
+        inputs of earlier steps ended, by input and steps back, (columns,) s.
         """
         ready = np.zeros((len(self.ops) + 1, self.columns))
         for i, key, back in self.outside:
             if (key, back) in earlier:
                 ready[i] = np.maximum(ready[i], earlier[key, back])
-        every = [clocks.compute, clocks.send, clocks.receive, factor, self.busy, self.away, ready]
+        free = [np.array([own.free[stream] for own in clocks]) for stream in STREAMS]
+        every = [*free, factor, self.busy, self.away, ready]
         kept, back_to = np.unique(np.concatenate(every), axis=1, return_inverse=True)
-        if kept.shape[1] < self.columns:  # pipelines that are alike are placed once
-            cuts = np.cumsum([len(part) for part in every])[:-1]
-            every = [part.copy() for part in np.split(kept, cuts)]
-        run = _Run(self, *every)
+        cuts = np.cumsum([len(part) for part in every])[:-1]
+        run = _Run(self, *np.split(kept, cuts))  # pipelines that are alike are placed once
         run.all()
-        columns = back_to.reshape(-1) if kept.shape[1] < self.columns else slice(None)
-        clocks.compute, clocks.send = (
-            run.free[: len(self.roles), columns],
-            run.free[len(self.roles) :, columns],
-        )
-        clocks.receive = run.port[:, columns]
+        columns = back_to.reshape(-1)
+        for stream, until in zip(STREAMS, (*np.split(run.free, 2), run.port), strict=True):
+            for own, moments in zip(clocks, until[:, columns], strict=True):
+                own.free[stream] = moments
         return (
             Moments(run.start[:, columns], run.end[:, columns]),
             Moments(run.begun[:, columns], run.arrived[:, columns]),
@@ -197,7 +184,7 @@ class _Run:
         self.free = np.concatenate([compute, send])
         self.port = receive.copy()
         self.factor, self.busy, self.away = factor, busy, away
-        self.ready = ready  # when the inputs that are known have ended
+        self.ready = ready.copy()  # when the inputs that are known have ended
         columns = ready.shape[1]
         self.column = np.arange(columns)
         self.missing = np.repeat(made.missing[:, None], columns, axis=1)
@@ -211,8 +198,7 @@ class _Run:
 
     def _when(self, op: Ints, column: Ints) -> Floats:
         """When the inputs of operations are there, as far as that is known."""
-        found = np.where(self.missing[op, column] == 0, self.ready[op, column], np.inf)
-        return found
+        return np.where(self.missing[op, column] == 0, self.ready[op, column], np.inf)
 
     def all(self) -> None:
         """Place every operation of the step."""
@@ -221,8 +207,7 @@ class _Run:
 
     def _turn(self) -> None:
         made, column = self.made, self.column
-        begin = np.maximum(self.head[:-1], self.free[made.lane])
-        queue = (begin + made.late).argmin(axis=0)
+        queue, begin = serve_next(self.free[made.lane], self.head[:-1], made.urgency)
         start = begin[queue, column]
         assert np.isfinite(start).all(), "operations wait for each other"
         op = made.queue[queue, self.at[queue, column]]
@@ -238,9 +223,7 @@ class _Run:
         new = made.queue[queue, self.at[queue, column]]
         self.head[queue, column] = self._when(new, column)
 
-    def _received(
-        self, op: Ints, sends: npt.NDArray[np.bool_], start: Floats, end: Floats
-    ) -> Floats:
+    def _received(self, op: Ints, sends: Bools, start: Floats, end: Floats) -> Floats:
         """When what waits for an operation, or for its message, may begin."""
         made, column = self.made, self.column
         if not sends.any():

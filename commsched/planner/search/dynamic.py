@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Bools, Floats, Ints
 from commsched.planner.search.problem import Problem
 from commsched.planner.space import Bucket, Candidate, MethodChoice, Unit, bucket
-from commsched.simulate.cpu import under_compute
+from commsched.simulate.clocks import Clocks
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
+STREAMS = ("encode", "exchange", "decode")
 LABELS = 6  # partial plans kept per boundary
 LONGEST = 160  # units in one bucket
 SPARSE = 12  # the limit if every bucket needs a price of its own
@@ -76,11 +74,11 @@ class _Segments:
                 offer(np.array([i]), number, rows.seconds)
         return list(zip(method, costs, strict=True))
 
-    def _allowed(self, number: int) -> npt.NDArray[np.bool_]:
+    def _allowed(self, number: int) -> Bools:
         """Whether all units of each segment may have a method."""
         method = self.problem.prices.methods[number]
         barred = np.cumsum([0, *~self.problem.guard.units(method, self.units)])
-        found: npt.NDArray[np.bool_] = barred[self.last + 1] == barred[self.start]
+        found: Bools = barred[self.last + 1] == barred[self.start]
         return found
 
     def bucket(self, start: int, stop: int) -> Bucket:
@@ -88,9 +86,7 @@ class _Segments:
         return bucket(self.units[start:stop])
 
 
-def _spread(
-    pick: np.ufunc, values: Sequence[float], start: Ints, last: Ints
-) -> npt.NDArray[np.float64]:
+def _spread(pick: np.ufunc, values: Sequence[float], start: Ints, last: Ints) -> Floats:
     """The largest or least value of each segment."""
     n = len(values)
     table = np.empty((n, n))
@@ -137,13 +133,13 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
             if option:  # where both are one, once is enough
                 here = every[methods[every] != segments.options[0][0][every]]
                 before = clocks[segments.start[here]]
-            encode, exchange, decode = costs[:, here, None]
-            e = np.maximum(before[..., 0], segments.ready[here, None]) + encode
-            begin = np.maximum(before[..., 1], e)
-            x = under_compute(begin, begin + exchange, backward, clock.overlap)
-            d = np.maximum(before[..., 2], x) + decode
-            cost = np.maximum(before[..., 3], d + tails[here, None])
-            found.append(np.stack([e, x, d, cost], axis=-1).reshape(-1, 4))
+            streams = Clocks(before.shape[:2], overlap=clock.overlap)
+            streams.free |= zip(STREAMS, np.moveaxis(before, -1, 0), strict=False)
+            streams.free["compute"] = np.full(before.shape[:2], backward)
+            decoded = streams.phase(segments.ready[here, None], tuple(costs[:, here, None]))
+            cost = np.maximum(before[..., 3], decoded + tails[here, None])
+            clocks_now = [streams.free[stream] for stream in STREAMS]
+            found.append(np.stack([*clocks_now, cost], axis=-1).reshape(-1, 4))
             grid = np.indices((len(here), LABELS)).reshape(2, -1)
             where.append(np.stack([here[grid[0]], np.full(grid.shape[1], option), grid[1]], axis=1))
         _keep(np.concatenate(found), np.concatenate(where), clocks[last + 1], origin[last + 1])

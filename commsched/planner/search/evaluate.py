@@ -7,17 +7,15 @@ simulator knows; the planner asks it about the last few candidates.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.planner.search.prices import PricedRows, Prices
 from commsched.planner.space import Bucket, Candidate, MethodChoice, StepClock
-from commsched.simulate.cpu import beside, under_compute
+from commsched.simulate.clocks import Clocks
+from commsched.simulate.cpu import SharedCores, Spans
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Lasting = Callable[[PricedRows], PricedRows]
 BATCH = 4096  # candidates whose clocks fit the cache
 
@@ -107,126 +105,59 @@ class Evaluator:
 
     def _ends(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
         """When each launch is decoded, in s from the start of the backward pass on."""
-        size = index.shape[1]
-        encoder = exchange = decoder = np.zeros(size)
-        compute = np.full(size, self._backward)
+        size, clock = index.shape[1], self.clock
+        cores = SharedCores(clock.share)
+        clocks = Clocks(size, cores, clock.overlap)
+        clocks.free["compute"] = np.full(size, self._backward)
         ends = np.empty(index.shape)
-        coding = _Coding(self.clock.share)
         votes, *parts = rows.seconds
         several = [part.any() for part in votes]
         depth = np.maximum.reduce(rows.phases.take(index), axis=1).tolist()
-        chained = self.clock.share > 0 and max(depth, default=0) == 1
-        if chained:
-            coding.chain = _Chain.of(rows, index)
         # A phase that a method does not have begins at -inf and takes no time: no clock moves.
-        waits = np.where(np.arange(len(votes))[:, None] < rows.phases, 0.0, -np.inf)
+        there = np.where(np.arange(len(votes))[:, None] < rows.phases, 0.0, -np.inf)
+        heard, all_heard = there + clock.handover, there + clock.slowest
+        foreseen = 0  # launch from which on the cores foresee encodings
         for k in range(len(index)):
-            now = rows.ready.take(index[k])
+            if clock.share and (k == 0 or depth[k - 1] > 1):
+                coming = _first_encodings(rows, index[k:], clocks.free["encode"])
+                cores.foresee(coming, k - foreseen)
+                foreseen = k
+            ready = rows.ready.take(index[k])
             for phase in range(depth[k]):
-                encode, move, decode = (part[phase].take(index[k]) for part in parts)
-                there = waits[phase].take(index[k])
-                heard, all_heard = there + self.clock.handover, there + self.clock.slowest
+                own, of_all = heard[phase].take(index[k]), all_heard[phase].take(index[k])
                 if phase:
-                    now = decoder + heard
+                    ready = clocks.free["decode"] + own
                 if several[phase]:
                     vote = votes[phase].take(index[k])
-                    start = np.maximum(exchange, now + self.clock.slowest)
-                    voted = self._stretched(start, start + vote, compute, coding)
-                    exchange = np.where(vote > 0, voted, exchange)
-                    now = np.where(vote > 0, voted, now)
-                begin = np.maximum(encoder, now)
-                encoder = coding.add(begin, begin + encode, phase > 0)
-                start = np.maximum(exchange, encoder + all_heard)
-                if self.clock.share and phase == 0 and not chained:
-                    coding.foresee(rows, index, k, encoder)
-                exchange = self._stretched(start, start + move, compute, coding)
-                begin = np.maximum(decoder, exchange + heard)
-                decoder = coding.add(begin, begin + decode, True)
-            ends[k] = decoder + self.clock.slowest
-            coding.forget_before(float(exchange.min()))
+                    start = np.where(vote > 0, ready + clock.slowest, -np.inf)
+                    start = clocks.begin("exchange", start)
+                    voted = clocks.exchange("exchange", start, start + vote)
+                    ready = np.where(vote > 0, voted, ready)
+                seconds = [part[phase].take(index[k]) for part in parts]
+                clocks.phase(ready, seconds, own, of_all, foreseen=phase == 0)
+            ends[k] = clocks.free["decode"] + clock.slowest
             if not late:
-                compute = np.where(
+                compute = clocks.free["compute"]
+                clocks.free["compute"] = np.where(
                     index[k] < len(rows.ready) - 1,
                     np.maximum(compute, ends[k]) + rows.apply.take(index[k]),
                     compute,
                 )
         return ends
 
-    def _stretched(self, start: Floats, end: Floats, compute: Floats, coding: "_Coding") -> Floats:
-        """When an exchange ends that shares its rank's cores with compute and coding."""
-        return coding.stretched(start, under_compute(start, end, compute, self.clock.overlap))
 
+def _first_encodings(rows: PricedRows, index: Ints, encoder: Floats) -> Spans:
+    """The first encodings of launches, which wait for no exchange; (launches, c) s.
 
-class _Chain(NamedTuple):
-    """The first encodings of all launches where none waits for an exchange."""
-
-    first: Floats  # (launches, c) s
-    last: Floats  # (launches, c) s
-    earliest: Floats  # (launches,) s of `first` over all candidates
-    latest: Floats  # (launches,) s of `last`
-
-    @classmethod
-    def of(cls, rows: PricedRows, index: Ints) -> "_Chain":
-        """One behind the other as they become ready."""
-        first, last = np.empty(index.shape), np.empty(index.shape)
-        encoder = np.zeros(index.shape[1])
-        for k in range(len(index)):
-            first[k] = np.maximum(encoder, rows.ready.take(index[k]))
-            encoder = last[k] = first[k] + rows.seconds[1, 0].take(index[k])
-        return cls(first, last, first.min(axis=1), last.max(axis=1))
-
-    def spans(self, start: float, end: float) -> list[tuple[Floats, Floats]]:
-        """Those of which some candidate's may lie between two moments."""
-        low = np.searchsorted(self.latest, start, side="right")
-        high = np.searchsorted(self.earliest, end)
-        return list(zip(self.first[low:high], self.last[low:high], strict=True))
-
-
-class _Coding:
-    """The coding of one step, which slows what comes beside it (see `simulate.crowd`)."""
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self.chain: _Chain | None = None
-        self.spans: list[tuple[Floats, Floats]] = []
-        self.coming: list[tuple[Floats, Floats]] = []
-
-    def add(self, start: Floats, end: Floats, late: bool) -> Floats:
-        """Note a span of coding; returns when it ends, if `late` beside what was noted before."""
-        if not self.share or (self.chain is not None and not late):
-            return end
-        later = self.stretched(start, end) if late else end
-        self.spans.append((start + (later - end), later))
-        return later
-
-    def foresee(self, rows: PricedRows, index: Ints, k: int, encoder: Floats) -> None:
-        """Note the first encodings of the launches that follow: none of them waits for `k`.
-
-        In each candidate up to the first launch of several phases: what follows waits for it.
-        """
-        self.coming = []
-        alone = np.ones(index.shape[1], np.bool_)
-        for later in range(k + 1, len(index)):
-            alone &= rows.phases.take(index[later - 1]) <= 1
-            if not alone.any():
-                return
-            begin = np.maximum(encoder, rows.ready.take(index[later]))
-            encoder = begin + rows.seconds[1, 0].take(index[later])
-            self.coming.append((begin, np.where(alone, encoder, begin)))
-
-    def forget_before(self, moment: float) -> None:
-        """Drop coding that no later exchange or coding meets."""
-        self.spans = [span for span in self.spans if span[1].max() > moment]
-
-    def stretched(self, start: Floats, end: Floats) -> Floats:
-        """When something ends that coding slows."""
-        if not self.share or not start.size:
-            return end
-        if self.chain is None:
-            return beside(start, end, [*self.spans, *self.coming], self.share)
-        found, until = end, -np.inf
-        while until < found.max():  # what it meets may make it meet more
-            until = float(found.max())
-            spans = self.chain.spans(float(start.min()), until)
-            found = beside(start, end, [*self.spans, *spans], self.share)
-        return found
+    In each candidate they last up to the first launch of several phases: the next one waits for it.
+    """
+    start, end = np.empty(index.shape), np.empty(index.shape)
+    alone = np.ones(index.shape[1], np.bool_)
+    for k in range(len(index)):
+        start[k] = np.maximum(encoder, rows.ready.take(index[k]))
+        encoder = start[k] + rows.seconds[1, 0].take(index[k])
+        end[k] = np.where(alone, encoder, start[k])
+        alone &= rows.phases.take(index[k]) <= 1
+        if not alone.any():
+            return Spans(start[: k + 1], end[: k + 1])
+    return Spans(start, end)
