@@ -9,8 +9,12 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
 
 
-def exchange(schedule: Schedule, held: list[Endpoint]) -> None:
-    """Carry out a schedule's rounds: every send carries what was held before its round."""
+def exchange(schedule: Schedule, held: list[Endpoint]) -> int:
+    """Carry out a schedule's rounds: every send carries what was held before its round.
+
+    Returns the bytes that all ranks sent.
+    """
+    sent = 0
     for rnd in schedule.rounds():
         moves = list(
             zip(
@@ -22,9 +26,11 @@ def exchange(schedule: Schedule, held: list[Endpoint]) -> None:
             )
         )
         packets = [held[src].take(first, stop).copy() for src, _, first, stop in moves]
+        sent += sum(packet.nbytes for packet in packets)
         for (_, dst, first, stop), packet in zip(moves, packets, strict=True):
             merge = held[dst].add if rnd.add else held[dst].put
             merge(first, stop, packet)
+    return sent
 
 
 def fresh_states(gradients: list[Array], seed: int = 0, name: str = "") -> list[State]:

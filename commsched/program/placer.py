@@ -65,6 +65,11 @@ def serve_next(
     return (begin + TOGETHER * np.asarray(urgency)).argmin(axis=0), begin
 
 
+def next_head(free: float, ready: Sequence[float], heads: Sequence[Op]) -> int:
+    """Choose among the heads of one stream of one rank; see `serve_next`."""
+    return int(serve_next(free, ready, [op.urgency for op in heads])[0])
+
+
 def serve(
     queues: Mapping[tuple[int, str], StreamQueue],
     partners: Callable[[int, int, Op], Sequence[int]],

@@ -1,17 +1,17 @@
 """All ranks of a training in one process, without MPI: the bits, and the bytes, of a real run."""
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
-from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.exchange.endpoint import Endpoint
 from commsched.exchange.lockstep import exchange
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Program
+from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.run.engine.buckets import Buckets
@@ -27,39 +27,8 @@ from commsched.train.samples import Data
 from commsched.train.workers.learner import Learner
 from commsched.train.workers.trainee import Trainee
 
-EXCHANGES = (Kind.EXCHANGE, Kind.DECIDE)
 CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)
 Key = tuple[int, int, str]  # rank, step, operation
-Queue = deque[Op]
-Queues = Mapping[tuple[str, int], Queue]  # of a rank, by stream and urgency
-
-
-class Counted:
-    """What a rank holds during an exchange; counts the bytes that it hands over."""
-
-    def __init__(self, held: Endpoint) -> None:
-        self._held = held
-        self.sent = 0
-
-    def take(self, first: int, stop: int) -> Array:
-        packet = self._held.take(first, stop)
-        self.sent += packet.nbytes
-        return packet
-
-    def add(self, first: int, stop: int, packet: Array) -> None:
-        self._held.add(first, stop, packet)
-
-    def put(self, first: int, stop: int, packet: Array) -> None:
-        self._held.put(first, stop, packet)
-
-    def landing(self, first: int, stop: int, add: bool) -> Array | None:
-        return self._held.landing(first, stop, add)
-
-    def most(self, first: int, stop: int) -> int | None:
-        return self._held.most(first, stop)
-
-    def result(self) -> Array:
-        return self._held.result()
 
 
 class InProcessTraining:
@@ -99,68 +68,50 @@ class InProcessTraining:
     def step(self, step: int) -> None:
         """Do all operations of a step on all ranks."""
         program = self._strategy.lower(self._plan, step, self._buckets[0].decisions)
-        queues: list[dict[tuple[str, int], Queue]] = []
+        queues: dict[tuple[int, str], StreamQueue] = defaultdict(StreamQueue)
         for rank in self._ranks:
-            queues.append({})
             for op in program.role_of(rank).ops:
                 if op.kind is not Kind.RECV:
-                    queues[rank].setdefault((op.stream, op.urgency), deque()).append(op)
+                    queues[rank, op.stream].append((step, op))
         self._done = {key for key in self._done if key[1] >= step - program.reach}
-        moved = True
-        while moved:
-            moved = any([self._advance(rank, program, queues) for rank in self._ranks])
-        stuck = [q[0].name for streams in queues for q in streams.values() if q]
-        assert not stuck, f"operations wait for each other: {stuck}"
+        serve(queues, self._members, self._ready, partial(self._perform, program))
 
-    def _advance(self, rank: int, program: Program, queues: Sequence[Queues]) -> bool:
-        """Do what a rank can do now; whether that was anything."""
-        moved, step = False, program.step
-        for key, queue in queues[rank].items():
-            while queue and self._ready(rank, step, queue[0]):
-                op = queue[0]
-                if op.kind in EXCHANGES:
-                    members = self._members(rank, op)
-                    heads = [queues[m].get(key) for m in members]
-                    if not all(
-                        h and h[0].name == op.name and self._ready(m, step, h[0])
-                        for m, h in zip(members, heads, strict=True)
-                    ):
-                        break
-                    ops = [h.popleft() for h in heads if h]
-                    self._exchange(step, members, ops)
-                else:
-                    queue.popleft()
-                    if op.kind is Kind.SEND:
-                        self._send(rank, program, op)
-                    else:
-                        self._alone(rank, step, op)
-                    self._done.add((rank, step, op.name))
-                moved = True
-        return moved
+    def _perform(
+        self, program: Program, step: int, ranks: Sequence[int], ops: Sequence[Op]
+    ) -> None:
+        """Do one operation of one or several ranks."""
+        if ops[0].kind in EXCHANGES:
+            self._exchange(step, ranks, ops)
+        elif ops[0].kind is Kind.SEND:
+            self._send(ranks[0], program, ops[0])
+        elif ops[0].kind in CODINGS:
+            self._buckets[ranks[0]].perform(step, ops[0])
+        else:
+            self.learners[ranks[0]].perform(step, ops[0])
+        self._done.update((rank, step, op.name) for rank, op in zip(ranks, ops, strict=True))
 
     def _ready(self, rank: int, step: int, op: Op) -> bool:
         """Whether the inputs of an operation are there; before the first step all are."""
         return all(b > step or (rank, step - b, name) in self._done for name, b in op.after)
 
-    def _members(self, rank: int, op: Op) -> list[int]:
-        """The ranks that exchange together with this one."""
+    def _members(self, rank: int, step: int, op: Op) -> Sequence[int]:
+        """The ranks that do an operation together with this one."""
+        if op.kind not in EXCHANGES:
+            return [rank]
         if op.launch < 0:
-            return list(self._ranks)
+            return self._ranks
         group = self._plan.group_of(self._plan.launches[op.launch], rank)
         assert group is not None, op.name
-        return list(group.ranks)
+        return group.ranks
 
     def _exchange(self, step: int, members: Sequence[int], ops: Sequence[Op]) -> None:
         """Exchange among all members, whose operations differ in their inputs alone."""
         pairs = list(zip(members, ops, strict=True))
         ready = [self._buckets[rank].exchange(step, op) for rank, op in pairs]
-        held = [Counted(each.held) for each in ready]
-        exchange(ready[0].phase.schedule, list(held))
-        self.sent += sum(each.sent for each in held)
+        self.sent += exchange(ready[0].phase.schedule, [each.held for each in ready])
         for rank, op in pairs:
             if op.kind is Kind.DECIDE:
                 self._buckets[rank].decide(step, op)
-            self._done.add((rank, step, op.name))
 
     def _send(self, rank: int, program: Program, op: Op) -> None:
         """Hand a message to the rank that it is for."""
@@ -174,11 +125,6 @@ class InProcessTraining:
         self.sent += packet.nbytes
         box.incoming(program.step, arrival, packet)
         self._done.add((to, program.step, arrival.name))
-
-    def _alone(self, rank: int, step: int, op: Op) -> None:
-        """Do an operation of one rank."""
-        codes = op.kind in CODINGS
-        (self._buckets[rank] if codes else self.learners[rank]).perform(step, op)
 
     def evaluate(self) -> Score:
         """The score of what is held out, each rank its part, once all results are applied."""

@@ -1,11 +1,11 @@
 """The compute stream of a rank: emulated operations that others wait for, step after step."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 
 from commsched.plan.model import Plan
 from commsched.program.model import Op
+from commsched.program.placer import StreamQueue, next_head
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.board import Board
 from commsched.run.engine.engine import Engine
@@ -32,86 +32,49 @@ def run_steps(
         plan = engine.plan  # `between` may have changed it
         program = STRATEGIES[plan.strategy].lower(plan, step, engine.buckets.decisions)
         ops = engine.submit(program)
-        if any(op.urgency for op in ops):
-            clock = run_ready(engine, worker, step, ops, clock)
-        else:
-            for op in ops:
-                clock = _compute(engine, worker, step, op, clock)
+        clock = _run_step(engine, worker, step, ops, clock)
         if between(step):
             clock = now()
     engine.drain()
 
 
-def _compute(engine: Engine, worker: Worker, step: int, op: Op, ready: float) -> float:
-    """Emulate one operation that may start at `ready`; returns when it ends.
+def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: float) -> float:
+    """Emulate the operations of a step on a stream that is free at `clock`; return when they end.
 
-    Like an accelerator that waits for events, it starts at the moment its inputs were there, and
-    ends at an absolute deadline: a late wake-up of this thread does not add up. The thread sleeps
-    only where another operation waits for the end.
+    Like an accelerator that waits for events, an operation starts at the moment its inputs were
+    there, and ends at an absolute deadline: a late wake-up of this thread does not add up. The
+    thread sleeps only where another operation waits for the end, or to see what comes next.
     """
-    board = engine.board
-    if op.after:
-        board.wait("compute", step, op, deadline=True)
-        ready = max(ready, board.when(step, op.after))
-    return finished(engine, worker, step, op, ready)
-
-
-def finished(engine: Engine, worker: Worker, step: int, op: Op, ready: float) -> float:
-    """Emulate one operation from `ready` on; returns when it ends."""
-    board = engine.board
-    engine.mail.compute(step, op)
-    end = ready + worker.seconds(step, op.seconds)
-    if op.name in engine.watched:
-        if end - now() > QUIET:
-            engine.recorder.flush()  # writing takes the interpreter from the other streams
-        time.sleep(max(0.0, end - now()))
-        board.mark(step, op.name, now())
-    engine.recorder.add("compute", op.name, step, ready, end)
-    return end
-
-
-def run_ready(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: float) -> float:
-    """Emulate a step whose messages decide what comes next; returns when it ends.
-
-    Once the stream is free, of the first operations of each urgency that goes whose inputs arrived
-    first; of those that have arrived, the most urgent.
-    """
-    board = engine.board
-    queues = by_urgency(ops)
-    while any(queues):
-        time.sleep(max(0.0, clock - now()))  # what arrives until then counts
-        op, begin = _next(board, step, queues, clock)
-        clock = finished(engine, worker, step, op, begin)
+    board, queue = engine.board, StreamQueue((step, op) for op in ops)
+    while queue:
+        op, begin = _next(board, queue, clock)
+        engine.mail.compute(step, op)
+        clock = begin + worker.seconds(step, op.seconds)
+        if op.name in engine.watched:
+            if clock - now() > QUIET:
+                engine.recorder.flush()  # writing takes the interpreter from the other streams
+            time.sleep(max(0.0, clock - now()))
+            board.mark(step, op.name, now())
+        engine.recorder.add("compute", op.name, step, begin, clock)
     return clock
 
 
 def in_turn(board: Board, step: int, ops: list[Op]) -> Iterator[Op]:
-    """The operations of a step, each when the one before is done; see `run_ready`."""
-    queues = by_urgency(ops)
-    if len(queues) == 1:
-        yield from ops
-        return
-    while any(queues):
-        yield _next(board, step, queues, now())[0]
+    """The operations of a step, each when the one before is done and its inputs are there."""
+    queue = StreamQueue((step, op) for op in ops)
+    while queue:
+        yield _next(board, queue, now())[0]
 
 
-def by_urgency(ops: list[Op]) -> list[deque[Op]]:
-    """Operations that are equally urgent, in their order; the most urgent first."""
-    return [
-        deque(op for op in ops if op.urgency == urgency)
-        for urgency in sorted({op.urgency for op in ops})
-    ]
-
-
-def _next(board: Board, step: int, queues: list[deque[Op]], clock: float) -> tuple[Op, float]:
-    """Take what a stream that is free at `clock` does next, and when it begins."""
-    heads = [queue[0] for queue in queues if queue]
-    board.wait_for_any("compute", step, heads)
-    begins = {
-        op.urgency: max(clock, board.when(step, op.after))
-        for op in heads
-        if not board.missing(step, op.after)
-    }
-    urgency = min(begins, key=lambda number: (begins[number], number))
-    (queue,) = (queue for queue in queues if queue and queue[0].urgency == urgency)
-    return queue.popleft(), begins[urgency]
+def _next(board: Board, queue: StreamQueue, clock: float) -> tuple[Op, float]:
+    """Take what a stream that is free at `clock` serves next, and when it begins."""
+    heads = queue.heads()
+    step, ops = heads[0][0], [op for _, op in heads]
+    if len(ops) > 1:
+        time.sleep(max(0.0, clock - now()))  # what arrives until then counts
+    board.wait_for_any("compute", step, ops)
+    able = [op for op in ops if not board.missing(step, op.after)]
+    ready = [board.when(step, op.after) for op in able]
+    chosen = next_head(clock, ready, able) if len(able) > 1 else 0
+    queue.take(step, able[chosen])
+    return able[chosen], max(clock, ready[chosen])

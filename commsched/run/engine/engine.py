@@ -9,6 +9,7 @@ from mpi4py import MPI
 from commsched.arrays import Array
 from commsched.plan.model import Plan
 from commsched.program.model import Op, Program
+from commsched.program.placer import StreamQueue
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.board import Board, Stopped, WaitStatus
 from commsched.run.engine.buckets import Buckets
@@ -72,7 +73,11 @@ class Engine:
             oldest = self._last[0][0] if self._last else program.step
             self.board.forget_before(oldest - program.reach)
             communication = self.communication
-            queues = {**self._coding, **communication.queues, **communication.messages.queues}
+            queues: dict[str, StreamQueue | deque[tuple[int, Op]]] = {
+                **self._coding,
+                **communication.queues,
+                **communication.messages.queues,
+            }
             for op in ops:
                 if op.stream != "compute":
                     queues[op.stream].append((program.step, op))

@@ -9,6 +9,7 @@ from mpi4py import MPI
 from commsched.arrays import Array
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
+from commsched.program.placer import StreamQueue, next_head
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.board import Board, Key, WaitStatus
 from commsched.run.engine.device_queue import DeviceQueue
@@ -97,7 +98,12 @@ class MessageStreams:
         mail.lie(place.device)
         self.comm = comm.Dup()
         self._peers = _peers(plan, comm.rank)
-        self.queues: dict[str, deque[tuple[int, Op]]] = {"send": deque(), "receive": deque()}
+        self._sends, self._receives = StreamQueue(), deque[tuple[int, Op]]()
+        self.queues: dict[str, StreamQueue | deque[tuple[int, Op]]] = {
+            "send": self._sends,
+            "receive": self._receives,
+        }
+        self._free = 0.0  # until when the send stream is busy
         self._expected: dict[int, deque[tuple[int, Op]]] = defaultdict(deque)  # by rank
         self._leaving: Outgoing | None = None
         self._coming: dict[int, Incoming] = {}  # by rank
@@ -106,13 +112,13 @@ class MessageStreams:
     @property
     def busy(self) -> bool:
         """Whether something may come, is under way, or can leave once the device is ready."""
-        coming = self.queues["receive"] or self._coming or any(self._expected.values())
+        coming = self._receives or self._coming or any(self._expected.values())
         return bool(coming or self._leaving or self._able())
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do."""
-        return not self.busy and not self.queues["send"]
+        return not self.busy and not self._sends
 
     @property
     def leaving_since(self) -> list[float]:
@@ -121,10 +127,10 @@ class MessageStreams:
 
     def missing(self) -> list[Key]:
         """What the next message waits for; call it with the board's lock."""
-        queue = self.queues["send"]
-        if not queue or self._leaving is not None:
+        if self._leaving is not None:
             return []
-        return [key for step, op in _heads(queue) for key in self._board.missing(step, op.after)]
+        heads = self._sends.heads()
+        return [key for step, op in heads for key in self._board.missing(step, op.after)]
 
     def progress(self) -> bool:
         """Do what can be done now without waiting; True where something happened."""
@@ -135,13 +141,13 @@ class MessageStreams:
         return moved
 
     def _send(self) -> bool:
-        """Begin and end messages, one at a time: what is ready first, then what is urgent."""
+        """Begin and end messages, one at a time, in the order of `program.placer`."""
         leaving = self._leaving
         if leaving is not None:
             if not leaving.moving.done():
                 return False
             self._end("send", leaving.step, leaving.op, leaving.start)
-            self._leaving = None
+            self._leaving, self._free = None, now()
         with self._board.lock:
             found = self._next()
         if found is None:
@@ -156,27 +162,24 @@ class MessageStreams:
 
     def _next(self) -> tuple[int, Op] | None:
         """Take the message that leaves next, if one can."""
-        able = [
-            (self._board.when(step, op.after), op.urgency, step, op)
-            for step, op in self._able()
-            if self._given.over(step, op.after)
-        ]
+        able = [(step, op) for step, op in self._able() if self._given.over(step, op.after)]
         if not able:
             return None
-        *_, step, op = min(able, key=lambda entry: entry[:2])
-        self.queues["send"].remove((step, op))
+        ready = [self._board.when(step, op.after) for step, op in able]
+        step, op = able[next_head(self._free, ready, [op for _, op in able])]
+        self._sends.take(step, op)
         return step, op
 
     def _able(self) -> list[tuple[int, Op]]:
         """The first message of each urgency whose inputs were given to the device."""
-        heads = _heads(self.queues["send"])
+        heads = self._sends.heads()
         return [(step, op) for step, op in heads if not self._board.missing(step, op.after)]
 
     def _receive(self) -> bool:
         """Take what is announced, from each rank in its order."""
-        queue, moved = self.queues["receive"], False
-        while queue:
-            step, op = queue.popleft()
+        moved = False
+        while self._receives:
+            step, op = self._receives.popleft()
             self._expected[self._peers[op.peer]].append((step, op))
         for peer, expected in self._expected.items():
             moved = self._from(peer, expected) or moved
@@ -227,16 +230,6 @@ class MessageStreams:
                 what = f"waits for {nbytes(op.nbytes)} from rank {peer}"
                 found[f"receive from {peer}"] = WaitStatus(step, op.name, what, self.moved, True)
         return found
-
-
-def _heads(queue: deque[tuple[int, Op]]) -> list[tuple[int, Op]]:
-    """The first message of each urgency, of the oldest step."""
-    found: dict[int, tuple[int, Op]] = {}
-    for step, op in queue:
-        if step != queue[0][0]:
-            break
-        found.setdefault(op.urgency, (step, op))
-    return list(found.values())
 
 
 def _peers(plan: Plan, rank: int) -> tuple[int, ...]:
