@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.plans import graph, machine, plan
+from tests.support.small_plans import graph, machine, plan
 
 from commsched.cli.reasons import notes
 from commsched.errors import CommschedError
