@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.small_plans import graph, machine, plan
 
 from commsched.cli.reasons import notes
 from commsched.errors import CommschedError
@@ -19,6 +18,7 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate
+from tests.support.small_plans import graph, machine, plan
 
 SIZES = [40_000, 3_000, 500, 120_000, 9_000, 60_000]
 
