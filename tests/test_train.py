@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from commsched import training_log as training
 from commsched.cli.main import main
 from commsched.timeline import file as timeline_file
-from commsched.timeline import training_log as training
 from tests.support.jobs import Ended, Job
 
 TRAIN = [sys.executable, "-m", "commsched", "train"]

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
+from commsched import training_log as training
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.plan import file as plan_file
 from commsched.planner.fixed_method import given
 from commsched.planner.request import Request
 from commsched.timeline import file as timeline_file
-from commsched.timeline import training_log as training
 from commsched.train.profile import profile_net
 from commsched.train.registry import NETS
 from tests.test_train import started

@@ -6,7 +6,7 @@ import pytest
 
 from commsched.errors import CommschedError
 from commsched.plot.training import draw
-from commsched.timeline.training_log import HeldOutRow, LogHeader, LogRow, TrainingLog, read
+from commsched.training_log import HeldOutRow, LogHeader, LogRow, TrainingLog, read
 
 HEADER = LogHeader(net="mlp:4:1", strategy="sync", plan="0" * 64, ranks=2, made={"--seed": 0})
 

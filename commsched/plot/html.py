@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched import files
+from commsched.arrays import Floats, Ints
 from commsched.errors import CommschedError
 from commsched.plot import colours
 from commsched.plot.view import MOST_RANKS, median_step, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
 from commsched.timeline.compare import compare
-from commsched.timeline.intervals import Floats, Integers, Intervals, difference, intervals
+from commsched.timeline.intervals import Intervals, difference, intervals
 from commsched.timeline.model import Timeline
 from commsched.timeline.names import label
 
@@ -166,7 +167,7 @@ def _steps(t: Timeline) -> dict[str, Any]:
     }
 
 
-def _exposed(t: Timeline, lane: Integers, streams: int) -> Intervals:
+def _exposed(t: Timeline, lane: Ints, streams: int) -> Intervals:
     """Return when each communication lane is busy while its rank computes nothing."""
     moves, computing = measure.communicates(t), measure.computes(t)
     used = np.unique(lane[moves] % streams)
@@ -177,11 +178,11 @@ def _exposed(t: Timeline, lane: Integers, streams: int) -> Intervals:
     return difference(intervals(lane[moves], t.start[moves], t.end[moves]), busy)
 
 
-def _nanoseconds(seconds: Floats) -> Integers:
+def _nanoseconds(seconds: Floats) -> Ints:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
-def _differences(values: Integers, first: npt.NDArray[np.integer]) -> Integers:
+def _differences(values: Ints, first: npt.NDArray[np.integer]) -> Ints:
     """Return each value less the one before it; those at `first` stay as they are."""
     found = np.diff(values, prepend=0)
     first = first[first < len(values)]

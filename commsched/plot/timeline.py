@@ -19,12 +19,13 @@ from matplotlib.textpath import text_to_path
 from matplotlib.transforms import blended_transform_factory
 
 from commsched import files
+from commsched.arrays import Floats
 from commsched.errors import CommschedError
 from commsched.plot import colours
 from commsched.plot.view import View, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
 from commsched.timeline.compare import compare
-from commsched.timeline.intervals import Floats, Intervals, intersection
+from commsched.timeline.intervals import Intervals, intersection
 from commsched.timeline.model import Timeline
 from commsched.timeline.names import label
 

@@ -15,7 +15,7 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.plot.accuracy import COLOURS
 from commsched.plot.timeline import SETTINGS, SUFFIXES
-from commsched.timeline.training_log import HeldOutRow, Line, LogHeader, LogRow, read
+from commsched.training_log import HeldOutRow, Line, LogHeader, LogRow, read
 
 WINDOW = 40  # of the steps: the thick curve is a mean over one such part
 Floats = npt.NDArray[np.float64]

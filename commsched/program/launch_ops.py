@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -117,6 +118,40 @@ def merge_op(plan: Plan, index: int, waited: int | None, updated: After) -> Op:
     """
     sent = end_of(plan, index, Kind.EXCHANGE, waited or 0)
     return replace(launch_op(plan, index, Kind.MERGE, sent, updated), waited=waited)
+
+
+class Rule(NamedTuple):
+    """What all launches of a purpose must exchange, and how often."""
+
+    payload: str
+    among: str
+    every: int = 1  # steps
+    lag: int = 0  # steps until the result is merged
+
+    def __str__(self) -> str:
+        often = f"every {self.every} steps, merged {self.lag} steps later"
+        return f"{self.payload}s among {self.among!r} {often}"
+
+
+def check_rules(plan: Plan, rules: Mapping[str, Rule]) -> None:
+    """Refuse launches that break the rule of their purpose, and purposes without a launch."""
+    who = f"strategy {plan.strategy!r}"
+    for launch in plan.launches:
+        where = f"{who}: launch {launch.name!r}"
+        if launch.purpose not in rules:
+            raise CommschedError(
+                f"{where} has purpose {launch.purpose!r}; allowed: {', '.join(rules)}"
+            )
+        among = f"ranks {launch.group}" if launch.group else launch.among
+        found = Rule(launch.payload, among, launch.every, launch.lag)
+        if found != rules[launch.purpose]:
+            raise CommschedError(
+                f"{where} exchanges {found}; of purpose {launch.purpose!r} are"
+                f" {rules[launch.purpose]}"
+            )
+    for purpose in rules:
+        if not in_order(plan, purpose):
+            raise CommschedError(f"{who}: no launch has purpose {purpose!r}")
 
 
 def check_sums(plan: Plan, index: int, where: str) -> None:

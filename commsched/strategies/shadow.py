@@ -9,6 +9,8 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
 from commsched.program.launch_ops import (
     OPTIMIZER,
+    Rule,
+    check_rules,
     check_sums,
     end_of,
     in_order,
@@ -140,18 +142,9 @@ def _check(plan: Plan, every: int, lag: int) -> None:
             f"strategy 'shadow': lag cannot be {lag} where every is {every}; a sum is merged before"
             " the next copy, so that at most that is allowed"
         )
-    if not plan.launches:
-        raise CommschedError("strategy 'shadow': no launch averages the parameters")
+    check_rules(plan, {PURPOSE: Rule("parameter", "all", every, lag)})
     for index, launch in enumerate(plan.launches):
-        where = f"strategy 'shadow': launch {launch.name!r}"
-        found = launch.purpose, launch.payload, launch.among, launch.every, launch.lag
-        if found != (PURPOSE, "parameter", "all", every, lag) or launch.group:
-            raise CommschedError(
-                f"{where} exchanges {launch.payload}s among {launch.among!r} every {launch.every}"
-                f" steps, merged {launch.lag} steps later, for purpose {launch.purpose!r}; allowed:"
-                f" parameters among all ranks every {every} steps, {lag} later, for 'average'"
-            )
-        check_sums(plan, index, where)
+        check_sums(plan, index, f"strategy 'shadow': launch {launch.name!r}")
 
 
 STRATEGIES.add("shadow")(Shadow())

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commsched.arrays import Floats
 from commsched.timeline import measure
 from commsched.timeline.breakdown import CAUSES, OVERLAP, STRAGGLERS, Exchanges, makeup
 from commsched.timeline.chain import After, Walk
-from commsched.timeline.intervals import Floats
 from commsched.timeline.model import Timeline
 
 END = "(end of the step)"

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Bools, Floats
 from commsched.timeline import measure
-from commsched.timeline.intervals import Floats
 from commsched.timeline.model import Timeline
 
 CAUSES = ("compute drift", "latency", "bandwidth", "codec", "stragglers", "lost overlap")
@@ -41,9 +40,7 @@ def makeup(t: Timeline, exchanges: Exchanges, coded: bool) -> Floats:
     return parts
 
 
-def latency_share(
-    t: Timeline, rest: Floats, moves: npt.NDArray[np.bool_], exchanges: Exchanges
-) -> Floats:
+def latency_share(t: Timeline, rest: Floats, moves: Bools, exchanges: Exchanges) -> Floats:
     """Return (n,) the share of `rest`, (n,) s, that is latency, the same for spans of one name.
 
     For the exchanges of each stream, alpha and beta minimise the relative squares of

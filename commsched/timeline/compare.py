@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from commsched import units
+from commsched.arrays import Bools, Floats, Ints
 from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.attribute import Why, attribute
 from commsched.timeline.header import fabric_differences
-from commsched.timeline.intervals import Floats
 from commsched.timeline.model import Timeline
 from commsched.timeline.spread import Interval, interval
 
@@ -145,7 +144,7 @@ def _median(values: Floats) -> float:
     return float(np.median(values))
 
 
-def _busy(t: Timeline, keep: npt.NDArray[np.bool_]) -> dict[str, float]:
+def _busy(t: Timeline, keep: Bools) -> dict[str, float]:
     per_step = measure.busy(t).mean(axis=0)[keep]  # (steps, streams)
     return dict(zip(t.streams, np.median(per_step, axis=0).tolist(), strict=True))
 
@@ -161,7 +160,7 @@ class _Side:
     stream: dict[str, str]
 
 
-def _side(t: Timeline, keep: npt.NDArray[np.bool_]) -> _Side:
+def _side(t: Timeline, keep: Bools) -> _Side:
     column = np.searchsorted(measure.steps(t), t.step)
     t, column = t.select(keep[column]), column[keep[column]]
     key, inverse, count = np.unique(
@@ -181,7 +180,7 @@ def _side(t: Timeline, keep: npt.NDArray[np.bool_]) -> _Side:
     return _Side(over_steps(t.end - t.start), over_steps(t.waited), nbytes, index, streams)
 
 
-def _median_by(group: npt.NDArray[np.int64], values: Floats, groups: int) -> Floats:
+def _median_by(group: Ints, values: Floats, groups: int) -> Floats:
     """Return (groups,) the median of the values of each group, NaN for an empty one."""
     order = np.lexsort((values, group))
     count = np.bincount(group, minlength=groups)

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from commsched.arrays import Bools, Floats, Ints
 
 
 class Intervals(NamedTuple):
@@ -15,7 +14,7 @@ class Intervals(NamedTuple):
     Intervals of different groups (ranks, or streams of ranks) never meet.
     """
 
-    group: Integers
+    group: Ints
     start: Floats  # s
     end: Floats  # s, not before start
 
@@ -23,12 +22,12 @@ class Intervals(NamedTuple):
 class Cover(NamedTuple):
     """The time of each group, cut wherever an interval of any layer starts or ends."""
 
-    group: Integers  # (pieces,)
+    group: Ints  # (pieces,)
     start: Floats  # (pieces,) s
     end: Floats  # (pieces,) s
-    depth: Integers  # (layers, pieces) sum of the weights of the layer's intervals over the piece
+    depth: Ints  # (layers, pieces) sum of the weights of the layer's intervals over the piece
 
-    def where(self, keep: npt.NDArray[np.bool_]) -> Intervals:
+    def where(self, keep: Bools) -> Intervals:
         """Return the kept pieces as disjoint sorted intervals, joining those that touch."""
         group, start, end = self.group[keep], self.start[keep], self.end[keep]
         parted = (group[1:] != group[:-1]) | (start[1:] != end[:-1])
@@ -45,7 +44,7 @@ def intervals(group: npt.NDArray[np.integer], start: Floats, end: Floats) -> Int
     return Intervals(group.astype(np.int64), start, end)
 
 
-def cover(*layers: Intervals, weights: tuple[Integers | int, ...] = ()) -> Cover:
+def cover(*layers: Intervals, weights: tuple[Ints | int, ...] = ()) -> Cover:
     """Sweep over all groups and count the intervals (or add their weights) over each piece."""
     sizes = [len(layer.group) for layer in layers]
     change = np.zeros((len(layers), 2 * sum(sizes)), np.int64)
@@ -83,7 +82,7 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
     return pieces.where((pieces.depth[0] > 0) & (pieces.depth[1] == 0))
 
 
-def latest_before(a: Intervals) -> tuple[Integers, Integers]:
+def latest_before(a: Intervals) -> tuple[Ints, Ints]:
     """Pair each interval with the one that ends last of those before it in its group.
 
     Returns (earlier, later), indices into the columns of `a`; the first of a group has no pair.

@@ -1,4 +1,4 @@
-"""What a timeline says in numbers; the same definitions for predicted and measured ones.
+"""Numbers of a timeline, by the same definitions for predictions and runs.
 
 Results per rank have one row for each of `ranks_seen(t)`, results per step one column for each of
 `steps(t)`. Steps may overlap: a step of a rank begins with its first compute span and lasts until
@@ -7,12 +7,13 @@ the rank's next step begins; the last one lasts until the whole timeline ends.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Bools, Floats, Ints
 from commsched.timeline.intervals import (
-    Floats,
     Intervals,
     cover,
     difference,
@@ -42,27 +43,33 @@ def steps(t: Timeline) -> npt.NDArray[np.int32]:
     return np.unique(t.step)
 
 
-def settled(t: Timeline, skip_first: int) -> npt.NDArray[np.bool_]:
+def settled(t: Timeline, skip_first: int) -> Bools:
     """Return (steps,) which steps are compared: all but the first ones, at least the last."""
     count = len(steps(t))
     return np.arange(count) >= min(skip_first, count - 1)
 
 
-def communicates(t: Timeline) -> npt.NDArray[np.bool_]:
+def communicates(t: Timeline) -> Bools:
     """Return (n,) whether each span lies on a communication stream."""
     return np.array([is_communication(s) for s in t.streams], bool)[t.stream]
 
 
-def computes(t: Timeline) -> npt.NDArray[np.bool_]:
+def computes(t: Timeline) -> Bools:
     """Return (n,) whether each span lies on the compute stream."""
     return np.array([s == COMPUTE for s in t.streams], bool)[t.stream]
 
 
+def _cells(t: Timeline) -> tuple[Ints, Ints, tuple[int, int]]:
+    """Return (n,) the row of each span's rank, (n,) the column of its step, and their numbers."""
+    seen, step = ranks_seen(t), steps(t)
+    shape = (len(seen), len(step))
+    return np.searchsorted(seen, t.rank), np.searchsorted(step, t.step), shape
+
+
 def step_starts(t: Timeline) -> Floats:
     """Return (ranks, steps) s: the first compute span, or any span where none computes, or NaN."""
-    seen, step = ranks_seen(t), steps(t)
-    row, column = np.searchsorted(seen, t.rank), np.searchsorted(step, t.step)
-    first = np.full((2, len(seen), len(step)), np.inf)
+    row, column, shape = _cells(t)
+    first = np.full((2, *shape), np.inf)
     computing = computes(t)
     np.minimum.at(first[0], (row[computing], column[computing]), t.start[computing])
     np.minimum.at(first[1], (row, column), t.start)
@@ -74,18 +81,16 @@ def iteration_seconds(t: Timeline) -> Floats:
     """Return (steps,) s from each step's start to the next one's, the longest over the ranks."""
     if not len(t):
         return np.zeros(0)
-    starts, step = step_starts(t), steps(t)
+    starts = step_starts(t)
     following = np.column_stack([starts[:, 1:], np.full(len(starts), t.end.max())])
     ends = np.full(starts.shape, -np.inf)  # where a rank was lost before its next step
-    np.maximum.at(
-        ends, (np.searchsorted(ranks_seen(t), t.rank), np.searchsorted(step, t.step)), t.end
-    )
+    np.maximum.at(ends, _cells(t)[:2], t.end)
     following = np.where(np.isnan(following), ends, following)
     longest: Floats = np.fmax.reduce(following - starts, axis=0)  # fmax passes over NaN
     return longest
 
 
-def spans_of(t: Timeline, keep: npt.NDArray[np.bool_]) -> Intervals:
+def spans_of(t: Timeline, keep: Bools) -> Intervals:
     """Return the kept spans as intervals, grouped by rank."""
     return intervals(t.rank[keep], t.start[keep], t.end[keep])
 
@@ -134,7 +139,7 @@ def _within_steps(t: Timeline, found: Intervals) -> Floats:
     return np.bincount(place, length, shape[0] * shape[1]).astype(np.float64).reshape(shape)
 
 
-def _windows(t: Timeline) -> tuple[Intervals, npt.NDArray[np.int64]]:
+def _windows(t: Timeline) -> tuple[Intervals, Ints]:
     """Return the time of each rank's steps, which never overlap, and each one's step column."""
     if not len(t):
         nothing = np.zeros(0, np.int64)
@@ -149,17 +154,13 @@ def _windows(t: Timeline) -> tuple[Intervals, npt.NDArray[np.int64]]:
 
 def busy(t: Timeline) -> Floats:
     """Return (ranks, steps, streams) s: what the spans of each step last, wherever they lie."""
-    seen, step = ranks_seen(t), steps(t)
-    shape = (len(seen), len(step), len(t.streams))
-    row, column = np.searchsorted(seen, t.rank), np.searchsorted(step, t.step)
-    place = (row * shape[1] + column) * shape[2] + t.stream
-    size = shape[0] * shape[1] * shape[2]
-    return np.bincount(place, t.end - t.start, size).astype(np.float64).reshape(shape)
+    row, column, (ranks, count) = _cells(t)
+    shape = (ranks, count, len(t.streams))
+    place = (row * count + column) * len(t.streams) + t.stream
+    return np.bincount(place, t.end - t.start, prod(shape)).astype(np.float64).reshape(shape)
 
 
-def waiting_filled(
-    t: Timeline, apart: Mapping[str, npt.NDArray[np.int64]] | None = None
-) -> Timeline:
+def waiting_filled(t: Timeline, apart: Mapping[str, Ints] | None = None) -> Timeline:
     """Return the timeline with the `waited` of every communication span filled in.
 
         waited = max(0, min(end, latest start of the same name and step over all ranks) - start)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.timeline.header import Measured, Predicted
 
-Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int32]
 
 

@@ -22,7 +22,6 @@ from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.summary import summary
 from commsched.run.wire.device import ComputeDevice, check_device
 from commsched.run.wire.placement import choose_placement
-from commsched.timeline.training_log import LogHeader, LogRow, TrainingLog
 from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, profile_and_plan
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import PLAN, Store
@@ -39,6 +38,7 @@ from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.samo import SamoWorker
 from commsched.train.workers.shadow import ShadowWorker
 from commsched.train.workers.trainee import Trainee
+from commsched.training_log import LogHeader, LogRow, TrainingLog
 
 # Strategy -> the worker that performs its programs, with arrays of a module.
 TRAINED: dict[str, Callable[[Assignment], Trainee]] = {

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 from mpi4py import MPI
 
+from commsched import training_log as training
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import agree
 from commsched.run.session import errors_end_the_job
-from commsched.timeline import training_log as training
 from commsched.train import trials
 from commsched.train.in_process import InProcessTraining
 from commsched.train.job import PRECISIONS, TRAINED, TrainRequest, settings_of, train_job

@@ -28,11 +28,11 @@ from commsched.run.measurement import Measurement
 from commsched.run.summary import fallback_sentence
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Timeline
-from commsched.timeline.training_log import HeldOutRow, LogRow, TrainingLog
 from commsched.train.checkpoint import Manifest, Store
 from commsched.train.neighbours import MpiNeighbours
 from commsched.train.tally import Tally
 from commsched.train.workers.trainee import Trainee
+from commsched.training_log import HeldOutRow, LogRow, TrainingLog
 
 FLUSH = 16  # steps after which spans are written
 NEWEST = 1000  # steps that are kept for a summary

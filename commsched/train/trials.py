@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from commsched import files
-from commsched.timeline.training_log import Count, Positive, Share
+from commsched.training_log import Count, Positive, Share
 
 LEVEL = 0.95  # of an interval
 

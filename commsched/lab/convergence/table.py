@@ -7,8 +7,8 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 
 from commsched import files
-from commsched.timeline.training_log import Count, Positive
 from commsched.train.trials import Mean, Trial, Trials, mean
+from commsched.training_log import Count, Positive
 
 Word = Annotated[str, msgspec.Meta(min_length=1)]
 

@@ -12,8 +12,10 @@ from commsched.exchange.registry import phases_of
 from commsched.plan.model import Launch, Param, Plan
 from commsched.program.launch_ops import (
     OPTIMIZER,
+    Rule,
     apply_op,
     broadcast_ops,
+    check_rules,
     check_sums,
     end_of,
     exchange_ops,
@@ -230,25 +232,15 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
             f"strategy 'daso': wait cannot be {wait} with gs {skip}; an exchange is merged before"
             " the next one starts, so that at most gs is allowed"
         )
-    wanted = {
-        "": ("gradient", "node", 1, 0),
-        "blocking": ("parameter", "peers", 1, 0),
-        "cycling": ("parameter", "peers", max(skip, 1), wait),
-        "spread": ("parameter", "node", max(skip, 1), wait),
+    rules = {
+        "": Rule("gradient", "node"),
+        "blocking": Rule("parameter", "peers"),
+        "cycling": Rule("parameter", "peers", max(skip, 1), wait),
+        "spread": Rule("parameter", "node", max(skip, 1), wait),
     }
+    check_rules(plan, rules)
     for index, launch in enumerate(plan.launches):
         where = f"strategy 'daso': launch {launch.name!r}"
-        if launch.purpose not in wanted:
-            raise CommschedError(
-                f"{where} has purpose {launch.purpose!r}; allowed: {', '.join(wanted)}"
-            )
-        found = (launch.payload, launch.among, launch.every, launch.lag)
-        if found != wanted[launch.purpose]:
-            words = "{}s among {!r} every {} steps, merged {} steps later"
-            raise CommschedError(
-                f"{where} exchanges {words.format(*found)}; of purpose {launch.purpose!r} are"
-                f" {words.format(*wanted[launch.purpose])}"
-            )
         if chooses(phases_of(plan, index)):
             raise CommschedError(
                 f"{where} has method {launch.method!r}, which decides by the data, and nodes would"
@@ -258,9 +250,6 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
             check_sums(plan, index, where)
         if (launch.purpose == "spread") != (launch.method == "broadcast"):
             raise CommschedError(f"{where}: method 'broadcast' is the one of purpose 'spread'")
-    for purpose in wanted:
-        if not in_order(plan, purpose):
-            raise CommschedError(f"strategy 'daso': no launch has purpose {purpose!r}")
 
 
 STRATEGIES.add("daso")(Daso())
