@@ -19,8 +19,8 @@ from commsched.machine.model import Link, Machine
 from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
-from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
+from commsched.run.engine.step_gather import StepGather
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 
@@ -52,27 +52,30 @@ class Drift:
 
     def __init__(self, engine: Engine, comm: MPI.Intracomm) -> None:
         self._engine = engine
-        self._comm = comm.Dup()
-        self._request: MPI.Request | None = None
+        self._rank = comm.rank
+        self._gather = StepGather(comm, engine.board, "drift", "the seconds")
+        self.free = self._gather.free
         self._seen = 0  # spans that were looked at
         self.watch()
 
     def watch(self, since: int = 0) -> None:
         """Compare with the prices of the engine's plan, from step `since` on."""
-        self._finish()
+        self._gather.take_last()
         plan = self._engine.plan
-        self._since, self._asked = since + SETTLE, -1
+        self._since = since + SETTLE
         self._expected = exchange_seconds(plan, plan.machine)
         self._low, self._high = interval(plan.machine)
-        ops = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._comm.rank).ops
+        ops = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._rank).ops
         moved = [op for op in ops if op.kind in (Kind.EXCHANGE, Kind.DECIDE)]
         self._launch = {op.name: op.launch for op in moved}
         self._outside: list[tuple[float, Floats]] = []
 
     def after(self, step: int) -> Drifted | None:
-        """Call it like `Guard.after`."""
-        measured, found = self._asked, self._finish()
-        if found is not None and self._expected.sum() > 0:
+        """Compare the seconds of the step before; see `BudgetWatch.after`."""
+        gathered = self._gather.take_last()
+        if gathered is not None and self._expected.sum() > 0:
+            measured, every = gathered
+            found = every.min(axis=0)
             ratio = float(found.sum() / self._expected.sum())
             if self._low <= ratio <= self._high:
                 self._outside.clear()
@@ -97,25 +100,7 @@ class Drift:
             elif span.step > step:
                 first = min(first, i)
         self._seen = first
-        self._every = np.empty((self._comm.size, len(mine)))
-        self._mine = mine
-        self._request = self._comm.Iallgather(self._mine, self._every)
-        self._asked = step
-
-    def _finish(self) -> Floats | None:
-        """Wait for the numbers that are under way: (launches,) s, the least of all ranks."""
-        if self._request is None:
-            return None
-        status = WaitStatus(self._asked, "drift", "waits for the seconds of all ranks", now(), True)
-        self._engine.board.poll(self._request.Test, "compute", status)
-        self._request = None
-        least: Floats = self._every.min(axis=0)
-        return least
-
-    def free(self) -> None:
-        """Give the communicator back; on all ranks."""
-        self._finish()
-        self._comm.Free()
+        self._gather.ask(step, mine)
 
 
 def interval(machine: Machine) -> tuple[float, float]:

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
+from commsched.arrays import Floats
 from commsched.cost.price import method_seconds
 from commsched.exchange.registry import find_method, legal_methods
 from commsched.plan.model import Launch, Plan
-from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
-from commsched.run.job.clock import now
+from commsched.run.engine.step_gather import StepGather
 from commsched.timeline.header import Fallback
 
 
@@ -26,9 +26,8 @@ class BudgetWatch:
 
     def __init__(self, engine: Engine, comm: MPI.Intracomm) -> None:
         self._engine = engine
-        self._comm = comm.Dup()
-        self._request: MPI.Request | None = None
-        self._asked = -1  # the step whose sums are under way
+        self._gather = StepGather(comm, engine.board, "guard", "the norms")
+        self.free = self._gather.free
         self._since = 0  # first step with the launches that are watched
         self.fallbacks: list[Fallback] = []
         self.watch()
@@ -36,7 +35,7 @@ class BudgetWatch:
     def watch(self, since: int = 0) -> None:
         """Watch the lossy launches of the engine's plan, from step `since` on."""
         plan, buckets = self._engine.plan, self._engine.buckets
-        self._finish()
+        self._gather.take_last()
         self._since = since
         watched = {i: launch for i, launch in enumerate(plan.launches) if _watched(launch)}
         buckets.watched = {i: [here for *_, here in launch.places] for i, launch in watched.items()}
@@ -48,7 +47,6 @@ class BudgetWatch:
             i: np.array([place[piece.tensor] for piece in launch.pieces])
             for i, launch in watched.items()
         }
-        self._sums = np.zeros((2, len(self._names)))  # wanted and left
 
     def after(self, step: int) -> Plan | None:
         """Take the sums that were asked for, ask for those of the step before this one.
@@ -58,10 +56,11 @@ class BudgetWatch:
         """
         if not self._names:
             return None
-        measured = self._asked
-        self._finish()
-        if measured >= 0:
-            out = {name: e for name, e in self._errors() if not e <= self._engine.plan.max_error}
+        gathered = self._gather.take_last()
+        if gathered is not None:
+            measured, every = gathered
+            errors, budget = self._errors(every.sum(axis=0)), self._engine.plan.max_error
+            out = {name: error for name, error in errors if not error <= budget}
             if out:
                 return self._dense(out, measured, step + 1)
         if step - 1 >= self._since:
@@ -70,27 +69,15 @@ class BudgetWatch:
 
     def _ask(self, step: int) -> None:
         norms = self._engine.buckets.norms
-        self._sums = np.zeros((2, len(self._names)))
+        sums = np.zeros((2, len(self._names)))
         for launch, rows in self._rows.items():
-            for total, squares in zip(self._sums, norms.pop((step, launch)), strict=True):
+            for total, squares in zip(sums, norms.pop((step, launch)), strict=True):
                 np.add.at(total, rows, squares)
-        # Gathered and not reduced: every rank adds up alike, to the last bit.
-        self._every = np.empty((self._comm.size, *self._sums.shape))
-        self._request = self._comm.Iallgather(self._sums, self._every)
-        self._asked = step
+        self._gather.ask(step, sums)
 
-    def _finish(self) -> None:
-        """Wait for the sums that are under way."""
-        if self._request is not None:
-            status = WaitStatus(
-                self._asked, "guard", "waits for the norms of all ranks", now(), True
-            )
-            self._engine.board.poll(self._request.Test, "compute", status)
-            self._sums = self._every.sum(axis=0)
-        self._request, self._asked = None, -1
-
-    def _errors(self) -> Iterator[tuple[str, float]]:
-        wanted, left = self._sums.tolist()
+    def _errors(self, sums: Floats) -> Iterator[tuple[str, float]]:
+        """Each tensor's error from (2, tensors) squares: wanted and left."""
+        wanted, left = sums.tolist()
         for name, w, e in zip(self._names, wanted, left, strict=True):
             share = (e / w) ** 0.5 if w > 0 else 0.0 if e == 0 else math.inf
             yield name, share if math.isfinite(share) else math.inf
@@ -122,11 +109,6 @@ class BudgetWatch:
             for i, launch in enumerate(plan.launches)
         )
         return replace(plan, launches=launches)
-
-    def free(self) -> None:
-        """Give the communicator back; on all ranks."""
-        self._finish()
-        self._comm.Free()
 
 
 def _watched(launch: Launch) -> bool:

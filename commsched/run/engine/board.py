@@ -89,27 +89,19 @@ class Board:
 
     def wait(self, stream: str, step: int, op: Op, deadline: bool) -> None:
         """Block until the dependencies of an operation are done."""
-        with self.lock:
-            while missing := self.missing(step, op.after):
-                self.check()
-                what = f"waits for {missing[0][1]}"
-                status = self.status.get(stream)
-                if status is None or (status.name, status.what) != (op.name, what):
-                    self.status[stream] = WaitStatus(step, op.name, what, now(), deadline)
-                self.sleep(set(missing))
-            self.check()
-            self.status[stream] = WaitStatus(step, op.name, "runs", now(), False)
+        self.wait_for_any(stream, step, [op], deadline)
 
-    def wait_for_any(self, stream: str, step: int, ops: Sequence[Op]) -> None:
-        """Block until the dependencies of one of some operations are done, under the deadline."""
+    def wait_for_any(
+        self, stream: str, step: int, ops: Sequence[Op], deadline: bool = True
+    ) -> None:
+        """Block until the dependencies of one of some operations are done."""
         with self.lock:
             while all(missing := [self.missing(step, op.after) for op in ops]):
                 self.check()
-                names = " or ".join(keys[0][1] for keys in missing)
-                what = f"waits for {names}"
+                what = f"waits for {' or '.join(keys[0][1] for keys in missing)}"
                 status = self.status.get(stream)
                 if status is None or (status.name, status.what) != (ops[0].name, what):
-                    self.status[stream] = WaitStatus(step, ops[0].name, what, now(), True)
+                    self.status[stream] = WaitStatus(step, ops[0].name, what, now(), deadline)
                 self.sleep({key for keys in missing for key in keys})
             self.check()
             self.status[stream] = WaitStatus(step, ops[0].name, "runs", now(), False)

@@ -1,0 +1,43 @@
+"""Numbers of a step that all ranks give and get without waiting, beside the exchanges."""
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.arrays import Floats
+from commsched.run.engine.board import Board, WaitStatus
+from commsched.run.job.clock import now
+
+
+class StepGather:
+    """Gathers an array of every rank for one step after the other.
+
+    All ranks ask for the same steps in the same order. Gathered and not reduced: every rank
+    computes alike from what it gets, to the last bit.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, board: Board, name: str, what: str) -> None:
+        self._comm, self._board = comm.Dup(), board
+        self._name, self._what = name, f"waits for {what} of all ranks"
+        self._asked: dict[int, tuple[MPI.Request, Floats, Floats]] = {}  # both arrays must live
+
+    def ask(self, step: int, mine: Floats) -> None:
+        """Give this rank's numbers of a step, of any shape."""
+        every = np.empty((self._comm.size, *mine.shape))
+        self._asked[step] = self._comm.Iallgather(mine, every), mine, every
+
+    def take(self, step: int) -> Floats:
+        """Wait, under the deadline, for the numbers of a step: (ranks, ...)."""
+        request, _, every = self._asked.pop(step)
+        status = WaitStatus(step, self._name, self._what, now(), True)
+        self._board.poll(request.Test, "compute", status)
+        return every
+
+    def take_last(self) -> tuple[int, Floats] | None:
+        """Wait for the one step that is under way, if one is."""
+        step = next(iter(self._asked), None)
+        return None if step is None else (step, self.take(step))
+
+    def free(self) -> None:
+        """Finish what is under way and give the communicator back; on all ranks."""
+        self.take_last()
+        self._comm.Free()
