@@ -174,6 +174,8 @@ class Buckets:
             self.perform(step, op)
         elif op.root is not None and op.launch not in self._ready:  # it only receives
             self._take(step, op)
+        elif op.root is not None:  # encoded by the launch's own phase, sent by a broadcast's
+            self._ready[op.launch] = Ready(self._phase(op), self._ready[op.launch].held)
         return self._ready[op.launch]
 
     def _vote(self, step: int, op: Op) -> None:
