@@ -61,7 +61,7 @@ def test_the_planner_takes_the_place_with_the_shorter_iteration(handover, encode
     apart, other = both(["ring+fp16"], on)
     seconds = {"apart": iteration(apart), "communication": iteration(other)}
     assert min(seconds, key=seconds.get) == wins
-    request = Request(graph=apart.graph, machine=on)
+    request = Request(net=apart.net, machine=on)
     found = encoded(replace(apart, iteration=seconds["apart"]), request)
     assert found.params.get("encode", "apart") == wins
     assert found.iteration == seconds[wins]
@@ -73,12 +73,12 @@ def test_the_planner_takes_the_place_with_the_shorter_iteration(handover, encode
 def test_what_the_user_asks_for_stays_and_the_default_is_not_written_down():
     on = slow(3e-3)
     net = graph([300_000] * 4, seconds=1e-4)
-    ours = make_plan(Request(graph=net, machine=on))
+    ours = make_plan(Request(net=net, machine=on))
     assert ours.params["encode"] == "communication"
-    asked = make_plan(Request(graph=net, machine=on, params={"encode": "apart"}))
+    asked = make_plan(Request(net=net, machine=on, params={"encode": "apart"}))
     assert asked.params["encode"] == "apart"
     assert asked.iteration > ours.iteration
-    assert "encode" not in make_plan(Request(graph=net, machine=machine(1, 4))).params
+    assert "encode" not in make_plan(Request(net=net, machine=machine(1, 4))).params
 
 
 def test_what_errors_may_cost_is_no_reason_to_encode_elsewhere():
@@ -90,7 +90,7 @@ def test_what_errors_may_cost_is_no_reason_to_encode_elsewhere():
     places = []
     for on in (sure, unsure):
         made, _ = both(["ring+fp16"], on)
-        request = Request(graph=made.graph, machine=on)
+        request = Request(net=made.net, machine=on)
         found = encoded(replace(made, iteration=iteration(made)), request)
         places.append(found.params.get("encode", "apart"))
     assert places == ["communication", "apart"]

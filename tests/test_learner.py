@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.kernels.modules import on_host
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.plan.model import Plan
 from commsched.planner.fixed_method import given as planned
 from commsched.planner.request import Request
@@ -28,7 +28,7 @@ SETTINGS = Settings(optimizer="adam", rate=0.01, batch=12)
 def plan_of(net: str, ranks: int, **changes: object) -> Plan:
     """Small buckets, so that some hold several tensors and some layers have several."""
     graph = profile_net(NETS[net], 4)
-    request = Request(graph=graph, machine=machine(1, ranks), bucket=3000.0)
+    request = Request(net=graph, machine=machine(1, ranks), bucket=3000.0)
     return replace(planned(request, "ring+dense"), **changes)  # type: ignore[arg-type]
 
 
@@ -243,8 +243,8 @@ def test_a_profile_is_a_graph_of_the_net_that_a_file_holds(net, tmp_path):
         assert layer.forward > 0
         assert layer.backward > 0
         assert layer.activation > 0
-    graph_file.write(tmp_path / "net.json", graph)
-    assert graph_file.read(tmp_path / "net.json").batch == 4
+    net_file.write(tmp_path / "net.json", graph)
+    assert net_file.read(tmp_path / "net.json").batch == 4
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -54,7 +54,7 @@ def plan_of(
     batch = BATCH // (replicas * params["microbatches"])
     half = half or strategy == "samo"
     request = Request(
-        graph=graph(net, batch, half),
+        net=graph(net, batch, half),
         machine=machine(1, stages * replicas),
         strategy=strategy,
         params=params,

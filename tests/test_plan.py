@@ -80,7 +80,7 @@ def plans(draw: st.DrawFn) -> Plan:
             )
         )
     return Plan(
-        graph=net,
+        net=net,
         machine=machine(draw(st.integers(1, 3)), draw(st.integers(1, 3))),
         launches=tuple(made),
         params={"overlap": draw(st.sampled_from(["forward", "backward"]))},
@@ -168,7 +168,7 @@ def test_a_changed_value_anywhere_is_noticed(path):
         {"seed": 1},
         {"planner": "me"},
         {"machine": machine(1, 4)},
-        {"graph": replace(SMALL.graph, batch=2)},
+        {"net": replace(SMALL.net, batch=2)},
         {"launches": (replace(SMALL.launches[0], priority=9), *SMALL.launches[1:])},
     ],
     ids=lambda change: next(iter(change)),
@@ -181,7 +181,7 @@ def test_every_field_is_in_the_hash(change):
 
 
 def counts(made: Plan) -> dict[str, np.ndarray]:
-    found = {name: np.zeros(tensor.numel, int) for name, tensor in made.graph.tensors.items()}
+    found = {name: np.zeros(tensor.numel, int) for name, tensor in made.net.tensors.items()}
     for launch in made.launches:
         for name, start, stop in launch.pieces:
             found[name][start:stop] += 1
@@ -195,7 +195,7 @@ def test_a_plan_passes_exactly_if_every_element_is_exchanged_once(made, data):
     at = data.draw(st.integers(0, len(launch.pieces) - 1))
     piece = launch.pieces[at]
     shift = data.draw(st.integers(-3, 3))
-    numel = made.graph.tensors[piece.tensor].numel
+    numel = made.net.tensors[piece.tensor].numel
     moved = Piece(piece.tensor, piece.start, min(max(piece.stop + shift, piece.start), numel))
     pieces = (*launch.pieces[:at], moved, *launch.pieces[at + 1 :])
     launches = list(made.launches)

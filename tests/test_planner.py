@@ -29,7 +29,7 @@ def sparse(density: float, numel: int = 10**6) -> Net:
 
 @given(sizes=SIZES, limit=st.floats(1, 1e7), first=st.one_of(st.none(), st.floats(1, 1e6)))
 def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
-    request = Request(graph=graph(sizes), machine=machine())
+    request = Request(net=graph(sizes), machine=machine())
     found = buckets(request, limit, first)
     names = [piece.tensor for pieces in found for piece in pieces]
     assert names == [f"l{i}.weight" for i in reversed(range(len(sizes)))]
@@ -44,7 +44,7 @@ def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
 def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, lanes):
     codec = planner.removeprefix("all-")
     lossy = (codec,) if codec != planner and not CODECS[codec].lossless else ()
-    request = Request(graph=graph(sizes), machine=machine(nodes, lanes), lossy=lossy)
+    request = Request(net=graph(sizes), machine=machine(nodes, lanes), lossy=lossy)
     made = make_plan(request, planner)
     made.check()
     assert made.planner == planner
@@ -63,7 +63,7 @@ def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, 
 @given(sizes=SIZES, shape=st.sampled_from([(2, 2), (3, 4)]), zeros=st.booleans())
 def test_only_the_chosen_method_is_cheaper_than_the_runner_up(sizes, shape, zeros):
     net = sparse(0.02, sum(sizes)) if zeros else graph(sizes)
-    request = Request(graph=net, machine=machine(*shape), lossy=("fp16",), bucket=1e5)
+    request = Request(net=net, machine=machine(*shape), lossy=("fp16",), bucket=1e5)
     made = make_plan(request, "greedy")
     group = made.machine.everyone
     for launch in made.launches:
@@ -79,8 +79,8 @@ def test_only_the_chosen_method_is_cheaper_than_the_runner_up(sizes, shape, zero
 
 def test_a_lossy_codec_is_used_only_where_it_is_allowed():
     net, on = graph([10**7]), machine(2, 1)
-    (dense,) = make_plan(Request(graph=net, machine=on, bucket=1e9)).launches
-    (half,) = make_plan(Request(graph=net, machine=on, bucket=1e9, lossy=("bf16",))).launches
+    (dense,) = make_plan(Request(net=net, machine=on, bucket=1e9)).launches
+    (half,) = make_plan(Request(net=net, machine=on, bucket=1e9, lossy=("bf16",))).launches
     assert dense.method.endswith("+dense")
     assert half.method.endswith("+bf16")
 
@@ -91,20 +91,20 @@ def test_a_lossy_codec_is_used_only_where_it_is_allowed():
 )
 def test_what_is_allowed_may_have_parameters(allowed, chosen):
     net, on = graph([10**7]), machine(2, 1)
-    (launch,) = make_plan(Request(graph=net, machine=on, bucket=1e9, lossy=(allowed,))).launches
+    (launch,) = make_plan(Request(net=net, machine=on, bucket=1e9, lossy=(allowed,))).launches
     assert launch.method.endswith(chosen)
 
 
 def test_sparse_gradients_travel_as_lists_and_dense_ones_do_not():
     on = machine(4, 1)
     for density, dense in ((0.001, False), (0.99, True)):
-        (launch,) = make_plan(Request(graph=sparse(density), machine=on)).launches
+        (launch,) = make_plan(Request(net=sparse(density), machine=on)).launches
         assert launch.method.endswith("+dense") == dense
 
 
 def test_forced_methods_are_kept_and_get_a_bucket_of_their_own():
     force = {"l1.weight": "tree+bf16"}
-    made = make_plan(Request(graph=graph([10, 20, 30]), machine=machine(), force=force))
+    made = make_plan(Request(net=graph([10, 20, 30]), machine=machine(), force=force))
     forced = [e for e in made.launches if e.method == "tree+bf16"]
     assert [[p.tensor for p in e.pieces] for e in forced] == [["l1.weight"]]
 
@@ -124,10 +124,10 @@ def test_forced_methods_are_kept_and_get_a_bucket_of_their_own():
 )
 def test_impossible_wishes_get_one_sentence(changes, sentence):
     with pytest.raises(CommschedError, match=sentence):
-        make_plan(Request(graph=graph([10]), machine=machine(), **changes))
+        make_plan(Request(net=graph([10]), machine=machine(), **changes))
 
 
 def test_equal_requests_give_equal_plans():
-    request = Request(graph=graph([10**5, 10, 10**6]), machine=machine(2, 2))
+    request = Request(net=graph([10**5, 10, 10**6]), machine=machine(2, 2))
     assert make_plan(request).hash == make_plan(request).hash
     assert set(CODECS) >= {"dense", "fp16", "bf16", "coo"}

@@ -12,7 +12,7 @@ from commsched.exchange.registry import find_method
 from commsched.lab.bench.optimum import MOST, instance, optimum, searched
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine, resized
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net
 from commsched.plan.model import Reason
 from commsched.planner.make_plan import make_plan
@@ -63,7 +63,7 @@ def test_branch_and_bound_finds_the_optimum():
 
 def small(name: str, on: str) -> Request:
     """A shipped net on two nodes of a shipped machine, two ranks on each."""
-    return Request(graph=graph_file.load(name), machine=resized(machine_file.load(on), 2, 2))
+    return Request(net=net_file.load(name), machine=resized(machine_file.load(on), 2, 2))
 
 
 @pytest.mark.parametrize(("net", "on"), PAIRS)
@@ -116,14 +116,14 @@ def test_a_large_tensor_behind_a_small_one_lets_the_next_pass_begin():
     """The last layer's exchange takes 48 ms; the first layer must not wait for all of it."""
     net = graph([1000, 1000, 10**6], seconds=5e-3)
     on = machine(4, 1)
-    made = make_plan(Request(graph=net, machine=on))
-    whole = make_plan(Request(graph=net, machine=on), "per-tensor")
+    made = make_plan(Request(net=net, machine=on))
+    whole = make_plan(Request(net=net, machine=on), "per-tensor")
     assert iteration(made) < 0.95 * iteration(whole)
     assert len([e for e in made.launches if e.pieces[0].tensor == "l2.weight"]) > 1
 
 
 def test_margins_say_what_another_method_would_cost():
-    made = make_plan(Request(graph=graph([10**6] * 4, seconds=1e-5), machine=machine(4, 1)))
+    made = make_plan(Request(net=graph([10**6] * 4, seconds=1e-5), machine=machine(4, 1)))
     base = iteration(made)
     for k, launch in enumerate(made.launches):
         assert launch.reason is not None
@@ -158,7 +158,7 @@ def test_the_advice_names_launch_codec_and_cost(margins, sentence):
 
 
 def test_where_compressing_helps_the_advice_says_what_it_saves():
-    request = Request(graph=graph([10**7], seconds=1e-4), machine=machine(4, 1), lossy=("fp16",))
+    request = Request(net=graph([10**7], seconds=1e-4), machine=machine(4, 1), lossy=("fp16",))
     made = make_plan(request)
     said = advice(made)
     assert re.match(r"compress \d+ of \d+ launches: without, the iteration would take up to", said)
@@ -209,14 +209,14 @@ def on_one_rank() -> Machine:
 )
 def test_wishes_that_cannot_hold_name_the_nearest_that_can(changes, sentence):
     with pytest.raises(CommschedError) as refusal:
-        make_plan(Request(graph=graph([10]), machine=machine(), **changes))
+        make_plan(Request(net=graph([10]), machine=machine(), **changes))
     assert sentence in str(refusal.value)
 
 
 @pytest.mark.parametrize("wanted", ["native+fp16", "rign+dense", "ring+topk:0.05", "zenn", "tree"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 2)])
 def test_the_nearest_method_can_be_forced(wanted, shape):
-    request = Request(graph=graph([10]), machine=machine(*shape), force={"l0.weight": wanted})
+    request = Request(net=graph([10]), machine=machine(*shape), force={"l0.weight": wanted})
     with pytest.raises(CommschedError) as refusal:
         make_plan(request)
     (near,) = re.findall(r"; nearest: '(.*)'$", str(refusal.value))
@@ -224,14 +224,14 @@ def test_the_nearest_method_can_be_forced(wanted, shape):
 
 
 def test_a_codec_that_only_loses_is_no_way_out_of_lossless():
-    request = Request(graph=graph([10]), machine=machine(), lossless=True)
+    request = Request(net=graph([10]), machine=machine(), lossless=True)
     with pytest.raises(CommschedError, match="nearest: --planner all-coo"):
         make_plan(request, "all-topk")
 
 
 def test_a_net_without_tensors_has_none_to_force():
     request = Request(
-        graph=Net(name="none", layers=(Layer(name="l"),)), machine=machine(), force={"x": "zen"}
+        net=Net(name="none", layers=(Layer(name="l"),)), machine=machine(), force={"x": "zen"}
     )
     with pytest.raises(CommschedError, match="no tensor named 'x' in net 'none'; it has none"):
         make_plan(request)
@@ -245,11 +245,11 @@ def test_what_is_given_twice_is_refused(flag):
 
 def test_an_unknown_planner_gets_the_nearest_name():
     with pytest.raises(CommschedError, match="no planner named 'ddp'; nearest: 'ddp-25mb'"):
-        make_plan(Request(graph=graph([10]), machine=machine()), "ddp")
+        make_plan(Request(net=graph([10]), machine=machine()), "ddp")
 
 
 def test_one_rank_and_a_net_without_tensors_are_planned():
-    assert make_plan(Request(graph=graph([10, 20]), machine=on_one_rank())).launches
+    assert make_plan(Request(net=graph([10, 20]), machine=on_one_rank())).launches
     layer = Layer(name="relu", forward=1e-3, backward=1e-3)
     net = Net(name="empty", layers=(layer,), source="test")
-    assert make_plan(Request(graph=net, machine=machine())).launches == ()
+    assert make_plan(Request(net=net, machine=machine())).launches == ()

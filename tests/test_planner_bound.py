@@ -127,7 +127,7 @@ def test_no_bound_is_above_the_optimum_of_nets_with_zeros():
         assert bound <= best * (1 + 1e-9), seed
         clock = problem.clock
         trivial = sum(clock.backward) + sum(clock.forward)
-        trivial += problem.request.graph.numel * clock.apply
+        trivial += problem.request.net.numel * clock.apply
         sparse = any(unit.sparse for made in problem.tensors for unit in made.units)
         tight += sparse and bound > 1.05 * trivial
     assert tight >= 5
@@ -143,23 +143,23 @@ def embedding(density: float, numel: int = 4 * 10**6) -> Net:
 def test_a_plan_for_a_sparse_tensor_is_within_reach_of_its_bound(density, share):
     on = machine(4, 1)
     on = replace(on, device=replace(on.device, bandwidth=1e13))
-    made = make_plan(Request(graph=embedding(density), machine=on))
+    made = make_plan(Request(net=embedding(density), machine=on))
     assert share * made.iteration <= made.bound <= made.iteration
 
 
 def test_what_may_be_lossy_or_is_forced_to_be_needs_nothing_for_sure():
     on, net = machine(4, 1), embedding(0.01)
-    lossless = lower_bound(Problem(Request(graph=net, machine=on)))
-    lossy = lower_bound(Problem(Request(graph=net, machine=on, lossy=("topk:0.001",))))
+    lossless = lower_bound(Problem(Request(net=net, machine=on)))
+    lossy = lower_bound(Problem(Request(net=net, machine=on, lossy=("topk:0.001",))))
     force = {"e": "all-gather+topk:0.001"}
-    forced = lower_bound(Problem(Request(graph=net, machine=on, force=force)))
-    kept = lower_bound(Problem(Request(graph=net, machine=on, force={"e": "ring+dense"})))
+    forced = lower_bound(Problem(Request(net=net, machine=on, force=force)))
+    kept = lower_bound(Problem(Request(net=net, machine=on, force={"e": "ring+dense"})))
     assert forced == lossy < lossless <= kept
 
 
 def test_a_budget_that_lossy_methods_do_not_meet_leaves_the_bound():
     on, net = machine(4, 1), embedding(0.2)
-    lossless = Request(graph=net, machine=on)
+    lossless = Request(net=net, machine=on)
     tight = replace(lossless, lossy=("topk:0.001",), max_error=0.01)
     assert lower_bound(Problem(tight)) == lower_bound(Problem(lossless))
 
@@ -171,6 +171,6 @@ def test_where_mpis_own_measured_sum_is_fast_the_bound_is_below_it(sizes, lanes)
     tensors = replace(net.layers[0].tensors[0], sparsity=Sparsity(law="uniform", density=0.5))
     net = replace(net, layers=(replace(net.layers[0], tensors=(tensors,)), *net.layers[1:]))
     on = replace(machine(1, lanes), native=((1e3, 1e-7), (1e7, 1e-4)))
-    made = make_plan(Request(graph=net, machine=on), "ddp-25mb")
-    problem = Problem(Request(graph=net, machine=on))
+    made = make_plan(Request(net=net, machine=on), "ddp-25mb")
+    problem = Problem(Request(net=net, machine=on))
     assert lower_bound(problem) <= made.iteration * (1 + 1e-9)

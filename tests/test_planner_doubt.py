@@ -31,7 +31,7 @@ def cells(*seconds: tuple[float, float]) -> tuple[HeldOut, ...]:
 
 
 def problem_on(on: Machine) -> Problem:
-    return Problem(Request(graph=graph(SIZES, seconds=1e-4), machine=on))
+    return Problem(Request(net=graph(SIZES, seconds=1e-4), machine=on))
 
 
 def candidate_of(problem: Problem, limit: float) -> Candidate:
@@ -79,7 +79,7 @@ def test_what_just_hides_its_exchanges_suffers_more_than_what_has_time_to_spare(
 def test_a_plan_that_errors_hurt_less_is_not_behind_a_baseline_either(lossy):
     held_out = cells((1e-4, 4e-4), (3e-4, 6e-4), (1e-3, 1.1e-3), (1e-2, 1e-2))
     on = replace(machine(2, 2), held_out=held_out)
-    request = Request(graph=graph([n * 20 for n in SIZES], 1e-3), machine=on, lossy=lossy)
+    request = Request(net=graph([n * 20 for n in SIZES], 1e-3), machine=on, lossy=lossy)
     ours, problem = make_plan(request), Problem(request)
     assert ours.iteration == pytest.approx(iteration(ours), rel=1e-6)
     for name in BASELINES:

@@ -62,7 +62,7 @@ def cut(problem: Problem, draw: st.DataObject) -> Candidate:
 
 def problem_of(net: Net, on: Machine, names: Set[str] = METHODS) -> Problem:
     """All named methods, whichever may be the fastest."""
-    request = Request(graph=net, machine=on, lossy=("fp16",))
+    request = Request(net=net, machine=on, lossy=("fp16",))
     kept = [m for m in request.methods(on.everyone) if m.name in names]
     return Problem(request, kept=Shortlist.of(kept))
 

@@ -41,7 +41,7 @@ def net() -> Net:
 
 
 def request(**changes: object) -> Request:
-    fields = {"graph": net(), "machine": machine(2, 2), "lossy": CODECS}
+    fields = {"net": net(), "machine": machine(2, 2), "lossy": CODECS}
     return Request(**fields | changes)  # type: ignore[arg-type]
 
 
@@ -56,7 +56,7 @@ def test_every_planner_stays_inside_the_budget_and_leaves_small_tensors_dense(pl
             make_plan(wanted, planner)
         return
     made = make_plan(wanted, planner)
-    tensors = wanted.graph.tensors
+    tensors = wanted.net.tensors
     for launch in made.launches:
         method = find_method(launch.method)
         for piece in launch.pieces:

@@ -95,7 +95,7 @@ def test_with_late_applying_a_forward_follows_the_apply_of_all_it_reads(made, st
     order = {op.name: i for i, op in enumerate(compute)}
     applies = [op for op in compute if op.kind is Kind.APPLY]
     assert len(applies) == (len(made.launches) if step else 0)
-    home = {t.name: layer.name for layer in made.graph.layers for t in layer.tensors}
+    home = {t.name: layer.name for layer in made.net.layers for t in layer.tensors}
     for op in applies:
         launch = made.launches[op.launch]
         assert op.after == ((f"{launch.name}/decode", 1),)
@@ -120,7 +120,7 @@ def test_with_early_applying_all_is_applied_at_the_end_of_the_step(made, step):
 def test_layers_run_forward_and_then_backward(made, overlap, step):
     ops = lowered(replace(made, params={"overlap": overlap}), step)
     names = [op.name for op in ops if op.kind is Kind.COMPUTE]
-    layers = [layer.name for layer in made.graph.layers]
+    layers = [layer.name for layer in made.net.layers]
     backwards = [f"backward/{name}" for name in reversed(layers)]
     assert names == [f"forward/{name}" for name in layers] + backwards
 
@@ -259,7 +259,7 @@ def test_a_tensor_cut_over_launches_is_applied_before_its_layer_runs():
         )
         for i, start in enumerate((5, 0))
     )
-    made = Plan(graph=net, machine=machine(1, 2), launches=rows)
+    made = Plan(net=net, machine=machine(1, 2), launches=rows)
     made.check()
     ops = [op.name for op in lowered(made, 1)]
     assert ops[:3] == ["b0/apply", "b1/apply", "forward/l"]

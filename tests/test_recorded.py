@@ -64,7 +64,7 @@ def test_the_last_gradients_count_and_whole_steps_of_them():
 
 
 def test_top_k_is_planned_where_the_recorded_gradients_are_peaks_and_nowhere_else():
-    fields = {"graph": net("flat", "peaks"), "machine": machine(2, 2), "lossy": ("topk:0.01",)}
+    fields = {"net": net("flat", "peaks"), "machine": machine(2, 2), "lossy": ("topk:0.01",)}
     flat = np.random.default_rng(1).standard_normal((COUNT, SAMPLE)).astype(np.float32)
     known = Recorded({"flat": flat, "peaks": peaked()}, "g.npz")
     request = Request(**fields, max_error=0.1, bucket=1.0)
@@ -79,7 +79,7 @@ def test_top_k_is_planned_where_the_recorded_gradients_are_peaks_and_nowhere_els
 
 
 def test_the_explanation_says_where_an_error_comes_from():
-    fields = {"graph": net("a", "b"), "machine": machine(2, 2), "lossy": ("topk:0.01",)}
+    fields = {"net": net("a", "b"), "machine": machine(2, 2), "lossy": ("topk:0.01",)}
     (line,) = verdict(Request(**fields, max_error=0.1))
     assert line == (
         "error per step on a, at most 0.1, on drawn gradients: topk:0.01 0.96 (too much)"
@@ -221,7 +221,7 @@ def test_the_command_line_reads_recorded_gradients_under_a_budget_only(tmp_path,
 def test_planning_anew_keeps_what_recorded_gradients_allowed():
     known = Recorded({"w": peaked()}, "g.npz")
     request = Request(
-        graph=net("w"), machine=machine(2, 2), lossy=("topk:0.01",), max_error=0.1, recorded=known
+        net=net("w"), machine=machine(2, 2), lossy=("topk:0.01",), max_error=0.1, recorded=known
     )
     made = make_plan(request)
     (method,) = {launch.method for launch in made.launches}

@@ -89,7 +89,7 @@ def test_packets_beside_a_bucket_of_four_ranks(name, share):
 
 def wanting(**changes) -> Request:
     net = graph([300_000, 200_000, 400_000, 100_000], seconds=1e-4)
-    return Request(graph=net, machine=machine(2, 2), **changes)
+    return Request(net=net, machine=machine(2, 2), **changes)
 
 
 @pytest.mark.parametrize("lossy", [(), ("powersgd:2", "fp16")])

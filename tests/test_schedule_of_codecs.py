@@ -35,7 +35,7 @@ def plan_of(
 ) -> Plan:
     """Two buckets on two nodes of two ranks."""
     request = Request(
-        graph=profile_net(NETS[NET], 3),
+        net=profile_net(NETS[NET], 3),
         machine=machine(2, 2),
         params={"overlap": overlap},
         bucket=1000.0,

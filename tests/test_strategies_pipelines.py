@@ -48,7 +48,7 @@ def test_every_gradient_is_summed_over_the_replicas_of_its_stage_and_applied(nam
         kinds = [op.kind for op in mine]
         assert kinds.count(Kind.ENCODE) == kinds.count(Kind.DECODE) == kinds.count(Kind.APPLY)
     launched = [piece for launch in made.launches for piece in launch.pieces]
-    assert sum(stop - start for _, start, stop in launched) == made.graph.numel
+    assert sum(stop - start for _, start, stop in launched) == made.net.numel
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -92,9 +92,7 @@ def test_memory_is_that_of_the_largest_stage(name):
 def test_an_impossible_parameter_is_refused(name, params, message):
     with pytest.raises(CommschedError, match=message):
         make_plan(
-            Request(
-                graph=net(5), machine=machine(1, 6), strategy=name, params={"stages": 2} | params
-            )
+            Request(net=net(5), machine=machine(1, 6), strategy=name, params={"stages": 2} | params)
         )
 
 
@@ -116,7 +114,7 @@ def test_a_launch_of_other_ranks_or_of_two_stages_is_refused(name):
 @pytest.mark.parametrize("name", PIPELINES)
 def test_words_of_a_command_line_are_numbers(name):
     words = make_plan(
-        Request(graph=net(4), machine=machine(1, 4), strategy=name, params={"stages": "2"})
+        Request(net=net(4), machine=machine(1, 4), strategy=name, params={"stages": "2"})
     )
     assert words.hash == staged(name, 2, 2, layers=4).hash
 
@@ -176,7 +174,7 @@ def test_as_few_stages_as_fit_are_chosen(name):
     need = 16.0 * 2 * 10**6 + 1e4  # two layers per rank: parameter, gradient, momentum, bucket
 
     def stages(memory):
-        request = Request(graph=layers, machine=machine(1, 8), strategy=name, memory=memory)
+        request = Request(net=layers, machine=machine(1, 8), strategy=name, memory=memory)
         return make_plan(request).params["stages"]
 
     assert [stages(m) for m in (1e9, need, need - 2e4)] == [1, 4, 8]

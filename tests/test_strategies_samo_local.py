@@ -59,7 +59,7 @@ def test_replicas_sum_f_phi_halves_and_nothing_else():
     layers = net(4, elements=8000)
     force = {f"l{i}.weight": "ring+fp16" for i in range(4)}
     request = Request(
-        graph=layers,
+        net=layers,
         machine=machine(2, 4),
         strategy="samo",
         params={"stages": 2, "pruned": 0.9},
@@ -79,7 +79,7 @@ def test_as_few_stages_as_the_memory_allows_are_planned_and_pruning_needs_fewer(
     def stages(memory, pruned):
         params = {"pruned": pruned, "microbatches": 8}
         request = Request(
-            graph=layers, machine=machine(1, 8), strategy="samo", params=params, memory=memory
+            net=layers, machine=machine(1, 8), strategy="samo", params=params, memory=memory
         )
         return make_plan(request).params["stages"]
 
@@ -191,8 +191,8 @@ def test_one_chunk_is_1f1b(stages, m):
 
 def test_heads_have_parameters_and_gradients_of_their_own():
     made = staged("local", 3, 2, head=0.5)
-    assert [layer.name for layer in made.graph.layers][3:] == ["head@s0", "head@s1"]
-    assert made.graph.numel == 3 * 100 + 2 * 50
+    assert [layer.name for layer in made.net.layers][3:] == ["head@s0", "head@s1"]
+    assert made.net.numel == 3 * 100 + 2 * 50
     pieces = [[piece.tensor for piece in launch.pieces] for launch in made.launches]
     assert pieces == [
         ["head@s0.l2.weight", "l0.weight"],

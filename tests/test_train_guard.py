@@ -21,13 +21,13 @@ def test_tensors_that_leave_their_budget_are_summed_dense_and_said(tmp_path):
     """A twentieth of a gradient's elements never has 95 % of its norm, on any net."""
     path, log, measured = (tmp_path / name for name in ("plan.json", "log.jsonl", "measured.json"))
     on = resized(machine_file.load("localhost"), 1, RANKS)
-    request = Request(graph=profile_net(NETS["mlp:32:1"], 8), machine=on)
+    request = Request(net=profile_net(NETS["mlp:32:1"], 8), machine=on)
     made = given(request, "all-gather+topk:0.05")
     plan_file.write(path, replace(made, max_error=BUDGET))
     done = started(RANKS, *NET, "--plan", str(path), "--log", str(log), "-o", str(measured))
     assert done.status == 0, done.output
     falls = timeline_file.read(measured).header.fallbacks
-    assert {fall.tensor for fall in falls} == set(request.graph.tensors)
+    assert {fall.tensor for fall in falls} == set(request.net.tensors)
     assert len({fall.since for fall in falls}) == 1
     assert all(f"tensor {fall.tensor!r} left its budget in step 0" in done.output for fall in falls)
     assert "all ranks hold the same parameters" in done.output

@@ -81,7 +81,7 @@ def test_samo_on_real_ranks_is_masked_dense_adam_and_sends_f_phi_halves(tmp_path
             assert {s.rank for s in mine} == set(launch.group)
             assert sum(each) == len(each) * 2 * kept
         sent[pruned] = sum(s.nbytes for s in spans)
-        kept = plan.graph.numel
+        kept = plan.net.numel
         assert sent[pruned] == STEPS * 2 * 2 * kept
     assert sent[0.75] / sent[0.0] == pytest.approx(0.25, rel=0.02)  # whole elements
     decided = timeline_file.read(measured).header.decisions

@@ -64,10 +64,10 @@ def row(
 def test_a_net_is_scaled_until_one_ring_lasts_as_long_as_asked(net):
     scale = fitting(net, MACHINE, 0.1)
     plan = make_plan(ValidationCell("any", net, "ring"), MACHINE, scale)
-    whole = BucketSpec.uniform(plan.graph.numel)
+    whole = BucketSpec.uniform(plan.net.numel)
     lasts = price(find_method("ring+dense"), whole, MACHINE, MACHINE.everyone).seconds
     assert lasts == pytest.approx(0.1, rel=0.03)
-    compute = sum(sum(plan.graph.seconds(x, MACHINE.device)) for x in plan.graph.layers)
+    compute = sum(sum(plan.net.seconds(x, MACHINE.device)) for x in plan.net.layers)
     assert compute == pytest.approx(0.1, rel=0.03)
 
 
@@ -76,8 +76,7 @@ def test_a_net_does_not_grow_without_end_where_bytes_seem_to_take_no_time(slope)
     machine = adjusted(MACHINE, {"bytes inside": slope, "bytes between": slope, "addition": slope})
     scale = fitting("lstm", replace(machine, nic=None), 0.1)
     assert (
-        make_plan(ValidationCell("any", "lstm", "ring"), machine, scale).graph.numel
-        <= 1.01 * LARGEST
+        make_plan(ValidationCell("any", "lstm", "ring"), machine, scale).net.numel <= 1.01 * LARGEST
     )
 
 
@@ -86,8 +85,8 @@ def test_every_bucket_travels_by_the_method_of_its_family(family):
     plan = make_plan(ValidationCell("any", "lstm", family), MACHINE, fitting("lstm", MACHINE))
     assert {launch.method for launch in plan.launches} == {METHODS[family]}
     numel = sum(piece.stop - piece.start for x in plan.launches for piece in x.pieces)
-    assert numel == plan.graph.numel
-    laws = {tensor.sparsity.law for tensor in plan.graph.tensors.values()}
+    assert numel == plan.net.numel
+    laws = {tensor.sparsity.law for tensor in plan.net.tensors.values()}
     assert ("dense" in laws) == (family not in SPARSE)
 
 

@@ -237,7 +237,7 @@ def make_plan(
             )
         )
     return Plan(
-        graph=Net(name="exercise", layers=tuple(reversed(layers)), source="for calibration"),
+        net=Net(name="exercise", layers=tuple(reversed(layers)), source="for calibration"),
         machine=replace(machine, jitter=0.0),
         launches=tuple(launches),
         params={"overlap": "backward"},
@@ -273,8 +273,8 @@ def predict(plan: Plan) -> CellTimes:
     Where exchanges lack under compute, the compute that they are under must stay as long as it is.
     """
     if plan.machine.overlap == 1.0:
-        layers = tuple(replace(layer, backward=APART) for layer in plan.graph.layers)
-        plan = replace(plan, graph=replace(plan.graph, layers=layers))
+        layers = tuple(replace(layer, backward=APART) for layer in plan.net.layers)
+        plan = replace(plan, net=replace(plan.net, layers=layers))
     return simulated(plan)
 
 

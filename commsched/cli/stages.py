@@ -32,7 +32,7 @@ def lines(plan: Plan, every: bool = True) -> list[str]:
                 seconds(stage.backward + repeated(stage, settings)),
                 seconds(stage.head) if stage.head else "-",
                 "-" if stage.last else nbytes(float(stage.output)),
-                nbytes(kept(plan.graph, stages, stage.number, settings).each),
+                nbytes(kept(plan.net, stages, stage.number, settings).each),
             )
         )
     given = ", ".join(f"{key} {value}" for key, value in settings.items())
@@ -40,7 +40,7 @@ def lines(plan: Plan, every: bool = True) -> list[str]:
     parts = ", ".join(f"{name} {nbytes(size)}" for name, size in memory._asdict().items())
     shown = [table(HEADER, rows, RIGHT)] if every else []
     silent = (
-        f"warning: messages carry nothing, as net {plan.graph.name!r} does not say how many bytes"
+        f"warning: messages carry nothing, as net {plan.net.name!r} does not say how many bytes"
         " its layers give; set message_bytes"
     )
     warned = [silent] if any(not (s.last or s.output) for s in stages) else []

@@ -70,7 +70,7 @@ def write(path: str | Path, gradients: Mapping[str, Array]) -> None:
     files.write_bytes(path, content.getvalue())
 
 
-def read(path: str | Path, graph: Net) -> Recorded:
+def read(path: str | Path, net: Net) -> Recorded:
     """Read the gradients of a net's tensors; refuse what cannot be theirs."""
     where = str(path)
     try:
@@ -80,7 +80,7 @@ def read(path: str | Path, graph: Net) -> Recorded:
             found = {}
             for member in members:
                 name = member.filename.removesuffix(".npy")
-                tensor = _tensor(name, graph, where)
+                tensor = _tensor(name, net, where)
                 with archive.open(member) as content:
                     found[name] = _gradients(_array(content), tensor, where)
     except zipfile.BadZipFile:
@@ -114,12 +114,12 @@ def _array(content: IO[bytes]) -> Array:
     return np.lib.format.read_array(content, allow_pickle=False)
 
 
-def _tensor(name: str, graph: Net, where: str) -> Tensor:
-    if name not in graph.tensors:
-        near = get_close_matches(name, graph.tensors, 1, 0.0)
+def _tensor(name: str, net: Net, where: str) -> Tensor:
+    if name not in net.tensors:
+        near = get_close_matches(name, net.tensors, 1, 0.0)
         hint = f"; nearest: {near[0]!r}" if near else ""
-        raise CommschedError(f"{where}: no tensor named {name!r} in net {graph.name!r}{hint}")
-    return graph.tensors[name]
+        raise CommschedError(f"{where}: no tensor named {name!r} in net {net.name!r}{hint}")
+    return net.tensors[name]
 
 
 def _gradients(values: Array, tensor: Tensor, where: str) -> Array:

@@ -25,7 +25,7 @@ Work = Annotated[Rounded, NOT_NEGATIVE]  # floating-point operations, or B of me
 
 
 class Computes(Protocol):
-    """What `Graph.seconds` reads of a device."""
+    """What `Net.seconds` reads of a device."""
 
     @property
     def flops(self) -> float:

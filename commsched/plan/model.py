@@ -108,7 +108,7 @@ class Plan:
     bound: Seconds = 0.0  # no plan of the same request takes less; 0: not known
     launches: tuple[Launch, ...]
     machine: Annotated[Machine, MACHINE]
-    graph: Annotated[Net, NET]
+    net: Annotated[Net, NET, Key("graph")]
     # Share of a tensor's norm that a step may leave behind; 0: not watched.
     max_error: Annotated[float, Meta(ge=0)] = 0.0
 
@@ -152,7 +152,7 @@ class Plan:
 
     def spec(self, launch: Launch) -> BucketSpec:
         """The expected content of a launch's bucket."""
-        return BucketSpec.of(launch.pieces, self.graph.tensors)
+        return BucketSpec.of(launch.pieces, self.net.tensors)
 
     def check(self) -> None:
         """Refuse a plan that loses, repeats or misplaces a gradient, or a parameter."""
@@ -160,8 +160,8 @@ class Plan:
         if len(set(names)) != len(names):
             twice = next(n for n in names if names.count(n) > 1)
             raise CommschedError(f"two launches are named {twice!r}")
-        position = {layer.name: i for i, layer in enumerate(self.graph.layers)}
-        home = {t.name: layer.name for layer in self.graph.layers for t in layer.tensors}
+        position = {layer.name: i for i, layer in enumerate(self.net.layers)}
+        home = {t.name: layer.name for layer in self.net.layers for t in layer.tensors}
         covered: dict[tuple[str, int], dict[str, list[tuple[int, int]]]] = {}
         for launch in self.launches:
             where = f"launch {launch.name!r}"
@@ -187,7 +187,7 @@ class Plan:
             covered["", 0] = {t: [] for t in home}
         for together in covered.values():
             for name, found in together.items():
-                _check_cover(self.graph.tensors[name], found)
+                _check_cover(self.net.tensors[name], found)
 
     def _check_teams(self, launch: Launch, where: str) -> None:
         if launch.group:

@@ -16,12 +16,12 @@ from commsched.schedule.rounds import Goal
 CHUNK = 10_000_000  # elements; Coquelin et al., arXiv 2104.05588
 
 
-def chunks(graph: Net) -> list[tuple[Piece, ...]]:
+def chunks(net: Net) -> list[tuple[Piece, ...]]:
     """All parameters in the order of the layers, cut after every `CHUNK` elements."""
     found: list[tuple[Piece, ...]] = []
     pieces: list[Piece] = []
     room = CHUNK
-    for tensor in graph.tensors.values():
+    for tensor in net.tensors.values():
         start = 0
         while start < tensor.numel:
             stop = min(tensor.numel, start + room)
@@ -47,9 +47,9 @@ def all_reduces(request: Request, group: Group, codec: str) -> Iterator[Method]:
 
 def check(request: Request) -> None:
     """Refuse what cannot be averaged, and methods that parameters do not travel by."""
-    if not request.graph.tensors:
+    if not request.net.tensors:
         raise CommschedError(
-            f"net {request.graph.name!r} has no tensors for {request.strategy!r} to average"
+            f"net {request.net.name!r} has no tensors for {request.strategy!r} to average"
         )
     if request.force:
         raise CommschedError(
@@ -63,14 +63,14 @@ def averages(
 ) -> Iterator[Launch]:
     """A launch per chunk, among `group` or others that are like it."""
     methods = list(all_reduces(request, group, codec))
-    for number, pieces in enumerate(chunks(request.graph)):
-        spec = BucketSpec.of(pieces, request.graph.tensors)
+    for number, pieces in enumerate(chunks(request.net)):
+        spec = BucketSpec.of(pieces, request.net.tensors)
         (seconds, name), *others = cheapest(methods, spec, request.machine, group)
         runner_up = others[0] if others else (0.0, "")
         yield Launch(
             name=f"{stem}{number}",
             pieces=pieces,
-            after=request.graph.layers[0].name,
+            after=request.net.layers[0].name,
             method=name,
             stream="between",
             payload="parameter",

@@ -15,7 +15,7 @@ def baseline(name: str) -> Callable[[Baseline], Baseline]:
 
     def register(make: Baseline) -> Baseline:
         def planner(request: Request) -> Plan:
-            if not request.graph.tensors:
+            if not request.net.tensors:
                 return launches(request, [], lambda launch: launch)
             problem = Problem(request)
             return explained(problem, problem.within(make(problem)), name)

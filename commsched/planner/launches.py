@@ -14,7 +14,7 @@ def buckets(request: Request, limit: float, first: float | None = None) -> list[
     A tensor larger than the limit gets a bucket of its own, and so does a forced one. The first
     bucket may have a smaller limit, so that the exchange begins early (as PyTorch's DDP does).
     """
-    return filled_buckets(request.graph.layers, limit, first, request.force)
+    return filled_buckets(request.net.layers, limit, first, request.force)
 
 
 def filled_buckets(
@@ -35,18 +35,18 @@ def filled_buckets(
     return found
 
 
-def ready_after(graph: Net) -> dict[str, tuple[int, str]]:
+def ready_after(net: Net) -> dict[str, tuple[int, str]]:
     """For each tensor the position and name of its layer."""
     return {
         tensor.name: (position, layer.name)
-        for position, layer in enumerate(graph.layers)
+        for position, layer in enumerate(net.layers)
         for tensor in layer.tensors
     }
 
 
 def launches(request: Request, groups: list[list[Piece]], choose: Callable[..., Launch]) -> Plan:
     """A plan with one launch per bucket; `choose(launch)` fills in method and reason."""
-    home = ready_after(request.graph)
+    home = ready_after(request.net)
     spread = request.machine.nodes > 1
     made = []
     for number, pieces in enumerate(groups):
@@ -63,7 +63,7 @@ def launches(request: Request, groups: list[list[Piece]], choose: Callable[..., 
             )
         )
     return Plan(
-        graph=request.graph,
+        net=request.net,
         machine=request.machine,
         launches=tuple(made),
         strategy=request.strategy,

@@ -20,7 +20,7 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
         near, known = validate_request.close(planner, PLANNERS), ", ".join(PLANNERS)
         raise CommschedError(f"no planner named {planner!r}{near}; known: {known}")
     strategy = STRATEGIES[request.strategy]
-    nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
+    nothing = Plan(net=request.net, machine=request.machine, launches=(), params=request.params)
     settings = strategy.settings(nothing)
     request = replace(request, params={key: settings[key] for key in request.params})
     if request.strategy in FRAMES:

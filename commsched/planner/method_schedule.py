@@ -54,7 +54,7 @@ def _broadcasts(plan: Plan, every: int) -> list[Launch]:
         Launch(
             name=f"p{number}",
             pieces=pieces,
-            after=plan.graph.layers[0].name,
+            after=plan.net.layers[0].name,
             method=BROADCAST.name,
             stream=stream,
             payload="parameter",
@@ -62,5 +62,5 @@ def _broadcasts(plan: Plan, every: int) -> list[Launch]:
             purpose=REFRESH,
             every=every,
         )
-        for number, pieces in enumerate(chunks(plan.graph))
+        for number, pieces in enumerate(chunks(plan.net))
     ]

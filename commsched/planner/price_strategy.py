@@ -50,8 +50,8 @@ def price_strategy(
         name="tensor", shape=(numel,), sparsity=Sparsity(law="uniform", density=density)
     )
     layer = Layer(name="layer", tensors=(tensor,), forward=0.0, backward=compute)
-    graph = Net(name="one tensor", layers=(layer,))
-    request = Request(graph=graph, machine=machine, strategy=strategy, params=params)
+    net = Net(name="one tensor", layers=(layer,))
+    request = Request(net=net, machine=machine, strategy=strategy, params=params)
     plan = make_plan(request, "greedy")
     found: dict[str, ExchangePrice] = {}
     for launch in plan.launches:

@@ -17,7 +17,7 @@ Report = Callable[[str, float], None]  # what was done, and s of the best iterat
 class Request:
     """What the user wants planned."""
 
-    graph: Net
+    net: Net
     machine: Machine
     strategy: str = "sync"
     params: Mapping[str, Param] = field(default_factory=dict)

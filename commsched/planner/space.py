@@ -103,8 +103,8 @@ class StepClock:
     @classmethod
     def of(cls, request: Request) -> "StepClock":
         """Read the seconds of a request."""
-        graph, machine = request.graph, request.machine
-        pairs = [graph.seconds(layer, machine.device) for layer in graph.layers]
+        net, machine = request.net, request.machine
+        pairs = [net.seconds(layer, machine.device) for layer in net.layers]
         settings = {**STRATEGIES["sync"].defaults, **request.params}
         traffic = OPTIMIZERS.get(str(settings["optimizer"]), (0, 0))[1]
         return cls(
@@ -140,10 +140,10 @@ def units(
     request: Request, clock: StepClock, *, split: bool = True, join: bool = True
 ) -> list[Unit]:
     """The units of a net in backward order."""
-    graph = request.graph
-    limit = max(graph.numel / PARTS, LEAST_PART) if split else float("inf")
+    net = request.net
+    limit = max(net.numel / PARTS, LEAST_PART) if split else float("inf")
     found: list[Unit] = []
-    for position, layer in reversed(list(enumerate(graph.layers))):
+    for position, layer in reversed(list(enumerate(net.layers))):
         for tensor in reversed(layer.tensors):
             forced = request.force.get(tensor.name, "")
             sparse = tensor.sparsity.law != "dense"
@@ -153,15 +153,15 @@ def units(
                 ready = clock.ready[position]
                 found.append(Unit((piece,), numel, ready, position, sparse, forced))
     if join and request.max_error is not None and not request.small:
-        found = _apart(found, graph)
+        found = _apart(found, net)
     if join and len(found) > MOST_UNITS:
-        return _joined(found, graph)
+        return _joined(found, net)
     return found
 
 
-def _apart(found: list[Unit], graph: Net) -> list[Unit]:
+def _apart(found: list[Unit], net: Net) -> list[Unit]:
     """Put the small tensors of some layers behind them, so that their neighbours may be lossy."""
-    tensors, size = graph.tensors, -(-len(found) // GROUPS)
+    tensors, size = net.tensors, -(-len(found) // GROUPS)
     kept: list[Unit] = []
     for start in range(0, len(found), size or 1):
         few: list[Unit] = []
@@ -179,9 +179,9 @@ def _parts(tensor: Tensor, limit: float) -> Iterable[Piece]:
     return [Piece(tensor.name, *cut) for cut in pairwise(cuts)]
 
 
-def _joined(found: list[Unit], graph: Net) -> list[Unit]:
+def _joined(found: list[Unit], net: Net) -> list[Unit]:
     """Join small neighbours until few units are left."""
-    size = graph.numel / MOST_UNITS / 64
+    size = net.numel / MOST_UNITS / 64
     while True:
         groups: list[list[Unit]] = []
         numel = float("inf")
@@ -192,7 +192,7 @@ def _joined(found: list[Unit], graph: Net) -> list[Unit]:
                 numel = 0.0
             groups[-1].append(unit)
             numel = float("inf") if alone else numel + unit.numel
-        if len(groups) <= MOST_UNITS or size > graph.numel:
+        if len(groups) <= MOST_UNITS or size > net.numel:
             return [_one(group) for group in groups]
         size *= 1.5
 
@@ -204,6 +204,6 @@ def _one(group: list[Unit]) -> Unit:
     return Unit(made.pieces, made.numel, made.ready, made.after, made.sparse)
 
 
-def spec_of(made: Bucket, graph: Net) -> BucketSpec:
+def spec_of(made: Bucket, net: Net) -> BucketSpec:
     """The expected content of a bucket."""
-    return BucketSpec.of(made.pieces, graph.tensors)
+    return BucketSpec.of(made.pieces, net.tensors)

@@ -27,12 +27,10 @@ def check(request: Request) -> None:
 
 
 def _check_forced(request: Request, name: str, wanted: str) -> None:
-    tensors, where = request.graph.tensors, f"--force {name}={wanted}"
+    tensors, where = request.net.tensors, f"--force {name}={wanted}"
     if name not in tensors:
         near = close(name, tensors) or "; it has none at all"
-        raise CommschedError(
-            f"{where}: no tensor named {name!r} in net {request.graph.name!r}{near}"
-        )
+        raise CommschedError(f"{where}: no tensor named {name!r} in net {request.net.name!r}{near}")
     spec = BucketSpec.of((Piece(name, 0, tensors[name].numel),), tensors)
     try:
         method = find_method(wanted)

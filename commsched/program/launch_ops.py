@@ -34,12 +34,12 @@ def update_traffic(optimizer: Param) -> float:
 
 def replica_memory(plan: Plan, optimizer: Param, buckets: float) -> Memory:
     """Bytes on a rank that trains the whole net; `buckets` in elements."""
-    numel = plan.graph.numel
+    numel = plan.net.numel
     return Memory(
         parameters=4.0 * numel,
         gradients=4.0 * numel,
         optimizer=float(OPTIMIZERS[str(optimizer)][0] * numel),
-        activations=sum(layer.activation for layer in plan.graph.layers),
+        activations=sum(layer.activation for layer in plan.net.layers),
         buckets=4.0 * buckets,
     )
 

@@ -9,7 +9,7 @@ DIRECTIONS = {False: "forward", True: "backward"}  # `Turn.backward` -> word in 
 
 def passes(plan: Plan, after: tuple[After, ...]) -> list[Op]:
     """Forward and backward of all layers; the first one begins after `after`."""
-    layers = plan.graph.layers
+    layers = plan.net.layers
     ops = [compute(plan, layer, False, () if i else after) for i, layer in enumerate(layers)]
     return ops + [compute(plan, layer, True) for layer in reversed(layers)]
 
@@ -21,7 +21,7 @@ def compute(plan: Plan, layer: Layer, backward: bool, after: tuple[After, ...] =
         name=_name(layer.name, backward),
         stream="compute",
         after=after,
-        seconds=plan.graph.seconds(layer, plan.machine.device)[backward],
+        seconds=plan.net.seconds(layer, plan.machine.device)[backward],
         layer=layer.name,
         turn=Turn(backward),
     )

@@ -71,19 +71,19 @@ class PipelineStrategy(Protocol):
     codec: str  # of what the replicas exchange; "": any
 
     def prepare(
-        self, graph: Net, machine: Machine, settings: Mapping[str, Param]
+        self, net: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
         """The net as it is trained, and the parameters that say so."""
 
 
 def stages_of(
-    graph: Net, machine: Machine, stages: int, near: str, message_bytes: float
+    net: Net, machine: Machine, stages: int, near: str, message_bytes: float
 ) -> tuple[Stage, ...]:
     """Cut a net into stages of nearly equal seconds, and place their replicas."""
-    trunk = trunk_of(graph)
+    trunk = trunk_of(net)
     if not 1 <= stages <= len(trunk):
         raise CommschedError(
-            f"{stages} stages cannot be made of the {len(trunk)} layers of net {graph.name!r};"
+            f"{stages} stages cannot be made of the {len(trunk)} layers of net {net.name!r};"
             f" allowed: 1 to {len(trunk)}"
         )
     if machine.size % stages:
@@ -91,13 +91,13 @@ def stages_of(
         raise CommschedError(
             f"{stages} stages do not divide {machine.size} ranks; nearest: {near_by}"
         )
-    times = [graph.seconds(layer, machine.device) for layer in trunk]
+    times = [net.seconds(layer, machine.device) for layer in trunk]
     cuts = balanced([sum(pair) for pair in times], stages)
     groups = ranks_of(machine.size, stages, near)
     found = []
     for k, ranks in enumerate(groups):
         part = slice(cuts[k], cuts[k + 1])
-        heads = [layer for layer in graph.layers if layer.name == head_name(k)]
+        heads = [layer for layer in net.layers if layer.name == head_name(k)]
         layers = (*trunk[part], *heads)
         crosses = crossing(trunk, cuts[k + 1]) if k + 1 < stages else 0.0
         found.append(
@@ -107,7 +107,7 @@ def stages_of(
                 layers=layers,
                 forward=sum(forward for forward, _ in times[part]),
                 backward=sum(backward for _, backward in times[part]),
-                head=sum(sum(graph.seconds(layer, machine.device)) for layer in heads),
+                head=sum(sum(net.seconds(layer, machine.device)) for layer in heads),
                 output=round(message_bytes or crosses) if k + 1 < stages else 0,
                 activation=sum(layer.activation for layer in layers),
                 numel=sum(t.numel for layer in layers for t in layer.tensors),
@@ -144,9 +144,9 @@ def ranks_of(size: int, stages: int, near: str) -> list[tuple[int, ...]]:
     return [tuple(range(k, size, stages)) for k in range(stages)]
 
 
-def trunk_of(graph: Net) -> list[Layer]:
+def trunk_of(net: Net) -> list[Layer]:
     """The layers without auxiliary heads."""
-    return [layer for layer in graph.layers if not is_head(layer.name)]
+    return [layer for layer in net.layers if not is_head(layer.name)]
 
 
 def crossing(trunk: Sequence[Layer], cut: int) -> float:
@@ -158,7 +158,7 @@ def crossing(trunk: Sequence[Layer], cut: int) -> float:
 def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
     """The stages of a plan."""
     return stages_of(
-        plan.graph,
+        plan.net,
         plan.machine,
         int(settings["stages"]),
         str(settings["near"]),

@@ -117,7 +117,7 @@ class Exchanger:
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
         self._whole: dict[str, Array] = {}  # where a tensor that is split is put together
-        self._handover = Handover(self._plan.graph)
+        self._handover = Handover(self._plan.net)
         self._caller = Caller()
         self._engine: Engine | None = None
         self._over = False
@@ -252,7 +252,7 @@ class Exchanger:
             self._using, self._since = last, self._place.device.mark()
         if self._handover.over:
             engine.recorder.flush()
-        shape = self._plan.graph.tensors[name].shape
+        shape = self._plan.net.tensors[name].shape
         module, results = self._place.device.module, self._caller.results
         parts = [results[place.launch][place.bucket] for place in places]
         if len(parts) == 1:
@@ -324,13 +324,13 @@ class Exchanger:
         if name not in self._places:
             shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
             raise CommschedError(
-                f"no tensor named {name!r} in net {self._plan.graph.name!r}; known: {shown}"
+                f"no tensor named {name!r} in net {self._plan.net.name!r}; known: {shown}"
             )
 
     def _check(self, name: str, gradient: object) -> None:
         """Refuse what would be summed wrongly; the values are not looked at."""
         self._known(name)
-        shape = self._plan.graph.tensors[name].shape
+        shape = self._plan.net.tensors[name].shape
         if not isinstance(gradient, self._place.device.module.ndarray):
             kind, wanted = type(gradient), KINDS[self._device]
             got = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

@@ -39,8 +39,8 @@ def places_of(plan: Plan) -> dict[str, tuple[BucketSlice, ...]]:
 class Handover:
     """Which tensors of a step were handed over and waited for, and the layers that completes."""
 
-    def __init__(self, graph: Net) -> None:
-        self._layers = graph.layers[::-1]
+    def __init__(self, net: Net) -> None:
+        self._layers = net.layers[::-1]
         self._depth = {layer.name: i for i, layer in enumerate(self._layers)}
         self._tensors = [t.name for layer in self._layers for t in layer.tensors]
         self._complete = 0  # layers, in backward order

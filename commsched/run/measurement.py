@@ -107,7 +107,7 @@ def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:
     here, there = fabric(comm), plan.machine.fabric
     return msgspec.structs.replace(
         known,
-        net=plan.graph.name,
+        net=plan.net.name,
         machine=plan.machine.name,
         strategy=plan.strategy,
         mpi=MPI.Get_library_version().splitlines()[0].strip("\x00 "),

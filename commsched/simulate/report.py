@@ -45,7 +45,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         / (steps * plan.machine.size),
         "critical_path_seconds_per_step": dict(path),
         "memory_bytes": {**memory._asdict(), "total": memory.total},
-        "activations_known": any(layer.activation for layer in plan.graph.layers),
+        "activations_known": any(layer.activation for layer in plan.net.layers),
         "memory_limit_bytes": limit,
         "fits": memory.total <= limit,
         "warnings": list(timeline.warnings),

@@ -74,7 +74,7 @@ class Prediction:
     def _header(self, made: Mapping[str, Makeup]) -> Predicted:
         machine = self.plan.machine
         return Predicted(
-            net=self.plan.graph.name,
+            net=self.plan.net.name,
             machine=machine.name,
             strategy=self.plan.strategy,
             steps=self.steps,

@@ -48,9 +48,9 @@ class Flushed(Strategy):
         self._order = order
 
     def prepare(
-        self, graph: Net, machine: Machine, settings: Mapping[str, Param]
+        self, net: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
-        return graph, dict(settings)
+        return net, dict(settings)
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
@@ -68,7 +68,7 @@ class Flushed(Strategy):
 
         def activations(stage: Stage) -> float:
             many = m if self.name == "gpipe" else min(m, len(stages) - stage.number)
-            each, once = recompute.kept(plan.graph, stages, stage.number, settings)
+            each, once = recompute.kept(plan.net, stages, stage.number, settings)
             return many * each + once
 
         return memory(stages, str(settings["optimizer"]), activations)

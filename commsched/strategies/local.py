@@ -70,16 +70,16 @@ class Local(Strategy):
         return found
 
     def prepare(
-        self, graph: Net, machine: Machine, settings: Mapping[str, Param]
+        self, net: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
         share = float(settings["head"])
-        plan = Plan(graph=graph, machine=machine, launches=(), params=settings)
+        plan = Plan(net=net, machine=machine, launches=(), params=settings)
         chunks = chunks_of(pipeline.grid(plan, settings), settings)
         if not share:
-            return graph, dict(settings)
-        trunk = pipeline.trunk_of(graph)
+            return net, dict(settings)
+        trunk = pipeline.trunk_of(net)
         heads = [_head(trunk[-1], chunk[-1], share) for chunk in chunks[:-1]]
-        return replace(graph, layers=(*trunk, *heads)), dict(settings)
+        return replace(net, layers=(*trunk, *heads)), dict(settings)
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         return Program(step=step, roles=pipeline.roles_of(plan, self._draft))

@@ -60,16 +60,16 @@ class Samo(Strategy):
     }
 
     def prepare(
-        self, graph: Net, machine: Machine, settings: Mapping[str, Param]
+        self, net: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
         share, whole = 1.0 - float(settings["pruned"]), int(settings["whole"])
 
         def sent(tensor: Tensor) -> Tensor:
             return packed(tensor, share if tensor.numel > whole else 1.0)
 
-        layers = (replace(layer, tensors=tuple(map(sent, layer.tensors))) for layer in graph.layers)
-        numel = graph.numel if share < 1.0 else 0
-        return replace(graph, layers=tuple(layers)), {**settings, "parameters": numel}
+        layers = (replace(layer, tensors=tuple(map(sent, layer.tensors))) for layer in net.layers)
+        numel = net.numel if share < 1.0 else 0
+        return replace(net, layers=tuple(layers)), {**settings, "parameters": numel}
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
@@ -95,14 +95,14 @@ class Samo(Strategy):
         found = []
         for stage in stages:
             state = state_memory(stage.numel, self._dense(plan, stage), share)
-            each, once = recompute.kept(plan.graph, stages, stage.number, settings)
+            each, once = recompute.kept(plan.net, stages, stage.number, settings)
             found.append(state._replace(activations=many * each + once))
         return max(found, key=lambda memory: memory.total)
 
     def _dense(self, plan: Plan, stage: Stage) -> float:
         """Parameters of a stage before pruning: its part of the whole net's."""
-        whole = int(self.settings(plan)["parameters"]) or plan.graph.numel
-        return whole * stage.numel / plan.graph.numel if stage.numel else 0.0
+        whole = int(self.settings(plan)["parameters"]) or plan.net.numel
+        return whole * stage.numel / plan.net.numel if stage.numel else 0.0
 
 
 def packed(tensor: Tensor, share: float) -> Tensor:

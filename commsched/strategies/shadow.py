@@ -97,7 +97,7 @@ class Shadow(Strategy):
 
     def memory(self, plan: Plan) -> Memory:
         settings = self.settings(plan)
-        buckets = plan.graph.numel * (2 + KEPT[str(settings["rule"])])
+        buckets = plan.net.numel * (2 + KEPT[str(settings["rule"])])
         return replica_memory(plan, settings["optimizer"], buckets)
 
 
@@ -124,7 +124,7 @@ def _ops(
     """
     order = in_order(plan, PURPOSE)
     ops = passes(plan, (end_of(plan, order[-1], Kind.MERGE, 1),) if before else ())
-    seconds = apply_seconds(plan.graph.numel, update_traffic(optimizer), plan.machine.device)
+    seconds = apply_seconds(plan.net.numel, update_traffic(optimizer), plan.machine.device)
     read = (end_of(plan, order[-1], Kind.ENCODE, 1),) if copied else ()
     ops.append(Op(kind=Kind.APPLY, name=UPDATE, stream="compute", after=read, seconds=seconds))
     updated = After(UPDATE)

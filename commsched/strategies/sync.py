@@ -81,7 +81,7 @@ class Sync(Strategy):
 
     def memory(self, plan: Plan) -> Memory:
         begins = _begins(plan)
-        buckets = plan.graph.numel * (len(begins) + bool(_refreshing(plan)))
+        buckets = plan.net.numel * (len(begins) + bool(_refreshing(plan)))
         whole = replica_memory(plan, self.settings(plan)["optimizer"], buckets)
         used = (i for begin in begins for i in _summing(plan, begin))
         return whole._replace(**beside_buckets(plan, used))
@@ -129,18 +129,18 @@ def _ops(plan: Plan, optimizer: Param, now: SyncStep, root: bool) -> tuple[Op, .
     """
     ops: list[Op] = []
     waiting = _summing(plan, now.late)  # buckets not yet applied in this pass
-    home = {t.name: layer.name for layer in plan.graph.layers for t in layer.tensors}
+    home = {t.name: layer.name for layer in plan.net.layers for t in layer.tensors}
     readers = [{home[piece.tensor] for piece in launch.pieces} for launch in plan.launches]
     after: tuple[After, ...] = ()
     if now.refreshed and not root:
         after = (After(_refresh(plan, root, None)[-1].name, 1),)
-    for layer in plan.graph.layers:
+    for layer in plan.net.layers:
         used = [i for i in waiting if layer.name in readers[i]]
         waiting = [i for i in waiting if i not in used]
         ops += [_apply(plan, i, optimizer, steps_back=1) for i in used]
         ops.append(compute(plan, layer, False, after))
         after = ()
-    for layer in reversed(plan.graph.layers):
+    for layer in reversed(plan.net.layers):
         ops.append(compute(plan, layer, True))
     summed = _summing(plan, now.since)
     for i in sorted(summed, key=lambda i: plan.launches[i].priority):

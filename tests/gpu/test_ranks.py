@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from commsched.kernels.device import gpus
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.plan import file as plan_file
 from commsched.run.doctor import ucx_words
 from tests.gpu.here import needs_a_gpu
@@ -109,7 +109,7 @@ def test_a_training_learns_what_it_learns_in_numpy(case):
 def test_a_profile_is_measured_there(tmp_path):
     words = ["profile", "gpt:16:1:2", "--device", "cuda", "-o", str(tmp_path / "net.json")]
     output([*COMMSCHED, *words], 1)
-    assert all(layer.backward > 0 for layer in graph_file.read(tmp_path / "net.json").layers)
+    assert all(layer.backward > 0 for layer in net_file.read(tmp_path / "net.json").layers)
 
 
 def test_gradients_that_a_caller_hands_over_are_summed_there():

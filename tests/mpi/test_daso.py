@@ -59,7 +59,7 @@ class Reference:
 
     def __init__(self, plan):
         self.plan = plan
-        tensors = plan.graph.tensors.values()
+        tensors = plan.net.tensors.values()
         self.values = [
             {t.name: draw_parameter(plan, rank, t) for t in tensors} for rank in range(WORLD.size)
         ]
@@ -175,7 +175,7 @@ class Linear:
 
     def __init__(self, plan, rank):
         self.plan, self.rank = plan, rank
-        numel = plan.graph.numel
+        numel = plan.net.numel
         self.start = np.linspace(-1, 1, numel).astype(np.float32)
         self.parameter = self.start.copy()
         self.computed = (-1, self.start)
@@ -251,7 +251,7 @@ def test_without_skips_plain_sgd_is_synchronous_averaging(folder):
 def test_ranks_of_a_node_agree_after_every_merge_and_all_at_an_epochs_end(folder, monkeypatch):
     plan = made("daso", {**DASO, "epochs": 9, "warmup": 0}, monkeypatch)
     session.run(plan, WORLD, folder / "m.json", RunOptions(steps=6, worker=Kept))
-    mine = b"".join(Kept.last._parameters[t].tobytes() for t in plan.graph.tensors)
+    mine = b"".join(Kept.last._parameters[t].tobytes() for t in plan.net.tensors)
     everyone = agree.gather_text(mine.hex(), WORLD)
     together(["ranks differ after the last batch of an epoch"] * (len(set(everyone)) > 1))
 

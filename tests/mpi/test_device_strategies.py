@@ -61,7 +61,7 @@ def plan_of(case):
     half = strategy == "samo"
     parts = WORLD.size // params.get("stages", 1) * params.get("microbatches", 1)
     request = Request(
-        graph=timed(profile_net(NETS[NET], BATCH // parts, half=half)),
+        net=timed(profile_net(NETS[NET], BATCH // parts, half=half)),
         machine=replace(machine(*SHAPE), name="m"),
         strategy=strategy,
         params=params | ({"head": 1.0} if strategy == "local" else {}),

@@ -55,7 +55,7 @@ def make_plan(comm=WORLD, methods=("ring+dense",), mean=True, seed=0):
     )
     machine = resized(machine_file.load("localhost"), 1, comm.size)
     graph = Net(name="tiny", layers=tuple(layers))
-    return Plan(graph=graph, machine=machine, launches=launches, mean=mean, seed=seed)
+    return Plan(net=graph, machine=machine, launches=launches, mean=mean, seed=seed)
 
 
 def gradients(step, rank):
@@ -293,7 +293,7 @@ def test_recorded_gradients_are_those_of_the_first_rank_in_the_order_of_the_step
     with Exchanger(plan, WORLD, record=path) as exchanger:
         for step in range(steps):
             one_step(exchanger, step, WORLD.rank)
-    found = recorded.read(path, plan.graph)
+    found = recorded.read(path, plan.net)
     assert sorted(found.gradients) == sorted(SHAPES)
     for name, values in found.gradients.items():
         kept = [gradients(step, 0)[name].ravel() for step in range(3, steps)]

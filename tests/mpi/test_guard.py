@@ -132,7 +132,7 @@ def trained(folder, codec, timeline=True, steps=STEPS):
         for step in range(steps):
             mine = {}
             for launch, name in enumerate(names):
-                mine[name] = np.empty(made.graph.tensors[name].shape, np.float32)
+                mine[name] = np.empty(made.net.tensors[name].shape, np.float32)
                 source.gradient(step, launch, mine[name])
                 exchanger.ready(name, mine[name])
             given.append({name: values.astype(np.float64) for name, values in mine.items()})

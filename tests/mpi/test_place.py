@@ -166,7 +166,7 @@ def trained(folder, where, method, steps, store=None, manifest=False):
     """The parameters after some steps of a small net."""
     net = NETS["mlp:8:2"]
     on = replace(machine(1, WORLD.size), name="m")
-    request = Request(graph=timeless(profile_net(net, 4)), machine=on, bucket=3000.0)
+    request = Request(net=timeless(profile_net(net, 4)), machine=on, bucket=3000.0)
     made = planned(request, method)
     data = DATA[net.data](0)
     learner = Learner(Assignment(net, data, made, SETTINGS, WORLD.rank, where.device.module))

@@ -28,7 +28,7 @@ class Noting(Emulated):
     def gradient(self, step, launch, out):
         drawn = [
             np.random.default_rng([step, self.number(piece.tensor), WORLD.rank])
-            .standard_normal(self.made.graph.tensors[piece.tensor].numel)
+            .standard_normal(self.made.net.tensors[piece.tensor].numel)
             .astype(np.float32)[piece.start : piece.stop]
             for piece in self.made.launches[launch].pieces
         ]
@@ -43,7 +43,7 @@ class Noting(Emulated):
         self.made = made
 
     def number(self, tensor):
-        return list(self.made.graph.tensors).index(tensor)
+        return list(self.made.net.tensors).index(tensor)
 
     def cut(self, launch, values):
         """A step's values by tensor."""
@@ -78,7 +78,7 @@ def test_nothing_is_lost_when_the_buckets_change_between_two_steps(folder, overl
 
     def replan(old, fitted, stay):
         asked.append(fitted)
-        return plan(old.graph, fitted, ["ring+dense"], bucket=1e9, params=params)
+        return plan(old.net, fitted, ["ring+dense"], bucket=1e9, params=params)
 
     options = RunOptions(steps=STEPS, worker=worker, replan=replan)
     timeline = session.run(first, WORLD, folder / "m.json", options)

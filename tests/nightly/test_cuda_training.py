@@ -34,7 +34,7 @@ def learned(strategy: str, method: str) -> dict[str, np.ndarray]:
         for i, layer in enumerate(graph.layers)
     ]
     request = Request(
-        graph=replace(graph, layers=tuple(layers)),
+        net=replace(graph, layers=tuple(layers)),
         machine=machine(1, 4 if stages else 2),
         strategy=strategy,
         params=stages,

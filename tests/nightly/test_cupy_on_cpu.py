@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.plan import file as plan_file
 from commsched.train.assignment import Settings
 from commsched.train.digest import digest_of, digests_of
@@ -55,7 +55,7 @@ def test_a_net_is_measured_on_a_device(tmp_path):
     command = [sys.executable, "-m", "commsched"]
     path = str(tmp_path / "net.json")
     ended([*command, "profile", "mlp:8:2", "--device", "cuda", "-o", path])
-    assert all(layer.forward > 0 < layer.backward for layer in graph_file.read(path).layers)
+    assert all(layer.forward > 0 < layer.backward for layer in net_file.read(path).layers)
 
 
 def test_messages_of_a_gpu_are_measured_by_both_ways():

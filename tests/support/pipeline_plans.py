@@ -42,7 +42,7 @@ def staged(
     """A plan of so many stages and replicas, a layer per stage unless told otherwise."""
     made = layers if isinstance(layers, Net) else net(layers or stages)
     request = Request(
-        graph=made,
+        net=made,
         machine=on or machine(1, stages * replicas),
         strategy=strategy,
         params={"stages": stages, **params},  # type: ignore[dict-item]
@@ -52,8 +52,8 @@ def staged(
 
 def without_launches(made: Plan) -> Plan:
     """The same pipeline, which neither sums nor updates anything."""
-    bare = (replace(layer, tensors=()) for layer in made.graph.layers)
-    return replace(made, launches=(), graph=replace(made.graph, layers=tuple(bare)))
+    bare = (replace(layer, tensors=()) for layer in made.net.layers)
+    return replace(made, launches=(), net=replace(made.net, layers=tuple(bare)))
 
 
 def makespan(made: Plan, steps: int = 1) -> float:

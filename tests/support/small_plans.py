@@ -52,7 +52,7 @@ def plan(
     **changes: object,
 ) -> Plan:
     """Buckets of at most `bucket` bytes, the methods in turn."""
-    request = Request(graph=net, machine=on)
+    request = Request(net=net, machine=on)
     turn = iter(range(10**9))
 
     def choose(launch: Launch) -> Launch:
@@ -64,5 +64,5 @@ def plan(
 
 def strategy_plan(net: Net, on: Machine, strategy: str, **params: Param) -> Plan:
     """A plan of any strategy with buckets of 100 kB, by the cheapest methods."""
-    request = Request(graph=net, machine=on, strategy=strategy, params=params, bucket=1e5)
+    request = Request(net=net, machine=on, strategy=strategy, params=params, bucket=1e5)
     return make_plan(request, "greedy")

@@ -111,24 +111,24 @@ def show(as_json: bool) -> None:
         _print(nets, machines)
 
 
-def _net(graph: "Net") -> dict[str, Any]:
+def _net(net: "Net") -> dict[str, Any]:
     """What the table says of a net; seconds are None where they are modelled, not measured."""
     from commsched.net.graph import ITEMSIZE
 
-    tensors = graph.tensors.values()
-    seconds = [time for layer in graph.layers for time in (layer.forward, layer.backward)]
+    tensors = net.tensors.values()
+    seconds = [time for layer in net.layers for time in (layer.forward, layer.backward)]
     measured = [time for time in seconds if time is not None]
     nonzeros = sum(t.numel * float(t.sparsity.after(1)) for t in tensors)
     return {
-        "name": graph.name,
-        "layers": len(graph.layers),
+        "name": net.name,
+        "layers": len(net.layers),
         "tensors": len(tensors),
-        "parameters": graph.numel,
+        "parameters": net.numel,
         "gradient_bytes": sum(t.numel * ITEMSIZE[t.dtype] for t in tensors),
         "seconds": sum(measured) if len(measured) == len(seconds) else None,
-        "batch": graph.batch,
-        "density": nonzeros / graph.numel if graph.numel else 1.0,
-        "source": graph.source,
+        "batch": net.batch,
+        "density": nonzeros / net.numel if net.numel else 1.0,
+        "source": net.source,
     }
 
 

@@ -14,7 +14,7 @@ from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.limits.error_budget import verdict
@@ -143,9 +143,9 @@ def request(args: argparse.Namespace) -> Request:
     if args.jitter is not None:
         machine = replace(machine, jitter=args.jitter)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
-    graph = graph_file.load(args.net).scaled(args.scale, args.stretch)
+    net = net_file.load(args.net).scaled(args.scale, args.stretch)
     return Request(
-        graph=graph,
+        net=net,
         machine=machine,
         strategy=args.strategy,
         params=params,
@@ -153,7 +153,7 @@ def request(args: argparse.Namespace) -> Request:
         lossless=args.lossless,
         max_error=args.max_error,
         small=args.allow_small,
-        recorded=None if args.gradients is None else recorded.read(args.gradients, graph),
+        recorded=None if args.gradients is None else recorded.read(args.gradients, net),
         force=pairs(args.force, "--force"),
         bucket=None if args.bucket is None else args.bucket * 1e6,
         memory=None if args.memory is None else args.memory * 1e9,
@@ -190,9 +190,9 @@ def plan(args: argparse.Namespace) -> None:
 
 def headline(made: Plan) -> str:
     """One line about a plan."""
-    size, quality = nbytes(4.0 * made.graph.numel), reasons.quality(made)
+    size, quality = nbytes(4.0 * made.net.numel), reasons.quality(made)
     return (
-        f"plan {made.hash[:12]}: {made.graph.name} ({size} of gradients) on {made.machine.name},"
+        f"plan {made.hash[:12]}: {made.net.name} ({size} of gradients) on {made.machine.name},"
         f" {made.machine.nodes} x {made.machine.size // made.machine.nodes} ranks,"
         f" {made.strategy}, {len(made.launches)} launches" + (f"; {quality}" if quality else "")
     )
@@ -202,7 +202,7 @@ def summary(made: Plan) -> dict[str, object]:
     """The plan in a few keys, for scripts; bytes are those of float32."""
     return {
         "hash": made.hash,
-        "net": made.graph.name,
+        "net": made.net.name,
         "machine": made.machine.name,
         "ranks": made.machine.size,
         "strategy": made.strategy,

@@ -39,7 +39,7 @@ def profile(args: argparse.Namespace) -> None:
     from commsched.kernels.threads import one_thread
 
     one_thread()
-    from commsched.net import file as graph_file
+    from commsched.net import file as net_file
     from commsched.run.wire.find_device import find_device
     from commsched.text_table import table
     from commsched.train.profile import profile_net
@@ -48,16 +48,16 @@ def profile(args: argparse.Namespace) -> None:
 
     device = find_device(args.device)
     device.use("compute")
-    graph = profile_net(
+    net = profile_net(
         NETS[args.net],
         args.batch,
         half=args.precision == "fp16",
         module=device.module,
         settled=lambda: device.mark().wait(),
     )
-    graph_file.write(args.output, graph)
+    net_file.write(args.output, net)
     if args.json:
-        print(json.dumps(graph_file.to_data(graph), indent=1))
+        print(json.dumps(net_file.to_data(net), indent=1))
         return
     rows = [
         (
@@ -68,7 +68,7 @@ def profile(args: argparse.Namespace) -> None:
             nbytes(layer.activation),
             ", ".join(f"{t.sparsity.density:.3g}" for t in layer.tensors),
         )
-        for layer in graph.layers
+        for layer in net.layers
     ]
     header = ("layer", "parameters", "forward", "backward", "kept", "density of gradients")
     print(table(header, rows, numbers=range(1, 5)))

@@ -67,7 +67,7 @@ def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
         if piece.tensor in stay or not find_method(launch.method).lossless
     }
     request = Request(
-        graph=plan.graph,
+        net=plan.net,
         machine=machine,
         strategy=plan.strategy,
         params=plan.params,

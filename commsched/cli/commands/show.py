@@ -14,7 +14,7 @@ from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.machine.model import Link, Machine
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
@@ -64,7 +64,7 @@ def show(args: argparse.Namespace) -> None:
 def load(name: str) -> Thing:
     """Read whatever kind of thing a name or file stands for."""
     if name in shipped.names("nets"):
-        return graph_file.load(name)
+        return net_file.load(name)
     if name in shipped.names("machines"):
         return machine_file.load(name)
     path = Path(name)
@@ -76,7 +76,7 @@ def load(name: str) -> Thing:
     data = files.parse(files.read_text(path), name)
     kind = data.get("format", "") if isinstance(data, dict) else ""
     readers: dict[str, Any] = {
-        graph_file.FORMAT: graph_file.from_data,
+        net_file.FORMAT: net_file.from_data,
         machine_file.FORMAT: machine_file.from_data,
         plan_file.FORMAT: plan_file.from_data,
     }
@@ -93,7 +93,7 @@ def load(name: str) -> Thing:
 def as_data(thing: Thing) -> Any:
     """A thing as JSON data."""
     if isinstance(thing, Net):
-        return graph_file.to_data(thing)
+        return net_file.to_data(thing)
     if isinstance(thing, Machine):
         return machine_file.to_data(thing)
     return summary(thing) if isinstance(thing, Plan) else timeline_summary(thing)
@@ -102,7 +102,7 @@ def as_data(thing: Thing) -> Any:
 def words(thing: Thing) -> str:
     """A thing for people."""
     if isinstance(thing, Net):
-        return _graph(thing)
+        return _net(thing)
     if isinstance(thing, Machine):
         return _machine(thing)
     if isinstance(thing, Plan):
@@ -112,9 +112,9 @@ def words(thing: Thing) -> str:
     return "\n".join([head, *timeline_lines(timeline_summary(thing)), *thing.warnings])
 
 
-def _graph(graph: Net) -> str:
+def _net(net: Net) -> str:
     rows = []
-    for layer in graph.layers:
+    for layer in net.layers:
         numel = sum(t.numel for t in layer.tensors)
         density = min((t.sparsity.density for t in layer.tensors), default=1.0)
         rows.append(
@@ -127,12 +127,10 @@ def _graph(graph: Net) -> str:
                 _work(layer.backward, layer.backward_flops),
             )
         )
-    size = nbytes(4.0 * graph.numel)
-    head = (
-        f"{graph.name}: {len(graph.layers)} layers, {len(graph.tensors)} tensors, {size} of float32"
-    )
+    size = nbytes(4.0 * net.numel)
+    head = f"{net.name}: {len(net.layers)} layers, {len(net.tensors)} tensors, {size} of float32"
     header = ("layer", "tensors", "gradient", "density", "forward", "backward")
-    return "\n".join([head, f"source: {graph.source}", table(header, rows, {1, 3})])
+    return "\n".join([head, f"source: {net.source}", table(header, rows, {1, 3})])
 
 
 def _work(measured: float | None, flops: float) -> str:

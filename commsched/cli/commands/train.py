@@ -211,7 +211,7 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
         resume=args.resume,
         options=options,
         device=args.device,
-        make=lambda graph, ranks: _planned(args, graph, ranks),
+        make=lambda net, ranks: _planned(args, net, ranks),
     )
 
 
@@ -259,7 +259,7 @@ def _check_sweep(args: argparse.Namespace) -> None:
         )
 
 
-def _planned(args: argparse.Namespace, graph: "Net", ranks: int) -> "Plan":
+def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
     """A plan for the net as it was measured here."""
     from commsched.cli.arguments import pairs
     from commsched.machine import file as machine_file
@@ -270,7 +270,7 @@ def _planned(args: argparse.Namespace, graph: "Net", ranks: int) -> "Plan":
 
     machine = machine_file.load(args.machine or "localhost")
     request = Request(
-        graph=graph,
+        net=net,
         machine=machine if args.machine else resized(machine, 1, ranks),
         strategy=args.strategy,
         params=_params(args),

@@ -175,7 +175,7 @@ def request(net: str, kind: str, machine: Machine, scale: float) -> Request:
     Without an error budget: what is lossy is told by name, the same names for all planners.
     """
     fits = fitting(net, machine, DENSE_SECONDS * scale)
-    return Request(graph=scaled(net, fits), machine=machine, lossy=KINDS[kind], scale=fits.numel)
+    return Request(net=scaled(net, fits), machine=machine, lossy=KINDS[kind], scale=fits.numel)
 
 
 def plans(asked: Request, far: float = FAR) -> list[Made]:

@@ -45,7 +45,7 @@ def instance(seed: int) -> Problem:
         )
     net = Net(name="random", layers=tuple(layers), source="drawn")
     on = _machine(rng)
-    request = Request(graph=net, machine=on, lossy=("fp16",))
+    request = Request(net=net, machine=on, lossy=("fp16",))
     names = rng.choice(METHODS, rng.integers(1, 5), replace=False)
     kept = [m for m in request.methods(on.everyone) if m.name in names]
     return Problem(request, kept=Shortlist.of(kept))

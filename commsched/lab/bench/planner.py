@@ -11,7 +11,7 @@ from commsched.lab.bench.optimum import INSTANCES, MOST, instance, least, optimu
 from commsched.lab.bench.row import BenchRow
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.planner.make_plan import make_plan
 from commsched.planner.planners.best import plan_of
 from commsched.planner.request import Request
@@ -50,13 +50,13 @@ def rows(
 
 def _request(net: str, machine: str, nodes: int) -> Request:
     on = resized(machine_file.load(machine), nodes)
-    return Request(graph=graph_file.load(net), machine=on)
+    return Request(net=net_file.load(net), machine=on)
 
 
 def _speed(net: str, machine: str, nodes: int, bars: tuple[str, str]) -> Iterator[BenchRow]:
     """First plan and converged plan: the least of three, and one."""
     request = _request(net, machine, nodes)
-    what = f"{len(request.graph.tensors)} tensors ({net}), {request.machine.size} ranks"
+    what = f"{len(request.net.tensors)} tensors ({net}), {request.machine.size} ranks"
     begin, first = 0.0, np.inf
     for _ in range(3):
         begin = time.perf_counter()
@@ -124,7 +124,7 @@ def _quality(net: str, machines: Sequence[str]) -> BenchRow:
     begin = time.perf_counter()
     ratios = []
     for machine in machines:
-        request = Request(graph=graph_file.load(net), machine=machine_file.load(machine))
+        request = Request(net=net_file.load(net), machine=machine_file.load(machine))
         known: Known = {}
         ours = iteration(make_plan(request), known)
         problem = Problem(request)

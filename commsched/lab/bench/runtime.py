@@ -137,7 +137,7 @@ def overlap(timeout: float, device: str = "cpu", nbytes: int = 32 * 10**6) -> Hi
 def _overlap_plan(ranks: int, numel: int, seconds: float) -> Plan:
     """A large tensor whose gradient comes first, then a layer without one that computes long."""
     machine = resized(machine_file.load("localhost"), 1, ranks)
-    graph = Net(
+    net = Net(
         name="overlap",
         layers=(
             Layer(name="long", forward=1e-3, backward=seconds),
@@ -154,7 +154,7 @@ def _overlap_plan(ranks: int, numel: int, seconds: float) -> Plan:
     piece = Piece("big.weight", 0, numel)
     launch = Launch(name="big", pieces=(piece,), after="big", method="ring+dense", stream="inside")
     machine = replace(machine, jitter=0.0)
-    return Plan(graph=graph, machine=machine, launches=(launch,), planner="bench")
+    return Plan(net=net, machine=machine, launches=(launch,), planner="bench")
 
 
 def check_ranks(comm: MPI.Intracomm, ranks: int) -> None:

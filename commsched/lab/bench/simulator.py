@@ -14,7 +14,7 @@ from commsched.exchange.payload import Payload
 from commsched.lab.bench.row import BenchRow
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine, Nic, resized
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.net.bucket import BucketSpec
 from commsched.plan.model import Plan
 from commsched.planner.launches import buckets, launches
@@ -73,7 +73,7 @@ def _one_ring(ranks: int) -> BenchRow:
 
 
 def _plan(net: str, machine: Machine, method: str) -> Plan:
-    request = Request(graph=graph_file.load(net), machine=machine)
+    request = Request(net=net_file.load(net), machine=machine)
 
     return launches(request, buckets(request, 25e6, 1e6), lambda e: replace(e, method=method))
 

@@ -241,7 +241,7 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
     """
     machine = resized(machine_file.load("localhost"), hosts, lanes)
     request = Request(
-        graph=graph_of(case, net, hosts * lanes).scaled(scale),
+        net=net_of(case, net, hosts * lanes).scaled(scale),
         machine=machine,
         strategy=case.strategy,
         params=_params(case, net),
@@ -283,7 +283,7 @@ def parts_of(case: Case, ranks: int) -> int:
     return ranks // int(case.params["stages"]) * int(case.params["microbatches"])
 
 
-def graph_of(case: Case, net: CaseNet, ranks: int) -> Net:
+def net_of(case: Case, net: CaseNet, ranks: int) -> Net:
     """The net with the densities of real gradients, and seconds of compute by its tensors' sizes.
 
     A forward second per element that a batch touches, backward twice that: see `timed`.

@@ -145,10 +145,10 @@ def _plan(case: Case, ratio: str, wanted: ConvergenceRequest, where: Where) -> t
     compute = RATIOS[ratio].value * _exchanges(replace(other, machine=on))
     plan = plan_of(case, net, wanted.hosts, wanted.lanes, net.scale)
     # A net's batch is a rank's part, or a microbatch of a pipeline whose stages share the net.
-    planned = sum(sum(plan.graph.seconds(x, on.device)) for x in trunk_of(plan.graph))
+    planned = sum(sum(plan.net.seconds(x, on.device)) for x in trunk_of(plan.net))
     pieces = parts_of(case, wanted.ranks)
-    graph = plan.graph.scaled(1.0, compute * wanted.ranks / (planned * pieces))
-    return replace(plan, graph=graph, machine=on), compute
+    graph = plan.net.scaled(1.0, compute * wanted.ranks / (planned * pieces))
+    return replace(plan, net=graph, machine=on), compute
 
 
 def _exchanges(plan: Plan) -> float:

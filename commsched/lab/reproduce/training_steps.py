@@ -22,22 +22,22 @@ from commsched.timeline.measure import busy, exposed, idle
 UPDATED: Mapping[str, str] = {"overlap": "backward"}  # all parameters at the end of a step
 
 
-def in_turn(graph: Net, machine: Machine, method: str) -> float:
+def in_turn(net: Net, machine: Machine, method: str) -> float:
     """Seconds of a step that exchanges all gradients as one bucket after the backward pass."""
     launch = Launch(
         name="gradients",
-        pieces=tuple(Piece(t.name, 0, t.numel) for t in graph.tensors.values()),
-        after=graph.layers[0].name,
+        pieces=tuple(Piece(t.name, 0, t.numel) for t in net.tensors.values()),
+        after=net.layers[0].name,
         method=method,
         stream="between",
     )
-    return iteration(Plan(graph=graph, machine=machine, launches=(launch,), params=UPDATED))
+    return iteration(Plan(net=net, machine=machine, launches=(launch,), params=UPDATED))
 
 
-def overlapped(graph: Net, machine: Machine, methods: Mapping[str, str]) -> float:
+def overlapped(net: Net, machine: Machine, methods: Mapping[str, str]) -> float:
     """Seconds of a step that exchanges each tensor by its method as soon as it is ready."""
     request = Request(
-        graph=graph, machine=machine, params=UPDATED, force=methods, lossy=_lossy(methods)
+        net=net, machine=machine, params=UPDATED, force=methods, lossy=_lossy(methods)
     )
     return iteration(make_plan(request, "per-tensor"))
 
@@ -49,18 +49,18 @@ def _lossy(methods: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def computing(graph: Net, machine: Machine) -> float:
+def computing(net: Net, machine: Machine) -> float:
     """Seconds of the forward and the backward pass alone."""
-    return sum(sum(graph.seconds(layer, machine.device)) for layer in graph.layers)
+    return sum(sum(net.seconds(layer, machine.device)) for layer in net.layers)
 
 
 def pipelined(graph: Net, machine: Machine, strategy: str, method: str, **params: Param) -> Plan:
     """A pipeline whose stages sum their gradients as one bucket each, by a method."""
     chosen = STRATEGIES[strategy]
     assert isinstance(chosen, PipelineStrategy)
-    nothing = Plan(graph=graph, machine=machine, launches=(), strategy=strategy, params=params)
+    nothing = Plan(net=graph, machine=machine, launches=(), strategy=strategy, params=params)
     net, settings = chosen.prepare(graph, machine, chosen.settings(nothing))
-    plan = replace(nothing, graph=net, params=settings)
+    plan = replace(nothing, net=net, params=settings)
     launches = tuple(
         Launch(
             name=f"s{stage.number}",

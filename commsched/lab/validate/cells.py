@@ -10,7 +10,7 @@ from commsched.cost.price import price
 from commsched.exchange.method import Method
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Machine
-from commsched.net import file as graph_file
+from commsched.net import file as net_file
 from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net, Tensor
 from commsched.net.sparsity import Sparsity
@@ -87,7 +87,7 @@ class Scale:
 
 def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale:
     """The scale at which a ring all-reduce of the net lasts so long, and compute as long."""
-    graph, ring = graph_file.load(net), find_method("ring+dense")
+    graph, ring = net_file.load(net), find_method("ring+dense")
     sizes = np.array([2.0, 4.0]) * 2**20  # elements
     short, long = (
         price(ring, BucketSpec.uniform(int(n)), machine, machine.everyone).seconds for n in sizes
@@ -100,16 +100,16 @@ def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale
 
 def scaled(net: str, scale: Scale) -> Net:
     """A shipped net with so much of its elements and its compute."""
-    return graph_file.load(net).scaled(scale.numel, scale.seconds / scale.numel)
+    return net_file.load(net).scaled(scale.numel, scale.seconds / scale.numel)
 
 
 def make_plan(cell: ValidationCell, machine: Machine, scale: Scale) -> Plan:
     """The cell's plan: every bucket by the family's method."""
-    graph = scaled(cell.net, scale)
+    net = scaled(cell.net, scale)
     if _for_sparse(find_method(cell.method)):
-        graph = _sparse(graph)
-    request = Request(graph=graph, machine=machine)
-    limit = 4.0 * graph.numel / BUCKETS
+        net = _sparse(net)
+    request = Request(net=net, machine=machine)
+    limit = 4.0 * net.numel / BUCKETS
 
     def choose(launch: Launch) -> Launch:
         return replace(launch, method=cell.method)
@@ -122,7 +122,7 @@ def _for_sparse(method: Method) -> bool:
     return method.lossless and not method.fixed
 
 
-def _sparse(graph: Net) -> Net:
+def _sparse(net: Net) -> Net:
     """The same net with gradients as sparse as top-k would leave them."""
     law = Sparsity(law="uniform", density=DENSITY)
 
@@ -130,8 +130,8 @@ def _sparse(graph: Net) -> Net:
         return replace(tensor, sparsity=law) if tensor.sparsity.law == "dense" else tensor
 
     return replace(
-        graph,
+        net,
         layers=tuple(
-            replace(layer, tensors=tuple(map(thinned, layer.tensors))) for layer in graph.layers
+            replace(layer, tensors=tuple(map(thinned, layer.tensors))) for layer in net.layers
         ),
     )

@@ -138,7 +138,7 @@ def _row(
         family=cell.family,
         method=cell.method,
         ranks=machine.size,
-        nbytes=4.0 * plan.graph.numel,
+        nbytes=4.0 * plan.net.numel,
         plan=plan.hash,
         predicted=both.iteration.predicted,
         measured=both.iteration.measured,

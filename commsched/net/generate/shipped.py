@@ -29,7 +29,7 @@ PROFILED = {  # our name: name in the profile, shapes
 }
 
 
-def graphs() -> Iterator[Net]:
+def shipped_nets() -> Iterator[Net]:
     """Every shipped net."""
     profile = profiled.read(PROFILES)
     note = (
@@ -58,8 +58,8 @@ def graphs() -> Iterator[Net]:
 
 def main(folder: Path) -> None:
     """Write every shipped net into `folder`."""
-    for graph in graphs():
-        file.write(folder / f"{graph.name}.json", graph)
+    for net in shipped_nets():
+        file.write(folder / f"{net.name}.json", net)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def bytescheduler(problem: Problem) -> Candidate:
     """Parts by priority; the MPI's own all-reduce; updates under the next forward pass."""
     parts: list[MethodChoice] = []
     request = problem.request
-    size = max(1, round(request.scale * PART), request.graph.numel // MOST)
+    size = max(1, round(request.scale * PART), request.net.numel // MOST)
     for one in problem.tensors:
         (unit,) = one.units
         count = 1 if unit.forced or unit.sparse else -(-unit.numel // size)

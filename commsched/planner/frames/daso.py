@@ -29,7 +29,7 @@ class NodePlanner(Request):
 def daso(request: Request, planner: Planner) -> Plan:
     """Plan one node with the planner, and add three exchanges of all parameters."""
     check(request)
-    nothing = Plan(graph=request.graph, machine=request.machine, launches=(), params=request.params)
+    nothing = Plan(net=request.net, machine=request.machine, launches=(), params=request.params)
     settings = STRATEGIES["daso"].settings(nothing)
     node = resized(request.machine, nodes=1)
     params = {"overlap": "backward", "optimizer": settings["optimizer"]}
@@ -51,7 +51,7 @@ def daso(request: Request, planner: Planner) -> Plan:
         for launch in averages(request, group, "dense", "g", first)
     ]
     return Plan(
-        graph=request.graph,
+        net=request.net,
         machine=request.machine,
         launches=(*gradients, *blocking, *cycling, *_spreads(request, cycling, node)),
         strategy="daso",
@@ -78,7 +78,7 @@ def _alone(launch: Launch) -> Reason | None:
 def _spreads(request: Request, cycling: list[Launch], node: Machine) -> Iterator[Launch]:
     """The broadcast of each chunk inside the nodes."""
     for number, launch in enumerate(cycling):
-        spec = BucketSpec.of(launch.pieces, request.graph.tensors)
+        spec = BucketSpec.of(launch.pieces, request.net.tensors)
         seconds = method_seconds(BROADCAST, spec, node, node.everyone)
         yield replace(
             launch,

@@ -45,8 +45,8 @@ def pipelined(request: Request, planner: Planner) -> Plan:
 
 def _staged(request: Request, strategy: PipelineStrategy) -> Plan:
     """A plan without launches, of as many stages as wanted, or as fit."""
-    given = STRATEGIES[request.strategy].settings(_plan(request, request.graph, request.params))
-    layers = sum(not is_head(layer.name) for layer in request.graph.layers)
+    given = STRATEGIES[request.strategy].settings(_plan(request, request.net, request.params))
+    layers = sum(not is_head(layer.name) for layer in request.net.layers)
     size = request.machine.size
     counts = [k for k in range(1, min(size, layers) + 1) if size % k == 0]
     if given["stages"]:
@@ -57,8 +57,8 @@ def _staged(request: Request, strategy: PipelineStrategy) -> Plan:
     needs: list[float] = []
     for count in counts:
         params = given | {"stages": count}
-        graph, params = strategy.prepare(request.graph, request.machine, params)
-        plan = _plan(request, graph, params)
+        net, params = strategy.prepare(request.net, request.machine, params)
+        plan = _plan(request, net, params)
         needs.append(STRATEGIES[request.strategy].memory(plan).total)
         if len(counts) == 1 or needs[-1] <= limit:
             return plan
@@ -69,9 +69,9 @@ def _staged(request: Request, strategy: PipelineStrategy) -> Plan:
     )
 
 
-def _plan(request: Request, graph: Net, params: Mapping[str, Param]) -> Plan:
+def _plan(request: Request, net: Net, params: Mapping[str, Param]) -> Plan:
     return Plan(
-        graph=graph,
+        net=net,
         machine=request.machine,
         launches=(),
         strategy=request.strategy,
@@ -88,7 +88,7 @@ def _launches(
     node = plan.machine.node_of_rank
     group = Group(ranks=stage.ranks, nodes=tuple(node[rank] for rank in stage.ranks))
     limit = float("inf") if request.bucket is None else request.bucket
-    home = ready_after(plan.graph)
+    home = ready_after(plan.net)
     found = []
     for number, pieces in enumerate(filled_buckets(stage.layers, limit, None, request.force)):
         found.append(
@@ -114,7 +114,7 @@ def _with_method(
     known: Known,
 ) -> Launch:
     """Give a launch its cheapest method, or the one that is forced."""
-    spec = BucketSpec.of(launch.pieces, plan.graph.tensors)
+    spec = BucketSpec.of(launch.pieces, plan.net.tensors)
     forced = request.force.get(launch.pieces[0].tensor, "")
     # Equal shapes have equal prices, unless a node has a link of its own.
     shape = group.nodes if plan.machine.overrides else group.members

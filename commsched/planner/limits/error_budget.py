@@ -25,7 +25,7 @@ class ErrorBudget:
         self._budget = request.max_error
         self._small = request.small
         self._request = request
-        self._tensors = request.graph.tensors
+        self._tensors = request.net.tensors
         self._force = request.force
         self._known: dict[tuple[Unit, str], bool] = {}
 
@@ -88,7 +88,7 @@ def check(request: Request) -> None:
             " leave a tenth of its norm behind in a step"
         )
     for name, wanted in request.force.items():
-        tensor, method = request.graph.tensors[name], find_method(wanted)
+        tensor, method = request.net.tensors[name], find_method(wanted)
         found = loss(request, method, tensor)
         if found <= budget:
             continue
@@ -127,9 +127,9 @@ def verdict(request: Request) -> list[str]:
 
     And on which gradients it was measured.
     """
-    if request.max_error is None or not request.graph.tensors:
+    if request.max_error is None or not request.net.tensors:
         return []
-    tensors = request.graph.tensors.values()
+    tensors = request.net.tensors.values()
     tensor = max(tensors, key=lambda t: t.numel)
     found = [
         f"{name} {e:.2g}{'' if e <= request.max_error else ' (too much)'}"
@@ -151,7 +151,7 @@ def check_plan(request: Request, plan: Plan) -> None:
     for launch in plan.launches:
         method = find_method(launch.method)
         for piece in launch.pieces:
-            if not guard.tensor(method, plan.graph.tensors[piece.tensor]):
+            if not guard.tensor(method, plan.net.tensors[piece.tensor]):
                 raise CommschedError(
                     f"planner {plan.planner!r} gives tensor {piece.tensor!r} method"
                     f" {launch.method!r}, which --max-error {request.max_error:g} does not allow;"

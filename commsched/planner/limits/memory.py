@@ -83,13 +83,13 @@ def _sizes(request: Request) -> list[float | None]:
     """Limits of buckets, from none to one that every tensor exceeds."""
     if request.bucket is not None:
         return [request.bucket]
-    total = 4.0 * request.graph.numel
+    total = 4.0 * request.net.numel
     return [None, *(total / count for count in PARTS[1:]), 1.0]
 
 
 def _sets(request: Request) -> Iterator[frozenset[str]]:
     """Methods to do without: none, those that keep something, those of large packets, of most."""
-    spec = BucketSpec.uniform(max(request.graph.numel, 1))
+    spec = BucketSpec.uniform(max(request.net.numel, 1))
     group = request.machine.everyone
 
     def of(method: Method) -> LaunchMemory:

@@ -16,7 +16,7 @@ from commsched.program.registry import STRATEGIES
 @PLANNERS.add("best")
 def best(request: Request) -> Plan:
     """Search until nothing helps, the time is up, or Ctrl-C; then return the best plan so far."""
-    if not (STRATEGIES[request.strategy].sums_every_step and request.graph.tensors):
+    if not (STRATEGIES[request.strategy].sums_every_step and request.net.tensors):
         return replace(greedy(request), planner="best")
     deadline = None
     if request.time_limit is not None:

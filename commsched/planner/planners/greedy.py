@@ -37,7 +37,7 @@ def greedy(request: Request) -> Plan:
     known: Known = {}
     if request.bucket is not None:
         return _with_buckets(request, request.bucket, known)
-    total = 4.0 * request.graph.numel
+    total = 4.0 * request.net.numel
     sizes = {max(total / count, 1.0) for count in COUNTS}
     plans = [_with_buckets(request, size, known) for size in sorted(sizes)]
     return min(plans, key=_iteration)
@@ -54,7 +54,7 @@ def _with_buckets(request: Request, size: float, known: Known) -> Plan:
     methods = list(request.methods(group))
 
     def choose(launch: Launch) -> Launch:
-        spec = BucketSpec.of(launch.pieces, request.graph.tensors)
+        spec = BucketSpec.of(launch.pieces, request.net.tensors)
         if (spec, launch.method) not in known:
             options = [find_method(launch.method)] if launch.method else useful(methods, spec)
             known[spec, launch.method] = cheapest(options, spec, request.machine, group)

@@ -151,7 +151,7 @@ def _contrast(
 def _spec(problem: Problem, made: Bucket) -> BucketSpec:
     """What tells a bucket's price; without zeros that is its number of elements."""
     if made.sparse:
-        return spec_of(made, problem.request.graph)
+        return spec_of(made, problem.request.net)
     return BucketSpec.uniform(made.numel)
 
 

@@ -31,7 +31,7 @@ def lower_bound(problem: Problem) -> float:
     Holds for buckets and parts of any kind in any order, where ranks end an exchange together.
     """
     clock = problem.clock
-    total = problem.request.graph.numel * clock.apply
+    total = problem.request.net.numel * clock.apply
     best = sum(clock.backward) + sum(clock.forward) + total
     units = [unit for made in problem.tensors for unit in made.units]
     plain = not any(unit.sparse or unit.forced for unit in units)
@@ -49,7 +49,7 @@ def lower_bound(problem: Problem) -> float:
 
 def _traffic(problem: Problem, units: list[Unit]) -> Floats:
     """The least seconds that each whole tensor keeps a port busy, by each argument: (units, a)."""
-    request, tensors = problem.request, problem.request.graph.tensors
+    request, tensors = problem.request, problem.request.net.tensors
     library = _library(problem)
     known: dict[tuple[Sparsity, int], Floats] = {}
     rows = []

@@ -59,7 +59,7 @@ class Search:
         self.found: list[tuple[float, Candidate]] = []  # by the fast evaluation
         self.rivals: list[tuple[float, Candidate]] = []  # baselines
         clock = self.problem.clock
-        total = request.graph.numel * clock.apply
+        total = request.net.numel * clock.apply
         self.floor = sum(clock.backward) + sum(clock.forward) + total
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
         held_out = request.machine.held_out
@@ -74,7 +74,7 @@ class Search:
 
     def _equal(self) -> Iterator[Candidate]:
         problem = self.problem
-        total = 4.0 * self.request.graph.numel
+        total = 4.0 * self.request.net.numel
         limits = [max(total / count, 1.0) for count in COUNTS]
         if self.request.bucket is not None:
             limits = [self.request.bucket]

@@ -25,7 +25,7 @@ def encoded(plan: Plan, request: Request) -> Plan:
     other = _at(plan, PLACES[1])
     seconds, errors = iteration(other), [abs(cell.error) for cell in plan.machine.held_out]
     device = plan.machine.device
-    compute = sum(sum(plan.graph.seconds(layer, device)) for layer in plan.graph.layers)
+    compute = sum(sum(plan.net.seconds(layer, device)) for layer in plan.net.layers)
     doubtful = float(np.median(errors)) * (plan.iteration - compute) if errors else 0.0
     if plan.iteration - seconds <= max(GAIN * plan.iteration, doubtful):
         return plan

@@ -37,7 +37,7 @@ def _smaller(problem: Problem, candidate: Candidate) -> tuple[list[Change], Floa
     methods = problem.prices.methods
 
     def of(choice: MethodChoice) -> LaunchMemory:
-        spec = spec_of(choice.bucket, problem.request.graph)
+        spec = spec_of(choice.bucket, problem.request.net)
         return launch_memory(methods[choice.method].name, spec, group)
 
     rooms = [of(choice) for choice in candidate.choices]

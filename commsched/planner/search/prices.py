@@ -155,7 +155,7 @@ class Prices:
         """
         dense = [BucketSpec.uniform(n) for n in sizes]
         laws: dict[Sparsity, BucketSpec] = {}
-        for tensor in self.request.graph.tensors.values():
+        for tensor in self.request.net.tensors.values():
             if tensor.sparsity.law != "dense":
                 whole = BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),))
                 laws.setdefault(tensor.sparsity, whole)
@@ -214,7 +214,7 @@ class Prices:
             where = np.flatnonzero(sized & (which == method))
             parts.append((where, self.by_size(method, numel[where])))
         for i in np.flatnonzero(~sized).tolist():
-            spec = spec_of(buckets[i], self.request.graph)
+            spec = spec_of(buckets[i], self.request.net)
             parts.append((np.array([i]), self.exact(spec, methods[i])[:, :, None]))
         most = max((p.shape[1] for _, p in parts), default=1)
         seconds = np.zeros((4, most, len(buckets)))

@@ -45,7 +45,7 @@ class Problem:
         self.clock = StepClock.of(request)
         self.guard = ErrorBudget(request)
         self.prices = Prices(request, 0 if quick else price.LIMIT)
-        sizes = [t.numel for t in request.graph.tensors.values()] or [1]
+        sizes = [t.numel for t in request.net.tensors.values()] or [1]
         least = max(1, min(sizes) // MOST_PARTS)
         self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
         least, most = self.prices.least, self.prices.most
@@ -65,7 +65,7 @@ class Problem:
         methods = list(self.request.methods(self.prices.group))
         if not self.guard.active:
             return self.prices.choose(methods, sizes, pairs)
-        tensors = self.request.graph.tensors.values()
+        tensors = self.request.net.tensors.values()
         inside = [m for m in methods if any(self.guard.tensor(m, t) for t in tensors)]
         lossless = [m for m in methods if m.lossless]
         every = [self.prices.choose(some, sizes, pairs) for some in (inside, lossless)]

@@ -91,7 +91,7 @@ def draw_parameter(plan: Plan, rank: int, tensor: Tensor) -> Array:
 
 def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
     """A launch's gradient on one rank: (numel,) float32."""
-    tensors = plan.graph.tensors
+    tensors = plan.net.tensors
     whole = {p.tensor: draw(plan, rank, tensors[p.tensor]) for p in launch.pieces}
     return _cut(whole, launch)
 
@@ -113,7 +113,7 @@ class Emulated:
         }
         self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
         if any(launch.payload == "parameter" for launch in plan.launches):
-            tensors = plan.graph.tensors.values()
+            tensors = plan.net.tensors.values()
             self._parameters = {
                 t.name: module.asarray(draw_parameter(plan, rank, t)) for t in tensors
             }
@@ -189,7 +189,7 @@ def put_back(plan: Plan, launch: Launch, values: Array, into: dict[str, Array]) 
     """Write a bucket's values to the places of its pieces in their tensors, zeros elsewhere."""
     for name, there, here in launch.places:
         if name not in into:
-            numel = plan.graph.tensors[name].numel
+            numel = plan.net.tensors[name].numel
             into[name] = module_of(values).zeros(numel, np.float32)
         into[name][there] = beside(values[here], into[name])
 

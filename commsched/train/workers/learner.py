@@ -253,7 +253,7 @@ def flat(array: Array) -> Array:
 
 def check_tensors(net: TrainableNet, plan: Plan) -> None:
     """Refuse a plan for another net."""
-    graph = plan.graph
+    graph = plan.net
     layers = [layer.name for layer in graph.layers]
     shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
     ours = {name: start.shape for name, start in net.tensors.items()}

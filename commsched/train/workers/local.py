@@ -85,7 +85,7 @@ class LocalLossWorker(PipelineWorker):
     def __init__(self, assigned: Assignment) -> None:
         plan = assigned.plan
         share = STRATEGIES[plan.strategy].settings(plan)["head"]
-        heads = [layer.name for layer in plan.graph.layers if is_head(layer.name)]
+        heads = [layer.name for layer in plan.net.layers if is_head(layer.name)]
         if heads and share != 1.0:
             raise CommschedError(
                 f"strategy 'local' trains with heads as large as the net's, head=1; got {share}"

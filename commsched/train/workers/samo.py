@@ -197,7 +197,7 @@ def start_of(
     params = STRATEGIES[plan.strategy].settings(plan)
     if params["mask"] != "early-bird":
         return net.start(settings.seed, layers)
-    kept, most = {n: t.numel for n, t in plan.graph.tensors.items()}, int(params["warmup"])
+    kept, most = {n: t.numel for n, t in plan.net.tensors.items()}, int(params["warmup"])
     batch, rate, seed = settings.batch, settings.rate, settings.seed
     found = warm_up(net, data.train, kept, batch, rate, seed, most)
     return {name: found[name] for layer in net.layers[layers] for name in layer.tensors}
@@ -205,7 +205,7 @@ def start_of(
 
 def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
     """Which elements of a tensor are kept, by its values at the start; None: all."""
-    kept, params = plan.graph.tensors[name].numel, STRATEGIES[plan.strategy].settings(plan)
+    kept, params = plan.net.tensors[name].numel, STRATEGIES[plan.strategy].settings(plan)
     if kept == values.size:
         return None
     if params["mask"] == "random":
@@ -216,14 +216,14 @@ def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
 
 def _check(net: TrainableNet, plan: Plan) -> None:
     """Refuse a plan for another net."""
-    params, tensors = STRATEGIES[plan.strategy].settings(plan), plan.graph.tensors
+    params, tensors = STRATEGIES[plan.strategy].settings(plan), plan.net.tensors
     share, whole = 1.0 - float(params["pruned"]), int(params["whole"])
     sizes = {name: prod(start.shape) for name, start in net.tensors.items()}
     kept = {n: size if size <= whole else pruned.kept_of(size, share) for n, size in sizes.items()}
-    layers = [layer.name for layer in plan.graph.layers]
+    layers = [layer.name for layer in plan.net.layers]
     alike = layers == [layer.name for layer in net]
     if not alike or {name: tensor.numel for name, tensor in tensors.items()} != kept:
         raise CommschedError(
-            f"the plan is for net {plan.graph.name!r}, not for {net.name!r}: layers or tensors"
+            f"the plan is for net {plan.net.name!r}, not for {net.name!r}: layers or tensors"
             " differ; plan what 'commsched profile' writes of it"
         )

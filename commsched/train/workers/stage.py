@@ -236,7 +236,7 @@ def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtyp
     return (
         f"the plan's messages from stage {stage.number} have {stage.output} B, but activations are"
         f" {size} there, {prod(shape) * kind.itemsize} B; plan what 'commsched profile"
-        f" {plan.graph.name} --batch {shape[0]}{precision}' writes, with message_bytes=0"
+        f" {plan.net.name} --batch {shape[0]}{precision}' writes, with message_bytes=0"
     )
 
 

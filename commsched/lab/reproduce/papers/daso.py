@@ -63,9 +63,7 @@ def _machine(jitter: float = 0.0) -> Machine:
 def _daso(jitter: float) -> Prediction:
     """Simulate a warm-up epoch and one in which exchanges are stale, of 40 batches each."""
     params = {"batches": BATCHES, "warmup": 1, "cooldown": 0}
-    request = Request(
-        graph=nets.load(NET), machine=_machine(jitter), strategy="daso", params=params
-    )
+    request = Request(net=nets.load(NET), machine=_machine(jitter), strategy="daso", params=params)
     plan = make_plan(request, "ddp-25mb")
     rings = (
         replace(launch, method=RINGS.get(launch.purpose, launch.method)) for launch in plan.launches
@@ -76,7 +74,7 @@ def _daso(jitter: float) -> Prediction:
 @lru_cache(maxsize=8)
 def _synchronous(jitter: float) -> Prediction:
     """Simulate an epoch of data parallelism with PyTorch's buckets."""
-    request = Request(graph=nets.load(NET), machine=_machine(jitter), params=UPDATED)
+    request = Request(net=nets.load(NET), machine=_machine(jitter), params=UPDATED)
     return simulate(make_plan(request, "ddp-25mb"), BATCHES)
 
 

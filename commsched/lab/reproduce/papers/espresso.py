@@ -57,9 +57,7 @@ def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
 
 
 def _request(machine: str, net: str) -> Request:
-    return Request(
-        graph=nets.load(net), machine=resized(machines.load(machine), NODES), lossy=LOSSY
-    )
+    return Request(net=nets.load(net), machine=resized(machines.load(machine), NODES), lossy=LOSSY)
 
 
 def _planning(net: str, tensors: int, published: float) -> Iterator[PublishedRow]:
@@ -71,7 +69,7 @@ def _planning(net: str, tensors: int, published: float) -> Iterator[PublishedRow
         inputs="the net file, from the authors' profile",
         unit="",
         published=float(tensors),
-        predicted=float(len(request.graph.tensors)),
+        predicted=float(len(request.net.tensors)),
         bar=FORMULA,
     )
     problem, seconds = Problem(request), []

@@ -338,8 +338,8 @@ def _steps(comet: Machine) -> Iterator[PublishedRow]:
             )
 
 
-def _samples(graph: Net) -> str:
-    return "batch not stated" if graph.batch == 1 else f"{graph.batch} samples each"
+def _samples(net: Net) -> str:
+    return "batch not stated" if net.batch == 1 else f"{net.batch} samples each"
 
 
 PAPERS.add("fft")(Paper(SOURCE, rows, trends))

@@ -118,9 +118,9 @@ def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
 def state(numel: int, pruned: float) -> float:
     """Bytes of parameters, gradients and optimiser that the strategy counts on one rank."""
     tensor = Tensor(name="parameters", shape=(numel,), dtype="float16")
-    graph = Net(name="parameters", layers=(Layer(name="all", tensors=(tensor,)),))
+    net = Net(name="parameters", layers=(Layer(name="all", tensors=(tensor,)),))
     alone = resized(machines.load("summit"), 1, 1)
-    return memory(pipelined(graph, alone, "samo", METHOD, stages=1, pruned=pruned)).total
+    return memory(pipelined(net, alone, "samo", METHOD, stages=1, pruned=pruned)).total
 
 
 def _memory() -> Iterator[PublishedRow]:

@@ -126,9 +126,9 @@ def _formulas(tensor: Tensor, n: int) -> dict[str, float]:
     }
 
 
-def _bytes(name: str, graph: Net, machine: Machine, ranks: int) -> Iterator[PublishedRow]:
+def _bytes(name: str, net: Net, machine: Machine, ranks: int) -> Iterator[PublishedRow]:
     """What every scheme sends: the paper's formula against our method's packets."""
-    tensor = graph.tensors[EMBEDDING]
+    tensor = net.tensors[EMBEDDING]
     law = tensor.sparsity
     for scheme, nbytes in _formulas(tensor, ranks).items():
         priced = _flat(machine, ranks, _spec(tensor), SCHEMES[scheme])
@@ -306,9 +306,9 @@ def _embeddings(on: Machine) -> Iterator[PublishedRow]:
 
 def _throughputs(on: Machine) -> Iterator[PublishedRow]:
     """Times of a step among 16 machines."""
-    graph = _by_machine(nets.load("lm1b"))
+    net = _by_machine(nets.load("lm1b"))
     seconds = {
-        method: overlapped(graph, on, _methods(graph, method))
+        method: overlapped(net, on, _methods(net, method))
         for method in ("zen", "centralised", "omnireduce", "ring+dense")
     }
     throughputs = {
@@ -328,7 +328,7 @@ def _throughputs(on: Machine) -> Iterator[PublishedRow]:
         )
 
 
-def _by_machine(graph: Net) -> Net:
+def _by_machine(net: Net) -> Net:
     """The net as machines of 8 ranks exchange it."""
     layers = tuple(
         replace(
@@ -337,14 +337,14 @@ def _by_machine(graph: Net) -> Net:
                 summed_first(t, LANES) if t.name == EMBEDDING else t for t in layer.tensors
             ),
         )
-        for layer in graph.layers
+        for layer in net.layers
     )
-    return replace(graph, layers=layers)
+    return replace(net, layers=layers)
 
 
-def _methods(graph: Net, method: str) -> dict[str, str]:
+def _methods(net: Net, method: str) -> dict[str, str]:
     """The method for the embedding, a ring for all else."""
-    return {name: method if name == EMBEDDING else "ring+dense" for name in graph.tensors}
+    return {name: method if name == EMBEDDING else "ring+dense" for name in net.tensors}
 
 
 def _hashing(machine: Machine) -> Iterator[PublishedRow]:
