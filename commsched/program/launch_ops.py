@@ -181,9 +181,6 @@ def broadcast_ops(
     there: the operation after which this rank has them; None if it receives them, after `before`.
     """
     first = [] if there is None else [launch_op(plan, index, Kind.ENCODE, there)]
-    sent = After(first[0].name) if first else before
-    moved = replace(launch_op(plan, index, Kind.EXCHANGE, sent), root=root)
-    if first:
-        return [*first, moved]
-    decode = launch_op(plan, index, Kind.DECODE, After(moved.name), before)
-    return [moved, replace(decode, root=root)]
+    moved = launch_op(plan, index, Kind.EXCHANGE, After(first[0].name) if first else before)
+    last = [] if first else [launch_op(plan, index, Kind.DECODE, After(moved.name), before)]
+    return [replace(op, root=root) for op in (*first, moved, *last)]

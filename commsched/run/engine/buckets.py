@@ -172,7 +172,7 @@ class Buckets:
             if op.launch >= 0:  # as its first operation it reads what the device has computed
                 self.given.wait(step, op.after)
             self.perform(step, op)
-        elif op.root is not None and op.launch not in self._ready:  # it only receives
+        elif op.root not in (None, self.states[op.launch]["rank"]):  # it only receives
             self._take(step, op)
         elif op.root is not None:  # encoded by the launch's own phase, sent by a broadcast's
             self._ready[op.launch] = Ready(self._phase(op), self._ready[op.launch].held)
