@@ -13,6 +13,7 @@ from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.run.engine.messages import Mail
 from commsched.run.engine.worker import Roles
+from commsched.run.wire.device import moved
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import ForwardBackward, Score, score
 from commsched.train.layers.layer import TrainableNet, as_float16
@@ -209,23 +210,15 @@ class Learner:
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
         """This rank's arrays, and numbers that are the same on all ranks; nothing is under way."""
-        tensors = {
-            name: {word: on_host(array) for word, array in arrays.items()}
-            for name, arrays in self._all().items()
-        }
-        scale = self.scale
-        return tensors, {"scale": scale.value, "good": scale.good, "skipped": self.skipped}
+        return moved(self._all(), on_host), step_numbers(self.scale, self.skipped)
 
     def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
         """Put back what `state` gave before `step`; anything else is refused."""
         wanted = self._all()
-        if not isinstance(tensors, dict) or shapes_of(tensors) != shapes_of(wanted):
-            raise CommschedError("the checkpoint holds other tensors than this net")
-        if scalars.keys() != {"scale", "good", "skipped"}:
-            raise CommschedError("the checkpoint holds other numbers than this training")
+        values = checked(tensors, wanted, scalars)
         for name, arrays in wanted.items():
             for word, array in arrays.items():
-                flat(array)[:] = self.asarray(flat(tensors[name][word]))
+                flat(array)[:] = self.asarray(flat(values[name][word]))
         self.refresh()
         self.scale = LossScale(scalars["scale"], int(scalars["good"]))
         self.skipped, self.closed = int(scalars["skipped"]), step - 1
@@ -233,6 +226,22 @@ class Learner:
     def _all(self) -> dict[str, dict[str, Array]]:
         """Each tensor's parameter and what the optimiser keeps of it."""
         return {n: {"value": v, **self.kept[n]} for n, v in self.values.items()}
+
+
+def step_numbers(scale: LossScale, skipped: int) -> dict[str, float]:
+    """What a checkpoint has of the steps so far: the loss scale, good steps, skipped steps."""
+    return {"scale": scale.value, "good": scale.good, "skipped": skipped}
+
+
+def checked(
+    tensors: object, wanted: Mapping[str, Any], scalars: Mapping[str, float]
+) -> dict[str, dict[str, Array]]:
+    """Refuse a checkpoint of other tensors than `wanted`, or of other numbers."""
+    if not isinstance(tensors, dict) or shapes_of(tensors) != shapes_of(wanted):
+        raise CommschedError("the checkpoint holds other tensors than this net")
+    if scalars.keys() != {"scale", "good", "skipped"}:
+        raise CommschedError("the checkpoint holds other numbers than this training")
+    return tensors
 
 
 def shapes_of(tensors: Mapping[str, Any]) -> dict[str, dict[str, tuple[int, ...]]]:

@@ -16,13 +16,14 @@ from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.messages import Mail
 from commsched.run.engine.worker import Roles
+from commsched.run.wire.device import moved
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.early_bird import warm_up
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import Gradients, TrainableNet
 from commsched.train.optimizers import LossScale
 from commsched.train.samples import Data
-from commsched.train.workers.learner import shapes_of
+from commsched.train.workers.learner import checked, step_numbers
 from commsched.train.workers.stage import OnStage, StageNet
 
 MOST = 65504.0  # the largest half
@@ -149,32 +150,19 @@ class SamoWorker(OnStage):
     # What a checkpoint holds
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
-        tensors = {
-            name: {word: on_host(array) for word, array in arrays.items()}
-            for name, arrays in self._all().items()
-        }
-        masks = {n: on_host(m) for n, m in self._masks().items()}
-        scale = self.scale
-        return {"kept": tensors, "masks": masks}, {
-            "scale": scale.value,
-            "good": scale.good,
-            "skipped": self.skipped,
-        }
+        arrays = {"kept": self._all(), "masks": self._masks()}
+        return moved(arrays, on_host), step_numbers(self.scale, self.skipped)
 
     def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
         wanted, masks = self._all(), self._masks()
         parts = tensors if isinstance(tensors, dict) else {}
-        found, there = parts.get("kept"), parts.get("masks")
-        if not isinstance(found, dict) or shapes_of(found) != shapes_of(wanted):
-            raise CommschedError("the checkpoint holds other tensors than this net")
+        found, there = checked(parts.get("kept"), wanted, scalars), parts.get("masks")
         if (
             not isinstance(there, dict)
             or there.keys() != masks.keys()
             or any(not np.array_equal(on_host(mask), there[name]) for name, mask in masks.items())
         ):
             raise CommschedError("the checkpoint holds other masks than this training")
-        if scalars.keys() != {"scale", "good", "skipped"}:
-            raise CommschedError("the checkpoint holds other numbers than this training")
         for name, arrays in wanted.items():
             for word, array in arrays.items():
                 array[:] = self._module.asarray(found[name][word])
