@@ -76,10 +76,10 @@ class PipelineStrategy(Protocol):
         """The net as it is trained, and the parameters that say so."""
 
 
-def stages_of(
-    net: Net, machine: Machine, stages: int, near: str, message_bytes: float
-) -> tuple[Stage, ...]:
-    """Cut a net into stages of nearly equal seconds, and place their replicas."""
+def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
+    """Cut a plan's net into stages of nearly equal seconds, and place their replicas."""
+    net, machine, stages = plan.net, plan.machine, int(settings["stages"])
+    message_bytes = float(settings["message_bytes"])
     trunk = trunk_of(net)
     if not 1 <= stages <= len(trunk):
         raise CommschedError(
@@ -93,9 +93,8 @@ def stages_of(
         )
     times = [net.seconds(layer, machine.device) for layer in trunk]
     cuts = balanced([sum(pair) for pair in times], stages)
-    groups = ranks_of(machine.size, stages, near)
     found = []
-    for k, ranks in enumerate(groups):
+    for k, ranks in enumerate(ranks_of(machine.size, stages, str(settings["near"]))):
         part = slice(cuts[k], cuts[k + 1])
         heads = [layer for layer in net.layers if layer.name == head_name(k)]
         layers = (*trunk[part], *heads)
@@ -118,10 +117,10 @@ def stages_of(
 
 
 def balanced(weights: Sequence[float], parts: int) -> list[int]:
-    """Cut a sequence into runs whose largest sum is the least possible: (parts + 1,) bounds."""
+    """Cut a sequence into runs so that the largest sum is minimal: (parts + 1,) bounds."""
     total = np.concatenate([[0.0], np.cumsum(weights)])
     count = len(weights)
-    best = total.copy()  # the least largest sum of the first j weights in one run
+    best = total.copy()  # (j,) the minimal largest sum of the first j weights in k runs
     first = np.zeros((parts, count + 1), np.int64)  # where the last run begins
     for k in range(1, parts):
         best_now = np.full(count + 1, np.inf)
@@ -155,19 +154,8 @@ def crossing(trunk: Sequence[Layer], cut: int) -> float:
     return sum(layer.output or layer.activation for layer in trunk[:cut] if layer.name in read)
 
 
-def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
-    """The stages of a plan."""
-    return stages_of(
-        plan.net,
-        plan.machine,
-        int(settings["stages"]),
-        str(settings["near"]),
-        float(settings["message_bytes"]),
-    )
-
-
 def check(plan: Plan, stages: Sequence[Stage]) -> list[list[int]]:
-    """The launches of each stage; those that do not sum gradients of one stage are refused."""
+    """List the launches of each stage by priority; refuse others than sums of its gradients."""
     home = {t.name: s.number for s in stages for layer in s.layers for t in layer.tensors}
     found: list[list[int]] = [[] for _ in stages]
     for index, launch in enumerate(plan.launches):

@@ -1,4 +1,4 @@
-"""Training with local losses: every chunk of a net learns by itself, and batches stream through."""
+"""Training with local losses: each chunk of a net has its own loss, and batches stream through."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,8 +24,8 @@ class Local(Strategy):
     greedy: every stage is a block. chunked: J chunks of stages, each trained by back-propagation
     from the loss at its end; J = 1 is back-propagation with a flush. overlapping: the loss of a
     stage also reaches back through the stage before it, window 2, stride 1.
-    Batches stream: a stage begins the next one as soon as it has updated, so there is a fill and no
-    drain. On K equal stages, a batch of m microbatches and free updates the period of a batch is
+    Batches stream: a stage begins the next batch as soon as it has updated, so the pipeline fills
+    once and never drains. With K equal stages, m microbatches and free updates, a batch takes
 
         greedy       m max_k(f + b + a)
         chunked      (m + R - 1)(f + b), R = K / J stages in a chunk, heads left out
@@ -33,9 +33,9 @@ class Local(Strategy):
                      and of the stages' own f_k + a_k + 2 b_k;  m = 1
 
     f, b, a [s] = forward, backward, and the auxiliary head's both; t [s] = a message from port to
-    port. Overlapping waits for its neighbour: stage k's second backward needs the gradient that
-    stage k + 1 makes of what stage k has sent, so the round trip is inside the period. Longer
-    circuits through several stages take as many periods as they pass stages, so none is slower.
+    port. With overlapping, stage k's second backward needs the gradient that stage k + 1 computes
+    from the activations of stage k, so the period includes the round trip. A circuit through
+    several stages takes one period per stage, so no longer circuit is slower.
     `head`: size and work of an auxiliary head as a share of the net's last layer.
     Source: Laskin et al., "Parallel training of deep networks with local updates", 2020.
     Holds where an update ends before the next batch begins: the parameters are those of sequential

@@ -1,4 +1,4 @@
-"""Every rank trains by itself; in the background its parameters are drawn to a common model."""
+"""Each rank trains alone; in the background its parameters are drawn towards a common model."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -136,7 +136,7 @@ def _ops(
 
 @lru_cache(maxsize=64)
 def _check(plan: Plan, every: int, lag: int) -> None:
-    """Refuse launches that mean something else."""
+    """Refuse launches that this strategy cannot follow."""
     if lag > every:
         raise CommschedError(
             f"strategy 'shadow': lag cannot be {lag} where every is {every}; a sum is merged before"

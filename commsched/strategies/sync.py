@@ -26,10 +26,10 @@ REFRESH = "refresh"  # purpose of the launches that do it
 
 
 class SyncStep(NamedTuple):
-    """What sets a step apart from others."""
+    """How a step differs from others."""
 
     since: int  # first step of the launches in use
-    late: int  # the same of those whose results of the step before are applied here; -1: none
+    late: int | None  # first step of the launches whose last results are applied in this step
     early: bool  # its own results are applied at its end
     refreshed: bool  # parameters were broadcast at the end of the step before
     refreshes: bool  # they are at its end
@@ -42,14 +42,14 @@ class Sync(Strategy):
     applied just before the first layer of the next step that reads it, so that late exchanges
     hide under the next forward pass (Peng et al., "ByteScheduler", SOSP 2019).
 
-    encode "apart": a thread of its own gathers and encodes buckets, also beside exchanges.
-    "communication": the communication thread does it in front of each exchange, so that nothing is
-    handed over; what comes next waits for the exchange.
+    encode "apart": a separate thread gathers and encodes buckets, also during exchanges.
+    "communication": the communication thread does so before each exchange; nothing is handed
+    over, but the next bucket waits for the exchange.
 
-    Launches that begin later stand for the earlier ones from that step on, so that codecs follow a
-    schedule; what those have kept of their gradients goes on. Launches of purpose "refresh" give
-    all ranks the parameters of rank 0 at the end of every so many steps; then all steps apply
-    their buckets at their end.
+    Launches that begin later replace the earlier ones from that step on, so that codecs follow a
+    schedule; they take over the gradients that the earlier ones have not sent yet. Launches of
+    purpose "refresh" broadcast the parameters of rank 0 at the end of every `every` steps; a plan
+    that has them applies all buckets at the end of the step.
     Source of both: Wang et al., "FFT-based gradient sparsification", HPDC 2020.
     """
 
@@ -114,7 +114,7 @@ def _now(plan: Plan, late: bool, step: int) -> SyncStep:
     since, before = (max(b for b in begins if b <= max(n, 0)) for n in (step, step - 1))
     return SyncStep(
         since=since,
-        late=before if late and step > 0 else -1,
+        late=before if late and step > 0 else None,
         early=not late,
         refreshed=refreshed,
         refreshes=refreshes,
@@ -128,7 +128,8 @@ def _ops(plan: Plan, optimizer: Param, now: SyncStep, root: bool) -> tuple[Op, .
     `root`: of the rank whose parameters are broadcast.
     """
     ops: list[Op] = []
-    waiting = _summing(plan, now.late)  # buckets not yet applied in this pass
+    # buckets not yet applied in this pass
+    waiting = [] if now.late is None else _summing(plan, now.late)
     home = {t.name: layer.name for layer in plan.net.layers for t in layer.tensors}
     readers = [{home[piece.tensor] for piece in launch.pieces} for launch in plan.launches]
     after: tuple[After, ...] = ()
@@ -163,7 +164,7 @@ def _refresh(plan: Plan, root: bool, last: Op | None) -> list[Op]:
 
 @lru_cache(maxsize=16)
 def _check(plan: Plan) -> None:
-    """Refuse launches that mean something else."""
+    """Refuse launches that this strategy cannot follow."""
     everyone = list(plan.machine.everyone.ranks)
     for launch in plan.launches:
         if launch.group and sorted(launch.group) != everyone:
@@ -189,7 +190,7 @@ def _check(plan: Plan) -> None:
 
 
 def _check_refresh(plan: Plan, launch: Launch) -> None:
-    """Refuse what is no broadcast of all parameters at once."""
+    """Refuse a refresh that is not a broadcast of parameters at the same steps as the others."""
     first = plan.launches[_refreshing(plan)[0]]
     found = (launch.payload, launch.method, launch.every, launch.lag, launch.since)
     wanted = ("parameter", "broadcast", first.every, 0, 0)

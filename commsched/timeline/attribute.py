@@ -1,9 +1,9 @@
-"""Why a prediction was wrong: the error of the iteration by cause and operation, exactly.
+"""Splits the error of a prediction's iteration by cause and operation; the parts sum exactly.
 
-The side whose iteration is longer shows what takes the time: on one rank, its steps are walked
-from the end back to the start, always to the operation that the later one waited for. The times of
-the other side are laid along the same chain, and the lateness between the two is followed from the
-step's start, where it is 0, to its end, where it is the whole difference:
+The side with the longer iteration shows what takes the time: on one rank, its steps are walked
+from the end back to the start, from each operation to the one that it waited for. The times of the
+other side are laid along the same chain. The lateness between the two is 0 at the step's start, and
+the whole difference at the step's end:
 
     lateness(x) = (x on the longer side) - (x on the other side),  x since the step's start
 

@@ -55,13 +55,13 @@ class Daso(Strategy):
     """Train with gradients averaged in the node; average parameters across nodes in the background.
 
     The ranks with the same place in their nodes exchange a copy of their parameters, one place
-    after the other; `wait` batches later each merges the sum with what it has by then,
+    after the other. `wait` batches later each rank merges the sum with its parameters x,
         x := (2 S x + sum over nodes of x'(t - S)) / (2 S + N),  2 S -> 1 where S = 0,
-    S = batches waited, N = nodes, and broadcasts it inside its node. So it is every `gs` batches in
-    the epochs between; in the first `warmup` and the last `cooldown` epochs every batch is
-    blocking, coded as `blocking` says, and so is the last batch of every epoch, uncoded. There the
-    mean replaces the parameters. gs = 0 blocks always. `max_gs` and `patience` are the
-    controller's, see `Plateau`.
+    S = batches waited, N = nodes, and broadcasts the result inside its node.
+    Between warm-up and cool-down, ranks exchange every `gs` batches without blocking. Every batch
+    of the first `warmup` and last `cooldown` epochs blocks and uses the codec `blocking`; so does
+    the last batch of each epoch, uncompressed. After a blocking exchange the mean replaces the
+    parameters. With gs = 0 every batch blocks. `max_gs` and `patience`: see `Plateau`.
     Source: Coquelin et al., "Accelerating neural network training with distributed asynchronous
     and selective optimization (DASO)", arXiv 2104.05588.
     """
@@ -226,7 +226,7 @@ def _merged(plan: Plan, part: DasoPart | None, back: int) -> tuple[After, ...]:
 
 @lru_cache(maxsize=64)
 def _check(plan: Plan, skip: int, wait: int) -> None:
-    """Refuse launches that mean something else."""
+    """Refuse launches that this strategy cannot follow."""
     if wait > skip > 0:
         raise CommschedError(
             f"strategy 'daso': wait cannot be {wait} with gs {skip}; an exchange is merged before"
