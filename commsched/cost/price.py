@@ -30,7 +30,7 @@ class Price:
     exchange: float  # s, with the coding at every hop
     decode: float  # s after them
     sent: float  # B handed to MPI, mean of the ranks
-    messages: float  # the same
+    messages: float  # handed to MPI, mean of the ranks
 
     @property
     def seconds(self) -> float:

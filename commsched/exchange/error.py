@@ -22,8 +22,8 @@ from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.schedule.rounds import Goal
 
-SAMPLE = 2**15  # elements that a method is tried on
-STEPS = 8  # the largest error of so many counts
+SAMPLE = 2**15  # elements on which a method is tried
+STEPS = 8  # the largest error among these steps counts
 SMALL = 2**14  # elements of a tensor that stays dense
 VECTOR = 2**18  # elements of a tensor of one dimension, such as a bias or a norm, that stays dense
 RANKS = Group(ranks=(0, 1, 2, 3), nodes=(0, 0, 1, 1))
@@ -36,14 +36,14 @@ def is_small(shape: Sequence[int]) -> bool:
 
 
 def squares(values: Array, runs: Sequence[slice]) -> Floats:
-    """The squared norm of each run of (n,) float32: (runs,)."""
+    """Return the squared norm of each run of (n,) float32: (runs,)."""
     return np.array([float(np.dot(values[run], values[run])) for run in runs])
 
 
 def before(
     method: Method, phase: Phase | Choice, state: State, runs: Sequence[slice]
 ) -> tuple[Floats, Floats | None]:
-    """Squares of what each run wants to send; of what it leaves, where that shows already.
+    """Return the squares of what each run wants to send, and of what it leaves if that shows now.
 
     Call it when the gradient is in the state, before the method's first phase.
     """
@@ -64,14 +64,14 @@ def before(
 
 
 def after(state: State, runs: Sequence[slice]) -> Floats:
-    """Squares of what each run has left behind, once the last phase is over."""
+    """Return the squares of what each run has left behind, once the last phase is over."""
     return squares(state["lost"], runs) if "lost" in state else np.zeros(len(runs))
 
 
 def error(method: Method, law: Sparsity, numel: int) -> float:
-    """The largest error of a few steps on gradients that are drawn by a tensor's law.
+    """Return the largest error of a few steps on gradients that are drawn by a tensor's law.
 
-    Normal values, on four ranks. infinity where a loss cannot be told.
+    Normal values, on four ranks. Infinity if the method's loss cannot be measured.
     """
     if method.lossless:
         return 0.0
@@ -81,7 +81,7 @@ def error(method: Method, law: Sparsity, numel: int) -> float:
 
 
 def told_by(method: Method) -> str:
-    """The method that is tried for another: the error of a pair depends on its codec only."""
+    """Name the method that is tried for another: a pair's error depends on its codec only."""
     if method.codec is None:
         return method.name
     return ("ring+" if method.codec.addable else "all-gather+") + method.codec.name
@@ -89,7 +89,7 @@ def told_by(method: Method) -> str:
 
 @lru_cache(maxsize=4096)
 def _error(name: str, law: Sparsity, size: int) -> float:
-    """The same by what it depends on; `size` is the number of bits of the number of elements."""
+    """Cached core of `error`; `size` is numel.bit_length()."""
     numel = 2 ** (size - 1)
     of, ranks = _of(law, numel), range(RANKS.size)
     steps = ([_drawn(of, numel, step, rank) for rank in ranks] for step in range(STEPS))
@@ -97,7 +97,7 @@ def _error(name: str, law: Sparsity, size: int) -> float:
 
 
 def tried(name: str, law: Sparsity, steps: Iterable[Sequence[Array]]) -> float:
-    """The largest error of steps of a method, each of the gradients of the ranks of RANKS.
+    """Return the largest error of a method over steps, each with a gradient for each of RANKS.
 
     Gradients are (numel,) float32 with supports by `law`.
     """
@@ -123,12 +123,12 @@ def tried(name: str, law: Sparsity, steps: Iterable[Sequence[Array]]) -> float:
 
 
 def _of(law: Sparsity, numel: int) -> Sparsity:
-    """The law of so many elements of a tensor; rows must not be more than they."""
+    """Fit a law to `numel` elements of its tensor, which may be fewer than its rows."""
     return BucketSpec.uniform(numel, law.density).pieces[0][0] if law.rows > numel else law
 
 
 def _drawn(law: Sparsity, numel: int, step: int, rank: int) -> Array:
-    """A gradient of a rank in a step: normal values on a support by its law; a mask stays."""
+    """Draw a rank's gradient of a step: normal values on a support by the law; masks are static."""
     values = generator(0, step, rank, "error/values").standard_normal(numel, np.float32)
     if law.law == "dense":
         return values

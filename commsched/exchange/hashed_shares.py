@@ -1,4 +1,4 @@
-"""Shares by hash: every rank owns as many of the non-zeros, wherever they lie."""
+"""Shares by hash: every rank owns an equal number of non-zeros, wherever they lie."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ MEMORY_TRAFFIC = 2400.0  # through the memories of hierarchical hashing: 108 ns 
 
 
 class Dealing(NamedTuple):
-    """How non-zeros are dealt to their owners; all ways give the same parts."""
+    """A way to deal non-zeros to their owners; every way gives equal parts."""
 
     group: Callable[[Array, int], Groups]  # (n,) ascending indices, by as many owners
     traffic: float  # B of memory traffic that take as long as dealing one non-zero
@@ -173,7 +173,7 @@ class Hashed:
         return state["gradient"][self.runs[number] : self.runs[number + 1]]
 
     def _sets(self, values: Array) -> Sets:
-        """Whose each element of a run is."""
+        """The owner of each element of a run."""
         return index_sets(module_of(values), len(values), self.parts)
 
 

@@ -1,4 +1,4 @@
-"""What a launch takes of a rank's memory beside its bucket: what it keeps, and packets."""
+"""The memory that a launch takes on a rank beside its bucket: unsent values, and packets."""
 
 from functools import lru_cache
 from itertools import islice
@@ -18,7 +18,7 @@ ROUNDS = 64  # of a schedule that are looked at: the largest runs are among its 
 
 
 class LaunchMemory(NamedTuple):
-    """Bytes on one rank; what a codec or MPI needs only while it runs is not in it."""
+    """Bytes on one rank, without what a codec or MPI needs only while it runs."""
 
     kept: float  # from step to step: what was not sent, a momentum, a mask, a start
     waiting: float  # its own packets, from when they are made until they are sent
@@ -28,7 +28,7 @@ class LaunchMemory(NamedTuple):
 
     @property
     def alone(self) -> float:
-        """What would stay from step to step if there were no other launch."""
+        """Bytes that a launch keeps from step to step if it is the only one."""
         return self.kept + sets_bytes(self.sets)
 
 
@@ -39,7 +39,7 @@ def sets_bytes(sets: frozenset[tuple[int, int]]) -> float:
 
 @lru_cache(maxsize=4096)
 def launch_memory(name: str, spec: BucketSpec, group: Group) -> LaunchMemory:
-    """The room of a bucket's launch among a group, by the name of its method."""
+    """Return the memory of a bucket's launch among a group, by the name of its method."""
     method = find_method(name)
     phases = method.expected_phases(spec, group)
     found = [_exchange(phase) for phase in phases]
@@ -52,7 +52,7 @@ def launch_memory(name: str, spec: BucketSpec, group: Group) -> LaunchMemory:
 
 
 def _coded(phase: Phase, spec: BucketSpec) -> frozenset[tuple[int, int]]:
-    """The index sets of the runs that a phase's codec reads and writes, on the rank of most."""
+    """The index sets of the runs that a phase's codec codes, on the rank that codes most."""
     parts, cuts = phase.payload.codec.parts, phase.payload.cuts
     if not parts:
         return frozenset()
@@ -86,9 +86,9 @@ def _exchange(phase: Phase) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _received(schedule: Schedule, decoded: bool) -> float:
-    """Of a bucket that is summed, the share that a rank receives beside it at a time.
+    """The share of a summed bucket that a rank receives beside it at a time.
 
-    What replaces a block lands in its place, unless it is `decoded` first.
+    A replacement lands in place, unless it must be `decoded` first.
     """
     if schedule.library:
         return 0.0

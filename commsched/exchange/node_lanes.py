@@ -53,7 +53,7 @@ class Teams:
 
 @lru_cache(maxsize=64)
 def teams(group: Group) -> Teams | None:
-    """The two levels of a group; None where it has one, or nodes with different numbers of ranks.
+    """Return the two levels of a group; None if it has one, or nodes of different sizes.
 
     Sums go around rings inside nodes, where links are alike; along lanes every packet goes straight
     to its receivers, in round k to the k-th node ahead, since packets differ in size.

@@ -12,13 +12,13 @@ from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Goal, Schedule
 
-BLOCKS = 1024  # of a bucket, whose bytes are told all at once
+BLOCKS = 1024  # a bucket of at most this many blocks has the bytes of all priced at once
 
 FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="nothing to do")
 
 
 def frame_bytes(count: Ints) -> Ints:
-    """Bytes of the table of lengths before `count` packets in one message: none for one packet."""
+    """Bytes of the table of lengths before `count` packets in one message; 0 for one packet."""
     return np.where(count > 1, 8 * count, 0)
 
 
@@ -95,7 +95,7 @@ class Payload:
         return self.codec.nbytes(self.spec, self.cuts[first], self.cuts[stop], merged)
 
     def _single(self, merged: int) -> Floats:
-        """Bytes of every block that sums so many ranks; kept, since rounds ask block by block."""
+        """Bytes of every block that sums `merged` ranks, cached: rounds ask block by block."""
         if merged not in self._singles:
             assert self.cuts is not None
             assert self.spec is not None

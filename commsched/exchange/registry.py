@@ -32,7 +32,7 @@ def find_method(name: str) -> Method:
 
 
 def lossy_name(name: str) -> str:
-    """The one way in which a codec or a method of several phases is named."""
+    """Return the canonical name of a codec or of a method of several phases."""
     if name.partition(":")[0] in METHODS or name in METHODS:
         return METHODS[name].name
     return CODECS[name].name
@@ -41,7 +41,7 @@ def lossy_name(name: str) -> str:
 def legal_methods(
     group: Group, *, lossless: bool = False, more: Iterable[str] = ()
 ) -> Iterator[Method]:
-    """Every listed method that can sum a bucket over the group, in a fixed order.
+    """List the methods that can sum a bucket over the group, in a fixed order.
 
     `more` are codecs and methods that are not listed, such as `topk:0.05` or `powersgd:4`.
     """
@@ -63,12 +63,12 @@ def legal_methods(
 
 @lru_cache(maxsize=8192)
 def method_at(name: str, step: int) -> Method:
-    """The method called `name` as it is in a step of a training."""
+    """Return the method called `name` as it is in a step of a training."""
     return find_method(name).at(step)
 
 
 @lru_cache(maxsize=8192)
 def phases_of(plan: Plan, index: int, method: str | None = None) -> tuple[Phase | Choice, ...]:
-    """The phases of a plan's launch, or with another method; the same objects for the same plan."""
+    """Return the phases of a plan's launch, or with another method; a plan's are made once."""
     launch = plan.launches[index]
     return find_method(method or launch.method).phases(plan.spec(launch), plan.group(launch))

@@ -1,10 +1,10 @@
-"""What a bucket's state holds from one step to the next: what a checkpoint must have."""
+"""The part of a bucket's state that lives on to the next step, as a checkpoint holds it."""
 
 from collections.abc import Mapping
 
 from commsched.coding.codec import State
 
-# Everything else in a state is made anew in every step, or follows from the bucket alone.
+# Other entries are made anew in every step, or follow from the bucket alone.
 NAMES = ("lost", "mask", "ok cuts", "ok threshold", "powersgd right")
 FAMILIES = ("dgc ", "topk threshold ")  # followed by where a run begins
 

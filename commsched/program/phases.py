@@ -11,7 +11,7 @@ from commsched.program.model import Kind, Op
 
 
 def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
-    """The phase of an operation of a launch, or as it is in a step; the same object likewise."""
+    """Return the phase of an operation, as it is in a step if one is named; cached objects."""
     if op.root is not None:
         return _broadcast(plan, op.launch, op.root)
     name = plan.launches[op.launch].method
@@ -30,7 +30,7 @@ def decision_key(step: int, operation: str) -> str:
 
 
 def decided_phase(plan: Plan, op: Op, step: int, decisions: Mapping[str, float]) -> Phase:
-    """The phase of an operation in a step; a choice takes the recorded decision or the expected."""
+    """Return an operation's phase in a step; a choice takes the recorded or expected decision."""
     phase = phase_of(plan, op, step)
     decide = operation_name(plan.launches[op.launch].name, phase.name, Kind.DECIDE)
     return resolved(phase, decisions.get(decision_key(step, decide)))
