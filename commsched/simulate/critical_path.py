@@ -5,12 +5,11 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from commsched.arrays import Floats, Ints
 from commsched.program.model import Kind, Op
+from commsched.timeline.chain import chain_to, ended_last
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 TOUCH = 1e-12  # s between the end of an operation and the start of what it delayed
 
 
@@ -36,48 +35,40 @@ class PathPart(NamedTuple):
     seconds: float
 
 
+class _Place(NamedTuple):
+    """An operation on one rank: its index, and the rank's place in its role."""
+
+    index: int
+    column: int
+    end: float  # s, on the rank whose wait it ended
+
+
 def critical_path(placed: Sequence[Placed], changes: Container[int] = ()) -> list[PathPart]:
     """From the first operation to the last: what must get faster for the run to get faster.
 
     changes: steps before which all ranks wait for all, since another plan begins.
     """
-    walk = _Walk(placed)
-    index = max(range(len(placed)), key=lambda i: float(placed[i].end.max()))
-    column = int(placed[index].end.argmax())
-    path: list[PathPart] = []
-    while index >= 0:
-        end = float(placed[index].end[column])
-        index, column = walk.begins(index, column)
-        p = placed[index]
-        seconds = end - float(p.start[column])
-        path.append(PathPart(int(p.ranks[column]), p.op.stream, p.op.name, p.step, seconds))
-        index = walk.before(index, column)
-        if p.step in changes and (index < 0 or placed[index].step < p.step):
-            index = max(
-                (i for i, earlier in enumerate(placed) if earlier.step < p.step),
-                key=lambda i: float(placed[i].end.max()),
-            )
-            column = int(placed[index].end.argmax())
-    return path[::-1]
+    walk = _Walk(placed, changes)
+    return [walk.part(place) for place in chain_to(walk.last_before(np.inf), walk.before)]
 
 
 class _Walk:
-    """What each operation can have waited for; a column is a rank's place in its role."""
+    """What each operation can have waited for; a role is known by its first rank."""
 
-    def __init__(self, placed: Sequence[Placed]) -> None:
-        self._placed = placed
+    def __init__(self, placed: Sequence[Placed], changes: Container[int]) -> None:
+        self._placed, self._changes = placed, changes
         size = 1 + max(int(p.ranks.max()) for p in placed)
         self._role, self._column = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self._where: dict[tuple[int, str, int], int] = {}  # role, name, step
         self._sends: dict[tuple[str, int], int] = {}
         self._lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
-        self._previous: list[int] = []  # on its stream, where operations keep their order
+        self._previous: list[int | None] = []  # on its stream, where operations keep their order
         for index, p in enumerate(placed):
             role = int(p.ranks[0])
             lane = self._lanes[role, p.op.stream]
             if not lane:
                 self._role[p.ranks], self._column[p.ranks] = role, np.arange(len(p.ranks))
-            self._previous.append(lane[-1] if lane else -1)
+            self._previous.append(lane[-1] if lane else None)
             lane.append(index)
             self._where[role, p.op.name, p.step] = index
             if p.op.kind is Kind.SEND:
@@ -86,31 +77,48 @@ class _Walk:
         self._loose = {lane for lane in self._lanes if lane[0] in pipelines}
         self._ends: dict[tuple[int, str], Floats] = {}
 
-    def begins(self, index: int, column: int) -> tuple[int, int]:
-        """Where an operation begins in earnest: an exchange with the last rank of its team."""
+    def part(self, place: _Place) -> PathPart:
+        """Describe an operation of the path."""
+        p = self._placed[place.index]
+        seconds = place.end - float(p.start[place.column])
+        return PathPart(int(p.ranks[place.column]), p.op.stream, p.op.name, p.step, seconds)
+
+    def last_before(self, step: float) -> _Place | None:
+        """Return what ends last of all that was placed before a step."""
+        earlier = (i for i, p in enumerate(self._placed) if p.step < step)
+        index = ended_last(earlier, lambda i: float(self._placed[i].end.max()))
+        return None if index is None else self._begun(index, int(self._placed[index].end.argmax()))
+
+    def _begun(self, index: int, column: int) -> _Place:
+        """Go to where an operation really begins: an exchange with the last rank of its team."""
         p = self._placed[index]
-        last = int(p.last[column])
+        last, end = int(p.last[column]), float(p.end[column])
         other = self._where[int(self._role[last]), p.op.name, p.step]
         place = int(self._column[last])
-        early = float(self._placed[other].start[place]) < float(p.end[column])
-        return (other, place) if early else (index, column)
+        early = float(self._placed[other].start[place]) < end
+        return _Place(other, place, end) if early else _Place(index, column, end)
 
-    def before(self, index: int, column: int) -> int:
-        """The operation whose end began this one in a column, -1 for none."""
+    def before(self, place: _Place) -> _Place | None:
+        """Return the operation whose end let another one begin."""
+        index, column, _ = place
         p = self._placed[index]
         found = [*self._inputs(p), self._neighbour(index, column)]
         if p.op.kind is Kind.RECV:
             other = self._sends[p.op.match, p.step]
             found += [*self._inputs(self._placed[other]), self._neighbour(other, column)]
-        candidates = [i for i in found if i >= 0]
-        return max(candidates, key=lambda i: float(self._placed[i].end[column]), default=-1)
+        candidates = (i for i in found if i is not None)
+        latest = ended_last(candidates, lambda i: float(self._placed[i].end[column]))
+        new_plan = p.step in self._changes
+        if new_plan and (latest is None or self._placed[latest].step < p.step):
+            return self.last_before(p.step)
+        return None if latest is None else self._begun(latest, column)
 
     def _inputs(self, p: Placed) -> list[int]:
         keys = [(int(p.ranks[0]), name, p.step - back) for name, back in p.op.after]
         return [self._where[key] for key in keys if key in self._where]  # of another plan: none
 
-    def _neighbour(self, index: int, column: int) -> int:
-        """The operation before this one on its stream."""
+    def _neighbour(self, index: int, column: int) -> int | None:
+        """Return the operation before this one on its stream."""
         p = self._placed[index]
         lane = int(p.ranks[0]), p.op.stream
         if lane not in self._loose:
@@ -123,4 +131,4 @@ class _Walk:
         early = np.where(ends <= start + TOUCH, ends, -np.inf)
         early[members.index(index)] = -np.inf
         at = int(early.argmax())
-        return members[at] if np.isfinite(early[at]) else -1
+        return members[at] if np.isfinite(early[at]) else None

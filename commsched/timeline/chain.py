@@ -1,7 +1,8 @@
-"""The chain of operations that one rank's step waited for, from its end back to its start."""
+"""Chains of operations that waited for each other, walked from the last one back to the first."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -9,7 +10,25 @@ from commsched.timeline.model import Timeline
 
 Key = tuple[str, int]  # name and step
 After = Mapping[str, Sequence[tuple[str, int]]]  # operation -> (input, steps back)
+Node = TypeVar("Node")
 TOUCH = 2e-9  # s; files round moments to whole nanoseconds
+
+
+def chain_to(last: Node | None, before: Callable[[Node], Node | None]) -> list[Node]:
+    """Return the operations that led to the last one, the first one first.
+
+    before: the operation that let another one begin, None where nothing did.
+    """
+    found: list[Node] = []
+    while last is not None:
+        found.append(last)
+        last = before(last)
+    return found[::-1]
+
+
+def ended_last(candidates: Iterable[Node], end: Callable[[Node], float]) -> Node | None:
+    """Return the operation that let another one begin, of those that it may have waited for."""
+    return max(candidates, key=end, default=None)
 
 
 class Walk:
@@ -48,8 +67,9 @@ class Walk:
         inputs = self._after.get(name)
         if inputs is not None:
             found = [self.at.get((other, step - back), -1) for other, back in inputs]
-            known = max((j for j in (self._previous[i], *found) if j < i), default=-1)
-            if known >= 0:
+            earlier = (j for j in (self._previous[i], *found) if 0 <= j < i)
+            known = ended_last(earlier, float)  # spans are in the order of their ends
+            if known is not None:
                 return known
         return min(self.last_before(self.start[i]), i - 1)
 
@@ -62,9 +82,9 @@ class Walk:
 
         `successor` is the span that begins at `end`; -1 where the timeline ends there.
         """
-        found: list[int] = []
-        i = self.last_before(end) if successor < 0 else self.before(successor)
-        while i >= 0 and self.end[i] > begin:
-            found.append(i)
-            i = self.before(i)
-        return found[::-1]
+
+        def within(i: int) -> int | None:
+            return i if i >= 0 and self.end[i] > begin else None
+
+        last = self.last_before(end) if successor < 0 else self.before(successor)
+        return chain_to(within(last), lambda i: within(self.before(i)))
