@@ -36,10 +36,10 @@ class PathPart(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """An operation on one rank: its index, and the rank's place in its role."""
+    """An operation on one rank."""
 
-    index: int
-    column: int
+    number: int  # among all that was placed
+    column: int  # the rank's place in its role
     end: float  # s, on the rank whose wait it ended
 
 
@@ -79,7 +79,7 @@ class _Walk:
 
     def part(self, place: _Place) -> PathPart:
         """Describe an operation of the path."""
-        p = self._placed[place.index]
+        p = self._placed[place.number]
         seconds = place.end - float(p.start[place.column])
         return PathPart(int(p.ranks[place.column]), p.op.stream, p.op.name, p.step, seconds)
 

@@ -4,6 +4,7 @@ The k-th ranks of all roles are one pipeline, apart from the others until the re
 Each turn places, in every pipeline at once, the operation that begins first there.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -121,22 +122,15 @@ class PipelineMessages:
         places = Places(self.machine, self.machine.everyone)
         self.busy = np.zeros((len(self.ops), self.columns))
         self.away = np.zeros((len(self.ops), self.columns))
-        self.sent = np.zeros(len(self.ops))
-        for i, op in enumerate(self.ops):
-            if op.kind is Kind.SEND:
-                self.sent[i] = op.nbytes
-        channels = sorted({(int(self.role[i]), op.peer, op.nbytes) for i, op in self._sends()})
+        sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)  # alike
+        for i in np.flatnonzero(self.is_send).tolist():
+            sends[int(self.role[i]), self.ops[i].peer, self.ops[i].nbytes].append(i)
         blocks = np.zeros(self.columns, np.int64)
-        for source, peer, nbytes in channels:
+        for (source, peer, nbytes), some in sends.items():
             src, dst = (np.array(self.roles[r].ranks, np.int64) for r in (source, peer))
-            pattern = places.pattern(Round(src, dst, blocks, blocks + 1, False, 1))
-            busy = pattern.wire.port(np.full(self.columns, float(nbytes)))
-            for i, op in self._sends():
-                if (int(self.role[i]), op.peer, op.nbytes) == (source, peer, nbytes):
-                    self.busy[i], self.away[i] = busy, pattern.wire.away + self.machine.startup
-
-    def _sends(self) -> list[tuple[int, Op]]:
-        return [(i, op) for i, op in enumerate(self.ops) if op.kind is Kind.SEND]
+            wire = places.pattern(Round(src, dst, blocks, blocks + 1, False, 1)).wire
+            self.busy[some] = wire.port(np.full(self.columns, float(nbytes)))
+            self.away[some] = wire.away + self.machine.startup
 
     def place(
         self, clocks: Sequence[Clocks], factor: Floats, earlier: Mapping[tuple[Key, int], Floats]

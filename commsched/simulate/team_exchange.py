@@ -70,48 +70,30 @@ def exchanged(
     where one team is by itself, see `price.exchange`: equal teams then take equally long from the
     start of their last member on.
     """
-    count = len(teams.ranks)
+    if phase is None:
+        assert len(start) == 1, "all ranks vote together"
+        votes = price.votes(machine, teams.first, start[0], later)
+        return Exchanged(votes.end[np.newaxis], votes.sent[np.newaxis])
+    payload, schedule, count = phase.payload, phase.schedule, len(start)
+
+    def priced(
+        schedule: Schedule, group: Group, start: Floats, rest: Floats, limit: int
+    ) -> Exchanged:
+        begin, rested = start.ravel(), rest.ravel()
+        played = price.exchange(
+            schedule, payload, machine, group, begin, later=later, limit=limit, rest=rested
+        )
+        return Exchanged(played.end.reshape(start.shape), played.sent.reshape(start.shape))
+
     if count == 1:
-        return _alone(machine, phase, teams.first, start, rest, later, limit)
-    assert phase is not None, "all ranks vote together"
-    schedule, payload = phase.schedule, phase.payload
+        return priced(schedule, teams.first, start, rest, limit)
     most = limit // count
     if schedule.library or price.moves_up_to(schedule, most) > most:
         nothing = np.zeros((1, teams.first.size))
-        one = _alone(machine, phase, teams.first, nothing, nothing, later, 0)
+        one = priced(schedule, teams.first, nothing, nothing, 0)
         end = start.max(axis=1, keepdims=True) + one.end
         return Exchanged(end, np.broadcast_to(one.sent, start.shape))
-    played = price.exchange(
-        side_by_side(schedule, count),
-        payload,
-        machine,
-        teams.everyone,
-        start.ravel(),
-        later=later,
-        limit=limit,
-        rest=rest.ravel(),
-    )
-    return Exchanged(played.end.reshape(start.shape), played.sent.reshape(start.shape))
-
-
-def _alone(
-    machine: Machine,
-    phase: Phase | None,
-    group: Group,
-    start: Floats,
-    rest: Floats,
-    later: bool,
-    limit: int,
-) -> Exchanged:
-    """Price an exchange of one team. start, rest: (1, members) s."""
-    if phase is None:
-        played = price.votes(machine, group, start[0], later)
-    else:
-        schedule, payload = phase.schedule, phase.payload
-        played = price.exchange(
-            schedule, payload, machine, group, start[0], later=later, limit=limit, rest=rest[0]
-        )
-    return Exchanged(played.end[np.newaxis], played.sent[np.newaxis])
+    return priced(side_by_side(schedule, count), teams.everyone, start, rest, limit)
 
 
 @lru_cache(maxsize=64)

@@ -59,22 +59,13 @@ class Blank:
         """Nobody reads it."""
 
 
-class Incoming(NamedTuple):
-    """A message that is being received."""
+class Message(NamedTuple):
+    """A message that is being sent or received."""
 
     step: int
     op: Op
     moving: Moving
-    start: float  # when it was first heard of
-
-
-class Outgoing(NamedTuple):
-    """A message that is being sent."""
-
-    step: int
-    op: Op
-    moving: Moving
-    start: float
+    start: float  # when it was sent, or first heard of
 
 
 class MessageStreams:
@@ -105,8 +96,8 @@ class MessageStreams:
         }
         self._free = 0.0  # until when the send stream is busy
         self._expected: dict[int, deque[tuple[int, Op]]] = defaultdict(deque)  # by rank
-        self._leaving: Outgoing | None = None
-        self._coming: dict[int, Incoming] = {}  # by rank
+        self._leaving: Message | None = None
+        self._coming: dict[int, Message] = {}  # by rank
         self.moved = now()  # when something last happened
 
     @property
@@ -157,7 +148,7 @@ class MessageStreams:
         assert packet.nbytes == op.nbytes, f"{op.name} has {packet.nbytes} B, not {op.nbytes}"
         peer = self._peers[op.peer]
         moving = self._place.path.lane(self.comm, op.tag).send(packet, peer)
-        self._leaving = Outgoing(step, op, moving, now())
+        self._leaving = Message(step, op, moving, now())
         return True
 
     def _next(self) -> tuple[int, Op] | None:
@@ -199,7 +190,7 @@ class MessageStreams:
         self._end("receive", coming.step, coming.op, coming.start)
         return True
 
-    def _begin(self, peer: int, expected: deque[tuple[int, Op]]) -> Incoming | None:
+    def _begin(self, peer: int, expected: deque[tuple[int, Op]]) -> Message | None:
         """Post the receive of the message that is announced, if one is; steps keep their order."""
         status, start = MPI.Status(), now()
         if not self.comm.Iprobe(peer, MPI.ANY_TAG, status):
@@ -209,7 +200,7 @@ class MessageStreams:
         expected.remove((step, op))
         packet = self._place.device.module.empty(op.nbytes, np.uint8)
         moving = self._place.path.lane(self.comm, tag).receive(packet, peer)
-        return Incoming(step, op, moving, start)
+        return Message(step, op, moving, start)
 
     def _end(self, stream: str, step: int, op: Op, start: float) -> None:
         end = now()
