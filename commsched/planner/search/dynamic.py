@@ -124,6 +124,8 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
     clocks[..., 3] = np.inf  # no label yet
     clocks[0, 0, 3] = least
     origin = np.zeros((segments.size + 1, LABELS, 3), np.int64)  # segment, option, label
+    streams = Clocks(1, overlap=clock.overlap)
+    streams.free["compute"] = np.array([[backward]])
     for last in range(segments.size):
         here = by_last[edges[last] : edges[last + 1]]
         before = clocks[segments.start[here]]  # (segments, labels, 4)
@@ -133,9 +135,8 @@ def boundaries(problem: Problem, units: Sequence[Unit], late: bool) -> Candidate
             if option:  # where both are one, once is enough
                 here = every[methods[every] != segments.options[0][0][every]]
                 before = clocks[segments.start[here]]
-            streams = Clocks(before.shape[:2], overlap=clock.overlap)
-            streams.free |= zip(STREAMS, np.moveaxis(before, -1, 0), strict=False)
-            streams.free["compute"] = np.full(before.shape[:2], backward)
+            for number, stream in enumerate(STREAMS):
+                streams.free[stream] = before[..., number]
             decoded = streams.phase(segments.ready[here, None], tuple(costs[:, here, None]))
             cost = np.maximum(before[..., 3], decoded + tails[here, None])
             clocks_now = [streams.free[stream] for stream in STREAMS]
