@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +11,11 @@ from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
 from commsched.train.packing import packed, unpacked
-from tests.support.jobs import Job
-from tests.test_train import LIMIT, started, train
+from tests.test_train import started, train
 
 RANKS = 2
-SHORT = ("--net", "words:8:300", "--batch", "24", "--rate", "0.05", "--method", "ring+dense")
+SHORT = ("--net", "words:8:300", "--batch", "24", "--rate", "0.05", "--optimizer", "adam")
+SHORT += ("--method", "all-gather+topk:0.05:reused")  # what feedback keeps is kept, too
 
 
 def kept_step(folder: Path) -> int:
@@ -26,21 +24,6 @@ def kept_step(folder: Path) -> int:
         return int(json.loads((folder / "manifest.json").read_text())["step"])
     except FileNotFoundError:
         return -1
-
-
-def trained_both(ranks: int, *lines: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The results of trainings that the same ranks do one after the other: ranks start slowly."""
-    program = f"from commsched.cli.main import main\nfor line in {lines}:\n"
-    program += "    assert main(['train', *line, '--json']) == 0"
-    with Job(ranks, [sys.executable, "-c", program]) as job:
-        done = job.wait(LIMIT)
-    assert done.status == 0, done.output
-    rest, found = done.output, []
-    for _ in lines:
-        result, end = json.JSONDecoder().raw_decode(rest := rest[rest.index("{") :])
-        found.append(result)
-        rest = rest[end:]
-    return found
 
 
 def test_checkpoints_and_scores_do_not_change_a_bit(tmp_path):
@@ -89,7 +72,7 @@ def test_a_folder_without_one_is_refused(tmp_path):
         (("--seed", "5"), "was made with --seed 0, now it is 5"),
         (("--batch", "12"), "was made with --batch 24, now it is 12"),
         (("--net", "words:8:301"), "the plan is for net 'words:8:300', not for 'words:8:301'"),
-        (("--method", "tree+dense"), "with --method ring+dense, now it is tree+dense"),
+        (("--method", "tree+dense"), "reused, now it is tree+dense"),
         (("--precision", "fp16"), "was made with --precision fp32, now it is fp16"),
     ],
 )

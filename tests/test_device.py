@@ -16,6 +16,7 @@ from commsched.run.wire.device import HOST
 from commsched.run.wire.find_device import find_device
 from tests.support.jobs import Job
 from tests.support.late_device import Late
+from tests.support.rank_server import on_ranks
 from tests.support.small_plans import graph, machine, plan
 
 COMMSCHED = [sys.executable, "-m", "commsched"]
@@ -47,9 +48,7 @@ def test_all_ranks_end_with_one_sentence_where_there_is_no_gpu(command, made, tm
         "train": ["train", "--net", "mlp:8:2"],
         "bench": ["bench", "all-reduce"],
     }
-    with Job(2, [*COMMSCHED, *words[command], "--device", "cuda"]) as job:
-        ended = job.wait(60)
-        assert not job.left()
+    ended = on_ranks(2, *words[command], "--device", "cuda")
     assert ended.status == 2, ended.output
     assert one_sentence(ended.output), ended.output
     assert not (tmp_path / "m.json").exists()

@@ -10,7 +10,8 @@ import pytest
 from commsched import training_log as training
 from commsched.cli.main import main
 from commsched.timeline import file as timeline_file
-from tests.support.jobs import Ended, Job
+from tests.support.jobs import Ended
+from tests.support.rank_server import on_ranks
 
 TRAIN = [sys.executable, "-m", "commsched", "train"]
 LIMIT = 120  # s
@@ -19,8 +20,7 @@ DENSE = ("--method", "ring+dense")
 
 
 def started(ranks: int, *arguments: str) -> Ended:
-    with Job(ranks, [*TRAIN, *arguments]) as job:
-        return job.wait(LIMIT)
+    return on_ranks(ranks, "train", *arguments, seconds=LIMIT)
 
 
 def train(ranks: int, *arguments: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs import Job
-from tests.test_checkpoint import RANKS, kept_step, trained_both
-from tests.test_train import LIMIT, TRAIN, WORDS, daso_plan, losses
+from tests.test_checkpoint import RANKS, kept_step
+from tests.test_train import LIMIT, TRAIN, WORDS, daso_plan, losses, train
 
 GPT = ("--net", "gpt:16:1:2", "--batch", "16", "--optimizer", "adam")
 
@@ -64,11 +64,8 @@ def goes_on(
         assert job.left() == {}
     steps = -(-(kept_step(folder) + 8) // multiple) * multiple
     other = tmp_path / "whole.jsonl"
-    found, whole = trained_both(
-        ranks,
-        (*keep, "--resume", "--steps", str(steps)),
-        (*words, "--steps", str(steps), "--log", str(other)),
-    )
+    found = train(ranks, *keep, "--resume", "--steps", str(steps))
+    whole = train(ranks, *words, "--steps", str(steps), "--log", str(other))
     assert losses(log) == losses(other)  # the same samples in the same order
     assert found["parameters"] == whole["parameters"]
     assert found["loss"] == whole["loss"]

@@ -1,6 +1,6 @@
 """The exam of every method on real ranks: 8 of them, and all smaller groups as parts of the 8.
 
-    mpiexec -n 8 python -m tests.support.exam FOLDER NAME...
+    mpiexec -n 8 python -m tests.support.exam [--whole|--some] FOLDER NAME...
 
 NAMEs are codecs and methods to examine beside the listed ones. Every rank leaves a file in FOLDER:
 per case what was wrong in it, a sentence each.
@@ -22,7 +22,7 @@ from mpi4py import MPI
 from commsched.exchange.endpoint import Endpoint, GatheringEndpoint, open_endpoint
 from commsched.exchange.lockstep import exchange, fresh_states
 from commsched.exchange.method import Choice, Method
-from commsched.exchange.pair import route
+from commsched.exchange.pair import Pair, route
 from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.machine.model import Group
 from commsched.methods.node_union import method as node_union
@@ -31,7 +31,7 @@ from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now
 from commsched.run.wire.host import CUT, PlainPath
 from commsched.run.wire.path import Exchange
-from tests.support import sample_methods
+from tests.support import sample_methods, sampling
 from tests.support.gradients import SUPPORTS, bits, gradient, rounded, spec
 
 # Ranks on each node of the groups that are examined side by side; they are all ranks together.
@@ -44,6 +44,7 @@ FURTHER = ((300, ("mixed",)), (5, ("empty", "full")), (1, ("alone",)))  # for wh
 BROKEN = ((7, ("broken",)),)  # a NaN on the last rank, which all must see
 SHORT = ((301, ("rounded", "mixed", "empty")),)
 LONG = tuple((numel, ("rounded", "mixed")) for numel in (128, 197, 256))  # some end at a cut
+PAIRS_TURN, METHODS_TURN = 7, 2  # by day each is examined in one shape of so many
 ABREAST = 64  # cases that a rank has under way
 PATIENCE = 30.0  # s without a message
 
@@ -73,7 +74,8 @@ def group_of(shape: Sequence[int]) -> Group:
 def cases(shape: Sequence[int], names: Sequence[str]) -> list[Case]:
     """Every legal pair and every method of several phases, and those that are for tests only.
 
-    Shapes in UNLISTED_TOO take the unlisted `names`, too.
+    Shapes in UNLISTED_TOO take the unlisted `names`, too. By day each is examined in some of
+    the shapes, in turn.
     """
     members, names = group_of(shape), names if tuple(shape) in UNLISTED_TOO else ()
     listed = {method.name for method in legal_methods(members)}
@@ -81,7 +83,16 @@ def cases(shape: Sequence[int], names: Sequence[str]) -> list[Case]:
         Case(m.name, m, SERIES + BROKEN + FURTHER * (m.name in listed))
         for m in legal_methods(members, more=names)
     ]
-    return found + [Case(method.name, method) for method in sample_methods.ALL]
+    found += [Case(method.name, method) for method in sample_methods.ALL]
+    place = SHAPES.index(tuple(shape))
+    return [
+        case for number, case in enumerate(found) if sampling.whole or in_turn(case, number, place)
+    ]
+
+
+def in_turn(case: Case, number: int, place: int) -> bool:
+    """Whether a case is examined by day in the shape at a place."""
+    return (number + place) % (PAIRS_TURN if isinstance(case.method, Pair) else METHODS_TURN) == 0
 
 
 def in_pieces() -> list[Case]:
@@ -308,7 +319,8 @@ def main(folder: Path, names: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), sys.argv[2:])
+        sampling.whole = sys.argv[1] == "--whole"
+        main(Path(sys.argv[2]), sys.argv[3:])
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -32,7 +32,7 @@ def some(cases: Sequence[Case], count: int) -> list[Case]:
     """Return `count` cases at even distances from the first to the last, or by night all."""
     if whole or len(cases) <= count:
         return list(cases)
-    return [cases[i * (len(cases) - 1) // (count - 1)] for i in range(count)]
+    return [cases[i * (len(cases) - 1) // max(1, count - 1)] for i in range(count)]
 
 
 def kind(codec: str) -> str:
