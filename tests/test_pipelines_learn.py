@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import batch_of, part_of
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.samo import SamoWorker, mask_of, start_of
-from tests.support import strict_arrays
+from tests.support import sampling, strict_arrays
 from tests.support.pipeline_in_process import Crew, in_rank_order, of_halves
 from tests.support.small_plans import machine
 
@@ -117,8 +118,7 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize("strategy", ["gpipe", "1f1b"])
-@pytest.mark.parametrize("net", CUT)
+@pytest.mark.parametrize(("net", "strategy"), sampling.some([*product(CUT, ["gpipe", "1f1b"])], 4))
 def test_a_pipeline_learns_bit_for_bit_what_one_process_does_with_its_microbatches(net, strategy):
     for stages, replicas, count in ((1, 1, 4), (2, 1, 4), (2, 2, 2), (1, 2, 2)):
         plan = plan_of(net, strategy, stages, replicas, microbatches=count)
@@ -128,8 +128,10 @@ def test_a_pipeline_learns_bit_for_bit_what_one_process_does_with_its_microbatch
         assert found.losses == pytest.approx(losses, rel=1e-12)  # sums in another order
 
 
-@pytest.mark.parametrize("strategy", WORKERS)
-@pytest.mark.parametrize("net", ["mlp:8:3", "cnn:2", "gpt:8:1:2"])
+LEARNED = [*product(["mlp:8:3", "cnn:2", "gpt:8:1:2"], WORKERS)]
+
+
+@pytest.mark.parametrize(("net", "strategy"), sampling.some(LEARNED, 4))
 def test_how_many_stages_there_are_and_what_comes_first_changes_no_bit(net, strategy):
     for replicas in (1, 2):
         found = [
@@ -141,8 +143,7 @@ def test_how_many_stages_there_are_and_what_comes_first_changes_no_bit(net, stra
             assert other.losses == found[0].losses
 
 
-@pytest.mark.parametrize("strategy", WORKERS)
-@pytest.mark.parametrize("net", ["mlp:8:3", "cnn:2", "gpt:8:1:2"])
+@pytest.mark.parametrize(("net", "strategy"), sampling.some(LEARNED, 4))
 def test_activations_that_are_computed_again_change_no_bit(net, strategy):
     for stages, segments in ((1, 1), (1, 3), (2, 2), (2, 99)):
         kept, again = (
@@ -220,17 +221,17 @@ def masked_dense(net: str, plan: Plan, replicas: int, count: int):
     return values, steps
 
 
+PRUNED = [
+    {"pruned": 0.75},
+    {"pruned": 0.5, "mask": "random", "whole": 20},
+    {"pruned": 0.8, "mask": "early-bird", "warmup": 5},
+    {"pruned": 0.0},
+]
+
+
 @pytest.mark.parametrize(
-    "params",
-    [
-        {"pruned": 0.75},
-        {"pruned": 0.5, "mask": "random", "whole": 20},
-        {"pruned": 0.8, "mask": "early-bird", "warmup": 5},
-        {"pruned": 0.0},
-    ],
-    ids=str,
+    ("params", "net"), sampling.some([*product(PRUNED, ["mlp:8:3", "gpt:8:1:2"])], 4)
 )
-@pytest.mark.parametrize("net", ["mlp:8:3", "gpt:8:1:2"])
 def test_samo_on_ranks_is_masked_dense_mixed_precision_adam_bit_for_bit(net, params):
     for stages, replicas in ((1, 1), (2, 3)):
         count = 4 if replicas == 1 else 2

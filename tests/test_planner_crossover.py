@@ -1,10 +1,7 @@
 """The map of winners over density and bandwidth, and its picture."""
 
-import json
-
 import pytest
 
-from commsched.cli.main import main
 from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method, legal_methods
@@ -38,14 +35,3 @@ def test_few_non_zeros_travel_as_coordinates_and_many_do_not():
 def test_a_machine_of_one_node_has_no_map():
     with pytest.raises(CommschedError, match=r"has one node.*nearest: --nodes 2"):
         winners(10, machine(1, 2), lossless=True)
-
-
-def test_the_picture_is_drawn_and_other_kinds_of_file_are_refused(tmp_path, capsys):
-    question = ["price", "1000", "--machine", "p3dn.24xlarge", "--nodes", "2", "--lanes", "1"]
-    path = tmp_path / "map.png"
-    assert main([*question, "--lossless", "--figure", str(path), "--json"]) == 0
-    assert path.read_bytes().startswith(b"\x89PNG")
-    told = json.loads(capsys.readouterr().out)
-    assert [len(row) for row in told["names"]] == [len(told["rates"])] * len(told["densities"])
-    assert main([*question, "--figure", str(tmp_path / "map.bmp")]) == 2
-    assert "cannot draw '.bmp' files" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
+from tests.support import sampling
 from tests.support.small_plans import graph, machine, plan
 
 NUMEL = 2**12
@@ -92,7 +93,7 @@ def wanting(**changes) -> Request:
     return Request(net=net, machine=machine(2, 2), **changes)
 
 
-@pytest.mark.parametrize("lossy", [(), ("powersgd:2", "fp16")])
+@pytest.mark.parametrize("lossy", sampling.some([(), ("powersgd:2", "fp16")], 1))
 def test_every_limit_is_met_or_refused_with_one_that_can_be_met(lossy):
     free = make_plan(wanting(lossy=lossy))
     most = MEMORY(free)
