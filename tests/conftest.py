@@ -1,7 +1,6 @@
 """Settings for all tests: repeatable examples, no screen, and which tests run side by side."""
 
 import os
-from types import ModuleType
 
 import pytest
 
@@ -18,43 +17,43 @@ sampling.take(nightly=False, repeatable=UNDER_MPI or "CI" in os.environ)
 collect_ignore = ["nightly"] if UNDER_MPI else ["mpi", "nightly"]  # unless they are asked for
 
 
-# Files whose jobs are of one or two ranks, but for a few: others may work beside them.
-SMALL = {
-    "test_bench_gpu",
-    "test_checkpoint",
-    "test_cuda_kernels",
-    "test_cuda_training",
-    "test_device",
-    "test_example",
-    "test_exchanger",
-    "test_sparse_bench",
-    "test_train",
+# Files whose tests follow each other on one worker of pytest-xdist: two jobs of many ranks at once
+# would crowd two cores, and the ranks of a server stay for the next file. Others are groups of one.
+GROUPS = {
+    "eight ranks": {"test_mpi", "test_exam"},
+    "served": {
+        *("test_train", "test_train_local", "test_train_shadow", "test_train_pipelines"),
+        *("test_train_guard", "test_checkpoint", "test_sparse_bench", "test_device"),
+    },
+    "jobs": {
+        *("test_faults", "test_faults_pipelines", "test_watchdog", "test_exchanger"),
+        *("test_daso_run", "test_terminal", "test_example", "test_launcher"),
+        *("test_testbed", "test_testbed_faults", "test_replan", "test_cupy_on_cpu"),
+        *("test_convergence", "test_bench_measured", "test_bench_gpu"),
+    },
 }
+# Groups in the order in which they begin: the longest first, and the jobs of faults, which watch
+# the clock, not beside the eight ranks.
+BEGIN = ["eight ranks", "test_pipelines_learn", "test_planner", "test_planner_guard"]
+BEGIN += ["test_planner_best", "test_lockstep", "test_codecs_lossy", "test_price", "served", "jobs"]
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups when it is called itself
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With pytest-xdist a file goes to one worker, and all that start many ranks go to the same.
-
-    So many ranks never meet others, and what the tests of a file share is made once. These long
-    groups come first, so that no worker is left alone with one.
-    """
+    """Say which tests go to the same worker, and put long groups first: no worker ends alone."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if not UNDER_MPI:
-        items.sort(key=lambda item: (group_of(item) != "ranks", item.path.stem not in SMALL))
+        items.sort(key=lambda item: place_of(group_of(item)))
 
 
 def group_of(item: pytest.Item) -> str:
-    """The tests of a group follow each other on one worker."""
-    many = isinstance(item, pytest.Function) and starts_ranks(item.module)
-    return "ranks" if many and item.path.stem not in SMALL else item.path.stem
+    """Return the group of the file of a test."""
+    stem = item.path.stem
+    return next((group for group, stems in GROUPS.items() if stem in stems), stem)
 
 
-def starts_ranks(module: ModuleType) -> bool:
-    """Whether a file of tests uses jobs of its own, another file's, or the testbed."""
-    homes = {getattr(value, "__module__", None) for value in vars(module).values()}
-    return hasattr(module, "system") or not homes.isdisjoint(
-        {"tests.support.jobs", "tests.test_faults"}
-    )
+def place_of(group: str) -> int:
+    """Return when a group begins."""
+    return BEGIN.index(group) if group in BEGIN else len(BEGIN)

@@ -1,16 +1,10 @@
 """Spectra in pieces: their transforms, which bins are kept, and what they take of memory."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
-from commsched.coding.registry import CODECS
-from commsched.exchange.pair import encode_with_feedback
 from commsched.kernels import rangefloat, spectrum
 from commsched.kernels.lengths import fast_length
-from commsched.lab.bench.gpu import EXTRA
-from tests.cuda_on_cpu import cpu
 
 PIECE = spectrum.PIECE
 FORM = rangefloat.up_to(10, 5, 1.0)
@@ -49,24 +43,3 @@ def test_no_bin_that_is_kept_is_weaker_than_one_that_is_not(count):
     assert scale[0] == pytest.approx(size.max(), rel=2.0**-22)
     parts = FORM.decode(codes) * scale[0]
     assert np.abs(parts - bins[kept].view(np.float32)).max() <= 2.0**-6 * scale[0]
-
-
-@pytest.mark.skipif(cpu.MARKS[0].args[0], reason="g++ is not installed")
-@pytest.mark.xdist_group("cuda on cpu")
-@pytest.mark.parametrize("name", ["fft:0.15", "quant:8", "fp16", "fp16:feedback", "fp8:e4m3"])
-def test_kernels_take_no_more_memory_than_is_asked(name):
-    """Beside gradient and state: what codecs make for their kernels, at the peak."""
-    codec, values = CODECS[name], halves(64 * PIECE)
-    state = {"gradient": values, "lost": 0 * values}
-    with cpu.kernels():
-        codec.encode(values[:PIECE], {})  # compiles
-        tracemalloc.start()
-        try:
-            packet = (
-                encode_with_feedback(codec, state) if codec.feedback else codec.encode(values, {})
-            )
-            codec.add(packet, state["gradient"])
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-    assert packet.nbytes <= peak <= EXTRA * values.nbytes
