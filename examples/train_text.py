@@ -119,9 +119,9 @@ def plan_for(parameters, streams, comm):
             )
         )
         before = (name,)
-    graph = Net(name="text", layers=tuple(layers), batch=STREAMS // comm.size * RUN)
+    net = Net(name="text", layers=tuple(layers), batch=STREAMS // comm.size * RUN)
     machine = resized(machine_file.load("localhost"), 1, comm.size)
-    return make_plan(Request(graph=graph, machine=machine, params={"overlap": "backward"}))
+    return make_plan(Request(net=net, machine=machine, params={"overlap": "backward"}))
 
 
 def train(steps, timeline, comm):
