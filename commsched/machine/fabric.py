@@ -8,7 +8,8 @@ from commsched.errors import CommschedError
 from commsched.records import NOT_NEGATIVE, check_name, normalise, unit
 from commsched.units import count
 
-Seconds = Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]
+MICROSECONDS = unit("us", 1e-6)
+Seconds = Annotated[float, MICROSECONDS, NOT_NEGATIVE]
 
 MOST = 2**20  # ranks or cores of a host
 FACTOR = 1e6  # by which a prediction may be wrong before it is a mistake in the file
@@ -69,8 +70,8 @@ class HeldOut:
     """A measurement that the calibration did not fit its numbers to, and its prediction: s."""
 
     name: str
-    predicted: Annotated[float, unit("us", 1e-6)]
-    measured: Annotated[float, unit("us", 1e-6)]
+    predicted: Annotated[float, MICROSECONDS]
+    measured: Annotated[float, MICROSECONDS]
 
     def __post_init__(self) -> None:
         check_name("held-out cell", self.name)

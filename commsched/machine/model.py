@@ -10,20 +10,21 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.errors import CommschedError
-from commsched.machine.fabric import Fabric, HeldOut, Seconds
+from commsched.machine.fabric import MICROSECONDS, Fabric, HeldOut, Seconds
 from commsched.records import (
     NOT_NEGATIVE,
+    NUMBER,
     POSITIVE,
     SHARE,
     WRITTEN,
     Check,
     Key,
     Rounded,
-    SameAs,
     Source,
     Stored,
     check_name,
     normalise,
+    pairs,
     unit,
 )
 from commsched.units import significant
@@ -43,7 +44,13 @@ RATE = Stored(
     rounds=True,
 )
 PerByte = Annotated[float, RATE, NOT_NEGATIVE]
-Points = tuple[tuple[Rounded, Seconds], ...]  # (bytes, s)
+Points = Annotated[tuple[tuple[float, float], ...], pairs(NUMBER, MICROSECONDS)]  # (bytes, s)
+NUMBERS = Stored(
+    kind=dict[str, float],
+    read=dict,
+    write=lambda numbers: {name: significant(number) for name, number in numbers.items()},
+    rounds=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +258,7 @@ class Machine:
     # Before an exchange's first message: wake-up, skew of the ranks.
     startup: Annotated[Seconds, WRITTEN] = 0.0
     # Before the first message of a launch's later exchanges: all ranks are awake.
-    restart: Annotated[Seconds, SameAs("startup")] = 0.0
+    restart: Annotated[Seconds, Key(missing="startup")] = 0.0
     handover: Seconds = 0.0  # mean until another thread of the rank takes up what is ready
     # Coding seconds if no other rank codes, divided by those if all do.
     alone: Annotated[Rounded, SHARE] = 1.0
@@ -266,7 +273,8 @@ class Machine:
     native: Points = ()  # measured (bytes, seconds) of MPI's all-reduce
     fabric: Fabric | None = None  # where it was calibrated
     held_out: tuple[HeldOut, ...] = ()  # measurements that the calibration did not fit to
-    measured: Mapping[str, Rounded] = field(default_factory=dict)  # what the model does not use
+    # What the model does not use.
+    measured: Annotated[Mapping[str, float], NUMBERS] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("machine", self.name)

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
 from commsched.arrays import Floats, Ints
 from commsched.errors import CommschedError
-from commsched.records import normalise
+from commsched.records import EXACT, normalise, pairs
 
 Law = Literal["dense", "uniform", "zipf", "mask", "curve"]
 
@@ -32,10 +32,12 @@ class Sparsity:
     """
 
     law: Law = "dense"
-    density: float = 1.0
-    exponent: float = 1.0  # zipf
+    density: Annotated[float, EXACT] = 1.0
+    exponent: Annotated[float, EXACT] = 1.0  # zipf
     rows: int = 0  # zipf
-    curve: tuple[tuple[float, float], ...] = ()  # curve: (ranks summed, density), ascending
+    curve: Annotated[
+        tuple[tuple[float, float], ...], pairs(EXACT, EXACT)
+    ] = ()  # curve: (ranks summed, density), ascending
 
     def __post_init__(self) -> None:
         normalise(self)

@@ -16,13 +16,14 @@ from commsched.net import file as net_file
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.net.graph import Net, Tensor
 from commsched.records import (
+    EXACT,
     REQUIRED,
     WRITTEN,
     Key,
     Stored,
     digest,
-    named,
     normalise,
+    one_of,
     to_data,
     unit,
 )
@@ -33,7 +34,7 @@ Steps = Annotated[int, Meta(ge=0, le=2**31)]
 Difference = Annotated[float, unit("ms", 1e-3), WRITTEN]  # s
 Seconds = Annotated[Difference, Meta(ge=0)]
 Rank = Annotated[int, Meta(ge=0, le=2**53)]
-PURPOSES = named(("", "blocking", "cycling", "spread", "average", "refresh"))
+PURPOSES = one_of("", "blocking", "cycling", "spread", "average", "refresh")
 MACHINE = Stored(
     kind=dict[str, Any],
     read=lambda data: machine_file.from_data(data, "machine"),
@@ -71,14 +72,14 @@ class Launch:
     pieces: Annotated[tuple[Piece, ...], Meta(min_length=1)]
     after: Name  # the layer whose backward completes the bucket
     method: Name
-    stream: Annotated[str, named(("inside", "between"))]  # nodes
-    payload: Annotated[str, named(("gradient", "parameter", "activation")), WRITTEN] = "gradient"
+    stream: Annotated[str, one_of("inside", "between")]  # nodes
+    payload: Annotated[str, one_of("gradient", "parameter", "activation"), WRITTEN] = "gradient"
     # Lower goes first among launches that are ready together.
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31), WRITTEN] = 0
     group: Annotated[tuple[Rank, ...], WRITTEN] = ()  # ranks; empty: all
     every: Annotated[int, Meta(ge=1, le=2**31), WRITTEN] = 1  # steps
     lag: Annotated[Steps, WRITTEN] = 0  # until the result is merged
-    among: Annotated[str, named(("all", "node", "peers"))] = "all"  # teams, see `Plan.teams`
+    among: Annotated[str, one_of("all", "node", "peers")] = "all"  # teams, see `Plan.teams`
     purpose: Annotated[str, PURPOSES] = ""  # of a strategy's exchange; "": of the gradients
     # First step; launches of a purpose that begin later replace all those before them.
     since: Steps = 0
@@ -110,7 +111,7 @@ class Plan:
     machine: Annotated[Machine, MACHINE]
     net: Annotated[Net, NET, Key("graph")]
     # Share of a tensor's norm that a step may leave behind; 0: not watched.
-    max_error: Annotated[float, Meta(ge=0)] = 0.0
+    max_error: Annotated[float, EXACT, Meta(ge=0)] = 0.0
 
     def __post_init__(self) -> None:
         normalise(self)
