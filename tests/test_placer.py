@@ -35,7 +35,7 @@ def exact_rows(problem: Problem, choices: tuple[MethodChoice, ...]) -> PricedRow
     """Launches by their exact prices, and one more that is nothing."""
     clock, made = problem.clock, [choice.bucket for choice in choices]
     seconds = [
-        problem.prices.exact(spec_of(c.bucket, problem.request.graph), c.method) for c in choices
+        problem.prices.exact(spec_of(c.bucket, problem.request.net), c.method) for c in choices
     ]
     return PricedRows(
         np.array([*(b.ready for b in made), 0.0]),
@@ -101,7 +101,7 @@ def test_planner_simulator_and_the_runtimes_programs_agree(
     """
     on = replace(machine(1, ranks), cores=cores, overlap=overlap, startup=startup)
     on = replace(on, device=replace(on.device, codecs={"fp16": RATE, "bf16": RATE}))
-    request = Request(graph=graph([BLOCK * n for n in sizes]), machine=on, lossy=("fp16", "bf16"))
+    request = Request(net=graph([BLOCK * n for n in sizes]), machine=on, lossy=("fp16", "bf16"))
     kept = [m for m in request.methods(on.everyone) if m.name in METHODS]
     problem = Problem(request, kept=Shortlist.of(kept))
     choices, left = [], list(problem.tensors)

@@ -1,4 +1,4 @@
-"""What a rank's own work does to the rest of it: they share its cores, or wait for its polls."""
+"""How coding, computing and exchanging of a rank slow each other: they share its cores."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -59,7 +59,7 @@ class SharedCores:
         self._earliest, self._latest = spans.start.min(axis=1), spans.end.max(axis=1)
 
     def coded(self, start: Floats, end: Floats) -> Floats:
-        """When coding that would last from `start` to `end` alone ends, (columns,) s; noted."""
+        """Note coding that would last from `start` to `end` on idle cores; return its end."""
         if self._idle:
             return end
         later = self._beside(start, end)
@@ -68,7 +68,7 @@ class SharedCores:
         return later
 
     def stretched(self, start: Floats, end: Floats) -> Floats:
-        """When an exchange that would last from `start` to `end` alone ends: (columns,) s."""
+        """Return when an exchange ends that would last from `start` to `end` on idle cores."""
         if self._idle:
             return end
         self._coding = [span for span in self._coding if (span.end > start).any()]
@@ -88,7 +88,7 @@ class SharedCores:
 
 
 def shares(machine: Machine) -> Floats:
-    """Of the processor that coding takes from the rest of each rank: (ranks,)."""
+    """Return the share of the processor that coding takes from a rank's other work: (ranks,)."""
     node = np.array(machine.node_of_rank)
     if not machine.cores:
         return np.zeros(len(node))
@@ -97,7 +97,7 @@ def shares(machine: Machine) -> Floats:
 
 
 def beside(start: Floats, end: Floats, coding: Sequence[Spans], share: float | Floats) -> Floats:
-    """When something ends that would last from `start` to `end` without coding: (columns,) s.
+    """Return when work ends that would last from `start` to `end` without coding: (columns,) s.
 
     Beside coding it goes on at a rate of 1 - share.
     """
@@ -140,12 +140,12 @@ def longer(coding: Spans, exchanges: Spans, slowed: float) -> Floats:
 
 
 def under_compute(start: Floats, end: Floats, busy: Floats | float, overlap: float) -> Floats:
-    """When an exchange ends of which only a share moves on while its rank computes: (ranks,) s.
+    """Return when an exchange ends that is slower while its rank computes: (ranks,) s.
 
     start, end: as if nothing computed; busy: until when the rank computes, from before `start` on.
         end' = start + T / f                 if T <= f c,  c = busy - start, T = end - start
         end' = busy + T - f c                otherwise
-    f = `overlap`, in [0, 1]; f = 0: all waits until the compute is over.
+    f = `overlap`, in [0, 1], the rate beside compute; f = 0: the exchange waits for its end.
     """
     if overlap == 1.0:
         return end

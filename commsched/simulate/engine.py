@@ -1,4 +1,4 @@
-"""Places every operation in time: streams are first in, first out; ranks are columns."""
+"""Place every operation of a plan's programs in time; the ranks of a role are columns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,9 +1,9 @@
-"""The iteration time of many candidates at once: the simulator's clocks, one rank for all.
+"""The iteration time of many candidates at once: clocks of one rank, which stands for all.
 
-It is the timeline of `simulate` where all ranks end an exchange together and jitter is off: then
-both agree to rounding. Of hand-overs between threads it takes the mean. Elsewhere ranks that end
-early begin their next exchange early, and exchanges slow the coding beside them, which only the
-simulator knows; the planner asks it about the last few candidates.
+It equals the timeline of `simulate` where all ranks end each exchange together, nothing jitters
+and threads take up work at once (law 9). Elsewhere it is an estimate: hand-overs between threads
+last their mean, ranks that end an exchange early wait for the others, and exchanges do not slow
+the coding beside them. So the planner simulates the last few candidates.
 """
 
 from collections.abc import Callable, Sequence
