@@ -89,7 +89,7 @@ class Bloom(IndexCode):
         return count + (np.asarray(numel) - count) * self._false(np.asarray(count))
 
     def _false(self, count: Floats) -> Floats:
-        """The rate of false positives of a filter of whole bytes with whole hash functions."""
+        """Return the false-positive rate of a filter of whole bytes with whole hash functions."""
         size = 8 * np.maximum(1.0, np.ceil(filter_bits(1.0, self._rate) * count / 8))
         return np.asarray(-np.expm1(-self._hashes * count / size)) ** self._hashes
 

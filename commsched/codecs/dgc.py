@@ -44,7 +44,7 @@ class Dgc(Selection):
         self._momentum = momentum
 
     def share(self, step: int) -> float:
-        """The share that is sent in a step."""
+        """Return the share that is sent in a step."""
         stage = step // self._stage if self._stage else len(WARM_UP)
         return max(self._share, WARM_UP[stage]) if stage < len(WARM_UP) else self._share
 

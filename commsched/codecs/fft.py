@@ -21,8 +21,8 @@ FORMAT = rangefloat.up_to(WIDTH, 5, 1.0)
 class Fft(Codec):
     """Round to fp16, transform, keep the bins of largest magnitude, write parts in 10 bits.
 
-    Pieces of 8192 values are transformed each by itself, and the rest, with zeros up to a length
-    whose transform is fast; bins are chosen among all. The paper transforms a gradient as a whole,
+    Each piece of 8192 values is transformed alone. The rest is padded with zeros to a length whose
+    transform is fast. Bins are chosen among all pieces. The paper transforms a gradient as a whole,
     which needs twice its memory and, beyond what a cache holds, several passes; what is left out of
     a gradient correlated over ten values is the same to 0.1 % of its norm. A packet is the largest
     magnitude, a bitmap of the kept bins, and their real and imaginary parts. Spectra are summed,
@@ -55,7 +55,7 @@ class Fft(Codec):
         return packet, not len(packet) or bool(np.isfinite(packet[:SCALE].view(np.float32)[0]))
 
     def _written(self, values: Array, lost: Array | None) -> Array:
-        """The packet of values, to which `lost` is added in place."""
+        """Return the packet of values; `lost` is added to them in place."""
         packet = module_of(values).empty(self._bytes(len(values)), np.uint8)
         if not len(values):
             return packet

@@ -113,7 +113,7 @@ def _width(numel: int) -> int:
 
 
 def _cuts(numel: int) -> list[int]:
-    """Where pieces begin and end: each half as long as the one before, none too short."""
+    """Return where pieces begin and end: each is half as long as the one before, within limits."""
     cuts = [0]
     while len(cuts) < PIECES and numel - cuts[-1] >= 2 * SHORTEST:
         cuts.append((cuts[-1] + numel) // 2)
@@ -141,7 +141,7 @@ def fit_polynomials(values: Array) -> Array:
 
 
 def draw_polynomials(curve: Array, numel: int) -> Array:
-    """The fitted magnitudes, none below zero: (numel,) float32."""
+    """Return the fitted magnitudes, none below zero: (numel,) float32."""
     xp = module_of(curve)
     cuts = _cuts(numel) if numel else [0]
     coefficients = curve.reshape(PIECES, DEGREE + 1).astype(np.float64)
@@ -175,12 +175,12 @@ def fit_exponentials(values: Array) -> Array:
 
 
 def _integral(xp: Any, y: Array, x: Array) -> Array:
-    """The running integral by trapezes, 0 at first."""
+    """Return the running integral by the trapezoidal rule, 0 at first."""
     return xp.concatenate([xp.zeros(1), xp.cumsum((y[1:] + y[:-1]) / 2 * xp.diff(x))])
 
 
 def draw_exponentials(curve: Array, numel: int) -> Array:
-    """The fitted magnitudes, none below zero: (numel,) float32."""
+    """Return the fitted magnitudes, none below zero: (numel,) float32."""
     xp = module_of(curve)
     a, b, c, d = curve.astype(np.float64).tolist()
     x = xp.linspace(0.0, 1.0, numel) if numel > 1 else xp.zeros(numel)

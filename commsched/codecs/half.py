@@ -50,7 +50,7 @@ class Half(Codec):
         return np.empty(values, np.uint16)
 
     def _words(self, packet: Array, out: Array) -> Array:
-        """The packet as 16-bit words, one per element of `out`."""
+        """Return the packet as 16-bit words, one per element of `out`."""
         if packet.nbytes != 2 * len(out):
             raise CommschedError(
                 f"a packet of {packet.nbytes} B does not hold {len(out)} values coded {self.name!r}"

@@ -49,7 +49,7 @@ class Quant(Blockwise):
     def _special(
         self, values: Array, low: Array, spread: Array, steps: EvenSteps
     ) -> tuple[Array, Array]:
-        """The same where blocks may be constant, broken, or spread beyond float32."""
+        """Quantise blocks that may be constant, non-finite, or spread beyond float32."""
         step = spread * self._share
         step = np.where(np.isfinite(step), step, np.nan)
         low = np.where(np.isnan(step), np.float32(np.nan), low)

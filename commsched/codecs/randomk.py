@@ -24,9 +24,8 @@ class RandomK(Codec):
 
     As it stands values travel as they are, sums of packets are encoded without loss, and what is
     not drawn is kept as error feedback. `unbiased` multiplies each value by the length of its
-    stretch and needs no feedback, but its packets cannot be added.
-    Good as a cheap baseline. Source: Stich, Cordonnier & Jaggi, "Sparsified SGD with memory",
-    NeurIPS 2018.
+    stretch and needs no feedback, but its packets cannot be added. Good as a cheap baseline.
+    Source: Stich, Cordonnier & Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
     """
 
     standard = "randomk:0.01"
@@ -81,7 +80,7 @@ class RandomK(Codec):
         return module.asarray(index[here]), module.asarray(length[here].astype(np.float32))
 
     def _open(self, packet: Array, run: Array) -> tuple[Array, Array]:
-        """The indices in the run and the values, both (k,)."""
+        """Return the indices in the run and the values, both (k,)."""
         whole = len(packet) >= HEADER
         tag, key, start = packet[:HEADER].view(np.uint64).tolist() if whole else (0, 0, 0)
         if tag == BROKEN and len(packet) == HEADER:

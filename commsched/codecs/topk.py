@@ -25,9 +25,9 @@ class TopK(Selection):
 
     Ways: `exact` (a partition by rank), `sampled` (a threshold from a sample of the run; the count
     is right on average), `bisect` (MSTopK: a threshold by bisection, filled up in order), `reused`
-    (Ok-Topk: the exact threshold of up to 31 steps ago).
-    Good where few large elements carry most of the gradient. Source: Aji & Heafield, "Sparse
-    communication for distributed gradient descent", EMNLP 2017.
+    (Ok-Topk: the exact threshold of up to 31 steps ago). Good where few large elements carry most
+    of the gradient. Source: Aji & Heafield, "Sparse communication for distributed gradient
+    descent", EMNLP 2017.
     """
 
     standard = "topk:0.01"
@@ -62,7 +62,7 @@ class TopK(Selection):
         return self.written(self._near(values, index, threshold), values, state, 0), whole
 
     def _near(self, values: Array, index: Array, threshold: float) -> Array:
-        """What reached a threshold, unless that is far from the count that was meant."""
+        """Select what reaches a threshold, unless the count is far from the wanted one."""
         count = self._count(len(values))
         if len(index) > MOST * count:
             return select.first_of(values, index, count)
@@ -71,7 +71,7 @@ class TopK(Selection):
         return index
 
     def _reused(self, values: Array, state: State, start: int, count: int) -> float:
-        """The threshold of this run, renewed every 32 steps."""
+        """Return the threshold of this run, renewed every 32 steps."""
         key, step = f"topk threshold {start}", int(state.get("step", 0))
         if key not in state or step // RENEW != state[key][0]:
             state[key] = step // RENEW, select.threshold_of(values, count)

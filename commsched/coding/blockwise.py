@@ -44,7 +44,7 @@ class Blockwise(Codec):
 
     @abstractmethod
     def value(self, codes: Array, scales: Array, out: Array) -> None:
-        """Overwrite `out` (rows, width) float32 with what the codes mean."""
+        """Overwrite `out` (rows, width) float32 with the decoded values."""
 
     def encode_there(
         self, kernels: ModuleType, values: Array, key: int | None, scales: Array, codes: Array
@@ -55,7 +55,7 @@ class Blockwise(Codec):
     def decode_there(
         self, kernels: ModuleType, codes: Array, scales: Array, out: Array, way: int
     ) -> bool:
-        """Do with `out` and what the packed codes mean what `way` says, likewise."""
+        """Decode packed codes into `out` as `way` says; False if no CUDA kernel does it."""
         return False
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:

@@ -83,7 +83,7 @@ class Codec(ABC):
         return np.empty(nbytes, np.uint8)
 
     def at(self, step: int) -> "Codec":
-        """What it is like in a step of a training: bytes are predicted by that one."""
+        """Return the codec as it behaves, and predicts bytes, in a step of a training."""
         return self
 
     def rate(self, device: Device) -> CodecRate:

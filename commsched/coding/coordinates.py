@@ -10,7 +10,7 @@ TAG = 0x00_4F_4F_43  # "COO"
 
 
 def pack_coordinates(index: Array, values: Array, start: int = 0) -> Array:
-    """The packet of ascending indices, counted from `start`, and their values, (nnz,) each."""
+    """Write ascending indices, counted from `start`, and their values, (nnz,) each, as a packet."""
     packet = fresh(TAG, len(index), 8 * len(index), values)
     body = packet[HEADER:]
     body[: 4 * len(index)].view(np.int32)[:] = index - start if start else index

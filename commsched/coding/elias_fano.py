@@ -39,7 +39,7 @@ def index_bytes(numel: Floats, expected: Floats) -> Floats:
 
 
 def pack_list(index: Array, values: Array, numel: int, narrow: bool = False) -> Array:
-    """The packet of ascending indices below `numel` and their values, (m,) each."""
+    """Write ascending indices below `numel` and their values, (m,) each, as a packet."""
     count = len(index)
     way, size = _way(numel, count, narrow)
     if way == "dense" and count < numel:
@@ -112,7 +112,7 @@ def open_list(packet: Array, numel: int) -> tuple[Array | slice, Array]:
 
 
 def values_of(packet: Array, stop: int, count: int, narrow: int, what: str) -> Array:
-    """The `count` values before byte `stop`; narrow ones of a list of `narrow` elements."""
+    """Return the `count` values before byte `stop`; `narrow`: the elements of a narrow list."""
     if narrow:
         values = open_values(packet[HEADER : max(HEADER, stop)], count, narrow)
         require(values is not None, packet, what)
@@ -122,7 +122,7 @@ def values_of(packet: Array, stop: int, count: int, narrow: int, what: str) -> A
 
 
 def read_index(packet: Array, start: int, numel: int, count: int, what: str) -> Array:
-    """The `count` indices that were written from byte `start` on to the end: (count,)."""
+    """Return the `count` indices that were written from byte `start` on to the end: (count,)."""
     way, _ = index_form(numel, count)
     fast = compiled_list(packet, numel)
     if fast is not None:
@@ -145,7 +145,7 @@ def read_index(packet: Array, start: int, numel: int, count: int, what: str) -> 
 
 
 def _way(numel: int, count: int, narrow: bool) -> tuple[str, int]:
-    """How the indices of `count` of `numel` elements are written, and in how many bytes."""
+    """Return how the indices of `count` of `numel` elements are written, and in how many bytes."""
     way, size = index_form(numel, count)
     each = EACH if narrow else 4
     return ("dense", 0) if size + each * count >= each * numel > 0 else (way, size)

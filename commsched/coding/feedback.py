@@ -50,7 +50,7 @@ class Fed(Codec):
         return self._inner.encode(values * np.float32(factor), state, start)
 
     def _factor(self, packet: Array, values: Array) -> float:
-        """What to multiply values by, so that their packet takes something away from them."""
+        """Return the factor by which values are multiplied so that their packet reduces them."""
         sent = np.empty_like(values)
         self._inner.decode(packet, sent)
         pairs = (values, values), (values, sent), (sent, sent)

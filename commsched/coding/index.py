@@ -19,14 +19,14 @@ class IndexCode(ABC):
 
     @abstractmethod
     def encode(self, index: Array, numel: int, key: int) -> tuple[Array, Array]:
-        """The written form, and the ascending indices that a reader will find in it.
+        """Return the written form, and the ascending indices that a reader will find in it.
 
         `key` is the run's key of random numbers, 64 bits, for codes that draw.
         """
 
     @abstractmethod
     def decode(self, part: Array, numel: int) -> Array:
-        """The indices again: the same on every rank; what is not of this form is refused."""
+        """Read the indices again, equal on every rank; refuse another form."""
 
     @abstractmethod
     def nbytes(self, count: Floats, numel: Floats) -> Floats:

@@ -27,12 +27,12 @@ def fresh(tag: int, count: int, body: int, like: Array) -> Array:
 
 
 def tag_of(packet: Array) -> int:
-    """The format of a packet; 0 where it is too short to say."""
+    """Return the format of a packet; 0 if the packet is too short to say."""
     return int(packet[:8].view(np.int64)[0]) if len(packet) >= HEADER else 0
 
 
 def count_of(packet: Array, tag: int, most: int, what: str) -> int:
-    """The count in a header; another format, or a count outside [0, most], is refused."""
+    """Return the count in a header; refuse another format, or a count outside [0, most]."""
     found, count = packet[:HEADER].view(np.int64).tolist() if len(packet) >= HEADER else (0, -1)
     require(found == tag and 0 <= count <= most, packet, what)
     return int(count)
@@ -45,7 +45,7 @@ def require(right: bool, packet: Array, what: str) -> None:
 
 
 def flagged(packet: Array, start: int, numel: int, count: int, what: str) -> Array:
-    """The positions in a bitmap of `numel` bits from byte `start` on, `count` of them: (count,)."""
+    """Return the `count` positions in a bitmap of `numel` bits from byte `start`: (count,)."""
     flags = packet[start : start + packed_bytes(numel)]
     index, last = set_bits(flags, numel), numel % 8
     require(len(index) == count, packet, what)

@@ -16,7 +16,7 @@ def at_most(given: list[str], allowed: int) -> None:
 
 
 def forgets(given: list[str]) -> tuple[list[str], bool]:
-    """The parameters without a last `forget`, and whether it stood there."""
+    """Return the parameters without a last `forget`, and whether it stood there."""
     found = given[1:] != [] and given[-1] == FORGET
     return (given[:-1] if found else given), found
 
@@ -46,12 +46,12 @@ def whole(text: str, what: str, low: int, high: int) -> int:
 
 
 def choice(text: str, what: str, allowed: tuple[str, ...]) -> str:
-    """One of some words."""
+    """Read one of some words."""
     if text not in allowed:
         raise CommschedError(f"{what} must be one of {', '.join(allowed)}; got {text!r}")
     return text
 
 
 def written(value: float) -> str:
-    """The one way in which a number is written in a name."""
+    """Return the one way in which a number is written in a name."""
     return repr(value).removesuffix(".0")

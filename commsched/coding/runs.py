@@ -21,7 +21,7 @@ SAMPLE = 256  # gaps of a list that are looked at before all of them are
 
 
 def bounds_of(index: Array) -> Array | None:
-    """Where each run of (m,) ascending indices begins, and where it ends, alternately: (2 r,).
+    """Return, alternately, where runs of (m,) ascending indices begin and end: (2 r,).
 
     None where there are more than one per LEAST indices, as far as a sample tells.
     """
@@ -46,7 +46,7 @@ def size_of(bounds: Array, numel: int) -> int:
 
 
 def pack(bounds: Array, values: Array, numel: int, narrow: bool = False) -> Array:
-    """The packet of runs below `numel`, (2 r,), and of the values of all of them, (m,)."""
+    """Write runs below `numel`, (2 r,), and the values of all of them, (m,), as a packet."""
     body = pack_values(values, numel) if narrow else values.view(np.uint8)
     if body is None:
         return pack(bounds, values, numel)

@@ -94,7 +94,7 @@ class Selection(Indexed):
         return self.written(self.select(values, state, start), values, state, start)
 
     def written(self, chosen: Array, values: Array, state: State, start: int) -> Array:
-        """The packet of the elements `chosen`, ascending."""
+        """Write the elements `chosen`, ascending, as a packet."""
         kept = values.take(chosen)
         if not (self.lossless or np.isfinite(kept).all()):
             return header((TAG, BROKEN, 0), values)

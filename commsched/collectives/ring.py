@@ -31,7 +31,7 @@ def ring(group: Group) -> Schedule:
 
 
 def by_number(group: Group) -> Schedule:
-    """The ring in the order of the ranks, as a library builds it that knows of no nodes.
+    """Make the ring in the order of the ranks, like a library that knows of no nodes.
 
     Where ranks fill node after node it is `ring`; where they are dealt out to the nodes in turn
     every hop leaves its node, and all ranks of a node share its ports.

@@ -9,7 +9,7 @@ from commsched.machine.model import Group, Machine
 
 
 def alongside(machine: Machine, group: Group) -> Machine:
-    """The machine as a group finds it while all other ranks exchange in groups of their own.
+    """Return the machine as a group sees it while all other ranks exchange in their groups.
 
         G' = G (most ranks) / (most members)    that any of the group's ports has
 

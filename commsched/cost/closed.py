@@ -28,7 +28,8 @@ Form = Callable[[Site, Load], Cost]
 
 
 def closed(schedule: Schedule, payload: Payload, machine: Machine, group: Group) -> Cost | None:
-    """The cost of a schedule by formula, from its start to its last rank's end; None: none known.
+    """Return a schedule's cost by formula, from start to its last rank's end; None if none is
+    known.
 
     Holds for members that start together: then exact on equal links with blocks of equal size,
     except where a formula says "at most". Otherwise `play` ends no later than this after the last
@@ -47,7 +48,7 @@ def closed(schedule: Schedule, payload: Payload, machine: Machine, group: Group)
 def closed_seconds(
     schedule: Schedule, payload: Payload, machine: Machine, group: Group
 ) -> float | None:
-    """The seconds of `closed`."""
+    """Return the seconds of `closed`."""
     cost = closed(schedule, payload, machine, group)
     return None if cost is None else cost.seconds
 
@@ -187,12 +188,12 @@ def direct(site: Site, load: Load) -> Cost:
 
 
 def direct_reduce_scatter(site: Site, load: Load) -> Cost:
-    """The first half of `direct`, with a(m). Source and validity are the same."""
+    """Return the cost of the first half of `direct`, with its a(m), source and validity."""
     return _rotation(site, load, 1 / site.ranks, 1, add=True)
 
 
 def direct_all_gather(site: Site, load: Load) -> Cost:
-    """The second half of `direct`, with d(m). Source and validity are the same."""
+    """Return the cost of the second half of `direct`, with its d(m), source and validity."""
     return _rotation(site, load, 1 / site.ranks, site.ranks, add=False)
 
 
@@ -226,7 +227,7 @@ def _distances(q: int) -> list[int]:
 
 
 def _stretch(site: Site) -> int:
-    """How much further apart two neighbours may be once every other rank has been folded in."""
+    """Return by how much neighbours may move apart once every other rank has been folded in."""
     return 1 if site.ranks & (site.ranks - 1) == 0 else 2
 
 
@@ -264,7 +265,8 @@ def _round(
     *,
     last: bool = False,
 ) -> Cost:
-    """One round in which a share of the members send what sums `merged` ranks in the mean.
+    """Return the cost of one round; a share of the members send what sums `merged` ranks on
+    average.
 
     The next one may begin while the port is still busy; after the last one of its links it must
     be free.
@@ -314,7 +316,7 @@ def _rotation(site: Site, load: Load, share: float, merged: int, add: bool) -> C
 
 
 def _crossings(site: Site) -> list[tuple[int, float, Wire]]:
-    """The rounds of a rotation: their number, how often data meets a crossing, the link of these.
+    """Return a rotation's rounds: their number, how often data meets a crossing, its link.
 
     In round k, and in the k-th from the end, k of K ranks leave a node, and all where k >= K; of
     those in a chain of messages it is rather k + 1, as slow chains decide (fitted to `play`).

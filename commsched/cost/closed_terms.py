@@ -69,7 +69,7 @@ class Circle:
     together: int  # how many hops of the last kind stand next to each other
 
     def headstart(self, hops: list[float], missing: int) -> float:
-        """What the mean hop misses where a way around leaves out `missing` hops, the fastest.
+        """Return what the mean hop misses if a circle leaves out the `missing` fastest hops.
 
         A reduce-scatter makes one hop less than a full circle, an all-reduce two less than two.
         """
@@ -97,7 +97,7 @@ class Site:
         self._links = tuple(set(self._ends))
 
     def between(self, flows: int) -> Wire:
-        """The slowest link between nodes while `flows` messages share each port."""
+        """Return the slowest link between nodes while `flows` messages share each port."""
         return Wire.slowest(self._links, self._share(flows))
 
     def apart(self, distance: int, flows: int) -> Wire:
@@ -110,7 +110,7 @@ class Site:
         return self.between(min(flows, distance, self.crowd))
 
     def circle(self) -> Circle:
-        """The links of a circle of all ranks that enters each node once."""
+        """Return the links of a circle of all ranks that enters each node once."""
         if self.nodes == 1:
             return Circle((self.ranks,), (self.inside,), 0)
         across = self._across(1)

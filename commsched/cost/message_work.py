@@ -102,7 +102,7 @@ class Works:
         return self._around
 
     def _tabled(self, rows: Rows, rnd: Round, pattern: Pattern) -> _Table | None:
-        """The table of the round's runs, if it goes around: row i + m = row i for m moves."""
+        """Return a table of the runs of a round that goes around: row i + m = row i for m moves."""
         if self._grows and rnd.add:
             return None
         merged = rnd.merged if self._grows else 0

@@ -147,7 +147,7 @@ class Places:
         self._by_turns = machine.burst > 0.0 or (nic is not None and nic.turn > 0.0)
 
     def pattern(self, rnd: Round) -> Pattern:
-        """The speeds of a round's moves, and where they end; derived once for the same arrays."""
+        """Return the speeds of a round's moves, and where they end; cached for the same arrays."""
         key = id(rnd.src), id(rnd.dst)
         if key not in self._patterns:
             if len(self._patterns) == PATTERNS:
@@ -178,7 +178,7 @@ class Places:
         )
 
     def _places(self, src: Ints) -> Ints | None:
-        """Where each rank stands in `src`, if every rank does: (p,)."""
+        """Return where each rank stands in `src`, if every rank does: (p,)."""
         if self._seen[0] is not src:
             place = None
             if len(src) == len(self._ranks):
@@ -192,7 +192,7 @@ class Places:
         return self._seen[1]
 
     def _turn(self, to: Ints) -> tuple[int | None, Ints]:
-        """Whether every move reaches equally far, and which move ends at each place. to: (p,)."""
+        """Tell whether all moves reach equally far, and which move ends at each place. to: (p,)."""
         count, turn = len(to), int(to[0])
         if (to == self._around[turn : turn + count]).all():
             return turn, self._around[count - turn : 2 * count - turn]
@@ -201,7 +201,7 @@ class Places:
         return None, back
 
     def _mixed(self, shape: PatternShape, inside: Bools) -> Pattern:
-        """The slower end of each move decides, and the NIC."""
+        """Let the slower end of each move decide, and the NIC."""
         src, dst = shape.src, shape.dst
         latency, overhead, per_byte = (
             np.where(inside, own, np.maximum(values[self._kind[src]], values[self._kind[dst]]))
@@ -277,13 +277,13 @@ def _terms(link: Link) -> tuple[float, float, float]:
 
 
 def _one(values: Each) -> Each:
-    """One number in place of many equal ones."""
+    """Return one number in place of many equal ones."""
     first = float(np.ravel(values)[0]) if np.size(values) else 0.0
     return first if np.all(values == first) else values
 
 
 def ports(machine: Machine) -> Ints:
-    """The network port of every rank of a machine: a node's ranks divide its ports evenly."""
+    """Return every rank's network port on a machine: a node's ranks divide its ports evenly."""
     assert machine.nic is not None
     node = np.array(machine.node_of_rank)
     order = np.argsort(node, kind="stable")

@@ -110,7 +110,7 @@ class _Play:
         return Played(end, self.sent, self.messages)
 
     def _held(self, waits: int, number: int) -> Floats:
-        """When each rank has merged what it received in the first `waits` rounds."""
+        """Return when each rank has merged what it received in the first `waits` rounds."""
         if waits == 0:
             return self.start
         if waits == number:

@@ -18,7 +18,7 @@ class Endpoint(Protocol):
     """One rank's side of one exchange; `run` blocks are [first, stop)."""
 
     def take(self, first: int, stop: int) -> Array:
-        """The packet to send now. May be a view of what is held."""
+        """Return the packet to send now; it may be a view of the data here."""
 
     def add(self, first: int, stop: int, packet: Array) -> None:
         """Add a received packet to what is held."""
@@ -27,15 +27,15 @@ class Endpoint(Protocol):
         """Replace what is held by a received packet."""
 
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
-        """Where to receive: in place, a fresh packet, or None when the size is unknown."""
+        """Return where to receive: in place, a fresh packet, or None if the size is unknown."""
         return None
 
     def most(self, first: int, stop: int) -> int | None:
-        """The most bytes that a packet of unknown size can have; None if that is unknown, too."""
+        """Return an upper bound of a packet's bytes, or None; for packets of unknown size."""
         return None
 
     def result(self) -> Array:
-        """What the exchange gives, see `Phase.give`."""
+        """Return what the exchange gives, see `Phase.give`."""
 
 
 class ReducingEndpoint(Endpoint):
@@ -186,7 +186,7 @@ def open_endpoint(phase: Phase, state: State) -> Endpoint:
 
 
 def ends(schedule: Schedule, rank: int) -> Ends:
-    """What a rank brings and takes where all ranks exchange together."""
+    """Return what a rank sends and receives if all ranks exchange together."""
     ranks = schedule.ranks
     if schedule.goal is Goal.ALL_TO_ALL:
         return Ends(

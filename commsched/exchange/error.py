@@ -30,7 +30,7 @@ RANKS = Group(ranks=(0, 1, 2, 3), nodes=(0, 0, 1, 1))
 
 
 def is_small(shape: Sequence[int]) -> bool:
-    """Whether a tensor is a bias, a norm or small: too little to gain from losing anything."""
+    """Tell whether a tensor is a bias, a norm or small: compressing it gains too little."""
     numel = int(np.prod(shape))
     return numel < SMALL or (len(shape) == 1 and numel < VECTOR)
 

@@ -41,13 +41,12 @@ IN_MEMORY = Dealing(grouped_in_memory, MEMORY_TRAFFIC)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hashed:
+class HashedShares:
     """Push and pull of one or more runs of a bucket, each among `parts` owners.
 
-    runs: (runs + 1,) element boundaries; run_of, place_of: of each rank, its
-    run and its number among the owners; merged: ranks that are summed
-    before. bits: the pull may use a hash bitmap, one bit per element of the owner's part, where
-    that is smaller.
+    runs: (runs + 1,) element boundaries; run_of, place_of: of each rank, its run and its number
+    among the owners; merged: ranks that are summed before. bits: the pull may use a hash bitmap,
+    one bit per element of the owner's part, where that is smaller.
     """
 
     spec: BucketSpec
@@ -173,7 +172,7 @@ class Hashed:
         return state["gradient"][self.runs[number] : self.runs[number + 1]]
 
     def _sets(self, values: Array) -> Sets:
-        """The owner of each element of a run."""
+        """Return the owner of each element of a run."""
         return index_sets(module_of(values), len(values), self.parts)
 
 

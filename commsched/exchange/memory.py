@@ -52,7 +52,7 @@ def launch_memory(name: str, spec: BucketSpec, group: Group) -> LaunchMemory:
 
 
 def _coded(phase: Phase, spec: BucketSpec) -> frozenset[tuple[int, int]]:
-    """The index sets of the runs that a phase's codec codes, on the rank that codes most."""
+    """Return the index sets of the runs that a phase codes, on the rank that codes most."""
     parts, cuts = phase.payload.codec.parts, phase.payload.cuts
     if not parts:
         return frozenset()
@@ -70,7 +70,7 @@ def _coded(phase: Phase, spec: BucketSpec) -> frozenset[tuple[int, int]]:
 
 
 def _exchange(phase: Phase) -> tuple[float, float]:
-    """Bytes of a rank's own packets and of those that it receives at a time."""
+    """Bytes of a rank's own packets, and of the packets that it receives at a time."""
     schedule, payload = phase.schedule, phase.payload
     if schedule.goal is Goal.ALL_GATHER:
         return payload.packets / schedule.ranks, payload.packets * (1 - 1 / schedule.ranks)
@@ -86,7 +86,7 @@ def _exchange(phase: Phase) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _received(schedule: Schedule, decoded: bool) -> float:
-    """The share of a summed bucket that a rank receives beside it at a time.
+    """Return the share of a summed bucket that a rank receives beside it at a time.
 
     A replacement lands in place, unless it must be `decoded` first.
     """

@@ -114,7 +114,7 @@ def resolved(phase: Phase | Choice, decision: float | None = None) -> Phase:
 
 
 def chooses(phases: Iterable[Phase | Choice]) -> bool:
-    """Whether any of the phases depends on the data."""
+    """Tell whether any of the phases depends on the data."""
     return any(isinstance(phase, Choice) for phase in phases)
 
 
@@ -164,7 +164,7 @@ class Method(ABC):
         return self.keeps or self.codec is None or not self.codec.stateful
 
     def at(self, step: int) -> "Method":
-        """Return the method as it is in a step of a training, see `Codec.at`."""
+        """Return the method that a step of a training uses, see `Codec.at`."""
         return self
 
     @abstractmethod

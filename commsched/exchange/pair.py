@@ -135,7 +135,7 @@ def encode_with_feedback(codec: Codec, state: State) -> Array:
     """Encode the gradient and what was kept of earlier ones; keep what the packet leaves behind.
 
     Source: Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019. A gradient that is not
-    finite is encoded as it is, and what was kept before stays.
+    finite is encoded alone, and what was kept before stays.
     """
     wanted, lost = state["gradient"], lost_of(state)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -46,7 +46,7 @@ class Recorded:
         self._known: dict[tuple[str, str], float] = {}
 
     def error(self, method: Method, tensor: Tensor) -> float:
-        """The largest error of the recorded steps; of one method, or of a pair's codec."""
+        """Return the largest error of the recorded steps, of a method or of a pair's codec."""
         if method.lossless:
             return 0.0
         if not method.measurable:

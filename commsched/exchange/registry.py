@@ -63,7 +63,7 @@ def legal_methods(
 
 @lru_cache(maxsize=8192)
 def method_at(name: str, step: int) -> Method:
-    """Return the method called `name` as it is in a step of a training."""
+    """Return the method that `name` stands for in a step of a training."""
     return find_method(name).at(step)
 
 

@@ -10,7 +10,7 @@ FAMILIES = ("dgc ", "topk threshold ")  # followed by where a run begins
 
 
 def kept_of(state: State) -> State:
-    """The entries that live on: arrays, numbers, and tuples of them."""
+    """Return the entries that outlive a step: arrays, numbers, and tuples of them."""
     return {key: value for key, value in state.items() if key in NAMES or key.startswith(FAMILIES)}
 
 

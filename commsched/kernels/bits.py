@@ -23,7 +23,7 @@ def pack_flags(flags: Array) -> Array:
 
 
 def unpack_flags(packed: Array, count: int) -> Array:
-    """The first `count` flags again: (count,) uint8, 0 or 1."""
+    """Read the first `count` flags: (count,) uint8, 0 or 1."""
     part = packed[: packed_bytes(count)]
     return module_of(packed).unpackbits(part, bitorder="little")[:count]
 
@@ -85,7 +85,7 @@ def _fold(codes: Array, width: int) -> Array:
 
 
 def unpack(packed: Array, count: int, width: int) -> Array:
-    """The first `count` codes again: (count,) uint8, or int64 for widths above 8."""
+    """Read the first `count` codes: (count,) uint8, or int64 for widths above 8."""
     packed = packed[: packed_bytes(count, width)]
     if width == 8:
         return packed
@@ -106,7 +106,7 @@ def unpack(packed: Array, count: int, width: int) -> Array:
 
 
 def _unfold(packed: Array, width: int) -> Array:
-    """One byte per code of 2 or 4 bits."""
+    """Return one byte per code of 2 or 4 bits."""
     module = module_of(packed)
     out = module.empty((len(packed), 8 // width), np.uint8)
     mask = np.uint8((1 << width) - 1)

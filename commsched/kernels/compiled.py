@@ -17,7 +17,7 @@ MODES = ("auto", "always", "never")
 
 
 def compiled(values: Array) -> Any:
-    """The module of compiled kernels for (n,) values, or None where the array's own works.
+    """Return the module of compiled kernels for (n,) values, or None if the array's own works.
 
     Both give the same bits. The environment's COMMSCHED_COMPILED=never leaves the extra out,
     =always takes it for short runs too and asks for it to be there.
@@ -44,7 +44,7 @@ def _of(values: Array, length: int) -> Any:
 
 @cache
 def mode() -> str:
-    """What the environment says of the compiled extra."""
+    """Return the environment's setting of the compiled extra."""
     chosen = os.environ.get(SWITCH, "auto")
     if chosen not in MODES:
         raise CommschedError(f"{SWITCH} must be one of {', '.join(MODES)}; got {chosen!r}")
@@ -53,7 +53,7 @@ def mode() -> str:
 
 @cache
 def load(*, needed: bool = False) -> Any:
-    """The module of compiled kernels; None where Numba is not installed."""
+    """Return the module of compiled kernels; None if Numba is not installed."""
     try:
         from commsched.kernels import fast
     except ImportError as error:

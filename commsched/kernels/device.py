@@ -10,7 +10,7 @@ from commsched.errors import CommschedError
 
 
 def device(values: Array) -> ModuleType | None:
-    """The package of CUDA kernels for an array on a GPU, or None where the array's own works.
+    """Return the package of CUDA kernels for a GPU's array, or None if the array's own works.
 
     Both give the same bits; what a computed NaN carries may differ, but not in packets.
     """
@@ -22,7 +22,7 @@ def device(values: Array) -> ModuleType | None:
 
 
 def on_gpu(values: Array) -> bool:
-    """Whether an array is CuPy's."""
+    """Tell whether an array is CuPy's."""
     return type(values).__module__.partition(".")[0] == "cupy"
 
 

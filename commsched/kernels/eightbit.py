@@ -59,7 +59,7 @@ def _narrow(values: Array, form: Format, scale: float) -> Array:
 
 
 def table(form: Format) -> Array:
-    """The number that each of the 256 codes stands for: (256,) float32."""
+    """Return the number that each of the 256 codes stands for: (256,) float32."""
     code = np.arange(128)
     exponent, fraction = code >> form.mantissa, code & ((1 << form.mantissa) - 1)
     part = fraction / (1 << form.mantissa)

@@ -8,8 +8,8 @@ from commsched.kernels.device import numbers
 from commsched.kernels.modules import module_of
 
 EACH = 3.5  # bytes of a value that does not escape
-# Codes of an exponent: 0 of zeros and subnormals, 1 to TOP of those up to the largest one, ESCAPE
-# of smaller ones, whose exponents follow as bytes.
+# Codes of an exponent: 0 for zeros and subnormals, 1 to TOP for exponents up to the largest one,
+# ESCAPE for smaller exponents, which follow as bytes.
 TOP, ESCAPE = 14, 15
 
 
@@ -58,7 +58,7 @@ def pack_values(values: Array, numel: int) -> Array | None:
 
 
 def open_values(packed: Array, count: int, numel: int) -> Array | None:
-    """The (count,) float32 of a list that were packed; None where no values are packed so."""
+    """Read the (count,) float32 of a list; None if the list packs no values so."""
     size = narrow_bytes(count)
     if not size <= len(packed) < 4 * count:
         return None
@@ -88,7 +88,7 @@ def open_values(packed: Array, count: int, numel: int) -> Array | None:
 
 
 def _parts(packed: Array, count: int) -> tuple[Array, Array, Array, Array]:
-    """Where the parts of packed values lie: low bits, middle bits, codes, escapes."""
+    """Return where the parts of packed values lie: low bits, middle bits, codes, escapes."""
     size = narrow_bytes(count)
     low, rest = packed[: 2 * count], packed[2 * count :]
     return low, rest[:count], rest[count : size - 1 - 2 * count], rest[size - 2 * count :]

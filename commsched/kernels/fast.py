@@ -224,13 +224,13 @@ def read_bits(words: Array, width: int, step: int, limit: int, out: Array) -> An
 ONES = np.uint64(0x0101010101010101)  # the lowest bit of each of 8 bytes
 GATHER = np.uint64(0x0102040810204080)  # times such bits: the first one 56 places up, and so on
 SPREAD = np.uint64(0x8040201008040201)  # bit k of byte k
-BELOW = np.uint64(0x7F7F7F7F7F7F7F7F)  # added to a byte it sets the highest bit, but for 0
+BELOW = np.uint64(0x7F7F7F7F7F7F7F7F)  # added to a byte it sets the highest bit, except of 0
 BYTE, SEVEN = np.uint64(56), np.uint64(7)
 
 
 @kernel
 def write_planes(index: Array, width: int, out: Array) -> None:
-    """The lowest `width` bits of (m,) indices: bytes of all, then single bits as bitmaps."""
+    """Write the lowest `width` bits of (m,) indices: bytes of all, then single bits as bitmaps."""
     count, whole = len(index), width // 8
     for plane in range(whole):
         for i in range(count):
@@ -278,7 +278,7 @@ def read_planes(packed: Array, width: int, out: Array) -> None:
 
 @kernel
 def write_fields(index: Array, width: int, out: Array) -> None:
-    """The lowest 2 or 4 bits of (m,) indices, neighbours in one byte, the first one lowest."""
+    """Write the lowest 2 or 4 bits of (m,) indices, neighbours in one byte, the first lowest."""
     per, mask = 8 // width, np.int32((1 << width) - 1)
     whole = len(index) // per
     for byte in range(whole):

@@ -15,7 +15,7 @@ CODES, ESCAPED = 14, np.uint8(15)
 
 @kernel
 def exponents(words: Array) -> Any:
-    """The largest exponent of (m,) uint32, and how many are too small for a code."""
+    """Return the largest exponent of (m,) uint32, and how many are too small for a code."""
     top, away = np.uint32(0), np.int64(0)
     for i in range(len(words)):
         top = max(top, (words[i] >> EXPONENT) & BYTES)

@@ -11,7 +11,7 @@ CHUNK = 1 << 18  # elements
 
 
 def finite(values: Array) -> bool:
-    """Whether all of (n,) float32 are finite numbers.
+    """Tell whether all of (n,) float32 are finite numbers.
 
     A sum is finite only if every term is. One that is not may have overflowed: then look closely.
     """

@@ -11,9 +11,9 @@ from commsched.errors import CommschedError
 from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 
-SEED = 0x5A_45_4E_00  # of h0; h_i has SEED + i. The same on all ranks.
+SEED = 0x5A_45_4E_00  # of h0; h_i has SEED + i; equal on all ranks
 CHUNK = 2**18  # indices that are hashed while they are in the cache
-SERIAL = 64  # slots that a serial area has at least: of so few all may meet
+SERIAL = 64  # slots that a serial area has at least: in a smaller area all may collide
 
 
 def murmur(index: Array, seed: int) -> Array:
@@ -66,7 +66,7 @@ class Sets(NamedTuple):
     ends: list[int]  # (parts + 1,)
 
     def part(self, number: int) -> Array:
-        """The elements of a part, ascending."""
+        """Return the elements of a part, ascending."""
         return self.order[self.ends[number] : self.ends[number + 1]]
 
 
@@ -75,7 +75,7 @@ SETS = 8  # B per element
 
 @lru_cache(maxsize=1024)
 def index_sets(module: Any, numel: int, parts: int) -> Sets:
-    """The sets of [0, numel), where arrays of `module` lie: made once, SETS B per element.
+    """Return the cached sets of [0, numel) for arrays of `module`: SETS B per element.
 
     They are kept until `index_sets.cache_clear()`.
     """

@@ -37,7 +37,7 @@ def kernel(function: Function) -> Function:
 
 
 def _lowest(typing: Any, bits: Any) -> Any:
-    """The place of the lowest 1 of a uint64 that is not 0: one instruction."""
+    """Return the place of the lowest 1 of a uint64 that is not 0: one instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], context.get_constant(types.boolean, True))

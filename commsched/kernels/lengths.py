@@ -5,7 +5,7 @@ from functools import cache
 
 @cache
 def fast_length(numel: int) -> int:
-    """The smallest product of powers of 2, 3 and 5 that is not below `numel`, at least 1.
+    """Return the smallest product of powers of 2, 3 and 5 not below `numel`, at least 1.
 
     A transform whose length has a large prime factor takes ten times as long and more.
     """
@@ -20,5 +20,5 @@ def fast_length(numel: int) -> int:
 
 
 def _power_of_two(numel: int) -> int:
-    """The smallest one that is not below."""
+    """Return the smallest power of 2 that is not below."""
     return 1 << max(numel - 1, 0).bit_length()

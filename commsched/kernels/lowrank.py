@@ -14,9 +14,9 @@ CHUNK = 1 << 17
 def spread(left: Array, right: Array, out: Array, values: Array | None = None) -> None:
     """Write P Q^T to `out` (n,) float32, row after row; or `values` (n,) less it.
 
-    P = left (rows, rank) float32, Q = right (cols, rank), n <= rows cols. Each element is
-    P_i1 Q_j1 + P_i2 Q_j2 + ..., rounded after each step: a product by a library adds and rounds
-    as it is fastest, which differs from processor to processor.
+    P = left (rows, rank) float32, Q = right (cols, rank), n <= rows cols. Each element is P_i1 Q_j1
+    + P_i2 Q_j2 + ..., rounded after each step: a library's product chooses its fastest order of
+    additions, which differs from processor to processor.
     """
     gpu, module = device(out), module_of(out)
     if gpu is not None:

@@ -33,25 +33,25 @@ class Listed(NamedTuple):
     values: Array
 
     def part(self, start: int, stop: int) -> "Listed":
-        """The entries in [start, stop), counted from `start`."""
+        """Return the entries in [start, stop), counted from `start`."""
         first, last = ends(self.index, (start, stop))
         return Listed(self.index[first:last] - start, self.values[first:last])
 
 
 def ends(index: Array, cuts: npt.ArrayLike) -> list[int]:
-    """How many ascending indices lie before each of (m,) cuts; in their own type, uncopied."""
+    """Count the ascending indices before each of (m,) cuts; in their own type, uncopied."""
     found = np.searchsorted(index, module_of(index).asarray(np.asarray(cuts, index.dtype)))
     return found.tolist()  # type: ignore[no-any-return]
 
 
 def listed(values: Array) -> Listed:
-    """The non-zeros of (n,) float32; NaN is one."""
+    """Return the non-zeros of (n,) float32; NaN is one."""
     index = set_flags(values != 0) if _here(values) else nonzeros(values)
     return Listed(index, values.take(index))
 
 
 def _here(values: Array) -> bool:
-    """Whether NumPy's own ways are the fastest: for an array of the host."""
+    """Tell whether NumPy's own ways are the fastest: for an array of the host."""
     return module_of(values) is np and device(values) is None
 
 
@@ -75,7 +75,7 @@ def set_flags(flags: Array) -> Array:
 
 
 def merged(lists: list[Listed], numel: int) -> Listed:
-    """The sum of lists over [0, numel), added in the order given; zeros are dropped."""
+    """Add lists over [0, numel) in their order; zeros are dropped."""
     entries = sum(len(each.index) for each in lists)
     if len(lists) == 1:
         return lists[0]
@@ -140,7 +140,7 @@ class SparseSum:
             np.add.at(self._total, part.index.astype(np.intp, copy=False), part.values)
 
     def listed(self) -> Listed:
-        """What has come so far."""
+        """Return the sum so far as a list."""
         if self._found is None:
             fast = compiled_list(self._total, self._numel)
             self._found = listed(self._total) if fast is None else _collected(fast, self._total)
@@ -148,7 +148,7 @@ class SparseSum:
 
 
 def _joined(fast: Any, one: Listed, other: Listed) -> Listed:
-    """The sum of two lists by compiled kernels."""
+    """Add two lists by compiled kernels."""
     most = len(one.index) + len(other.index)
     index, values = np.empty(most, np.int32), np.empty(most, np.float32)
     near, far = (each.index.astype(np.int32, copy=False) for each in (one, other))
@@ -158,7 +158,7 @@ def _joined(fast: Any, one: Listed, other: Listed) -> Listed:
 
 
 def _collected(fast: Any, total: Array, most: int | None = None) -> Listed:
-    """The non-zeros of a range, `most` at most, by compiled kernels."""
+    """Return the non-zeros of a range, `most` at most, by compiled kernels."""
     size = len(total) if most is None else most
     index, values = np.empty(size, np.int32), np.empty(size, np.float32)
     count = fast.collected(total, index, values)

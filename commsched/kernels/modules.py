@@ -9,17 +9,17 @@ from commsched.arrays import Array
 
 
 def module_of(array: Array) -> Any:
-    """The array's own module, so that what is made beside it lies where it lies."""
+    """Return the array's own module, so that new arrays are made in the same memory."""
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
 def on_host(array: Array) -> Array:
-    """The values in NumPy."""
+    """Return the values in NumPy."""
     return array if module_of(array) is np else array.get()
 
 
 def beside(values: Array, like: Array) -> Array:
-    """The values where another array lies."""
+    """Return the values in the memory of another array."""
     module = module_of(like)
     if module_of(values) is module:
         return values

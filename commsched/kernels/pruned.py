@@ -58,7 +58,7 @@ def prune(values: Array, index: Array | None) -> Pruned:
 
 
 def _checked(index: Array, numel: int) -> Array:
-    """The mask as int32."""
+    """Return the mask as int32."""
     if numel > MOST:
         raise CommschedError(f"a pruned tensor has at most {MOST} elements, got {numel}")
     if len(index) and (int(index[0]) < 0 or int(index[-1]) >= numel):
@@ -69,12 +69,12 @@ def _checked(index: Array, numel: int) -> Array:
 
 
 def kept_of(numel: int, share: float) -> int:
-    """How many of a tensor's elements are kept where a share of all is: at least one."""
+    """Return how many elements of a tensor a share keeps: at least one."""
     return max(1, round(numel * share))
 
 
 def largest(values: Array, kept: int) -> Array:
-    """The mask that keeps the largest magnitudes, the first of equal ones: (kept,) int32."""
+    """Return the mask that keeps the largest magnitudes, the first of equal ones: (kept,) int32."""
     module = module_of(values)
     order = module.argsort(-module.abs(values), kind="stable")
     return module.sort(order[:kept]).astype(np.int32)
@@ -97,7 +97,7 @@ def compute_with(state: Pruned, piece: slice) -> None:
 
 
 def whole(state: Pruned) -> Array:
-    """The parameters that learn, zeros in place: (N,) float32."""
+    """Return the parameters that learn, zeros in place: (N,) float32."""
     out = module_of(state.values).zeros(len(state.half), np.float32)
     out[state.index] = state.values
     return out
@@ -135,7 +135,7 @@ def adam(
     divisor: float,
     rates: AdamConstants,
 ) -> None:
-    """One step of Adam in place on (n,) float32 arrays; element by element, whatever n is."""
+    """Do one step of Adam in place on (n,) float32 arrays; element by element, whatever n is."""
     gpu, one = device(values), np.float32(1)
     if gpu is not None:
         gpu.pruned.adam((gradient, values, mean, square), divisor, rates, steps)

@@ -24,7 +24,7 @@ class EvenSteps:
         self._dither = None if key is None else Dither(key, size, like)
 
     def numbers(self, values: Array, low: Array, inverse: Array, lift: int = 0) -> Array:
-        """Of (rows, width) float32 the steps that they are rounded to: (rows, width) uint8.
+        """Return the steps to which (rows, width) float32 are rounded: (rows, width) uint8.
 
         floor(((x - low) inverse + lift + r) / UNITS); low, inverse: (rows, 1) float32, inverse in
         units per value; lift: units; r: random, or half a step. The caller sees to it that the

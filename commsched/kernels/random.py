@@ -29,7 +29,7 @@ def name_key(name: str) -> int:
 
 
 def keys(seed: int, step: int, ranks: npt.NDArray[np.int64], name: str) -> Words:
-    """One well-mixed 64-bit key per rank: (ranks,)."""
+    """Return one well-mixed 64-bit key per rank: (ranks,)."""
     key = np.array(name_key(name), np.uint64)
     with np.errstate(over="ignore"):
         for part in (seed, step):
@@ -40,7 +40,7 @@ def keys(seed: int, step: int, ranks: npt.NDArray[np.int64], name: str) -> Words
 def normal(
     seed: int, step: int, ranks: npt.NDArray[np.int64], name: str
 ) -> npt.NDArray[np.float64]:
-    """One standard normal number per rank by the Box-Muller transform: (ranks,)."""
+    """Return one standard normal number per rank by the Box-Muller transform: (ranks,)."""
     first = keys(seed, step, ranks, name)
     second = _mix(first ^ np.uint64(0x9E3779B97F4A7C15))
     u = ((first >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
@@ -60,7 +60,7 @@ def jitter(
 def exponential(
     mean: float, seed: int, step: int, ranks: npt.NDArray[np.int64], name: str
 ) -> npt.NDArray[np.float64]:
-    """One exponentially distributed number per rank: (ranks,)."""
+    """Return one exponentially distributed number per rank: (ranks,)."""
     u = (keys(seed, step, ranks, name) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     found: npt.NDArray[np.float64] = -mean * np.log1p(-u)
     return found

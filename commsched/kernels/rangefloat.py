@@ -61,13 +61,13 @@ class RangeFloat(NamedTuple):
 
 
 def from_least(bits: int, mantissa: int, least: float) -> RangeFloat:
-    """The format whose smallest positive number is `least`, cut to the mantissa."""
+    """Return the format whose smallest positive number is `least`, cut to the mantissa."""
     word = int(np.array(least, np.float32).view(np.uint32))
     return RangeFloat(bits, mantissa, word >> (23 - mantissa))
 
 
 def up_to(bits: int, mantissa: int, largest: float) -> RangeFloat:
-    """The format whose largest number is `largest`, cut to the mantissa.
+    """Return the format whose largest number is `largest`, cut to the mantissa.
 
     word(least) = word(largest) - 2**(bits - 1) + 2 with words cut to the mantissa.
     """

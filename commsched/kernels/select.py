@@ -17,7 +17,7 @@ TINY = np.float32(2.0**-149)  # below every magnitude but zero
 
 
 def magnitudes(values: Array) -> Array:
-    """The words of |x|, (n,) int32: they order as the magnitudes do, NaN above infinity."""
+    """Return the words of |x|, (n,) int32: ordered like the magnitudes, NaN above infinity."""
     return values.view(np.int32) & MAGNITUDE
 
 
@@ -72,14 +72,14 @@ def set_apart(values: Array) -> tuple[Array, Array]:
 
 
 def threshold_of(values: Array, count: int) -> float:
-    """The `count`-th largest magnitude; 0 where there are fewer values."""
+    """Return the `count`-th largest magnitude; 0 if there are fewer values."""
     if not 0 < count <= len(values):
         return 0.0
     return float(_ranked(magnitudes(values), count).view(np.float32)[0])
 
 
 def _ranked(words: Array, count: int) -> Array:
-    """The `count`-th largest of (n,) int32 magnitudes: (1,)."""
+    """Return the `count`-th largest of (n,) int32 magnitudes: (1,)."""
     gpu, module = device(words), module_of(words)
     if gpu is not None:
         return gpu.select.ranked(words, count)
@@ -117,7 +117,7 @@ def _likely(values: Array, count: int) -> Array:
 
 
 def first_of(values: Array, index: Array, count: int) -> Array:
-    """Of the elements at `index`, ascending, the `count` largest: (<= count,)."""
+    """Return the `count` largest of the elements at `index`, ascending: (<= count,)."""
     if len(index) <= count or count == 0:
         return index[:count]
     module = module_of(values)
@@ -148,7 +148,7 @@ def sampled_threshold(values: Array, share: float, key: int, lost: Array | None 
 
 
 def count_above(words: Array, threshold: float) -> int:
-    """How many magnitudes, as words, reach the threshold."""
+    """Count the magnitudes, as words, that reach the threshold."""
     module = module_of(words)
     least = np.float32(threshold).view(np.int32)
     parts = range(0, len(words), CHUNK)

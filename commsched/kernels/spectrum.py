@@ -50,7 +50,7 @@ class SpectrumPart(NamedTuple):
 
 
 def bins_of(numel: int) -> int:
-    """How many bins a run has."""
+    """Return how many bins a run has."""
     rest = numel % PIECE
     return numel // PIECE * (PIECE // 2 + 1) + (fast_length(rest) // 2 + 1 if rest else 0)
 
@@ -67,7 +67,7 @@ def _parts(numel: int, pieces: int) -> Iterator[SpectrumPart]:
 
 
 def forward(values: Array, lost: Array | None = None) -> Array:
-    """The bins of (n,) float32, rounded to fp16: (bins_of(n),) complex64.
+    """Return the bins of (n,) float32, rounded to fp16: (bins_of(n),) complex64.
 
     `lost` is added first, in place.
     """
@@ -88,7 +88,7 @@ def forward(values: Array, lost: Array | None = None) -> Array:
 
 
 def strongest(spectrum: Array, count: int, form: RangeFloat) -> tuple[Array, Array, Array]:
-    """The largest magnitude, which bins are the `count` of largest power, and codes of them.
+    """Return the largest magnitude, which bins are the `count` strongest, and their codes.
 
     (1,) float32; a bitmap, (ceil(bins / 8),) uint8; (2 count,) uint16, real and imaginary parts of
     bins in order, as shares of the largest magnitude. Of equal powers the first are taken.

@@ -196,7 +196,7 @@ class RankLayout:
         return cls(node_of_rank=node_of_rank)
 
     def expanded(self) -> tuple[int, ...]:
-        """The node of each rank."""
+        """Return the node of each rank."""
         if self.node_of_rank is not None and self.nodes is None and self.lanes is None:
             return self.node_of_rank
         if self.node_of_rank is not None or self.nodes is None or self.lanes is None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from commsched.exchange.hashed_shares import COUNTED, Dealing, Hashed
+from commsched.exchange.hashed_shares import COUNTED, Dealing, HashedShares
 from commsched.exchange.method import Method, Phase
 from commsched.exchange.pair import route
 from commsched.exchange.registry import METHODS
@@ -29,9 +29,11 @@ class Balanced(Method):
         )
 
 
-def everyone(spec: BucketSpec, group: Group, *, bits: bool, dealing: Dealing = COUNTED) -> Hashed:
-    """One run; every rank owns a part of it."""
-    return Hashed(
+def everyone(
+    spec: BucketSpec, group: Group, *, bits: bool, dealing: Dealing = COUNTED
+) -> HashedShares:
+    """Make one run; every rank owns a part of it."""
+    return HashedShares(
         spec=spec,
         runs=np.array([0, spec.numel]),
         run_of=lambda rank: 0,

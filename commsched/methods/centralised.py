@@ -97,7 +97,7 @@ def stages(group: Group) -> tuple[MergeStage, ...]:
 
 
 def _schedule(name: str, ranks: int, src: Ints, dst: Ints) -> Schedule:
-    """One round in which `src` send their block, one per rank."""
+    """Make one round in which `src` send their block, one per rank."""
     rounds = [Round(src, dst, src, src + 1, False, 1, waits=0)] if len(src) else []
     return Schedule(
         name=name, goal=Goal.ALL_GATHER, ranks=ranks, blocks=ranks, rounds=lambda: iter(rounds)
@@ -105,7 +105,7 @@ def _schedule(name: str, ranks: int, src: Ints, dst: Ints) -> Schedule:
 
 
 def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phase:
-    """One stage as an exchange of lists."""
+    """Make one stage, an exchange of lists."""
     zero, numel = np.zeros(1, np.int64), np.array([spec.numel])
     sends = np.zeros(len(stage.source), np.bool_)
     sends[stage.source[stage.source >= 0]] = True

@@ -39,7 +39,7 @@ class Mask(Method):
 
 
 def _vote(state: State) -> float:
-    """The size of the mask, or -1 where it does not cover this rank's gradient."""
+    """Return the size of the mask, or -1 if it does not cover this rank's gradient."""
     if "mask" not in state:
         return -1.0
     mask, values = state["mask"], state["gradient"]

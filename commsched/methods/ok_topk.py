@@ -135,7 +135,7 @@ class OkTopK(Method):
 
 
 def _give_regions(state: State, packets: list[Array]) -> None:
-    """The mean of what all ranks would like."""
+    """Return the mean of what all ranks would like."""
     if len(packets[0]):
         every = np.array([packet.view(np.int64).tolist() for packet in packets])
         state["ok cuts"] = tuple((every.sum(axis=0) // len(packets)).tolist())
@@ -161,17 +161,17 @@ def _sum(state: State, packets: list[Array]) -> None:
 
 
 def _take_threshold(state: State) -> Array:
-    """The region's sums where the threshold is renewed."""
+    """Return the region's sums if the threshold is renewed."""
     return state["ok sum"].values.copy() if _renews(state) else np.zeros(0, np.float32)
 
 
 def _renews(state: State) -> bool:
-    """Whether all ranks tell each other their sums."""
+    """Tell whether all ranks tell each other their sums."""
     return "ok threshold" not in state or int(state["step"]) % RENEW == 0
 
 
 def _give_threshold(state: State, packets: list[Array], count: int) -> None:
-    """The k-th largest of all sums; on the first step of the bucket always."""
+    """Return the k-th largest of all sums; always on the first step of the bucket."""
     if _renews(state):
         sums = np.concatenate([packet.view(np.float32) for packet in packets])
         state["ok threshold"] = select.threshold_of(sums, count)

@@ -35,7 +35,7 @@ class MatrixShape(NamedTuple):
 
 
 def shape_of(numel: int, rank: int) -> MatrixShape:
-    """The nearest to a square."""
+    """Return the shape nearest to a square."""
     rows = max(1, math.isqrt(numel))
     cols = max(1, -(-numel // rows))
     return MatrixShape(rows, cols, min(rank, rows, cols))

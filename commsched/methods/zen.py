@@ -4,7 +4,7 @@ from commsched.arrays import Array, Floats, Ints
 from commsched.coding import parameters as read
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
-from commsched.exchange.hashed_shares import COUNTED, IN_MEMORY, Hashed
+from commsched.exchange.hashed_shares import COUNTED, IN_MEMORY, HashedShares
 from commsched.exchange.method import Method, Phase, copy_seconds
 from commsched.exchange.node_lanes import Teams, teams
 from commsched.exchange.pair import route
@@ -47,7 +47,7 @@ class Zen(Method):
                 hashed.pull(route("all-gather-direct", group), None),
             )
         cuts = spec.cuts(two.lanes)
-        hashed = Hashed(
+        hashed = HashedShares(
             spec=spec,
             runs=cuts,
             run_of=lambda rank: int(two.lane[rank]),
@@ -69,7 +69,7 @@ def reduce_inside(two: Teams, spec: BucketSpec, cuts: Ints) -> Phase:
     """Sum run k of the gradients of a node densely at its lane k, in place."""
 
     def give(state: State, run: Array) -> None:
-        """The run is a view of the gradient, where the push looks for it."""
+        """Store the run as a view of the gradient, where the push looks for it."""
 
     return Phase(
         name="reduce",

@@ -49,7 +49,7 @@ class BucketSpec:
 
     @classmethod
     def uniform(cls, numel: int, density: float = 1.0) -> "BucketSpec":
-        """One tensor of `numel` elements, dense or with an evenly spread support."""
+        """Make one tensor of `numel` elements, dense or with an evenly spread support."""
         law = Sparsity(law="uniform", density=density) if density < 1.0 else Sparsity()
         return cls(((law, numel, 0, numel),)) if numel else cls(())
 

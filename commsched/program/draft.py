@@ -54,5 +54,5 @@ class Draft:
 
 
 def received(hop: Hop) -> After:
-    """The arrival of a message."""
+    """Return the arrival of a message."""
     return After(f"{Kind.RECV}/{hop}")

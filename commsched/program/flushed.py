@@ -67,7 +67,7 @@ def draft_stages(
 def _turn(
     draft: Draft, stages: Sequence[Stage], place: int, stage: Stage, turn: Turn, work: StageWork
 ) -> None:
-    """One computation, after the message that it needs, and the message that it makes."""
+    """Add one computation after the message that it needs, and the message that it makes."""
     number, (backward, m, _) = stage.number, turn
     after = []
     if not backward:
@@ -89,7 +89,7 @@ def _turn(
 
 
 def flushed(plan: Plan, stages: Sequence[Stage], orders: Order, m: int, work: StageWork) -> Draft:
-    """One step: the pipeline, then every stage's exchanges among its replicas, then updates."""
+    """Build one step: the pipeline, every stage's exchanges among its replicas, then updates."""
     draft = Draft([stage.ranks for stage in stages])
     launches = check(plan, stages)
     agree = work.agrees and any(launches)

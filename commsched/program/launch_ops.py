@@ -59,18 +59,18 @@ def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
 
 
 def in_order(plan: Plan, purpose: str) -> list[int]:
-    """The launches of a purpose, by priority."""
+    """Return the launches of a purpose, by priority."""
     rows = [i for i, launch in enumerate(plan.launches) if launch.purpose == purpose]
     return sorted(rows, key=lambda i: plan.launches[i].priority)
 
 
 def end_of(plan: Plan, index: int, kind: Kind, steps_back: int = 0) -> After:
-    """The end of an operation of a launch whose method has one phase."""
+    """Return the name of a launch's operation; its method must have one phase."""
     return After(operation_name(plan.launches[index].name, "", kind), steps_back)
 
 
 def launch_op(plan: Plan, index: int, kind: Kind, *after: After, phase: str = "") -> Op:
-    """One operation of a launch, on the usual stream of its kind."""
+    """Build one operation of a launch, on the usual stream of its kind."""
     launch = plan.launches[index]
     return Op(
         kind=kind,
@@ -82,7 +82,7 @@ def launch_op(plan: Plan, index: int, kind: Kind, *after: After, phase: str = ""
 
 
 def teams_apart(plan: Plan, operations: Mapping[str, Op]) -> dict[str, Ints]:
-    """The team of every rank, (ranks,), for operations of launches that each node does apart."""
+    """Return the team of every rank, (ranks,), for launches that each node does separately."""
     node = np.array(plan.machine.node_of_rank, np.int64)
     among = {i for i, launch in enumerate(plan.launches) if launch.among == "node"}
     return {name: node for name, op in operations.items() if op.launch in among}
@@ -166,7 +166,7 @@ def check_sums(plan: Plan, index: int, where: str) -> None:
 
 
 def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
-    """The update of a launch's elements, which moves `traffic` B in memory for each."""
+    """Build the update of a launch's elements; each element moves `traffic` B in memory."""
     numel = sum(stop - start for _, start, stop in plan.launches[index].pieces)
     seconds = apply_seconds(numel, traffic, plan.machine.device)
     op = launch_op(plan, index, Kind.APPLY, after)
@@ -176,7 +176,7 @@ def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
 def broadcast_ops(
     plan: Plan, index: int, root: int, there: After | None, before: After
 ) -> list[Op]:
-    """The broadcast of parameters that member `root` of each team has.
+    """Build the broadcast of the parameters of member `root` of each team.
 
     there: the operation after which this rank has them; None if it receives them, after `before`.
     """

@@ -28,7 +28,7 @@ def compute(plan: Plan, layer: Layer, backward: bool, after: tuple[After, ...] =
 
 
 def backward_of(layer: str) -> After:
-    """The end of a layer's backward."""
+    """Return the end of a layer's backward."""
     return After(_name(layer, backward=True))
 
 

@@ -11,7 +11,7 @@ STREAMS = ("compute", "encode", "inside", "between", "decode", "send", "receive"
 
 
 def is_exchange_stream(stream: str) -> bool:
-    """Whether a stream carries exchanges."""
+    """Tell whether a stream carries exchanges."""
     return stream in ("inside", "between")
 
 
@@ -37,7 +37,7 @@ class After(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a computation is: forward or backward, of which microbatch."""
+    """A computation: forward or backward, and its microbatch."""
 
     backward: bool
     microbatch: int = 0
@@ -84,7 +84,7 @@ class Op:
 
 
 def by_name(ops: Iterable[Op]) -> dict[str, Op]:
-    """The first operation of each name."""
+    """Return the first operation of each name."""
     found: dict[str, Op] = {}
     for op in ops:
         found.setdefault(op.name, op)
@@ -108,5 +108,5 @@ class Program:
     reach: int = 1  # steps back that an operation of this or a later step may depend on
 
     def role_of(self, rank: int) -> Role:
-        """The role of a rank."""
+        """Return the role of a rank."""
         return next(role for role in self.roles if rank in role.ranks)

@@ -42,7 +42,7 @@ class Parameter(NamedTuple):
 def settled(
     strategy: str, params: Mapping[str, Param], parameters: Mapping[str, Parameter]
 ) -> dict[str, Param]:
-    """The values of all parameters: those of `params` over the defaults."""
+    """Return the values of all parameters: `params`, else the defaults."""
     found = {key: parameter.default for key, parameter in parameters.items()}
     for key, value in params.items():
         if key not in parameters:
@@ -53,7 +53,7 @@ def settled(
 
 
 def _typed(value: Param, default: Param) -> Param:
-    """A word from a command line as the number that it spells; anything else as it is."""
+    """Return the number that a word from a command line spells; any other value unchanged."""
     if not isinstance(default, int | float) or isinstance(value, bool):
         return value
     try:

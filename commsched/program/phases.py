@@ -11,7 +11,7 @@ from commsched.program.model import Kind, Op
 
 
 def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
-    """Return the phase of an operation, as it is in a step if one is named; cached objects."""
+    """Return the phase of an operation, in `step` if one is named; cached objects."""
     if op.root is not None:
         return _broadcast(plan, op.launch, op.root)
     name = plan.launches[op.launch].method

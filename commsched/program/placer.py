@@ -1,8 +1,8 @@
-"""When an operation may start, and which one a stream serves next: one rule for all who place them.
+"""When an operation may start, and which operation a stream serves next: one rule for all placers.
 
 A stream serves one operation at a time. Operations of a step that are equally urgent keep their
-order. Of the first ones of each urgency a stream serves the one that can begin first, and of those
-that can begin together the most urgent. An operation can begin when its stream is free and its
+order. Of the first operations of all urgencies, a stream serves the one that can begin first,
+and the most urgent one if several can. An operation can begin when its stream is free and its
 inputs are there. An operation of several parties, such as an exchange, begins once it is at the
 head of its stream on all of them.
 """

@@ -23,7 +23,7 @@ class KeptActivations(NamedTuple):
 def kept(
     net: Net, stages: Sequence[Stage], number: int, settings: Mapping[str, Param]
 ) -> KeptActivations:
-    """What stage `number` keeps of its activations.
+    """Return what stage `number` keeps of its activations.
 
         recompute = 0   each = A,                        once = 0
         recompute = r   each = sum of the r inputs,      once = the largest A of a segment
@@ -45,7 +45,7 @@ def kept(
 
 
 def cuts_of(stage: Stage, segments: int) -> list[int]:
-    """Where the segments of a stage begin, as places of its layers, and behind them where it ends.
+    """Return the layers at which a stage's segments begin, and behind them the stage's end.
 
     As many as there are layers at most; the largest segment is as small as it can be.
     """

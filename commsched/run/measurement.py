@@ -129,7 +129,7 @@ def _common_start(comm: MPI.Intracomm, aligned: Clock) -> float:
 
 
 def _worst(before: Clock, after: Clock) -> float:
-    """The clock's uncertainty over the whole run, drift included: s."""
+    """Return the clock's uncertainty over the whole run, drift included: s."""
     return max(before.uncertainty, after.uncertainty) + abs(after.offset - before.offset)
 
 

@@ -41,7 +41,7 @@ class RunOptions:
     verify: bool = False
     worker: Callable[[Plan, int], Emulated] | None = None  # of a plan and a rank; None: emulated
     mail: Callable[[Plan, int], Mail] | None = None  # what messages carry; None: zeros
-    replan: Replan | None = None  # makes a plan for the machine as it is now; None: never
+    replan: Replan | None = None  # plans for the machine as measured now; None: never
     device: str = "cpu"  # or "cuda"
     place: Placement | None = None  # None: chosen for the device
     progress: Callable[[int], None] | None = field(default=None)  # called with each finished step
@@ -117,7 +117,7 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
 def _between(
     engine: Engine, verifier: Verifier | None, options: RunOptions, changes: Changes
 ) -> Callable[[int], bool]:
-    """What to do after each step; whether the next one starts afresh."""
+    """Return what to do after each step, and whether the next step starts afresh."""
 
     def between(step: int) -> bool:
         if step % FLUSH == FLUSH - 1:

@@ -63,7 +63,7 @@ class Verifier:
                 self._refuse(step, launch.name, wrong, index, exact)
 
     def _reference(self, values: Array, divisor: int) -> tuple[Array, Array]:
-        """The sum over ranks in float64, and the sum of magnitudes, which bounds the rounding."""
+        """Return the sum over ranks in float64, and the sum of magnitudes to bound rounding."""
         exact = values.astype(np.float64)
         size = np.abs(exact)
         self._comm.Allreduce(MPI.IN_PLACE, exact)
@@ -81,9 +81,9 @@ class Verifier:
             )
 
     def least(self, value: float) -> float:
-        """The smallest of all ranks' numbers, on every rank."""
+        """Return the smallest of all ranks' numbers, on every rank."""
         return min(agree.gather_numbers(value, self._comm))
 
     def report(self) -> Verified:
-        """The largest relative L2 error of each method."""
+        """Return the largest relative L2 error of each method."""
         return Verified(dict(sorted(self._worst.items())))

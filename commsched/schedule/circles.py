@@ -67,7 +67,7 @@ def _doubled(table: Ints) -> Ints:
 
 
 def everyone(group: Group) -> Circles:
-    """One circle through the whole group, node after node, in which rank r owns block r.
+    """Make one circle through the group, node after node, in which rank r owns block r.
 
     Only one link of the circle enters and one leaves each node, wherever its ranks are placed.
     """

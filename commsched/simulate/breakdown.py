@@ -28,7 +28,7 @@ class Makeup(NamedTuple):
 
 
 def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
-    """The makeup of each exchange among operations, by name; choices as they are expected."""
+    """Return the makeup of each exchange among operations, by name; choices count as expected."""
     machine = plan.machine
     uncoded = replace(machine, device=replace(machine.device, bandwidth=INSTANT, codecs={}))
     machines = machine, uncoded, _without_bytes(uncoded)
@@ -48,7 +48,7 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
 
 
 def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
-    """The makeup of one end of a message between two ranks; a NIC that is shared is not in it."""
+    """Return the makeup of one end of a message between two ranks, without NIC sharing."""
     inside = machine.node_of_rank[rank] == machine.node_of_rank[peer]
     link = machine.inside if inside else machine.between
     wire = Wire.slowest([link])
@@ -58,7 +58,7 @@ def message_makeup(machine: Machine, op: Op, rank: int, peer: int) -> Makeup:
 
 
 def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> Makeup:
-    """Price an exchange as it is, without coding, and without bytes and coding."""
+    """Price an exchange three times: in full, without coding, and without bytes and coding."""
     everyone = op.launch < 0
     group = plan.machine.everyone if everyone else plan.group(plan.launches[op.launch])
     if not everyone and plan.launches[op.launch].group:
@@ -79,13 +79,13 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
             price.exchange(schedule, payload, m, group, start, later=later, limit=0).end.max()
             for m in machines
         )
-        if schedule.library:  # what MPI adds by itself, no run can tell from its transfers
+        if schedule.library:  # a run cannot tell MPI's additions from its transfers
             dry = full
     return Makeup(float(least), max(float(dry - least), 0.0), max(float(full - dry), 0.0))
 
 
 def _without_bytes(machine: Machine) -> Machine:
-    """The machine on which any message is as fast as one of no bytes."""
+    """Return a machine on which any message is as fast as one of no bytes."""
     first = price.measured(machine.native, 0.0) if machine.native else 0.0
     return replace(
         machine,

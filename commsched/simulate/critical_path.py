@@ -48,11 +48,11 @@ def critical_path(placed: Sequence[Placed], changes: Container[int] = ()) -> lis
 
     changes: steps before which all ranks wait for all, since another plan begins.
     """
-    walk = _Walk(placed, changes)
+    walk = _Dependencies(placed, changes)
     return [walk.part(place) for place in chain_to(walk.last_before(np.inf), walk.before)]
 
 
-class _Walk:
+class _Dependencies:
     """What each operation can have waited for; a role is known by its first rank."""
 
     def __init__(self, placed: Sequence[Placed], changes: Container[int]) -> None:

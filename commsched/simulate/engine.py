@@ -40,7 +40,7 @@ Known = dict[tuple[object, ...], tuple[Floats, Floats]]
 Slower = dict[tuple[int, int, str], Floats]  # (role, step, coding) -> how many times, (ranks,)
 
 
-class Span(NamedTuple):
+class PlacedOperation(NamedTuple):
     """Where an operation of a role was placed, (ranks,) each."""
 
     start: Floats  # s
@@ -139,9 +139,14 @@ class _Simulation:
                 at = made.places[i, op.name]
                 found = there if op.kind is Kind.RECV else own
                 sent = np.full(made.columns, float(op.nbytes * (op.kind is Kind.SEND)))
-                self._note(i, step, op, Span(found.start[at], found.end[at], sent, self.ranks[i]))
+                self._note(
+                    i,
+                    step,
+                    op,
+                    PlacedOperation(found.start[at], found.end[at], sent, self.ranks[i]),
+                )
 
-    def _note(self, role: int, step: int, op: Op, span: Span) -> None:
+    def _note(self, role: int, step: int, op: Op, span: PlacedOperation) -> None:
         self.ends[role, step, op.name] = span.end
         self.placed.append(Placed(op, step, self.ranks[role], *span))
 
@@ -163,10 +168,12 @@ class _Simulation:
             return
         (role,), (op,), (start,) = roles, ops, starts
         end = self._end(role, step, op, start)
-        self._note(role, step, op, Span(start, end, np.zeros(len(start)), self.ranks[role]))
+        self._note(
+            role, step, op, PlacedOperation(start, end, np.zeros(len(start)), self.ranks[role])
+        )
 
     def _start(self, role: int, step: int, op: Op) -> Floats:
-        """When the ranks of a role begin an operation: (ranks,) s.
+        """Return when the ranks of a role begin an operation: (ranks,) s.
 
         A thread hears later that another one has made its operation ready. A thread that has still
         something to do looks as soon as that is done.
@@ -181,7 +188,7 @@ class _Simulation:
         return clocks.begin(op.stream, ready)
 
     def _end(self, role: int, step: int, op: Op, start: Floats) -> Floats:
-        """When an operation that each rank does without the others ends: (ranks,) s."""
+        """Return when an operation ends that each rank does without the others: (ranks,) s."""
         clocks = self.clocks[role]
         if op.kind in (Kind.COMPUTE, Kind.APPLY):
             end = clocks.free[op.stream] = start + op.seconds * self.factor[role]
@@ -192,7 +199,7 @@ class _Simulation:
         return clocks.code(op.stream, start, factor * self._coding(op, step))
 
     def slower_beside(self) -> Slower:
-        """How many times longer codings last for what they lie beside."""
+        """Return the factors by which codings last longer beside other operations."""
         found: Slower = {}
         for role, ranks in enumerate(self.ranks):
             mine = [placed for placed in self.placed if placed.ranks is ranks]
@@ -249,12 +256,12 @@ class _Simulation:
             ranks, clocks = self.ranks[role], self.clocks[role]
             ends = clocks.exchange(stream, begins, end[ranks], within, start[last[ranks]])
             self.sent[role, stream] = ends
-            self._note(role, step, own, Span(begins, ends, sent[ranks], last[ranks]))
+            self._note(role, step, own, PlacedOperation(begins, ends, sent[ranks], last[ranks]))
 
     def _played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
     ) -> Exchanged:
-        """End and bytes of an exchange by itself; what was played before is not played again.
+        """Return an exchange's end and bytes; equal exchanges are played once.
 
         start, rest: (teams, members) s, when each begins and for how long its port has had
         nothing to do.

@@ -24,12 +24,12 @@ MOVING = (Kind.COMPUTE, Kind.SEND, Kind.RECV)
 
 
 def is_pipeline(roles: Sequence[Role]) -> bool:
-    """Whether ranks talk to single others, or messages decide about the order of computations."""
+    """Tell whether ranks send messages to single ranks, or messages order the computations."""
     return any(op.kind is Kind.SEND or op.urgency for role in roles for op in role.ops)
 
 
 def moving(role: Role) -> list[Op]:
-    """What `PipelineMessages` places of a role."""
+    """Return the operations of a role that `PipelineMessages` places."""
     return [op for op in role.ops if op.kind in MOVING]
 
 
@@ -191,7 +191,7 @@ class _Run:
         self.head[-1] = np.inf
 
     def _when(self, op: Ints, column: Ints) -> Floats:
-        """When the inputs of operations are there, as far as that is known."""
+        """Return when the inputs of operations are there, as far as known."""
         return np.where(self.missing[op, column] == 0, self.ready[op, column], np.inf)
 
     def all(self) -> None:
@@ -218,7 +218,7 @@ class _Run:
         self.head[queue, column] = self._when(new, column)
 
     def _received(self, op: Ints, sends: Bools, start: Floats, end: Floats) -> Floats:
-        """When what waits for an operation, or for its message, may begin."""
+        """Note when operations that wait for this operation, or for its message, may begin."""
         made, column = self.made, self.column
         if not sends.any():
             return end

@@ -18,7 +18,7 @@ class Replay(NamedTuple):
 
 
 def replay(plan: Plan, measured: Timeline, steps: int, where: str) -> Replay:
-    """What some steps of a measured run of this very plan decided; `where` names its file."""
+    """Return a plan's decisions in some steps of its own measured run; `where` names its file."""
     if measured.plan_hash != plan.hash:
         raise CommschedError(
             f"{where}: a run of plan {measured.plan_hash[:12]}, not of {plan.hash[:12]}; replay a"
@@ -34,7 +34,7 @@ def replay(plan: Plan, measured: Timeline, steps: int, where: str) -> Replay:
 
 
 def _followed(plan: Plan, switch: Switch, falls: Sequence[Fallback], where: str) -> Plan:
-    """The plan after a switch: dense launches for what left the error budget, or nothing else."""
+    """Return the plan after a switch: what left the error budget gets dense launches."""
     dense = {
         launch: method
         for fall in falls

@@ -11,11 +11,11 @@ from commsched.timeline.measure import exposed, hidden, idle
 from commsched.timeline.spread import Interval, interval
 from commsched.units import nbytes, seconds
 
-SPANS = 500_000  # of which exposed and hidden time is told; 2 s
+SPANS = 500_000  # limit for exposed and hidden time, which take 2 s
 
 
 def report(prediction: Prediction) -> dict[str, Any]:
-    """Numbers of a prediction, in s and B; of very many spans those of the first ranks tell."""
+    """Numbers of a prediction, in s and B; from the first ranks' spans if there are very many."""
     plan, steps = prediction.plan, prediction.steps
     spans = sum(len(p.ranks) for p in prediction.placed)
     timeline = prediction.timeline(max(1, plan.machine.size * SPANS // max(spans, SPANS)))
@@ -36,7 +36,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "iteration_p10": sure.low,
         "iteration_p90": sure.high,
         "held_out_errors": sure.residuals,
-        # Means: strategies that exchange every so many steps do nothing in most of them.
+        # Means: strategies that exchange every few steps do nothing in most steps.
         "exposed_seconds": float(exposed(timeline)[:, settled].mean()),
         "hidden_seconds": float(hidden(timeline)[:, settled].mean()),
         "bubble_seconds": float(np.median(idle(timeline)[:, settled])),
@@ -53,7 +53,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """Return the report as text, line by line."""
     path = found["critical_path_seconds_per_step"]
     memory = found["memory_bytes"]
     shown = ", ".join(f"{stream} {seconds(value)}" for stream, value in path.items())

@@ -35,7 +35,7 @@ class Prediction:
     changes: Mapping[int, Plan] = field(default_factory=dict)  # first step -> plan from there on
 
     def timeline(self, ranks: int | None = None) -> Timeline:
-        """The spans of all ranks, or of the first `ranks`."""
+        """Return the spans of all ranks, or of the first `ranks`."""
         names = tuple(dict.fromkeys(p.op.name for p in self.placed if p.step == self.steps - 1))
         names = tuple(dict.fromkeys([*names, *(p.op.name for p in self.placed)]))
         to_name = {name: i for i, name in enumerate(names)}
@@ -111,7 +111,7 @@ class Prediction:
         return longest
 
     def _messages(self) -> dict[str, Makeup]:
-        """The makeup of each message's two ends, by name."""
+        """Return the makeup of each message's two ends, by name."""
         ranks = {p.op.name: int(p.ranks[0]) for p in self.placed if p.op.match}
         return {
             p.op.name: message_makeup(self.plan.machine, p.op, ranks[p.op.name], ranks[p.op.match])
@@ -138,7 +138,7 @@ class Prediction:
 
 
 def _inputs(placed: list[Placed]) -> dict[str, tuple[After, ...]]:
-    """The inputs of each operation on its own rank, of any rank and step; none for a RECV."""
+    """Return each operation's inputs on its own rank, of any rank and step; empty for a RECV."""
     found: dict[str, dict[After, None]] = {}
     own = ((p.op.after, p.op.name) for p in placed if p.op.kind is not Kind.RECV)
     for after, name in dict.fromkeys(own):

@@ -1,4 +1,4 @@
-"""An exchange of teams of ranks that are alike, each by itself, at the price of one."""
+"""An exchange that several equal teams of ranks do alone, at the price of one team."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -35,7 +35,7 @@ class ExchangeTeams(NamedTuple):
 
 @lru_cache(maxsize=256)
 def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
-    """The teams of a launch, or only one of them; all ranks of the machine for launch -1."""
+    """Return the teams of a launch, or only one of them; launch -1 has all ranks as a team."""
     if launch < 0:
         everyone = plan.machine.everyone
         return ExchangeTeams(np.array([everyone.ranks], np.int64), everyone, everyone)
@@ -49,7 +49,7 @@ def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
 
 @lru_cache(maxsize=256)
 def machine_of(plan: Plan, launch: int) -> Machine:
-    """The machine as a launch finds it: the ranks outside its own group exchange meanwhile."""
+    """Return the machine as a launch sees it while the ranks outside its group exchange, too."""
     if launch < 0 or not plan.launches[launch].group:
         return plan.machine
     return alongside(plan.machine, plan.group(plan.launches[launch]))
@@ -66,9 +66,9 @@ def exchanged(
 ) -> Exchanged:
     """Price an exchange of teams whose members arrive at `start`; without a phase, their votes.
 
-    start, rest: (teams, members) s. All teams together are played up to `limit` moves. Beyond, or
-    where one team is by itself, see `price.exchange`: equal teams then take equally long from the
-    start of their last member on.
+    start, rest: (teams, members) s. All teams together are played up to `limit` moves. Beyond,
+    or with one team, see `price.exchange`: teams then take equally long from the start of
+    their last member on.
     """
     if phase is None:
         assert len(start) == 1, "all ranks vote together"
@@ -98,7 +98,7 @@ def exchanged(
 
 @lru_cache(maxsize=64)
 def side_by_side(schedule: Schedule, teams: int) -> Schedule:
-    """The same schedule in several teams: member m of team t is rank t * members + m.
+    """Repeat a schedule in several teams: member m of team t is rank t * members + m.
 
     It prices all teams at once. Blocks keep their numbers, since no block leaves its team; so it
     does not reach the schedule's goal among all.

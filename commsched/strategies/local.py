@@ -114,7 +114,7 @@ class Local(Strategy):
 
 
 def chunks_of(stages: Sequence[Stage], settings: Mapping[str, Param]) -> list[Sequence[Stage]]:
-    """The stages of each chunk."""
+    """Return the stages of each chunk."""
     chunked = settings["variant"] == "chunked"
     count, size = int(settings["chunks"]) if chunked else len(stages), len(stages)
     if not 1 <= count <= size:
@@ -126,7 +126,7 @@ def chunks_of(stages: Sequence[Stage], settings: Mapping[str, Param]) -> list[Se
 
 
 def _head(last: Layer, stage: Stage, share: float) -> Layer:
-    """The auxiliary head behind a stage: like the net's last layer."""
+    """Return the auxiliary head behind a stage; it is like the net's last layer."""
     name = head_name(stage.number)
     scaled = last.scaled(share, share)
     tensors = tuple(replace(t, name=f"{name}.{t.name}") for t in scaled.tensors)

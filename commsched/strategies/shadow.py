@@ -102,7 +102,7 @@ class Shadow(Strategy):
 
 
 def _merges(step: int, every: int, lag: int) -> bool:
-    """Whether what was copied `lag` steps before is merged after a step."""
+    """Tell whether a step ends with the merge of what was copied `lag` steps before."""
     return step >= lag and (step - lag + 1) % every == 0
 
 
@@ -117,7 +117,7 @@ def _ops(
     before: bool,
     lag: int,
 ) -> tuple[Op, ...]:
-    """The operations of a step.
+    """Build the operations of a step.
 
     `before`: something was merged at the end of the last step; `copied`: the last step began a sum,
     and no parameter may change until it is copied.

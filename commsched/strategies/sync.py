@@ -89,23 +89,23 @@ class Sync(Strategy):
 
 @lru_cache(maxsize=16)
 def _begins(plan: Plan) -> tuple[int, ...]:
-    """The steps from which on other launches are in use, ascending."""
+    """Return the steps at which the launches in use change, ascending."""
     return tuple(sorted({0, *(x.since for x in plan.launches if x.purpose != REFRESH)}))
 
 
 @lru_cache(maxsize=16)
 def _refreshing(plan: Plan) -> tuple[int, ...]:
-    """The launches that broadcast parameters."""
+    """Return the launches that broadcast parameters."""
     return tuple(i for i, launch in enumerate(plan.launches) if launch.purpose == REFRESH)
 
 
 def _summing(plan: Plan, since: int) -> list[int]:
-    """The launches of gradients that begin at a step."""
+    """Return the launches of gradients that begin at a step."""
     return [i for i, x in enumerate(plan.launches) if x.since == since and x.purpose != REFRESH]
 
 
 def _now(plan: Plan, late: bool, step: int) -> SyncStep:
-    """What a step does; with `late` results are applied in the next one."""
+    """Return what a step does; with `late` the next step applies results."""
     refreshing = _refreshing(plan)
     every = plan.launches[refreshing[0]].every if refreshing and plan.machine.size > 1 else 0
     late = late and not every  # else a step that broadcasts would apply a bucket twice
@@ -123,7 +123,7 @@ def _now(plan: Plan, late: bool, step: int) -> SyncStep:
 
 @lru_cache(maxsize=64)
 def _ops(plan: Plan, optimizer: Param, now: SyncStep, root: bool) -> tuple[Op, ...]:
-    """The operations of a step, the same objects in every step of its kind.
+    """Build the operations of a step, cached objects for every step of its kind.
 
     `root`: of the rank whose parameters are broadcast.
     """

@@ -76,7 +76,7 @@ def attribute(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> W
 
 
 def _rank(predicted: Timeline, measured: Timeline, skip_first: int) -> int | None:
-    """Of the ranks with all steps on both sides, one of median waiting in the measured steps."""
+    """Return a rank with all steps on both sides and median waiting in the measured steps."""
     whole = []
     for t in (predicted, measured):
         starts = measure.step_starts(t)[:, measure.settled(t, skip_first)]
@@ -146,13 +146,13 @@ class _ChainSide:
         self._first = self._firsts(t)
 
     def _firsts(self, t: Timeline) -> dict[float, int]:
-        """The first compute span at each moment."""
+        """Return the first compute span at each moment."""
         rows = self.walk.rows
         some = np.flatnonzero(measure.computes(t)[rows])
         return {self.walk.start[i]: i for i in some[::-1].tolist()}
 
     def chain(self, number: int) -> tuple[list[int], int]:
-        """The chain of a step, and the span of the next step that it leads to, or -1."""
+        """Return the chain of a step, and the span of the next step that it leads to, or -1."""
         begin, end = float(self.begin[number]), float(self.end[number])
         following = self._first.get(end, -1)
         return self.walk.chain(begin, end, following), following

@@ -27,16 +27,16 @@ def chain_to(last: Node | None, before: Callable[[Node], Node | None]) -> list[N
 
 
 def ended_last(candidates: Iterable[Node], end: Callable[[Node], float]) -> Node | None:
-    """Return the operation that let another one begin, of those that it may have waited for."""
+    """Return the candidate that ended last: the one that let the waiting operation begin."""
     return max(candidates, key=end, default=None)
 
 
 class Walk:
     """The spans of one rank in the order of their ends, and what each began after.
 
-    A span's predecessor is, of the span before it on its stream and its inputs (`after`), the one
-    that ended last. Where `after` knows nothing of it, it is the last of the rank's spans that
-    ended before it began.
+    Candidates for a span's predecessor are the span before it on its stream and its inputs
+    (`after`): the predecessor is the candidate that ended last. If `after` does not know the
+    span, the predecessor is the last of the rank's spans that ended before the span began.
     """
 
     def __init__(self, t: Timeline, rank: int, after: After) -> None:
@@ -74,7 +74,7 @@ class Walk:
         return min(self.last_before(self.start[i]), i - 1)
 
     def last_before(self, moment: float) -> int:
-        """Return the last span that ended by `moment`, -1 where there is none."""
+        """Return the last span that ended by `moment`, or -1."""
         return bisect_right(self.end, moment + TOUCH) - 1
 
     def chain(self, begin: float, end: float, successor: int) -> list[int]:

@@ -16,7 +16,7 @@ from commsched.timeline.spread import Interval, interval
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PredictedAndMeasured:
     """One quantity on both sides."""
 
     predicted: float
@@ -44,9 +44,9 @@ class Operation:
 
     name: str
     stream: str
-    seconds: Pair
-    waited: Pair  # s of it waiting for a peer
-    nbytes: Pair  # B per rank and step that has it, a mean over both
+    seconds: PredictedAndMeasured
+    waited: PredictedAndMeasured  # s of it waiting for a peer
+    nbytes: PredictedAndMeasured  # B per rank and step that has it, a mean over both
     below_clock: bool  # shorter than the clocks' uncertainty: its place in time means nothing
 
 
@@ -57,10 +57,10 @@ class Comparison:
     plan_hash: str
     ranks: int
     steps: tuple[int, int]  # how many were compared: predicted, measured
-    iteration: Pair  # s, the longest over the ranks
-    exposed: Pair  # s of communication while compute was idle, mean over ranks
-    hidden: Pair  # s of communication under compute, mean over ranks
-    streams: tuple[tuple[str, Pair], ...]  # s busy in one step, mean over ranks
+    iteration: PredictedAndMeasured  # s, the longest over the ranks
+    exposed: PredictedAndMeasured  # s of communication while compute was idle, mean over ranks
+    hidden: PredictedAndMeasured  # s of communication under compute, mean over ranks
+    streams: tuple[tuple[str, PredictedAndMeasured], ...]  # s busy in one step, mean over ranks
     operations: tuple[Operation, ...]  # in program order
     only_predicted: tuple[str, ...]
     only_measured: tuple[str, ...]
@@ -85,10 +85,18 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         plan_hash=measured.plan_hash,
         ranks=measured.ranks,
         steps=(int(sides[0][1].sum()), int(sides[1][1].sum())),
-        iteration=Pair(*(_median(measure.iteration_seconds(t)[keep]) for t, keep in sides)),
-        exposed=Pair(*(_median(measure.exposed(t).mean(axis=0)[keep]) for t, keep in sides)),
-        hidden=Pair(*(_median(measure.hidden(t).mean(axis=0)[keep]) for t, keep in sides)),
-        streams=tuple((s, Pair(*(side.get(s, 0.0) for side in busy))) for s in streams),
+        iteration=PredictedAndMeasured(
+            *(_median(measure.iteration_seconds(t)[keep]) for t, keep in sides)
+        ),
+        exposed=PredictedAndMeasured(
+            *(_median(measure.exposed(t).mean(axis=0)[keep]) for t, keep in sides)
+        ),
+        hidden=PredictedAndMeasured(
+            *(_median(measure.hidden(t).mean(axis=0)[keep]) for t, keep in sides)
+        ),
+        streams=tuple(
+            (s, PredictedAndMeasured(*(side.get(s, 0.0) for side in busy))) for s in streams
+        ),
         operations=tuple(_operations(p, m, uncertainty)),
         only_predicted=tuple(name for name in p.index if name not in m.index),
         only_measured=tuple(name for name in m.index if name not in p.index),
@@ -199,8 +207,8 @@ def _operations(p: _Side, m: _Side, uncertainty: float) -> Iterator[Operation]:
             yield Operation(
                 name=name,
                 stream=m.stream[name],
-                seconds=Pair(float(p.seconds[i]), float(m.seconds[k])),
-                waited=Pair(float(p.waited[i]), float(m.waited[k])),
-                nbytes=Pair(float(p.nbytes[i]), float(m.nbytes[k])),
+                seconds=PredictedAndMeasured(float(p.seconds[i]), float(m.seconds[k])),
+                waited=PredictedAndMeasured(float(p.waited[i]), float(m.waited[k])),
+                nbytes=PredictedAndMeasured(float(p.nbytes[i]), float(m.nbytes[k])),
                 below_clock=bool(m.seconds[k] < uncertainty),
             )

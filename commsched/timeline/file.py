@@ -1,4 +1,4 @@
-"""Timelines as Chrome trace-event JSON, which Perfetto and chrome://tracing open as it is.
+"""Timelines as Chrome trace-event JSON, which Perfetto and chrome://tracing open directly.
 
 One process per rank, one thread per stream, one complete event ("ph": "X") per span; ts and dur in
 microseconds since the run's start, in whole nanoseconds. `otherData` carries what traces lack.
@@ -27,7 +27,7 @@ Size = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """What a span carries besides its place."""
+    """What a span carries in addition to its place."""
 
     step: Count
     waited_us: Duration

@@ -83,7 +83,7 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
 
 
 def latest_before(a: Intervals) -> tuple[Ints, Ints]:
-    """Pair each interval with the one that ends last of those before it in its group.
+    """Pair each interval with the earlier interval of its group that ends last.
 
     Returns (earlier, later), indices into the columns of `a`; the first of a group has no pair.
     """

@@ -153,7 +153,7 @@ def _windows(t: Timeline) -> tuple[Intervals, Ints]:
 
 
 def busy(t: Timeline) -> Floats:
-    """Return (ranks, steps, streams) s: what the spans of each step last, wherever they lie."""
+    """Return (ranks, steps, streams) s: the total duration of each step's spans."""
     row, column, (ranks, count) = _cells(t)
     shape = (ranks, count, len(t.streams))
     place = (row * count + column) * len(t.streams) + t.stream
@@ -167,13 +167,13 @@ def waiting_filled(t: Timeline, apart: Mapping[str, Ints] | None = None) -> Time
 
     An exchange waits until its last rank arrives. Other streams keep what they have; the spans of
     messages between two ranks begin when there is something to send or to receive. `apart`: for
-    the names of exchanges of teams by themselves the team of every rank, (ranks,).
+    the name of an exchange that each team does alone, the team of every rank, (ranks,).
     """
     if not len(t):
         return t
     chosen = communicates(t) & ~np.array([s in MESSAGES for s in t.streams], bool)[t.stream]
     key = t.name.astype(np.int64) * 2**31 + t.step
-    if apart:  # an exchange of each team is one by itself
+    if apart:  # each team's exchange is an exchange of its own
         _, key = np.unique(key, return_inverse=True)
         table = np.array([apart.get(name, np.zeros(t.ranks, np.int64)) for name in t.names])
         key = key * (table.max() + 1) + table[t.name, t.rank]

@@ -7,7 +7,7 @@ from commsched import units
 from commsched.text_table import table
 from commsched.timeline.attribute import Why
 from commsched.timeline.breakdown import CAUSES
-from commsched.timeline.compare import Comparison, Operation, Pair
+from commsched.timeline.compare import Comparison, Operation, PredictedAndMeasured
 from commsched.timeline.spread import Interval, Rival, Rivals
 
 
@@ -106,7 +106,7 @@ def _row(o: Operation) -> list[str]:
     ]
 
 
-def _cells(pair: Pair) -> list[str]:
+def _cells(pair: PredictedAndMeasured) -> list[str]:
     """Return predicted, measured, difference in ms, and the error in %."""
     error = "-" if pair.error is None else _percent(pair.error)
     return [_plain(pair.predicted), _plain(pair.measured), _signed(pair.difference), error]
@@ -190,7 +190,7 @@ def _why_data(why: Why) -> dict[str, Any]:
     }
 
 
-def _pair_data(pair: Pair) -> dict[str, float | None]:
+def _pair_data(pair: PredictedAndMeasured) -> dict[str, float | None]:
     return {
         "predicted_ms": _milliseconds(pair.predicted),
         "measured_ms": _milliseconds(pair.measured),

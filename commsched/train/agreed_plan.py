@@ -1,4 +1,4 @@
-"""The plan of a training: given, kept in its checkpoint, or made for the net as it is here."""
+"""The plan of a training: from a file, from its checkpoint, or made for the net profiled here."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ Make = Callable[[Net, int], Plan]  # of a net and a number of ranks
 def agreed_plan(
     path: Path | None, strategy: str, make: Callable[[], Plan], comm: MPI.Intracomm
 ) -> Plan:
-    """The plan of a file, or else what rank 0 makes, on all ranks."""
+    """Return on all ranks the plan of a file, or else the plan that rank 0 makes."""
     if path is not None:
         plan = agree.on_all_ranks(lambda: plan_file.read(path), comm)
     else:
@@ -40,7 +40,7 @@ def agreed_plan(
 
 
 class AgreedPlan(NamedTuple):
-    """A batch, of so many samples that there are, and the ranks that share it."""
+    """The size of a batch, the number of samples, and the ranks that share a batch."""
 
     batch: int
     samples: int

@@ -100,7 +100,7 @@ class Store:
         return unpacked(content, str(path))
 
     def save(self, step: int, values: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
-        """Write a checkpoint of which `step` is the next one; the one before is removed."""
+        """Write a checkpoint from which training goes on at `step`; remove the one before."""
         content = packed({"step": step, "rank": self._comm.rank, **values})
         agree.on_all_ranks(lambda: self._write(step, content), self._comm)
         digests = agree.gather_text(hashlib.sha256(content).hexdigest(), self._comm)

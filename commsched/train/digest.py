@@ -11,12 +11,12 @@ from commsched.run.job import agree
 
 
 def digests_of(values: Mapping[str, Array]) -> dict[str, str]:
-    """The SHA-256 of each tensor's bytes."""
+    """Return the SHA-256 of each tensor's bytes."""
     return {n: hashlib.sha256(on_host(v).tobytes()).hexdigest() for n, v in values.items()}
 
 
 def digest_of(digests: Mapping[str, str]) -> str:
-    """One SHA-256 of all tensors, in whatever parts they were held."""
+    """Return one SHA-256 of all tensors, however they are divided among ranks."""
     lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -24,7 +24,7 @@ def digest_of(digests: Mapping[str, str]) -> str:
 def common_digest(
     values: Mapping[str, Array], comm: MPI.Intracomm, when: str = "at the end"
 ) -> str:
-    """The digest of what all ranks hold together; ranks that differ in a tensor are refused."""
+    """Return the digest of what all ranks hold together; refuse ranks that differ."""
     mine = "\n".join(f"{digest} {name}" for name, digest in digests_of(values).items())
     found: dict[str, tuple[int, str]] = {}  # tensor -> first rank that has it, its digest
     for rank, text in enumerate(agree.gather_text(mine, comm)):
@@ -37,6 +37,6 @@ def common_digest(
 
 
 def digest_per_rank(values: Mapping[str, Array], comm: MPI.Intracomm) -> str:
-    """The digest of what each rank holds for itself, in the order of the ranks."""
+    """Return the digest of each rank's own tensors, in the order of the ranks."""
     digests = agree.gather_text(digest_of(digests_of(values)), comm)
     return digest_of({f"rank {rank:09}": digest for rank, digest in enumerate(digests)})

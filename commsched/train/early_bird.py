@@ -54,7 +54,7 @@ def warm_up(
 
 
 def distance(one: Masks, other: Masks) -> float:
-    """The share of what a mask keeps that another one of the same sizes does not."""
+    """Return the share of a mask's elements that another mask of these sizes does not keep."""
     size = sum(len(index) for index in one.values())
     shared = sum(len(np.intersect1d(one[n], other[n], assume_unique=True)) for n in one)
     return 1.0 - shared / size if size else 0.0

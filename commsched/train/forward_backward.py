@@ -18,18 +18,18 @@ from commsched.train.layers.layer import (
 
 
 class Score(NamedTuple):
-    """How well a batch was guessed; on a device, its numbers are there until `as_numbers`."""
+    """How well a batch was guessed; the numbers stay on the device until `as_numbers`."""
 
     loss: float  # cross-entropy, summed over the guesses, in nats
     correct: int
     guesses: int
 
     def as_numbers(self) -> "Score":
-        """The same as Python's numbers: of a device they are waited for."""
+        """Return the score as Python numbers; waits for a device."""
         return Score(float(self.loss), int(self.correct), self.guesses)
 
     def plus(self, other: "Score") -> "Score":
-        """Of both together."""
+        """Add two scores."""
         loss, correct = self.loss + other.loss, self.correct + other.correct
         return Score(loss, correct, self.guesses + other.guesses)
 
@@ -53,13 +53,13 @@ class ForwardBackward:
         self.values, self._kept[index] = layer.forward(self._parameters, self.values)
 
     def copy(self) -> "ForwardBackward":
-        """The same batch where it is, to go back through the same layers once more."""
+        """Return the batch for another backward through these layers, without moving its data."""
         other = ForwardBackward(self._net, self._parameters, self.values)
         other._kept, other._partial = dict(self._kept), dict(self._partial)
         return other
 
     def activations(self, index: int) -> Kept:
-        """What a layer keeps until its backward."""
+        """Return what a layer keeps until its backward."""
         return self._kept[index]
 
     def score(self, targets: Array, weight: float) -> Score:
@@ -75,7 +75,7 @@ class ForwardBackward:
         return found
 
     def backward(self, index: int) -> Gradients:
-        """Go back through a layer; the gradients that are complete now."""
+        """Go back through a layer, and return the gradients that are complete now."""
         layer = self._net.layers[index]
         kept = self._kept.pop(index)
         self.above, found = layer.backward(self._parameters, kept, self.above)
@@ -90,8 +90,8 @@ class ForwardBackward:
 class Repeated(ForwardBackward):
     """A walk that keeps the inputs of segments, and passes a segment again on its way back.
 
-    Segments begin at the layers `starts`, of which the first layer is one. The parameters must be
-    the same on both ways; then so are the bits.
+    Segments begin at the layers `starts`, which include the first layer. If the parameters are
+    the same on both ways, the bits are, too.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ def cross_entropy(scores: Array, right: Array) -> tuple[Score, Array]:
 def gradients(
     net: TrainableNet, parameters: Parameters, inputs: Array, targets: Array
 ) -> tuple[Score, Iterator[tuple[str, Gradients]]]:
-    """The score of a batch, and of its mean loss each layer's gradients, the last layer's first."""
+    """Return a batch's score, then each layer's gradients of the mean loss, last layer first."""
     walk = ForwardBackward(net, parameters, inputs)
     for index in range(len(net.layers)):
         walk.forward(index)
@@ -141,7 +141,7 @@ def gradients(
 
 
 def score(net: TrainableNet, parameters: Parameters, inputs: Array, targets: Array) -> Score:
-    """How well a batch is guessed."""
+    """Score a batch."""
     return score_of(forward_through(net, parameters, inputs), targets)
 
 
@@ -155,6 +155,6 @@ def forward_through(
 
 
 def score_of(scores: Array, targets: Array) -> Score:
-    """How well scores (m, ..., classes) guess the right classes (m, ...)."""
+    """Score (m, ..., classes) outputs against the right classes (m, ...)."""
     flat = as_float32(scores).reshape(-1, scores.shape[-1])
     return cross_entropy(flat, targets.reshape(-1))[0].as_numbers()

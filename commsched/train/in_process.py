@@ -91,11 +91,11 @@ class InProcessTraining:
         self._done.update((rank, step, op.name) for rank, op in zip(ranks, ops, strict=True))
 
     def _ready(self, rank: int, step: int, op: Op) -> bool:
-        """Whether the inputs of an operation are there; before the first step all are."""
+        """Tell whether the inputs of an operation are there; before the first step all are."""
         return all(b > step or (rank, step - b, name) in self._done for name, b in op.after)
 
     def _members(self, rank: int, step: int, op: Op) -> Sequence[int]:
-        """The ranks that do an operation together with this one."""
+        """Return the ranks that do an operation together with this one."""
         if op.kind not in EXCHANGES:
             return [rank]
         if op.launch < 0:
@@ -127,7 +127,7 @@ class InProcessTraining:
         self._done.add((to, program.step, arrival.name))
 
     def evaluate(self) -> Score:
-        """The score of what is held out, each rank its part, once all results are applied."""
+        """Score the held-out samples, each rank its part, once all results are applied."""
         for learner in self.learners:
             learner.settle()
         # Stages come in the order of their ranks.

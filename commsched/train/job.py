@@ -132,7 +132,7 @@ def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[st
 
 
 def _checked(wanted: TrainRequest) -> TrainableNet:
-    """What can be checked before anything is made."""
+    """Check what can be checked before anything is made."""
     options = wanted.options
     check_device(wanted.device)
     if wanted.strategy not in TRAINED:
@@ -167,7 +167,7 @@ def _plan(
     comm: MPI.Intracomm,
     device: ComputeDevice,
 ) -> Plan:
-    """The plan that is given or kept in the checkpoint, or one made for the net as it is here."""
+    """Return the plan of the file or of the checkpoint, or else make one for this net here."""
     path = wanted.plan
     if path is None and wanted.resume and wanted.checkpoint is not None:
         path = wanted.checkpoint / PLAN
@@ -198,7 +198,7 @@ def _check_end(plan: Plan, steps: int) -> None:
 
 
 def settings_of(wanted: TrainRequest, plan: Plan) -> Settings:
-    """What a training depends on: what was asked for, else what suits the plan."""
+    """Return what a training depends on: what the user asked for, else what suits the plan."""
     planned = STRATEGIES[plan.strategy].settings(plan)
     optimizer = wanted.optimizer or str(planned.get("optimizer", "adam"))
     return Settings(
@@ -212,7 +212,7 @@ def settings_of(wanted: TrainRequest, plan: Plan) -> Settings:
 
 
 def _half(wanted: TrainRequest) -> bool:
-    """Whether layers compute in 16 bits."""
+    """Tell whether layers compute in 16 bits."""
     return (wanted.precision or PRECISION.get(wanted.strategy)) == "fp16"
 
 
@@ -226,7 +226,7 @@ def _options(wanted: TrainRequest, samples: int) -> TrainOptions:
 def _checkpoint_flags(
     net: TrainableNet, settings: Settings, method: str | None, device: str
 ) -> dict[str, Any]:
-    """What the training's bits depend on, by the flags that say it; a plan has its hash besides."""
+    """Return the flags that decide the training's bits; a plan is compared by its hash."""
     planned = {} if method is None else {"--method": method}
     return (
         planned
@@ -271,7 +271,7 @@ def _bar(steps: int) -> Callable[[LogRow], None]:
 def _result(
     training: Training, learner: Trainee, plan: Plan, options: TrainOptions, comm: MPI.Intracomm
 ) -> dict[str, Any] | None:
-    """What came out, on rank 0; ranks whose parameters differ are refused on all of them."""
+    """Return the training's result on rank 0; all ranks raise if their parameters differ."""
     end = common_digest if learner.alike else digest_per_rank
     parameters = end(learner.values, comm)
     own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0

@@ -37,14 +37,14 @@ class MpiNeighbours:
 
 
 class InProcessNeighbours:
-    """Ranks in one process, of which one gives before the other takes."""
+    """Neighbours as ranks of one process: one gives before the other takes."""
 
     def __init__(self, rank: int, kept: defaultdict[tuple[int, int], deque[Array]]) -> None:
         self._rank, self._kept = rank, kept
 
     @classmethod
     def all(cls, ranks: int) -> Sequence["InProcessNeighbours"]:
-        """One for each rank."""
+        """Make the neighbours of all ranks."""
         kept: defaultdict[tuple[int, int], deque[Array]] = defaultdict(deque)
         return [cls(rank, kept) for rank in range(ranks)]
 

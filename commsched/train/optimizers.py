@@ -1,4 +1,4 @@
-"""Optimisers: element by element, so that any piece of a tensor may be updated by itself."""
+"""Optimisers: they work element by element, so that any piece of a tensor can be updated alone."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

@@ -40,7 +40,7 @@ def _arrays(path: str, value: Any) -> Iterator[tuple[str, Array]]:
 
 
 def unpacked(content: bytes, where: str) -> dict[str, Any]:
-    """What `packed` was given; `where` names the file in errors."""
+    """Return what `packed` was given; `where` names the file in errors."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             value = _value("", {name: file[name] for name in file.files})

@@ -16,7 +16,7 @@ from commsched.train.optimizers import LossScale
 from commsched.train.registry import DATA
 from commsched.train.sample_order import batch_of, check_batch
 
-BATCHES = 16  # that are walked through, one warm-up besides
+BATCHES = 16  # that are profiled, after one warm-up batch
 SPARSE = 0.5  # share of the rows that are hit, below which a gradient counts as sparse
 EXPONENTS = np.arange(0.0, 3.01, 0.05)
 
@@ -68,7 +68,7 @@ def profile_net(
 
 
 def _layers(net: TrainableNet, seen: Seen) -> list[Layer]:
-    """The net's layers with what was seen of them."""
+    """Return the net's layers with what was measured of them."""
     forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
     layers: list[Layer] = []
     before: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ def kept_bytes(kept: Kept, counted: set[int]) -> Iterator[int]:
 
 
 def _fit_sparsity(hit: Sequence[Array]) -> Sparsity:
-    """The law of rows that were hit by one batch after the other: each (rows,)."""
+    """Fit the law of rows that successive batches read: each (rows,)."""
     rows, density = len(hit[0]), float(np.mean(hit))
     if density > SPARSE or rows < 2 or density == 0.0:
         return Sparsity()

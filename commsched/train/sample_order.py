@@ -8,12 +8,12 @@ from commsched.kernels import random
 
 
 def epoch_of(step: int, batch: int, samples: int) -> tuple[int, int]:
-    """The epoch of a step, and the step's number in it; each has whole batches only."""
+    """Return the epoch of a step, and the step's number in it; epochs have whole batches only."""
     return divmod(step, samples // batch)
 
 
 def batch_of(seed: int, step: int, batch: int, samples: int) -> Array:
-    """The numbers of a step's samples, for all ranks together: (batch,).
+    """Return the numbers of a step's samples, for all ranks together: (batch,).
 
     They depend on the seed, the epoch and the place in it alone: the same after a resume, and for
     every number of ranks.

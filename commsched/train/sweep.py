@@ -53,7 +53,7 @@ def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
 
 
 def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials:
-    """What the file holds, on rank 0; a file of other trainings is refused."""
+    """Return the file's results on rank 0; refuse a file of other trainings."""
     made: dict[str, str | int | float | bool] = {
         "--net": wanted.net,
         "--batch": wanted.batch,

@@ -23,7 +23,7 @@ class Tally:
         self._scores.ask(step, np.array([*score, overflow], np.float64))
 
     def total(self, step: int) -> tuple[Score, bool]:
-        """The score of all ranks, and whether any overflowed; waits for the last of them."""
+        """Return the score of all ranks, and whether any overflowed; waits for the last of them."""
         if step not in self._known:
             every = self._scores.take(step)
             loss, correct, guesses = (sum(column) for column in every[:, :3].T.tolist())

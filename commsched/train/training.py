@@ -89,7 +89,7 @@ class Training:
         learner.overflowed = self._overflowed
 
     def _overflowed(self, step: int) -> bool:
-        """Whether all ranks leave a step out: as the program has decided it, or by their scores."""
+        """Tell whether all ranks skip a step: the program's decision, or their scores say so."""
         if STRATEGIES[self._plan.strategy].decides == "overflow":
             return self._engine.buckets.decisions[decision_key(step, OVERFLOW)] > 0
         return self._tally.total(step)[1]
@@ -166,10 +166,10 @@ class Training:
         board = self._engine.board
         if op.after:
             board.wait("compute", step, op, deadline=True)
-        given = self._engine.given
-        start = given.device.mark()
+        queue = self._engine.device_queue
+        start = queue.device.mark()
         self._learner.perform(step, op)
-        given.add(step, op.name, start)
+        queue.add(step, op.name, start)
         if op.name in self._engine.watched:
             board.mark(step, op.name, now())
 
@@ -198,11 +198,11 @@ class Training:
         """Bring all exchanges to their end, apply their results, and log all steps."""
         self._engine.drain()
         self._learner.settle()
-        self._engine.given.settle(wait=True)
+        self._engine.device_queue.settle(wait=True)
         self._log_steps(keep=0)
 
     def _log_steps(self, keep: int) -> None:
-        """Log the steps whose scores are there, but for the last `keep`."""
+        """Log the steps whose scores are there, except the last `keep`."""
         while len(self._open) > keep:
             step, seconds = self._open.pop(0)
             score, overflow = self._tally.total(step)
@@ -243,7 +243,7 @@ class Training:
 
 
 def is_watched(plan: Plan, store: Store | None) -> bool:
-    """Whether a plan's error budget is watched: a checkpoint does not hold what a watch knows."""
+    """Tell whether a plan's error budget is watched; a checkpoint cannot hold a watch's state."""
     return bool(plan.max_error) and STRATEGIES[plan.strategy].sums_every_step and store is None
 
 

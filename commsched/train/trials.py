@@ -15,7 +15,7 @@ LEVEL = 0.95  # of an interval
 
 
 class HeldOutScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A score of what is held out, after so many steps."""
+    """The score of the held-out samples after `steps` steps."""
 
     steps: Count
     loss: float | None  # nats per guess; null where it is not finite
@@ -73,7 +73,7 @@ class Mean(NamedTuple):
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """The mean of at least one value, as if each were drawn by itself from a normal law.
+    """Estimate the mean of at least one value, drawn independently from a normal law.
 
         m +- t(n - 1) s / sqrt(n)
 
@@ -87,7 +87,7 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def student(freedom: int) -> float:
-    """The quantile of Student's law beyond which lie 2.5 %.
+    """Return the quantile of Student's law beyond which lie 2.5 %.
 
     Source: Abramowitz & Stegun, "Handbook of mathematical functions", 26.7.5.
     Holds to 0.3 % from 4 degrees of freedom on; below, the interval is too narrow.

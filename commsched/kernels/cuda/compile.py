@@ -37,7 +37,7 @@ def machine_code(name: str, code: str) -> Path:
 
 
 def compiled(nvrtc: Any, name: str, code: str, options: tuple[str, ...], form: str) -> bytes:
-    """What CuPy's binding of NVRTC makes of a source: "cubin" or "ptx"."""
+    """Compile a source by CuPy's binding of NVRTC to "cubin" or "ptx"."""
     program = nvrtc.createProgram(code, f"{name}.cu", (), ())
     try:
         nvrtc.compileProgram(program, options)

@@ -17,8 +17,8 @@ COMMON = "common.cuh"
 def launch(file: str, kernel: str, blocks: int, *given: Array | np.generic) -> None:
     """Start a kernel of `file`.cu on the current stream: arrays and NumPy's numbers, in order.
 
-    An array must be contiguous. A number has the width of the kernel's parameter: a kernel reads it
-    as it is. Without blocks nothing is started.
+    An array must be contiguous. A number must have the width of the kernel's parameter, because
+    nothing converts it. Without blocks nothing is started.
     """
     for each in given:
         assert isinstance(each, np.generic) or each.flags.c_contiguous, f"{kernel}: {type(each)}"
@@ -46,7 +46,7 @@ def function(file: str, kernel: str) -> Any:
 
 @cache
 def module(file: str) -> Any:
-    """The kernels of `file`.cu."""
+    """Return the kernels of `file`.cu."""
     return array_module().RawModule(path=str(machine_code(file, source(file))))
 
 
@@ -58,6 +58,6 @@ def source(file: str) -> str:
 
 
 def sources() -> list[str]:
-    """The files there are, without their ending."""
+    """Return the files there are, without their ending."""
     names = (each.name for each in files(__package__).iterdir())
     return sorted(name.removesuffix(".cu") for name in names if name.endswith(".cu"))

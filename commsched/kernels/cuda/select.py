@@ -13,7 +13,7 @@ BLOCKS = 1024  # that count digits: each adds its counts to the common ones
 
 
 def flagged(values: Array, least: int) -> tuple[Array, Array]:
-    """Of (n,) float32 whether |x| reaches the word `least`: a bitmap, and ascending indices.
+    """Tell for (n,) float32 whether |x| reaches the word `least`: a bitmap, and ascending indices.
 
     The bitmap is (ceil(n / 32),) uint32, the first element in the lowest bit.
     """
@@ -45,7 +45,7 @@ def set_bits(packed: Array, numel: int) -> Array:
 
 
 def bit_counts(packed: Array, numel: int) -> Array:
-    """How many of the first `numel` bits are set in each tile: (tiles + 1,), the last unwritten."""
+    """Count the set bits of the first `numel` in each tile: (tiles + 1,), the last unwritten."""
     counts = module_of(packed).empty(tiles(numel) + 1, np.uint32)
     launch("select", "count_set", tiles(numel), packed, np.int64(numel), counts)
     return counts
@@ -62,7 +62,7 @@ def tiles(numel: int) -> int:
 
 
 def ranked(words: Array, count: int) -> Array:
-    """The `count`-th largest magnitude of (n,) int32 words: (1,) int32. 0 < count <= n."""
+    """Return the `count`-th largest magnitude of (n,) int32 words: (1,) int32. 0 < count <= n."""
     module = module_of(words)
     chosen, counts = module.zeros(2, np.uint32), module.zeros(VALUES, np.uint32)
     chosen[1] = count
@@ -77,7 +77,7 @@ def ranked(words: Array, count: int) -> Array:
 
 
 def places(packed: Array, numel: int, starts: Array) -> Array:
-    """The positions of set bits, those of each tile from its start on: (m,) int64."""
+    """Return the positions of set bits, those of each tile from its start on: (m,) int64."""
     found = module_of(packed).empty(int(starts[-1]), np.int64)
     launch("select", "write_places", tiles(numel), packed, np.int64(numel), starts, found)
     return found

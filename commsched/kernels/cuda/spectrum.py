@@ -45,7 +45,7 @@ def roots(module: Any) -> Array:
 
 
 def strongest(bins: Array, count: int, form: Form) -> tuple[Array, Array, Array]:
-    """The largest magnitude, a bitmap of the `count` strongest bins, and codes of their parts."""
+    """Return the largest magnitude, a bitmap of the `count` strongest bins, and their codes."""
     module, numel = module_of(bins), len(bins)
     chosen, most = _ranked(bins, count)
     above, equal = (module.empty(-(-numel // 32), np.uint32) for _ in range(2))
@@ -63,7 +63,7 @@ def strongest(bins: Array, count: int, form: Form) -> tuple[Array, Array, Array]
 
 
 def _ranked(bins: Array, count: int) -> tuple[Array, Array]:
-    """The word of the least power that is kept, with how many of its equals are: (2,) uint32.
+    """Return the word of the least kept power, and how many of its equals are kept: (2,) uint32.
 
     And the word of the largest power: (1,).
     """

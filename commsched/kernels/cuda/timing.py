@@ -22,7 +22,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def extra_bytes(work: Callable[[], object]) -> int:
-    """What CuPy's pool takes from the device for the work, beyond what it holds now.
+    """Return what CuPy's pool takes from the device for the work, beyond what it holds now.
 
     Not less than the peak: the pool may hold more than it has given away.
     """
@@ -39,7 +39,7 @@ def give_back() -> None:
 
 
 def versions() -> dict[str, str]:
-    """The GPU, its driver, and what of CUDA was used."""
+    """Return the GPU, its driver, and the CUDA parts that were used."""
     runtime, device = cupy.cuda.runtime, cupy.cuda.Device()
     found = runtime.getDeviceProperties(device.id)
     return {
@@ -55,7 +55,7 @@ def versions() -> dict[str, str]:
 
 
 def _driver() -> str:
-    """The version of NVIDIA's driver, as its kernel module says it."""
+    """Return the version of NVIDIA's driver, as its kernel module says it."""
     try:
         text = DRIVER.read_text()
     except OSError:

@@ -83,7 +83,7 @@ class Doubling:
         return {rank: lane for node in self.ranks for lane, rank in enumerate(node)}
 
     def phase(self) -> Phase:
-        """The whole exchange."""
+        """Return the phase of the whole exchange."""
         lanes, numel = self.lanes, np.diff(self.cuts).tolist()
         last = lanes - 1 + len(self.ranks).bit_length() - 1  # additions to each own block
 

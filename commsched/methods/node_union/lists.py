@@ -22,12 +22,12 @@ ROOM = 1.125  # times the expected entries of a list; more take a copy
 
 
 def taken(state: State) -> Listed:
-    """The non-zeros of this rank's gradient."""
+    """Return the non-zeros of this rank's gradient."""
     return Listed(*state["list"]) if "list" in state else listed(state["gradient"])
 
 
 def graded(count: int) -> Ints:
-    """Where each of `count` pieces begins, and the end, in units: (count + 1,).
+    """Return where each of `count` pieces begins, and the end, in units: (count + 1,).
 
     They grow by a unit up to the middle and shrink again: the wire gets its first one soon, little
     is left to do when it is done with the last one, and there are few.
@@ -93,7 +93,7 @@ class Left:
 
 
 def opened(packet: Array, numel: int) -> Listed:
-    """The list in a packet of any form."""
+    """Return the list in a packet of any form."""
     tag = tag_of(packet) & ~elias.NARROW
     if tag == COORDINATES:
         return Listed(*open_coordinates(packet, numel))
@@ -104,7 +104,7 @@ def opened(packet: Array, numel: int) -> Listed:
 
 
 def coded(found: Listed, numel: int) -> Array:
-    """The packet of a list of a run of `numel` elements, for the wire: of the fewest bytes."""
+    """Return the smallest packet of a list of a run of `numel` elements, for the wire."""
     narrow = len(found.index) <= FULL * numel
     packet = _in_runs(found, numel, narrow=narrow)
     return elias.pack_list(*found, numel, narrow) if packet is None else packet
@@ -120,7 +120,7 @@ def coded_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints) -
 
 
 def compact(found: Listed, numel: int, start: int = 0) -> Array:
-    """The packet of a list that counts from `start`, for memory: quickly written and read."""
+    """Return a packet, for memory, of a list counted from `start`: quick to write and read."""
     packet = _in_runs(found, numel, start)
     if packet is not None:
         return packet

@@ -175,7 +175,7 @@ class Union:
         )
 
     def own(self, state: State, piece: int) -> Listed:
-        """The node's sum of a piece, made when it is first asked for."""
+        """Return the node's sum of a piece, made at the first call."""
         own: Listed | None = state["own"][piece]
         if own is None:
             start, stop = state["starts"][piece : piece + 2]
@@ -188,7 +188,7 @@ class Union:
         return own
 
     def total(self, state: State, piece: int) -> Listed:
-        """The sum of a piece of all nodes, added in their order, once all have come."""
+        """Return the sum of a piece of all nodes, added in their order, once all have come."""
         if state["sums"][piece] is None:
             came = state["came"][piece]
             came[int(self.places[0, state["rank"]])] = self.own(state, piece)

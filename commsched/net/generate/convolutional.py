@@ -100,7 +100,7 @@ class Builder:
         )
 
     def graph(self, name: str, source: str, batch: str) -> Net:
-        """The net; `batch` says where the number of samples comes from."""
+        """Return the net; `batch` says where the number of samples comes from."""
         return Net(
             name=name,
             layers=tuple(self.layers),
@@ -116,12 +116,12 @@ def _shrunk(size: tuple[int, int], kernel: Kernel, stride: int, same: bool) -> t
 
 
 def pooled(maps: Maps, kernel: int, stride: int, same: bool = False) -> Maps:
-    """The maps behind a pooling window."""
+    """Return the maps behind a pooling window."""
     return replace(maps, size=_shrunk(maps.size, (kernel, kernel), stride, same))
 
 
 def joined(branches: Iterable[Maps]) -> Maps:
-    """The channels of all branches behind each other."""
+    """Concatenate the channels of all branches."""
     several = list(branches)
     layers = tuple(dict.fromkeys(name for maps in several for name in maps.layers))
     return replace(several[0], layers=layers, channels=sum(maps.channels for maps in several))

@@ -45,7 +45,7 @@ def alexnet() -> Net:
 
 
 def lm1b() -> Net:
-    """The one-billion-word LSTM language model: 20 M dense, 406 M embedding, 1.13 % dense."""
+    """Make the one-billion-word LSTM language model: 20 M dense, 406 M embedding, 1.13 % dense."""
     words = Sparsity(law="zipf", density=0.0113, rows=793_471)
     return _embedded(
         "lm1b",

@@ -122,7 +122,7 @@ def exchange_seconds(plan: Plan, machine: Machine) -> Floats:
 
 
 def refit_machine(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Machine, str]:
-    """The machine whose prices sum to the measured `seconds`; what was fitted, in words.
+    """Return the machine whose prices sum to the measured `seconds`, and what was fitted, in words.
 
     `factors` are by how many times a probe of each node took longer than planned; empty: one node.
     Nodes apart from the others get a rate of their own; the whole class of links is scaled unless
@@ -158,13 +158,13 @@ def refit_machine(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tupl
 
 
 def explains(plan: Plan, machine: Machine, seconds: Floats) -> bool:
-    """Whether a fitted machine's prices are near the measured `seconds` after all."""
+    """Tell whether a fitted machine's prices come near the measured `seconds`."""
     ratio = float(exchange_seconds(plan, machine).sum() / max(seconds.sum(), 1e-9))
     return 1 / APART <= ratio <= APART
 
 
 def _solve_increasing(total: Callable[[float], float], wanted: float) -> float:
-    """The factor at which a growing function reaches a value, within its limits."""
+    """Return the factor at which a growing function reaches a value, within its limits."""
     low, high = -np.log(WIDEST), np.log(WIDEST)
     for _ in range(30):
         middle = (low + high) / 2

@@ -83,7 +83,7 @@ class BudgetWatch:
             yield name, share if math.isfinite(share) else math.inf
 
     def _dense(self, out: Mapping[str, float], step: int, since: int) -> Plan:
-        """The plan with dense launches for some tensors."""
+        """Return the plan with dense launches for some tensors."""
         plan = self._engine.plan
         changed = {
             i: dense_method(plan, plan.launches[i])
@@ -117,7 +117,7 @@ def _watched(launch: Launch) -> bool:
 
 
 def dense_method(plan: Plan, launch: Launch) -> str:
-    """The cheapest dense pair for a launch, but not the MPI's own: its bits may differ by rank."""
+    """Return a launch's cheapest dense pair except MPI's own, whose bits may differ by rank."""
     group, spec = plan.group(launch), plan.spec(launch)
     found = [
         (method_seconds(method, spec, plan.machine, group), method.name)

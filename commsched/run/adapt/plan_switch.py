@@ -19,7 +19,7 @@ from commsched.run.job.clock import now
 from commsched.run.measurement import Measurement
 from commsched.timeline.header import Fallback, Switch
 
-# The plan so far, the machine as it is now, and the tensors that must stay as they are.
+# The plan so far, the machine measured now, and the tensors whose methods must not change.
 Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
 
 
@@ -77,7 +77,7 @@ class Changes:
         self._switch(made, step, why, now() - begun, drifted.ratio)
 
     def _plan_on_rank_0(self, machine: Machine) -> Plan:
-        """A plan for the machine as it is now, made on rank 0: the same on every rank."""
+        """Plan on rank 0 for the machine measured now, and return that plan on every rank."""
         assert self._replan is not None
         falls = self._guard.fallbacks if self._guard is not None else []
         stay = frozenset(fall.tensor for fall in falls)

@@ -74,16 +74,16 @@ class Board:
                 del self._done[key]
 
     def missing(self, step: int, after: Iterable[After]) -> list[Key]:
-        """The dependencies that are not done; what lies before the first step is."""
+        """Return the dependencies that are not done; what lies before the first step is done."""
         keys = [(step - back, name) for name, back in after]
         return [key for key in keys if key[0] >= 0 and key not in self._done]
 
     def is_done(self, step: int, name: str) -> bool:
-        """Whether an operation is done."""
+        """Tell whether an operation is done."""
         return (step, name) in self._done
 
     def when(self, step: int, after: Iterable[After]) -> float:
-        """When the last dependency was done; -inf without any."""
+        """Return the time at which the last dependency was done; -inf without any."""
         times = [self._done[step - b, n] for n, b in after if step - b >= 0]
         return max(times, default=float("-inf"))
 
@@ -115,7 +115,7 @@ class Board:
         self.idle(stream)
 
     def idle(self, stream: str) -> None:
-        """The stream has nothing to do."""
+        """Note that the stream has nothing to do."""
         self.status.pop(stream, None)
 
     def fail(self, error: BaseException) -> None:

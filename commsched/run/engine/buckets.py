@@ -56,11 +56,11 @@ class Ready(NamedTuple):
 class Buckets:
     """This rank's buckets: their buffers, reused every step, and the exchanges under way."""
 
-    def __init__(self, plan: Plan, rank: int, roles: Roles, given: DeviceQueue) -> None:
+    def __init__(self, plan: Plan, rank: int, roles: Roles, device_queue: DeviceQueue) -> None:
         self._plan, self._rank = plan, rank
         self._worker, self._parameters, self._voter = roles
-        self.given = given
-        self._module = given.device.module
+        self.device_queue = device_queue
+        self._module = device_queue.device.module
         self.states = [self._state(launch) for launch in plan.launches]
         self._together: State = {"rank": rank}  # of what all ranks decide, whose launch is -1
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
@@ -84,7 +84,7 @@ class Buckets:
         }
 
     def _state(self, launch: Launch) -> State:
-        """Make the state of a launch as it is before the first step."""
+        """Make the state of a launch before the first step."""
         plan, rank = self._plan, self._rank
         mine = plan.group_of(launch, rank)
         group = plan.group(launch) if mine is None else mine
@@ -104,10 +104,10 @@ class Buckets:
 
     def encoded(self, step: int, op: Op) -> tuple[float, float]:
         """Encode once the device has computed the inputs; return start and end in s."""
-        self.given.wait(step, op.after)
-        start = self.given.device.mark()
+        self.device_queue.wait(step, op.after)
+        start = self.device_queue.device.mark()
         self.perform(step, op)
-        end = self.given.device.mark()
+        end = self.device_queue.device.mark()
         end.wait()
         return start.when(), end.when()
 
@@ -170,7 +170,7 @@ class Buckets:
         """Prepare what an operation of kind EXCHANGE or DECIDE exchanges."""
         if op.kind is Kind.DECIDE:
             if op.launch >= 0:  # as its first operation it reads what the device has computed
-                self.given.wait(step, op.after)
+                self.device_queue.wait(step, op.after)
             self.perform(step, op)
         elif op.root not in (None, self.states[op.launch]["rank"]):  # it only receives
             self._take(step, op)
@@ -305,7 +305,7 @@ class Buckets:
             self.states.append(self._state(launch) if old is None else old[1])
             self.states[-1]["name"] = launch.name
         self.close()
-        self.given.device.mark().wait()  # what is new was made in the caller's stream
+        self.device_queue.device.mark().wait()  # what is new was made in the caller's stream
         self._chosen.clear()
         self._known.clear()
         found: dict[str, Array] = {}

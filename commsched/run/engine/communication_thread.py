@@ -62,7 +62,9 @@ class Communication(threading.Thread):
         self._comms = communicators(plan, comm)
         self._join()
         self.queues: dict[str, deque[tuple[int, Op]]] = {"inside": deque(), "between": deque()}
-        self.messages = MessageStreams(plan, comm, board, recorder, mail, buckets.given, place)
+        self.messages = MessageStreams(
+            plan, comm, board, recorder, mail, buckets.device_queue, place
+        )
         self._active: dict[str, Active] = {}
         self._alarmed = False
         self._looked = now()
@@ -215,7 +217,7 @@ class Communication(threading.Thread):
         return say
 
     def describe(self, when: float) -> str:
-        """What every stream of this rank does now, a line each."""
+        """Tell what every stream of this rank does now, a line each."""
         rank = self._control.rank
         lines = [
             f"rank {rank}, {stream}: step {s.step}: {s.name} {s.what},"

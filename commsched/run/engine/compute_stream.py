@@ -60,7 +60,7 @@ def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
 
 
 def in_turn(board: Board, step: int, ops: list[Op]) -> Iterator[Op]:
-    """The operations of a step, each when the one before is done and its inputs are there."""
+    """Yield a step's operations, each when the one before is done and its inputs are there."""
     queue = StreamQueue((step, op) for op in ops)
     while queue:
         yield _next(board, queue, now())[0]

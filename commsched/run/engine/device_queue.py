@@ -1,4 +1,4 @@
-"""Compute that was given to a device: who needs it waits for it, its spans come when it is over."""
+"""Compute queued on a device: callers wait for operations; spans are recorded at their ends."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class DeviceQueue:
         self._ends: dict[tuple[int, str], Event] = {}
 
     def add(self, step: int, name: str, start: Event) -> Event:
-        """An operation that began with `start` was given to this thread's stream; its end."""
+        """Queue an operation that began at `start` on this thread's stream; return its end."""
         end = self.device.mark()
         self._ends[step, name] = end
         self._open.append(Open(step, name, start, end))
@@ -39,19 +39,19 @@ class DeviceQueue:
         return end
 
     def wait(self, step: int, after: Iterable[After]) -> None:
-        """Wait until the device has done what an operation of `step` comes after."""
+        """Wait until the device has finished all inputs of an operation of `step`."""
         for name, back in after:
             end = self._ends.get((step - back, name))
             if end is not None:
                 end.wait()
 
     def over(self, step: int, after: Iterable[After]) -> bool:
-        """Whether the device has done what an operation of `step` comes after."""
+        """Tell whether the device has finished all inputs of an operation of `step`."""
         ends = [self._ends.get((step - back, name)) for name, back in after]
         return all(end is None or end.done() for end in ends)
 
     def settle(self, *, wait: bool) -> None:
-        """Record what is over, in order; with `wait` everything."""
+        """Record operations that are over, in order; with `wait` wait for all of them."""
         while self._open:
             step, name, start, end = self._open[0]
             if wait:

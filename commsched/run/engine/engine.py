@@ -41,8 +41,8 @@ class Engine:
         self.plan = plan
         self.board = Board()
         self.recorder = recorder
-        self.given = DeviceQueue(place.device, recorder)
-        self.buckets = Buckets(plan, comm.rank, roles, self.given)
+        self.device_queue = DeviceQueue(place.device, recorder)
+        self.buckets = Buckets(plan, comm.rank, roles, self.device_queue)
         self._rank = comm.rank
         self.mail = mail or Blank()
         self.communication = Communication(
@@ -58,7 +58,7 @@ class Engine:
 
     def start(self) -> None:
         """Start the threads, once what the caller has prepared is there."""
-        self.given.device.mark().wait()
+        self.device_queue.device.mark().wait()
         for thread in (self.communication, *self._threads):
             thread.start()
 
@@ -87,7 +87,7 @@ class Engine:
     def _code(self, stream: str) -> None:
         queue = self._coding[stream]
         try:
-            self.given.device.use("codec")
+            self.device_queue.device.use("codec")
             while True:
                 self.board.idle(stream)
                 self.board.until(lambda: bool(queue) or self.board.closed)
@@ -95,10 +95,10 @@ class Engine:
                     return
                 step, op = queue[0]
                 self.board.wait(stream, step, op, deadline=False)
-                self.given.wait(step, op.after)
-                start = self.given.device.mark()
+                self.device_queue.wait(step, op.after)
+                start = self.device_queue.device.mark()
                 self.buckets.perform(step, op)
-                end = self.given.device.mark()
+                end = self.device_queue.device.mark()
                 end.wait()
                 queue.popleft()
                 self.recorder.add(stream, op.name, step, start.when(), end.when())

@@ -24,14 +24,14 @@ from commsched.units import nbytes
 class Mail(Protocol):
     """What messages carry, and the computations that make and read it."""
 
-    def lie(self, device: ComputeDevice) -> None:
-        """From now on packets are arrays of this device; what it makes of them, too."""
+    def use_device(self, device: ComputeDevice) -> None:
+        """Use arrays of this device for packets and their results from now on."""
 
     def compute(self, step: int, op: Op) -> None:
         """Do a COMPUTE or APPLY; its inputs are there."""
 
     def outgoing(self, step: int, op: Op) -> Array:
-        """The packet of a SEND, (nbytes,) uint8; it stays as it is until the send is over."""
+        """Return the packet of a SEND, (nbytes,) uint8; it does not change before the send ends."""
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
         """Take the packet of a RECV, (nbytes,) uint8."""
@@ -41,9 +41,9 @@ class Blank:
     """Messages of zeros: between emulated computations the content does not matter."""
 
     def __init__(self) -> None:
-        self.lie(HOST)
+        self.use_device(HOST)
 
-    def lie(self, device: ComputeDevice) -> None:
+    def use_device(self, device: ComputeDevice) -> None:
         self._module = device.module
         self._zeros: Array = self._module.zeros(0, np.uint8)
 
@@ -71,7 +71,7 @@ class Message(NamedTuple):
 class MessageStreams:
     """The streams `send` and `receive` of one rank.
 
-    A message leaves when the device has done what it comes after, not when it was given it.
+    A message leaves once the device has finished its inputs, not once they were queued.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class MessageStreams:
         board: Board,
         recorder: Recorder,
         mail: Mail,
-        given: DeviceQueue,
+        device_queue: DeviceQueue,
         place: Placement = ON_HOST,
     ) -> None:
         self._board, self._recorder, self._mail = board, recorder, mail
-        self._given, self._place = given, place
-        mail.lie(place.device)
+        self._device_queue, self._place = device_queue, place
+        mail.use_device(place.device)
         self.comm = comm.Dup()
         self._peers = _peers(plan, comm.rank)
         self._sends, self._receives = StreamQueue(), deque[tuple[int, Op]]()
@@ -117,7 +117,7 @@ class MessageStreams:
         return [] if self._leaving is None else [self._leaving.start]
 
     def missing(self) -> list[Key]:
-        """What the next message waits for; call it with the board's lock."""
+        """Return what the next message waits for; the caller holds the board's lock."""
         if self._leaving is not None:
             return []
         heads = self._sends.heads()
@@ -153,7 +153,7 @@ class MessageStreams:
 
     def _next(self) -> tuple[int, Op] | None:
         """Take the message that leaves next, if one can."""
-        able = [(step, op) for step, op in self._able() if self._given.over(step, op.after)]
+        able = [(step, op) for step, op in self._able() if self._device_queue.over(step, op.after)]
         if not able:
             return None
         ready = [self._board.when(step, op.after) for step, op in able]
@@ -162,7 +162,7 @@ class MessageStreams:
         return step, op
 
     def _able(self) -> list[tuple[int, Op]]:
-        """The first message of each urgency whose inputs were given to the device."""
+        """Return the first message of each urgency whose inputs are queued on the device."""
         heads = self._sends.heads()
         return [(step, op) for step, op in heads if not self._board.missing(step, op.after)]
 
@@ -209,7 +209,7 @@ class MessageStreams:
         self._board.mark(step, op.name, end)
 
     def statuses(self) -> dict[str, WaitStatus]:
-        """What each stream waits for, where it waits for another rank."""
+        """Tell what each stream waits for, if it waits for another rank."""
         found = {}
         if self._leaving is not None:
             step, op, _, start = self._leaving
@@ -224,7 +224,7 @@ class MessageStreams:
 
 
 def _peers(plan: Plan, rank: int) -> tuple[int, ...]:
-    """The counterpart of a rank in every role; its own number where roles differ in size."""
+    """Return a rank's counterpart in every role; its own number if roles differ in size."""
     roles = STRATEGIES[plan.strategy].lower(plan, 0, {}).roles
     mine = next(role.ranks for role in roles if rank in role.ranks)
     place = mine.index(rank)

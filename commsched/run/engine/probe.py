@@ -95,7 +95,7 @@ class Arena:
         self._next = 0
 
     def part(self, nbytes: int) -> "Arena":
-        """The first `nbytes` bytes of the same memory as an arena of its own."""
+        """Return the first `nbytes` bytes of this memory as an arena of its own."""
         made = Arena(0, self.place)
         made.values = self.values[: nbytes // 4]
         return made
@@ -112,7 +112,7 @@ class Arena:
         self.place.device.mark().wait()
 
     def window(self, numel: int) -> Array:
-        """The next `numel` elements, (numel,) float32."""
+        """Return the next `numel` elements, (numel,) float32."""
         if self._next + numel > len(self.values):
             self._next = 0
         self._next += numel
@@ -139,7 +139,7 @@ class Exchanges:
         return median_seconds(self.comm, budget, work)
 
     def beginner(self, collective: str, codec: Codec, numel: int) -> Callable[[], Exchange]:
-        """What begins such an all-reduce."""
+        """Return a function that begins such an all-reduce."""
         schedule = COLLECTIVES[collective](self.group)
         payload = Payload.reducing(schedule, codec, BucketSpec.uniform(numel))
 

@@ -98,7 +98,7 @@ class Transfer:
         return self._lane.receive(packet, move.peer)
 
     def _unknown(self, move: Receive) -> Moving | None:
-        """The same for a packet of unknown size: what is probed for must not be received before."""
+        """Begin to receive a packet of unknown size; probe only once earlier packets have come."""
         if self._probing and self._posted:
             return None
         most = self._held.most(move.first, move.stop)

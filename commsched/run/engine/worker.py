@@ -17,7 +17,7 @@ class Worker(Protocol):
     """Who computes."""
 
     def seconds(self, step: int, nominal: float) -> float:
-        """How long a compute operation takes that is planned to take `nominal` seconds."""
+        """Return the seconds that a compute operation takes if `nominal` seconds are planned."""
 
 
 class GradientSource(Protocol):

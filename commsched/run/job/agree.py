@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Agreed(CommschedError):
-    """An error that all ranks raise alike: each can end by itself, none waits for another."""
+    """An error that all ranks raise alike, so that each rank can end without waiting for others."""
 
 
 def check_launcher() -> None:
@@ -63,7 +63,7 @@ def gather_text(text: str, comm: MPI.Intracomm) -> list[str]:
 
 
 def differences(machine: Machine, hosts: list[str]) -> list[str]:
-    """What differs between the machine's placement and the real one, a sentence each."""
+    """Return the differences between the machine's placement and the real one, in sentences."""
     found = []
     names = list(dict.fromkeys(hosts))
     if len(names) != machine.nodes:
@@ -84,7 +84,7 @@ def differences(machine: Machine, hosts: list[str]) -> list[str]:
 
 
 def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[str]]:
-    """The host of every rank, and what differs from the machine."""
+    """Return the host of every rank, and what differs from the machine."""
     hosts = gather_text(socket.gethostname(), comm)
     return hosts, differences(machine, hosts)
 
@@ -97,7 +97,7 @@ def gather_numbers(value: float, comm: MPI.Intracomm) -> list[float]:
 
 
 def largest(value: float, comm: MPI.Intracomm) -> float:
-    """The largest number over all ranks, on every rank."""
+    """Return the largest number over all ranks, on every rank."""
     return max(gather_numbers(value, comm))
 
 
@@ -117,14 +117,14 @@ def on_all_ranks(work: Callable[[], T], comm: MPI.Intracomm) -> T:
 
 
 def broadcast_numbers(rank: int, numbers: Sequence[float], comm: MPI.Intracomm) -> list[float]:
-    """The numbers that one rank has, on every rank; all give as many."""
+    """Send the numbers of one rank to every rank; all pass equally many."""
     sent = np.array(numbers, np.float64)
     comm.Bcast(sent, rank)
     return [float(x) for x in sent]
 
 
 def broadcast_bytes(text: bytes, comm: MPI.Intracomm) -> bytes:
-    """What rank 0 says, on every rank."""
+    """Send the bytes of rank 0 to every rank."""
     size = np.array([len(text)], np.int64)
     comm.Bcast(size, 0)
     data = np.frombuffer(text, np.uint8).copy()

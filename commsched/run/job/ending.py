@@ -50,7 +50,7 @@ def be_heard() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """One sentence for what a user can fix, the traceback for our bugs."""
+    """Return one sentence for an error that users can fix, the traceback for our bugs."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, CommschedError):

@@ -55,7 +55,7 @@ def fabric(comm: MPI.Intracomm) -> Fabric:
 
 
 def common_fabric(everyone: Sequence[Own]) -> Fabric:
-    """The fabric of ranks that know so much, in rank order."""
+    """Combine what each rank knows of its fabric, in rank order."""
     counts = Counter(rank.host for rank in everyone)  # hosts by their first rank: node order
     return Fabric(
         hosts=tuple(counts),
@@ -95,11 +95,11 @@ def processor() -> str:
 
 
 def _all(names: Iterable[str]) -> str:
-    """The one name that all ranks give, or all that differ."""
+    """Return the one name that all ranks give, or all names that differ."""
     return _clean(", ".join(dict.fromkeys(names)))
 
 
 def _clean(text: str) -> str:
-    """One line of printable characters, not empty and not too long for a file."""
+    """Return one line of printable characters, neither empty nor too long for a file."""
     words = "".join(c if c.isprintable() else " " for c in text).split()
     return " ".join(words)[:LONGEST].strip() or "unknown"

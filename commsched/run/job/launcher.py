@@ -51,7 +51,7 @@ def _number(variables: Mapping[str, str], which: int) -> int | None:
 
 
 def _started_by(variables: Mapping[str, str]) -> str | None:
-    """The kind of launcher that started this process."""
+    """Return the kind of launcher that started this process."""
     for kind, names in VARIABLES.items():
         if all(variables.get(name, "").isdecimal() for name in names):
             return kind

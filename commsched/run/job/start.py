@@ -22,9 +22,9 @@ def commsched(
     quiet: bool = False,
     options: Sequence[str] = (),  # of mpiexec
 ) -> None:
-    """Run a commsched command on so many ranks for at most `limit` s.
+    """Run a commsched command on `ranks` ranks for at most `limit` s.
 
-    A job that fails is an error, which quotes what a quiet one said last.
+    A job that fails is an error, which quotes the last output of a quiet job.
     """
     command = [find_mpiexec(), "-n", str(ranks), *options, *COMMAND, *words]
     process = subprocess.Popen(

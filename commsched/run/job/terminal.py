@@ -51,7 +51,7 @@ def progress_bar(what: str, total: int) -> Callable[[int, str], None]:
 
 
 def _parent(process: Path) -> Path:
-    """The folder in /proc of the process that has started another one."""
+    """Return the folder in /proc of a process's parent."""
     lines = process.joinpath("status").read_text().splitlines()
     (parent,) = (line.split()[1] for line in lines if line.startswith("PPid:"))
     return process.parent / parent

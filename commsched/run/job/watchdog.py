@@ -29,7 +29,7 @@ class WatchedStage(NamedTuple):
 
 
 def _control(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """The communicator of the watchdogs of `comm`; all ranks make it when the first one starts."""
+    """Make the watchdogs' communicator of `comm`; all ranks call it when the first one starts."""
     found = comm.Get_attr(KEY)
     if found is None:
         comm.Set_attr(KEY, found := comm.Dup())

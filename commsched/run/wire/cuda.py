@@ -33,7 +33,7 @@ class Moment:
 
 
 def open_gpu(number: int | None) -> "Cuda":
-    """The GPU of that number; one sentence where the driver does not let this process use it."""
+    """Open a GPU by number; one sentence if the driver does not let this process use it."""
     try:
         return Cuda(number)
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -130,7 +130,7 @@ class Cuda:
         return stream
 
     def end(self, stream: Any) -> Event:
-        """The end of what a stream was given so far; it is not timed."""
+        """Return the end of all work queued on a stream so far; it is not timed."""
         event = cupy.cuda.Event(disable_timing=True)
         event.record(stream)
         return Moment(event, self._base, self._start)

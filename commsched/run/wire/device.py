@@ -17,13 +17,13 @@ class Event(Protocol):
     """A moment in the order of a stream: what was given to the stream before it is done."""
 
     def done(self) -> bool:
-        """Whether it is reached."""
+        """Tell whether the event is reached."""
 
     def wait(self) -> None:
         """Wait until it is reached: this thread, and nothing else."""
 
     def when(self) -> float:
-        """When it was reached, s on this rank's clock; only once it is."""
+        """Return when the event was reached, s on this rank's clock; it must have been reached."""
 
 
 class ComputeDevice(Protocol):
@@ -41,13 +41,13 @@ class ComputeDevice(Protocol):
         """Which of its host's GPUs it is; "" for none."""
 
     def lacks(self) -> str:
-        """What is missing for NCCL to sum there, "" for nothing."""
+        """Return what NCCL lacks to sum there; "" if it can."""
 
     def use(self, stream: str) -> None:
         """From now on this thread's array work is given to that stream."""
 
     def mark(self) -> Event:
-        """The end of what the stream was given so far that this thread uses now."""
+        """Return the end of all work queued so far on the stream that this thread uses now."""
 
     def host(self, nbytes: int) -> Array:
         """Memory of the host for such copies: (nbytes,) uint8 of NumPy."""
@@ -56,7 +56,7 @@ class ComputeDevice(Protocol):
         """Begin to copy (n,) uint8 of the device to memory that `host` gave, (n,) uint8."""
 
     def about(self) -> tuple[str, float]:
-        """What it is called, and the bytes of its memory."""
+        """Return the device's name and the bytes of its memory."""
 
     def copy_in(self, source: Array, to: Array) -> Event:
         """Begin to copy memory that `host` gave, (n,) uint8, to (n,) uint8 of the device."""

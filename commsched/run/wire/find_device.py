@@ -5,7 +5,7 @@ from commsched.run.wire.device import HOST, ComputeDevice, check_device
 
 
 def find_device(name: str, place: int | None = 0) -> ComputeDevice:
-    """The device of that name for the rank with number `place` on its host, ranks in turn.
+    """Open a device by name for the rank with number `place` on its host, ranks in turn.
 
     None: the GPU that this thread uses now.
     """

@@ -1,4 +1,4 @@
-"""Messages that MPI reads and writes where they lie: in memory of the host."""
+"""Messages that MPI reads and writes directly in memory of the host."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ class Parcel:
         return not self.requests
 
     def over(self, status: MPI.Status) -> None:
-        """The first piece is here, or has left."""
+        """Tell whether the first piece is here, or has left."""
         self.requests.pop(0)
 
 
@@ -75,7 +75,7 @@ def pieces(packet: Array, cut: int | None = None) -> list[Array]:
 
 
 class InPlace:
-    """Messages that MPI reads and writes where they lie: in memory of the host."""
+    """Messages that MPI reads and writes directly in memory of the host."""
 
     def __init__(self, comm: MPI.Intracomm, tag: int, cut: int) -> None:
         self._comm, self._tag, self._cut = comm, tag, cut

@@ -18,7 +18,7 @@ KNOWN = MPI.Comm.Create_keyval()  # what NCCL has made of MPI's communicator, an
 
 
 class Nccl:
-    """Another path, but for the sums that are not ours."""
+    """A path that leaves native sums to NCCL and all other messages to another path."""
 
     def __init__(self, path: Path, device: Cuda) -> None:
         self._path, self.device = path, device
@@ -46,7 +46,7 @@ class Nccl:
         return self.device.end(stream)
 
     def works(self, comm: MPI.Intracomm) -> bool:
-        """Whether a sum of ones is the number of ranks; all of them call it."""
+        """Tell whether a sum of ones is the number of ranks; all ranks call it."""
         ones = cupy.ones(1, np.float32)
         self.begin(ones, comm).wait()
         return float(ones[0]) == comm.size

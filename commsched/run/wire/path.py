@@ -1,4 +1,4 @@
-"""How packets get from where they lie to MPI and back: what every path offers to an exchange."""
+"""How packets get from their memory to MPI and back: what every path offers to an exchange."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -45,16 +45,16 @@ class Moving(Protocol):
 
 
 class Lane(Protocol):
-    """The messages of one exchange, between where its packets lie and MPI."""
+    """The messages of one exchange, between the memory of its packets and MPI."""
 
     def send(self, packet: Array, peer: int) -> Moving:
-        """Begin to send a packet, (n,); it must stay as it is until that is over."""
+        """Begin to send a packet, (n,), which must not change until the send is over."""
 
     def receive(self, packet: Array, peer: int) -> Moving:
-        """Begin to receive a packet of known size into (n,), or into another beside the bucket."""
+        """Begin to receive a packet of known size into (n,), or into another array."""
 
     def bounded(self, most: int, peer: int) -> Moving | None:
-        """Begin to receive a packet of `most` bytes or fewer; None where it must be probed for."""
+        """Begin to receive a packet of at most `most` bytes; None if it must be probed for."""
 
     def probe(self, peer: int) -> Moving:
         """Begin to receive a packet of unknown size."""
@@ -63,14 +63,14 @@ class Lane(Protocol):
         """Get on with all packets under way; True where something happened."""
 
     def quiet(self, first: Sequence[Moving]) -> bool:
-        """Whether one look says that nothing happened to these packets; False: ask each."""
+        """Tell whether one look shows that nothing happened to these packets; False: ask each."""
 
     def mark(self) -> Event:
-        """The end of all that was given so far to the device where the packets lie."""
+        """Return the end of all work queued so far on the device that holds the packets."""
 
 
 class Path(Protocol):
-    """How packets get from where they lie to MPI and back."""
+    """How packets get from their memory to MPI and back."""
 
     def join(self, comm: MPI.Intracomm) -> None:
         """Get ready for native sums among these ranks; all of them call it."""

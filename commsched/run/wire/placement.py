@@ -49,7 +49,7 @@ ON_HOST = Placement(HOST, PLAIN, PLAIN, "in memory of the host")
 
 
 def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -> Placement:
-    """The device of that name for this rank, and a way that the ranks agree on; all call it.
+    """Open the named device for this rank, and agree on a way for packets; all ranks call it.
 
     Ranks of a host take its GPUs in turn, or each its `current` one. Where MPI says that it takes
     pointers of a device, and a message around all ranks arrives, packets go that way; otherwise
@@ -80,7 +80,7 @@ def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -
 
 
 def _mode(switch: str, modes: Sequence[str]) -> str:
-    """What the environment says of a choice."""
+    """Return the environment's setting of a choice."""
     mode = os.environ.get(switch, "auto")
     if mode not in modes:
         raise CommschedError(f"{switch} must be one of {', '.join(modes)}; got {mode!r}")
@@ -88,7 +88,7 @@ def _mode(switch: str, modes: Sequence[str]) -> str:
 
 
 def native_sums_by_nccl(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
-    """Whether NCCL makes the native sums of all ranks together, and why; all call it."""
+    """Tell whether NCCL makes all ranks' native sums, and why; all ranks call it."""
     card = f"{socket.gethostname()} {device.card}" if device.card else ""
     cards, lacks = agree.gather_text(card, comm), agree.gather_text(device.lacks(), comm)
     first = {card: rank for rank, card in reversed([*enumerate(cards)])}
@@ -104,7 +104,7 @@ def native_sums_by_nccl(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -
 
 
 def _with_nccl(path: Path, device: ComputeDevice, comm: MPI.Intracomm) -> Path:
-    """The same path with NCCL's sums, which are tried."""
+    """Add NCCL's sums to a path, after a trial."""
     from commsched.run.wire.cuda import Cuda
     from commsched.run.wire.nccl import Nccl
 
@@ -116,7 +116,7 @@ def _with_nccl(path: Path, device: ComputeDevice, comm: MPI.Intracomm) -> Path:
 
 
 def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bool, str]:
-    """Whether all ranks may give MPI pointers of their devices, and why."""
+    """Tell whether all ranks may give MPI pointers of their devices, and why."""
     says = cuda_support(comm)
     asked = mode != "staged" and (bool(says) or mode == "direct")
     if not min(agree.gather_numbers(asked, comm)):
@@ -144,7 +144,7 @@ def cuda_support(comm: MPI.Intracomm) -> str:
 
 
 def probe_pointers(device: ComputeDevice, comm: MPI.Intracomm) -> bool:
-    """Whether messages from every rank to the next arrive where they should; all ranks call it."""
+    """Tell whether messages from every rank to the next arrive intact; all ranks call it."""
     whole = True
     module = device.module
     device.use("codec")

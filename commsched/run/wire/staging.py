@@ -37,19 +37,19 @@ class StagedPath:
         self._free: dict[int, list[Array]] = defaultdict(list)  # by B, a power of two
 
     def _take(self, nbytes: int) -> PinnedPool:
-        """Memory of the host; what was given back serves again, because pinning takes long."""
+        """Return memory of the host; freed memory is used again, because pinning takes long."""
         size = max(LEAST, 1 << (nbytes - 1).bit_length())
         free = self._free[size]
         whole = free.pop() if free else self.device.host(size)
         return PinnedPool(whole[:nbytes], whole)
 
     def out(self, piece: Array) -> tuple[Event, PinnedPool]:
-        """What MPI may read of (n,) uint8 of the device, from the event on."""
+        """Return memory that MPI may read for (n,) uint8 of the device, from the event on."""
         room = self._take(piece.nbytes)
         return self.device.copy_out(piece, room.memory) if piece.nbytes else Instant(), room
 
     def room(self, piece: Array) -> tuple[Event, PinnedPool]:
-        """Where MPI may write what is for (n,) uint8 of the device, from the event on."""
+        """Return memory that MPI may write for (n,) uint8 of the device, from the event on."""
         return Instant(), self._take(piece.nbytes)
 
     def put(self, room: PinnedPool, piece: Array) -> Event:
@@ -61,7 +61,7 @@ class StagedPath:
         self._free[len(room.whole)].append(room.whole)
 
     def join(self, comm: MPI.Intracomm) -> None:
-        """MPI is ready."""
+        """Nothing to prepare: MPI is always ready."""
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> "Ordered":
         return Ordered(self, comm, tag)
@@ -84,10 +84,10 @@ class Pointers(StagedPath):
         return Instant()
 
     def give(self, room: PinnedPool) -> None:
-        """It is the packet's own."""
+        """Nothing to take back: the memory is the packet's own."""
 
     def native(self, held: Endpoint, comm: MPI.Intracomm) -> Exchange:
-        """Through the host: MPIs crash when they reduce on a device, or copy to the host."""
+        """Sum through the host: MPIs crash when they reduce on a device, or copy to the host."""
         return HostSum(self._sums, held, comm)
 
     @cached_property
@@ -197,7 +197,7 @@ class Chunks:
         return self._post_chunks() or moved
 
     def _end_chunks(self) -> bool:
-        """Take chunks back from MPI, and give back the memory of those that are home."""
+        """Take chunks back from MPI, and free the memory of chunks that have arrived."""
         moved = False
         while self._finishing and self._finishing[0][0].done():
             self._way.give(self._finishing.popleft()[1])
@@ -254,7 +254,7 @@ class ProbedChunks(Chunks):
         return self._message.Irecv([memory, MPI.BYTE])
 
     def _next_chunk(self) -> Array | None:
-        """What is announced, one chunk at a time."""
+        """Receive the announced chunks, one at a time."""
         if self._last or self._prepared or self._with_mpi:
             return None
         status = MPI.Status()

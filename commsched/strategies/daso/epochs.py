@@ -53,7 +53,7 @@ class Epoch(NamedTuple):
         return len(self._starts) + 1
 
     def at(self, step: int) -> EpochStep:
-        """What one of its steps does.
+        """Return what one step of the epoch does.
 
         The last batch's exchange is blocking, and nothing else is under way then. In between, batch
         b starts one where b % skip == 0, unless it could not be merged before the last batch.
@@ -69,7 +69,7 @@ class Epoch(NamedTuple):
         return EpochStep(self._stale(batch), self._stale(batch - self.wait), False)
 
     def _stale(self, batch: int) -> EpochExchange | None:
-        """The exchange that starts after a batch, if one does that is merged later."""
+        """Return the exchange that starts after a batch and is merged later, if there is one."""
         if batch not in self._starts:
             return None
         lane = self._lane(batch // self.skip)
@@ -83,7 +83,7 @@ class Epoch(NamedTuple):
 def epoch_of(
     step: int, settings: Mapping[str, Param], lanes: int, decisions: Mapping[str, float]
 ) -> Epoch:
-    """The epoch of a step; a loss that is not in `decisions` changes nothing."""
+    """Return the epoch of a step; a loss that is not in `decisions` changes nothing."""
     batches, warmup, cooldown, epochs = (
         int(settings[key]) for key in ("batches", "warmup", "cooldown", "epochs")
     )

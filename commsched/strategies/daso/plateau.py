@@ -26,7 +26,7 @@ class Plateau:
     bad: int = 0  # epochs since the best loss
 
     def after(self, loss: float) -> "Plateau":
-        """The next epoch's numbers, given the mean loss of all ranks at the end of this one."""
+        """Return the next epoch's numbers from the mean loss of all ranks at this epoch's end."""
         if loss < self.best * (1.0 - LESS) or (self.best == inf and loss < inf):
             return replace(self, best=loss, bad=0)
         if self.bad < self.patience:

@@ -40,7 +40,7 @@ class DasoPart(NamedTuple):
 
     purpose: str
     root: int  # place in the node of the rank that has the result
-    mine: bool  # whether this rank is one of those
+    mine: bool  # whether this rank takes part
     waited: int | None  # see `Op.waited`
 
     @classmethod
@@ -113,7 +113,7 @@ class Daso(Strategy):
         settings: Mapping[str, Param],
         decisions: Mapping[str, float],
     ) -> EpochStep:
-        """What the step before did."""
+        """Return what the step before did."""
         if step == 0:
             return EpochStep(None, None, False)
         if step > epoch.first:
@@ -149,7 +149,7 @@ class Daso(Strategy):
 
 @lru_cache(maxsize=16)
 def _peers(plan: Plan) -> tuple[tuple[int, ...], ...]:
-    """The ranks with each place in their nodes."""
+    """Return the ranks with each place in their nodes."""
     return tuple(zip(*plan.machine.everyone.members, strict=True))
 
 
@@ -162,7 +162,7 @@ def _ops(
     before: DasoPart | None,
     decides: bool,
 ) -> tuple[Op, ...]:
-    """The operations of a rank's step. `before`: what was merged at the end of the last step."""
+    """Build the operations of a rank's step. `before`: what the end of the last step merged."""
     ops = _training(plan, optimizer, before)
     updated = After(ops[-1].name)
     merging = _merge(plan, merges, updated) if merges else []
@@ -206,7 +206,7 @@ def _merge(plan: Plan, part: DasoPart, updated: After) -> list[Op]:
 
 
 def _last_merge(plan: Plan, purpose: str, launch: Launch) -> After:
-    """The last merge of a purpose that changes a part of a launch's tensors."""
+    """Return the last merge of a purpose that changes a part of a launch's tensors."""
     tensors = {piece.tensor for piece in launch.pieces}
     rows = [
         i
@@ -217,7 +217,7 @@ def _last_merge(plan: Plan, purpose: str, launch: Launch) -> After:
 
 
 def _merged(plan: Plan, part: DasoPart | None, back: int) -> tuple[After, ...]:
-    """The last operation of a merge on a rank; those before it are done by then."""
+    """Return the last operation of a merge on a rank; it ends after the merge's others."""
     if part is None:
         return ()
     purpose, kind = (part.purpose, Kind.MERGE) if part.mine else ("spread", Kind.DECODE)

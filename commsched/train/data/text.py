@@ -15,7 +15,7 @@ from commsched.train.samples import FOLDS, Data, Samples, Source, split
 
 @lru_cache(maxsize=1)
 def manual() -> str:
-    """The topics of the manual, by name."""
+    """Return the topics of the manual, by name."""
     from pydoc_data.topics import topics
 
     return " ".join(topics[name] for name in sorted(topics))
@@ -23,14 +23,14 @@ def manual() -> str:
 
 @lru_cache(maxsize=1)
 def words() -> Array:
-    """The manual as word numbers, the most frequent word 0: (words,) int64."""
+    """Return the manual as word numbers, the most frequent word 0: (words,) int64."""
     found = re.findall(r"\w+|[^\w\s]", manual().lower())
     number = {word: i for i, (word, _) in enumerate(Counter(found).most_common())}
     return np.array([number[word] for word in found])
 
 
 def _held_out(samples: Samples, fold: int) -> Data:
-    """One fold in a row is held out: what stands beside each other is alike."""
+    """Hold out one fold of neighbouring samples, because neighbours are alike."""
     place = np.arange(len(samples)) * FOLDS // len(samples)
     return split(samples, place == fold)
 

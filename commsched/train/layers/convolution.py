@@ -32,7 +32,7 @@ class Convolution(TrainableLayer):
         self._size, self._stride = size, stride
 
     def _views(self, padded: Array) -> list[Array]:
-        """The values at each place of the patches: size^2 views (m, rows, columns, inputs)."""
+        """Return size^2 views (m, rows, columns, inputs), one for each place in the patches."""
         edge, stride = self._size - 1, self._stride
         rows, columns = padded.shape[1] - edge, padded.shape[2] - edge
         return [

@@ -1,4 +1,4 @@
-"""Tables whose rows are looked up: gradients that are zero but for the rows that were read."""
+"""Tables whose rows are looked up; gradients are zero except in the rows that were read."""
 
 from commsched.arrays import Array
 from commsched.kernels.rows import summed_rows

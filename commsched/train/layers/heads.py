@@ -29,7 +29,7 @@ class Head(TrainableLayer):
 
 
 def with_heads(net: TrainableNet, names: Sequence[str]) -> TrainableNet:
-    """The net with auxiliary heads of these names behind its layers."""
+    """Return the net with auxiliary heads of these names behind its layers."""
     last = net.layers[-1]
     for tensor in sorted(last.borrowed if names else ()):
         raise CommschedError(

@@ -11,7 +11,7 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.kernels import random
 
-Parameters = Mapping[str, Array]  # tensor -> values, float32 but for mixed precision and checks
+Parameters = Mapping[str, Array]  # tensor -> values, float32 except for mixed precision and checks
 Gradients = dict[str, Array]  # tensor -> values like those of its parameter
 Kept = Any  # what a layer keeps from forward to backward: arrays, in tuples and lists
 
@@ -34,7 +34,7 @@ class TrainableLayer(ABC):
 
     @abstractmethod
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        """The outputs, and what `backward` needs."""
+        """Return the outputs, and what `backward` needs."""
 
     @abstractmethod
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:

@@ -28,8 +28,8 @@ class Learner:
     """A net on one rank: performs compute operations, and is the worker of their engine.
 
     Parameters and optimiser state of its `layers` are float32; with `half` they compute with copies
-    in 16 bits.
-    `report` takes a step's score and overflow here, `overflowed` says whether any rank's did.
+    in 16 bits. `report` takes a step's score and overflow here, `overflowed` says whether any
+    rank's did.
     """
 
     alike = True  # all ranks end with the same parameters
@@ -100,7 +100,7 @@ class Learner:
             flat(self.used[name])[there] = flat(self.values[name])[there].astype(np.float16)
 
     def vote(self, step: int) -> float:
-        """The loss of this rank's latest batch."""
+        """Return the loss of this rank's latest batch."""
         return self._score.loss / self._score.guesses
 
     @property
@@ -194,7 +194,7 @@ class Learner:
             self.apply(launch)
 
     def evaluate(self, others: Neighbours) -> Score:
-        """The score of this rank's part of what is held out; `others` is for stages."""
+        """Score this rank's part of the held-out samples; `others` is for stages."""
         held, size = self._data.held_out, self._plan.machine.size
         own = part_of(len(held), self._rank, size)
         total = Score(0.0, 0, 0)
@@ -229,7 +229,7 @@ class Learner:
 
 
 def step_numbers(scale: LossScale, skipped: int) -> dict[str, float]:
-    """What a checkpoint has of the steps so far: the loss scale, good steps, skipped steps."""
+    """Return a checkpoint's numbers of the steps: loss scale, good steps, skipped steps."""
     return {"scale": scale.value, "good": scale.good, "skipped": skipped}
 
 

@@ -103,7 +103,7 @@ class LocalLossWorker(PipelineWorker):
 
 
 def _head(net: TrainableNet, plan: Plan, number: int) -> slice:
-    """Where a stage's auxiliary head is among the layers of a net."""
+    """Return the place of a stage's auxiliary head among the layers of a net."""
     names = [layer.name for layer in net.layers]
     name = head_name(number)
     if name not in names:

@@ -31,12 +31,12 @@ WORDS = ("values", "mean", "square")  # what a checkpoint has of each tensor, (n
 
 
 class SamoWorker(OnStage):
-    """A stage of a pruned net on one rank: what is kept learns, the rest of it is zero.
+    """A stage of a pruned net on one rank: kept parameters learn, the others are zero.
 
     A layer's gradient is packed as soon as it is there, and the rest dropped. Microbatches are
     added as halves, in their order. A step counts only if no rank has a value from 65504 / D on,
-    the largest half over the D replicas: then no partial sum is beyond the range on its way, but
-    for rounding.
+    the largest half over the D replicas: then no partial sum exceeds the range, apart from
+    rounding.
     """
 
     alike, ahead = True, 1
@@ -86,7 +86,7 @@ class SamoWorker(OnStage):
         self._results[launch] = values
 
     def vote(self, step: int) -> float:
-        """Whether a sum of this step may be beyond 16 bits."""
+        """Tell whether a sum of this step may exceed 16 bits."""
         return float(self._overflow)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
@@ -181,7 +181,7 @@ class SamoWorker(OnStage):
 def start_of(
     net: TrainableNet, data: Data, plan: Plan, settings: Settings, layers: slice = slice(None)
 ) -> dict[str, Array]:
-    """The parameters of some layers before the first step; every rank makes the same."""
+    """Return some layers' parameters before the first step; every rank makes the same."""
     params = STRATEGIES[plan.strategy].settings(plan)
     if params["mask"] != "early-bird":
         return net.start(settings.seed, layers)

@@ -1,4 +1,4 @@
-"""The worker of strategy `shadow`: it learns by itself, and takes averages when they are merged."""
+"""The worker of strategy `shadow`: it learns alone, and takes averages when they are merged."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ class ShadowWorker(Learner):
                 self._update(step - self.skipped)
 
     def _left_out_here(self, step: int) -> bool:
-        """Whether a step's gradients have overflowed; the loss scale follows."""
+        """Tell whether a step's gradients have overflowed, and adapt the loss scale."""
         self.closed = step
         if self.settings.half:
             self.scale.after(self._overflow)

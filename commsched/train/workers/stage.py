@@ -54,7 +54,9 @@ class StageNet:
         self._shares = 1 if plan.mean else self._replicas
         first = sum(len(stage.trunk) for stage in stages[:number])
         self.layers = slice(first, first + len(self.stage.trunk))
-        segments = int(params.get("recompute", 0))  # of which only the inputs are kept; 0: all is
+        segments = int(
+            params.get("recompute", 0)
+        )  # whose inputs alone are kept; 0: keep everything
         cuts = cuts_of(self.stage, segments)[:-1] if segments else ()
         self._starts = tuple(first + cut for cut in cuts)
         self._tells = number > 0  # the stage before about its gradient
@@ -107,7 +109,7 @@ class StageNet:
         return Repeated(self.net, self.used, inputs, self._starts)
 
     def _judge(self, walk: ForwardBackward, targets: Array, scale: float) -> Score:
-        """The score of a microbatch behind a head, where it turns back."""
+        """Score a microbatch behind a head, where it turns back."""
         weight = scale / (targets.size * self.microbatches * self._shares)
         return walk.score(self._asarray(targets), weight)
 
@@ -122,7 +124,7 @@ class StageNet:
     def _gradient_above(
         self, step: int, microbatch: int, walk: ForwardBackward
     ) -> Iterator[Gradients]:
-        """Where the gradient comes from, and those of a head that is behind the stage."""
+        """Return the gradient that enters a stage from above, and a head's own gradients."""
         if not self.stage.last:
             number = self.stage.number
             walk.above = self._fetch_message(step, Hop(number + 1, number, microbatch))
@@ -134,7 +136,7 @@ class StageNet:
             yield walk.backward(index)
 
     def _samples_of(self, step: int, microbatch: int) -> Samples:
-        """The samples of a microbatch."""
+        """Return the samples of a microbatch."""
         train, batch = self._data.train, self.settings.batch
         chosen = batch_of(self.settings.seed, step, batch, len(train))
         mine = chosen[part_of(batch, self._replica, self._replicas)]
@@ -145,8 +147,8 @@ class StageNet:
 
     # Messages
 
-    def lie(self, device: ComputeDevice) -> None:
-        """From now on packets are arrays of this device."""
+    def use_device(self, device: ComputeDevice) -> None:
+        """Use arrays of this device for packets from now on."""
         self._device = device
 
     def _post_message(self, step: int, hop: Hop, values: Array) -> None:
@@ -154,7 +156,7 @@ class StageNet:
         self._ready[step, hop] = packet.view(np.uint8)
 
     def _fetch_message(self, step: int, hop: Hop) -> Array:
-        """What a message has brought; activations and their gradients have the same shape."""
+        """Return a message's content; activations and their gradients have the same shape."""
         packet = self._here.pop((step, hop))
         if self._device is not HOST:
             packet = self._copy_packet(packet)
@@ -175,7 +177,7 @@ class StageNet:
         return self._inputs if hop.source < self.stage.number else self._outputs
 
     def outgoing(self, step: int, op: Op) -> Array:
-        """The packet of a SEND."""
+        """Return the packet of a SEND."""
         return self._ready.pop((step, op.hop))
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
@@ -185,7 +187,7 @@ class StageNet:
     # What is held out
 
     def evaluate(self, others: Neighbours) -> Score:
-        """The score of this replica's part, on its last stage; all ranks of a replica call it."""
+        """Score this replica's part, on its last stage; all ranks of a replica call it."""
         held, total = self._data.held_out, Score(0.0, 0, 0)
         own = part_of(len(held), self._replica, self._replicas)
         for start in range(own.start, own.stop, AT_ONCE):
@@ -291,8 +293,8 @@ class OnStage(ABC):
     def compute(self, step: int, op: Op) -> None:
         self.perform(step, op)
 
-    def lie(self, device: ComputeDevice) -> None:
-        self._stage.lie(device)
+    def use_device(self, device: ComputeDevice) -> None:
+        self._stage.use_device(device)
 
     def outgoing(self, step: int, op: Op) -> Array:
         return self._stage.outgoing(step, op)

@@ -38,7 +38,7 @@ class Trainee(GradientSource, Protocol):
         """Apply all results that are there: nothing is under way."""
 
     def evaluate(self, others: Neighbours) -> Score:
-        """The score of this rank's part of what is held out; all ranks call it."""
+        """Score this rank's part of the held-out samples; all ranks call it."""
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
         """This rank's arrays, and numbers that are the same on all ranks; nothing is under way."""
