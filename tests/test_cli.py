@@ -20,7 +20,7 @@ from tests.support.small_plans import graph, machine, plan
 
 COMMANDS = [
     p.stem
-    for p in Path(main.__code__.co_filename).parent.glob("*.py")
+    for p in (Path(main.__code__.co_filename).parent / "commands").glob("*.py")
     if "def add(" in p.read_text()
 ]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsched.cli.options import Flag, Option, Repeated
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.text_table import table
@@ -23,18 +24,17 @@ QUICK_CASES = ("dense", "fft:0.15", "topk:0.03125", "daso")
 MACHINE = "machine.json"
 
 
-def options(p: argparse.ArgumentParser) -> None:
-    """Declare what only this benchmark has."""
-    only = p.add_argument_group("of bench convergence")
-    only.add_argument("--table", action="append", help="digits, deep or text; default: all")
-    only.add_argument("--case", action="append", help="again for more; default: all")
-    only.add_argument("--folder", type=Path, default=FOLDER, metavar="DIR", help="keeps the tables")
-    only.add_argument("--time-limit", type=float, metavar="S", help="begin nothing after so long")
-    only.add_argument("--timed", action="store_true", help="time what is trained, on a testbed")
-    only.add_argument("--show", action="store_true", help="print what is there, and nothing else")
-    only.add_argument("--hosts", type=int, default=2, metavar="N", help="of it; default: 2")
-    only.add_argument("--rate", default="200mbit", help="of its ports; default: 200mbit")
-    only.add_argument("--jitter", type=float, default=0.1, help="of compute there; default: 0.1")
+OPTIONS = (
+    Repeated("--table", None, "digits, deep or text; default: all"),
+    Repeated("--case", None, "case of a table; default: all"),
+    Option("--folder", "DIR", "folder of the tables", Path, FOLDER),
+    Option("--time-limit", "S", "start no training after S seconds", float),
+    Flag("--timed", "measure step times of the trained cases on a testbed"),
+    Flag("--show", "print the existing tables and do nothing else"),
+    Option("--hosts", "N", "hosts of the testbed", int, 2),
+    Option("--rate", None, "rate of the testbed's ports", default="200mbit"),
+    Option("--jitter", None, "jitter of compute on the testbed", float, 0.1),
+)
 
 
 def convergence(args: argparse.Namespace) -> None:
@@ -44,7 +44,7 @@ def convergence(args: argparse.Namespace) -> None:
     from commsched.lab.convergence.trainings import kept, train
 
     end_well()
-    for name in args.table or ():
+    for name in args.table:
         if name not in TABLES:
             raise CommschedError(f"--table must be one of {', '.join(TABLES)}, got {name!r}")
     names = args.table or (["digits"] if args.quick else list(TABLES))

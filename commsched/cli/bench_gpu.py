@@ -33,7 +33,7 @@ def codecs(args: argparse.Namespace) -> None:
 def _options(args: argparse.Namespace) -> "GpuReportOptions":
     from commsched.lab.bench.gpu_report import GpuReportOptions
 
-    given = {"numel": args.numel, "repeats": args.repeats, "codecs": args.codec}
+    given = {"numel": args.numel, "repeats": args.repeats, "codecs": args.codec or None}
     known = {name: value for name, value in given.items() if value is not None}
     return GpuReportOptions(quick=args.quick, **known)
 

@@ -1,34 +1,23 @@
-"""Options of `plan` and `train` that say what changes over a training."""
+"""Options of `plan` and `train` for changes of method during a training."""
 
 import argparse
 from typing import TYPE_CHECKING
 
+from commsched.cli.options import Option, Repeated
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
     from commsched.plan.model import Plan
 
 
-def options(p: argparse.ArgumentParser) -> None:
-    """Declare them."""
-    p.add_argument(
-        "--later",
-        action="append",
-        default=[],
-        metavar="STEP=METHOD",
-        help="from that step on all buckets go by another method, again for more steps",
-    )
-    p.add_argument(
-        "--refresh",
-        type=int,
-        default=0,
-        metavar="N",
-        help="every N steps all ranks get the parameters of rank 0; default: 0, never",
-    )
+OPTIONS = (
+    Repeated("--later", "STEP=METHOD", "use another method for all buckets from this step on"),
+    Option("--refresh", "N", "broadcast the parameters of rank 0 every N steps; 0: never", int, 0),
+)
 
 
 def added(made: "Plan", args: argparse.Namespace) -> "Plan":
-    """The plan with what they say."""
+    """Return the plan with the method changes and broadcasts of the options."""
     from commsched.cli.arguments import pairs
     from commsched.planner.method_schedule import scheduled
 

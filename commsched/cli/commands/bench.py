@@ -10,6 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli import bench_convergence as convergence
+from commsched.cli.options import (
+    TIMEOUT,
+    Commands,
+    Flag,
+    Option,
+    Repeated,
+    Table,
+    add_command,
+    add_options,
+)
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.text_table import table
@@ -37,110 +47,75 @@ EXAMPLE = """example:
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    p = commands.add_parser(
-        "bench",
-        help="rates of simulator, planner and codecs; under mpiexec, exchanges and overlap",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument(
-        "name",
-        nargs="?",
-        choices=sorted(BENCHES),
-        metavar="NAME",
-        help=f"{', '.join(sorted(BENCHES))}; with --device cuda default: gpu",
-    )
-    p.add_argument("--json", action="store_true", help="the same as JSON")
-    p.add_argument(
-        "--device",
-        default="cpu",
-        metavar="D",
-        help="of codecs, all-reduce, overlap and buffers: cpu or cuda; default: cpu, of gpu cuda",
-    )
-    both = p.add_argument_group("of bench sparse and bench codecs")
-    both.add_argument(
-        "--numel",
-        type=int,
-        metavar="N",
-        help="float32 elements; default: 8388608, 16777216; cuda: 67108864",
-    )
-    both.add_argument("--repeats", type=int, metavar="N", help="that count; default: 10")
-    codecs_only = p.add_argument_group("of bench codecs")
-    codecs_only.add_argument(
-        "--codec",
-        action="append",
-        metavar="NAME",
-        help="again for more; all: every listed one; default: those with a rate to keep",
-    )
-    sparse_only = p.add_argument_group("of bench sparse")
-    sparse_only.add_argument(
-        "--density",
-        type=float,
-        action="append",
-        metavar="D",
-        help="share of non-zeros of a rank, again for more; default: 0.001 to 0.2",
-    )
-    sparse_only.add_argument(
-        "--method", action="append", metavar="NAME", help="again for more; default: the best"
-    )
-    sparse_only.add_argument(
-        "--support",
-        metavar="KIND",
-        help="uniform, zipf or text (rows of tables), top (of a net's gradient); default: uniform",
-    )
-    planner_only = p.add_argument_group("of bench planner")
-    planner_only.add_argument(
-        "--part",
-        action="append",
-        choices=("speed", "optimum", "quality", "measured"),
-        help="again for more; default: all but measured, which runs plans on real ranks",
-    )
-    planner_only.add_argument(
-        "--seeds", metavar="FIRST:STOP", help="random instances of part optimum; default: 0:300"
-    )
-    for kind in ("net", "machine"):
-        planner_only.add_argument(
-            f"--{kind}",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help=f"{kind} of part quality, again for more; default: all that are shipped",
-        )
-    measured_only = p.add_argument_group("of bench planner --part measured and bench gpu")
-    measured_only.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="keeps machines, plans, timelines and finished cells; default: measured-plans, gpu;"
-        " of bench buffers: a JSON file",
-    )
-    measured_only.add_argument(
-        "--fabric",
-        action="append",
-        metavar="NAME",
-        help="100mbit, 400mbit, 1gbit or shared; default: all that can be had",
-    )
-    measured_only.add_argument(
-        "--turns", type=int, default=3, metavar="N", help="runs of each plan; default: 3"
-    )
-    convergence.options(p)
-    p.add_argument(
+OPTIONS = (
+    Flag("--json", "print the results as JSON"),
+    Option("--device", "D", "cpu or cuda, for codecs, all-reduce, overlap, buffers", default="cpu"),
+    Flag(
         "--quick",
-        action="store_true",
-        help="of planner --part measured: two fabrics, two nets, and smaller; of convergence: four"
-        " cases, one fold, two seeds; of gpu: one net, shorter calibrations",
-    )
-    p.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="seconds without progress until the ranks are ended; default: 60",
-    )
-    p.set_defaults(run=bench)
+        "planner --part measured: two fabrics, two smaller nets; convergence: four cases, one"
+        " fold, two seeds; gpu: one net, shorter calibrations",
+    ),
+    TIMEOUT,
+)
+CODING = (
+    Option("--numel", "N", "float32 elements; default: 8388608, 16777216; cuda: 67108864", int),
+    Option("--repeats", "N", "number of measured repeats; default: 10", int),
+)
+CODECS = (Repeated("--codec", "NAME", "codec, or all; default: codecs with a required rate"),)
+SPARSE = (
+    Repeated("--density", "D", "share of non-zeros of a rank; default: 0.001 to 0.2", float),
+    Repeated("--method", "NAME", "method; default: the best ones"),
+    Option(
+        "--support",
+        "KIND",
+        "uniform, zipf or text (rows of tables), top (of a net's gradient); default: uniform",
+    ),
+)
+PLANNER = (
+    Repeated(
+        "--part",
+        None,
+        "default: all but measured, which runs plans on real ranks",
+        choices=("speed", "optimum", "quality", "measured"),
+    ),
+    Option("--seeds", "FIRST:STOP", "random instances of part optimum; default: 0:300"),
+    Repeated("--net", "NAME", "net of part quality; default: all shipped nets"),
+    Repeated("--machine", "NAME", "machine of part quality; default: all shipped machines"),
+)
+MEASURED = (
+    Option(
+        "-o --output",
+        "FOLDER",
+        "folder for machines, plans, timelines and finished cells; default: measured-plans, gpu;"
+        " bench buffers: JSON file to write",
+        Path,
+    ),
+    Repeated(
+        "--fabric",
+        "NAME",
+        "100mbit, 400mbit, 1gbit or shared; default: all that this machine supports",
+    ),
+    Option("--turns", "N", "runs of each plan", int, 3),
+)
+GROUPS: dict[str, Table] = {
+    "bench sparse and bench codecs": CODING,
+    "bench codecs": CODECS,
+    "bench sparse": SPARSE,
+    "bench planner": PLANNER,
+    "bench planner --part measured and bench gpu": MEASURED,
+    "bench convergence": convergence.OPTIONS,
+}
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "measure simulator, planner and codecs; under mpiexec, exchanges and overlap"
+    p = add_command(commands, "bench", bench, text, OPTIONS, EXAMPLE)
+    names = sorted(BENCHES)
+    known = f"{', '.join(names)}; default with --device cuda: gpu"
+    Option("name", "NAME", known, nargs="?", choices=names).declare(p)
+    for title, options in GROUPS.items():
+        add_options(p.add_argument_group(title), options)
 
 
 def bench(args: argparse.Namespace) -> None:
@@ -298,8 +273,8 @@ def sparse(args: argparse.Namespace) -> None:
 
     given = {
         "numel": args.numel,
-        "densities": args.density and tuple(args.density),
-        "methods": args.method and tuple(args.method),
+        "densities": tuple(args.density) or None,
+        "methods": tuple(args.method) or None,
         "repeats": args.repeats,
         "support": args.support,
     }

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -21,22 +22,6 @@ The first step of each file is left out. A difference above zero means that the 
 high. Exits with status 1 when the iteration time is wrong by more than --fail-above. Of two
 predicted timelines of different plans it says which plan is faster, if that can be told.
 """
-
-
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    p = commands.add_parser(
-        "compare",
-        help="compare a predicted with a measured timeline",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("predicted", type=Path, help="timeline written by `commsched simulate`")
-    p.add_argument("measured", type=Path, help="timeline written by `commsched run`; or another")
-    p.add_argument("--fail-above", type=percent, metavar="PERCENT", help="such as 15%%")
-    p.add_argument("--limit", type=count, default=12, metavar="N", help="operations shown (12)")
-    p.add_argument("--json", action="store_true", help="everything, as JSON")
-    p.set_defaults(run=compare)
 
 
 def percent(text: str) -> float:
@@ -56,6 +41,21 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 0, got {text!r}")
     return int(text)
+
+
+OPTIONS = (
+    Option("predicted", None, "timeline written by `commsched simulate`", Path),
+    Option("measured", None, "timeline written by `commsched run`, or a second prediction", Path),
+    Option("--fail-above", "PERCENT", "largest error of the iteration time, as 15%%", percent),
+    Option("--limit", "N", "number of operations to print", count, 12),
+    Flag("--json", "print the whole comparison as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "compare a predicted with a measured timeline"
+    add_command(commands, "compare", compare, text, OPTIONS, EXAMPLE)
 
 
 def compare(args: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from commsched import files
 from commsched.cli.commands.plan import headline
+from commsched.cli.options import Commands, Option, add_command
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
@@ -32,21 +33,20 @@ CALIBRATE = 8.0  # s
 RUN_LIMIT = 300.0  # s
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+OPTIONS = (
+    Option("-o --output", "FOLDER", "folder for all files", Path, Path("demo")),
+    Option("--net", "NET", "shipped net, or net file", default=NET),
+    Option("--ranks", "N", "number of ranks", int, 4),
+    Option("--steps", "N", "number of steps", int, 15),
+    Option("--scale", "F", "multiply bytes and seconds of the net", float, SCALE),
+    Option("--stretch", "F", "multiply compute seconds only", float, STRETCH),
+)
+
+
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "demo",
-        help="plan, simulate, run on 4 ranks, compare and plot, in under a minute",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("-o", "--output", type=Path, default=Path("demo"), metavar="FOLDER")
-    p.add_argument("--net", default=NET, help=f"default: {NET}")
-    p.add_argument("--ranks", type=int, default=4, help="default: 4")
-    p.add_argument("--steps", type=int, default=15, help="default: 15")
-    p.add_argument("--scale", type=float, default=SCALE, help=f"of bytes and seconds: {SCALE}")
-    p.add_argument("--stretch", type=float, default=STRETCH, help=f"of compute: {STRETCH}")
-    p.set_defaults(run=demo)
+    text = "plan, simulate, run on 4 ranks, compare and plot, in under a minute"
+    add_command(commands, "demo", demo, text, OPTIONS, EXAMPLE)
 
 
 def demo(args: argparse.Namespace) -> None:

@@ -3,22 +3,19 @@
 import argparse
 import json
 
+from commsched.cli.options import Commands, Flag, add_command
+
 EXAMPLE = """example:
   commsched doctor
   mpiexec -n 2 commsched doctor
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "doctor",
-        help="is this environment fit for a run? also with mpiexec",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("--json", action="store_true", help="findings as JSON")
-    p.set_defaults(run=doctor)
+    text = "check whether this environment can run plans; also under mpiexec"
+    options = [Flag("--json", "print the findings as JSON")]
+    add_command(commands, "doctor", doctor, text, options, EXAMPLE)
 
 
 def doctor(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -30,24 +31,21 @@ SIZES = {  # of a transformer; those of GPT-3 where not given, None: must be giv
 MAX_LAYERS = 10_000  # more would be a mistake, and a file of many megabytes
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    p = commands.add_parser(
-        "models",
-        help="list the shipped nets and machines",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("--json", action="store_true", help="the same, with sources, as JSON")
-    p.add_argument(
+OPTIONS = (
+    Flag("--json", "print the list, with sources, as JSON"),
+    Option(
         "--transformer",
-        metavar="layers=N,hidden=N,heads=N[,sequence=N][,vocabulary=N][,batch=N]",
-        help="write a GPT-style net of this size from formulas, instead of the list",
-    )
-    p.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="net file that --transformer writes"
-    )
-    p.set_defaults(run=models)
+        "layers=N,hidden=N,heads=N[,sequence=N][,vocabulary=N][,batch=N]",
+        "write a GPT-style net of this size instead of printing the list",
+    ),
+    Option("-o --output", "FILE", "net file that --transformer writes", Path),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "list the shipped nets and machines"
+    add_command(commands, "models", models, text, OPTIONS, EXAMPLE)
 
 
 def models(args: argparse.Namespace) -> None:

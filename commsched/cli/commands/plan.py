@@ -10,6 +10,7 @@ from pathlib import Path
 from commsched.cli import method_schedule as schedule
 from commsched.cli import reasons, stages
 from commsched.cli.arguments import pairs
+from commsched.cli.options import MACHINE, PARAM, Commands, Flag, Option, Repeated, add_command
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
@@ -33,91 +34,61 @@ EXAMPLE = """example:
 SEEDS = 2**62  # the largest that a plan file holds
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    p = commands.add_parser(
-        "plan",
-        help="decide how a net's gradients are exchanged on a machine",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("net", metavar="NET", help="name of a shipped net, or a net file")
-    p.add_argument("--machine", required=True, help="name of a shipped machine, or a machine file")
-    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="plan file")
-    p.add_argument("--nodes", type=int, metavar="N", help="nodes, instead of the machine file's")
-    p.add_argument(
-        "--lanes", type=int, metavar="N", help="ranks per node, instead of the machine file's"
-    )
-    p.add_argument(
-        "--jitter",
-        type=float,
-        metavar="SIGMA",
-        help="spread of compute per rank and step (log-normal), instead of the machine file's",
-    )
-    p.add_argument("--strategy", default="sync", metavar="NAME", help="default: sync")
-    p.add_argument(
-        "--param",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="parameter of the strategy, such as overlap=backward",
-    )
-    p.add_argument("--planner", default=DEFAULT, metavar="NAME", help=f"default: {DEFAULT}")
-    p.add_argument("--lossless", action="store_true", help="refuse every lossy codec")
-    p.add_argument("--allow", default="", metavar="CODEC,...", help="lossy codecs that may be used")
-    p.add_argument(
+OPTIONS = (
+    Option("net", "NET", "shipped net, or net file"),
+    MACHINE,
+    Option("-o --output", "FILE", "plan file to write", Path, required=True),
+    Option("--nodes", "N", "number of nodes, instead of the machine file's", int),
+    Option("--lanes", "N", "ranks per node, instead of the machine file's", int),
+    Option("--jitter", "SIGMA", "log-normal spread of compute per rank and step", float),
+    Option("--strategy", "NAME", "synchronisation strategy", default="sync"),
+    PARAM,
+    Option("--planner", "NAME", "search algorithm", default=DEFAULT),
+    Flag("--lossless", "reject all lossy codecs"),
+    Option("--allow", "CODEC,...", "lossy codecs that the planner may use", default=""),
+    Option(
         "--max-error",
-        type=float,
-        metavar="E",
-        help="relative L2 error that a lossy codec may leave on a tensor in a step, measured with"
-        " error feedback; biases, norms and small tensors stay dense; a run watches it",
-    )
-    p.add_argument(
-        "--allow-small",
-        action="store_true",
-        help="with --max-error: let biases, norms and small tensors lose something too",
-    )
-    p.add_argument(
+        "E",
+        "relative L2 error that a lossy codec may cause on a tensor in one step, measured with"
+        " error feedback; biases, norms and small tensors stay dense; a run checks it",
+        float,
+    ),
+    Flag("--allow-small", "with --max-error: compress biases, norms and small tensors, too"),
+    Option(
         "--gradients",
-        metavar="FILE.npz",
-        help="with --max-error: measure on these recorded gradients, tensor name -> (count, ...)"
-        " floats, and not on drawn ones; an Exchanger records them",
-    )
-    p.add_argument(
-        "--force",
-        action="append",
-        default=[],
-        metavar="TENSOR=METHOD",
-        help="give a tensor a bucket of its own and this method",
-    )
-    p.add_argument(
+        "FILE.npz",
+        "with --max-error: measure errors on gradients recorded by an Exchanger, tensor name ->"
+        " (count, ...) floats, instead of random ones",
+    ),
+    Repeated("--force", "TENSOR=METHOD", "put a tensor into its own bucket, with this method"),
+    Option(
         "--bucket",
-        type=float,
-        metavar="MB",
-        help="bucket size in MB of float32; default: the size with the shortest simulated step",
-    )
-    p.add_argument(
-        "--scale", type=float, default=1.0, metavar="F", help="scale bytes and seconds of the net"
-    )
-    p.add_argument(
-        "--stretch", type=float, default=1.0, metavar="F", help="multiply compute seconds only"
-    )
-    schedule.options(p)
-    p.add_argument("--sum", action="store_true", help="sum gradients instead of averaging them")
-    p.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of jitter and drawn gradients; default: 0"
-    )
-    p.add_argument("--memory", type=float, metavar="GB", help="a plan that needs no more on a rank")
-    p.add_argument(
+        "MB",
+        "bucket size in MB of float32; default: the size with the shortest simulated step",
+        float,
+    ),
+    Option("--scale", "F", "multiply bytes and compute seconds of the net", float, 1.0),
+    Option("--stretch", "F", "multiply compute seconds only", float, 1.0),
+    *schedule.OPTIONS,
+    Flag("--sum", "sum gradients instead of averaging them"),
+    Option("--seed", "N", "seed of jitter and random gradients", int, 0),
+    Option("--memory", "GB", "memory limit per rank", float),
+    Option(
         "--time-limit",
-        type=float,
-        metavar="S",
-        help="seconds of search; default: until nothing helps (Ctrl-C gives the best plan so far)",
-    )
-    p.add_argument("--progress", action="store_true", help="say on stderr what the search finds")
-    p.add_argument("--explain", action="store_true", help="print the reason of every launch")
-    p.add_argument("--json", action="store_true", help="print the plan's summary as JSON")
-    p.set_defaults(run=plan)
+        "S",
+        "seconds of search; default: until no change helps (Ctrl-C returns the best plan so far)",
+        float,
+    ),
+    Flag("--progress", "print each better plan on stderr during the search"),
+    Flag("--explain", "print the reason of every launch"),
+    Flag("--json", "print a summary of the plan as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "decide how a net's gradients are exchanged on a machine"
+    add_command(commands, "plan", plan, text, OPTIONS, EXAMPLE)
 
 
 def request(args: argparse.Namespace) -> Request:

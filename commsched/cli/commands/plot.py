@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from commsched.cli.options import Commands, Option, add_command
 from commsched.errors import CommschedError
 
 EXAMPLE = """\
@@ -18,21 +19,19 @@ with those ranks unfolded.
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+OPTIONS = (
+    Option("predicted", None, "timeline: predicted, or the only one", Path),
+    Option("measured", None, "timeline to draw below it", Path, nargs="?"),
+    Option("-o --output", "FILE", ".png, .svg or .html", Path, required=True),
+    Option("--step", "N", "step to draw; default: the median one", int),
+    Option("--ranks", "RANK,...", "ranks to draw, such as 0,7"),
+)
+
+
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "plot",
-        help="draw a timeline as PNG, SVG or a page to zoom",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("predicted", type=Path, help="timeline: predicted, or the only one")
-    p.add_argument("measured", type=Path, nargs="?", help="timeline to draw below it")
-    kinds = ".png, .svg or .html"
-    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=kinds)
-    p.add_argument("--step", type=int, metavar="N", help="which step to draw")
-    p.add_argument("--ranks", metavar="RANK,...", help="which ranks to draw")
-    p.set_defaults(run=plot)
+    text = "draw a timeline as PNG, SVG or interactive page"
+    add_command(commands, "plot", plot, text, OPTIONS, EXAMPLE)
 
 
 def plot(args: argparse.Namespace) -> None:

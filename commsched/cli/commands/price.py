@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsched.cli.options import MACHINE, Commands, Flag, Option, Repeated, add_command
 from commsched.errors import CommschedError
 from commsched.units import count
 
@@ -28,50 +29,40 @@ UNITS = ("", "ms", "ms", "ms", "ms", "MB", "per rank", "")
 EXPOSED = ("exposed", "ms")  # one more column, with --compute
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    p = commands.add_parser(
-        "price",
-        help="what would each method, or a strategy, cost for one tensor?",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("numel", type=int, metavar="NUMEL", help="elements in the tensor, float32")
-    p.add_argument("--machine", required=True, metavar="M", help="name of a shipped one, or a file")
-    p.add_argument("--density", type=float, default=1.0, metavar="D", help="share of non-zeros")
-    p.add_argument("--nodes", type=int, metavar="N", help="instead of the machine's")
-    p.add_argument("--lanes", type=int, metavar="K", help="ranks per node, likewise")
-    p.add_argument("--lossless", action="store_true", help="only methods that lose nothing")
-    p.add_argument("--all", action="store_true", help="say why other pairs are no methods")
-    p.add_argument(
+OPTIONS = (
+    Option("numel", "NUMEL", "number of float32 elements of the tensor", int),
+    MACHINE,
+    Option("--density", "D", "share of non-zeros", float, 1.0),
+    Option("--nodes", "N", "number of nodes, instead of the machine file's", int),
+    Option("--lanes", "N", "ranks per node, instead of the machine file's", int),
+    Flag("--lossless", "only lossless methods"),
+    Flag("--all", "list the pairs of collective and codec that are no methods, with the reason"),
+    Option(
         "--method",
+        "NAME,...",
+        "only these methods, which may have parameters, such as all-gather+topk:0.05",
         default="",
-        metavar="NAME,...",
-        help="only these; also ones that are not listed, such as all-gather+topk:0.05",
-    )
-    p.add_argument(
+    ),
+    Option(
         "--compute",
-        type=float,
-        default=0.0,
-        metavar="MS",
-        help="computation that hides an exchange: until the next bubble; with --strategy a batch's",
-    )
-    p.add_argument("--strategy", metavar="NAME", help="price this one's launches and its state")
-    p.add_argument(
-        "--param",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE,...",
-        help="parameter of the strategy; of several values each is priced",
-    )
-    p.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE",
-        help="draw which method is the fastest over density and bandwidth, as .png or .svg",
-    )
-    p.add_argument("--json", action="store_true", help="print seconds and bytes as JSON")
-    p.set_defaults(run=price)
+        "MS",
+        "compute that can hide the exchange; with --strategy: compute of one batch",
+        float,
+        0.0,
+    ),
+    Option("--strategy", "NAME", "price the launches and the state of this strategy"),
+    Repeated("--param", "KEY=VALUE,...", "parameter of the strategy; prices each of the values"),
+    Option(
+        "--figure", "FILE", "draw the fastest method by density and bandwidth (.png, .svg)", Path
+    ),
+    Flag("--json", "print seconds and bytes as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "price each method, or one strategy, for one tensor"
+    add_command(commands, "price", price, text, OPTIONS, EXAMPLE)
 
 
 def price(args: argparse.Namespace) -> None:

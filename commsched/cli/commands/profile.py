@@ -4,6 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
+from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command
+
 EXAMPLE = """example:
   commsched profile words --batch 64 -o words.json
   commsched plan words.json --machine machine.json -o plan.json
@@ -11,27 +13,20 @@ EXAMPLE = """example:
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+OPTIONS = (
+    Option("net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4"),
+    Option("--batch", "N", "samples per rank, or per microbatch of a pipeline", int, 16),
+    Option("--precision", None, "number format", default="fp32", choices=("fp32", "fp16")),
+    DEVICE,
+    Option("-o --output", "FILE", "net file to write", Path, required=True),
+    Flag("--json", "print the layers as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "profile",
-        help="measure a net that is trained here, and write it as a net file",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("net", metavar="NET", help="mlp, cnn, words or gpt, with sizes: gpt:128:4:4")
-    p.add_argument(
-        "--batch",
-        type=int,
-        default=16,
-        metavar="N",
-        help="of a rank, in a pipeline a microbatch; default: 16",
-    )
-    p.add_argument("--precision", choices=("fp32", "fp16"), default="fp32", help="default: fp32")
-    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
-    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="net file")
-    p.add_argument("--json", action="store_true", help="print the layers as JSON")
-    p.set_defaults(run=profile)
+    text = "measure a net that `commsched train` trains, and write it as a net file"
+    add_command(commands, "profile", profile, text, OPTIONS, EXAMPLE)
 
 
 def profile(args: argparse.Namespace) -> None:

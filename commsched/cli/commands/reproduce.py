@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched import files
+from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.text_table import table
 
 if TYPE_CHECKING:
@@ -26,18 +27,17 @@ the figure NAME.png are kept there. Exits with status 1 where something that mus
 HEADER = ("", "published", "predicted", "unit", "error", "bar", "inputs", "notes")
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+OPTIONS = (
+    Option("paper", "PAPER", "samo, daso, zen, ...; default: all", nargs="?"),
+    Option("-o --output", "FOLDER", "folder for tables and figures", Path),
+    Flag("--json", "print rows and trends as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "reproduce",
-        help="published tables against the simulator",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("paper", nargs="?", metavar="PAPER", help="samo, daso, zen, ...; default: all")
-    p.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="keep tables and figures")
-    p.add_argument("--json", action="store_true", help="rows and trends as JSON")
-    p.set_defaults(run=reproduce)
+    text = "compare published tables with the simulator"
+    add_command(commands, "reproduce", reproduce, text, OPTIONS, EXAMPLE)
 
 
 def reproduce(args: argparse.Namespace) -> int:

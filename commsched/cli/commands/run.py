@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command
+
 if TYPE_CHECKING:
     from commsched.machine.model import Machine
     from commsched.plan.model import Plan
@@ -19,34 +21,24 @@ EXAMPLE = """example:
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+OPTIONS = (
+    Option("plan", None, "plan file", Path),
+    Option("-o --output", "FILE", "timeline to write", Path, required=True),
+    Option("--steps", "N", "number of steps", int, 10),
+    Flag("--verify", "check every result against a dense sum"),
+    Flag("--replan", "plan again between two steps if exchange times differ from the prediction"),
+    DEVICE,
+    Option(
+        "--timeout", "S", "end the job if an operation waits longer than S seconds", float, 60.0
+    ),
+    Flag("--json", "print the summary as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "run",
-        help="execute a plan on real ranks, under mpiexec",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("plan", type=Path, help="plan file")
-    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="timeline")
-    p.add_argument("--steps", type=int, default=10, metavar="N", help="default: 10")
-    p.add_argument("--verify", action="store_true", help="check every result against a dense sum")
-    p.add_argument(
-        "--replan",
-        action="store_true",
-        help="plan anew between two steps where exchanges take longer or shorter than predicted for"
-        " several steps",
-    )
-    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
-    p.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="seconds that an operation may wait before the job is ended; default: 60",
-    )
-    p.add_argument("--json", action="store_true", help="print the summary as JSON")
-    p.set_defaults(run=run)
+    text = "execute a plan on real ranks, under mpiexec"
+    add_command(commands, "run", run, text, OPTIONS, EXAMPLE)
 
 
 def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":

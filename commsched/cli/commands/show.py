@@ -10,6 +10,7 @@ import numpy as np
 from commsched import files, shipped
 from commsched.cli import reasons, stages
 from commsched.cli.commands.plan import headline, summary
+from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
@@ -33,18 +34,17 @@ EXAMPLE = """example:
 Thing = Net | Machine | Plan | Timeline
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+OPTIONS = (
+    Option("thing", "THING", "shipped net or machine, or a file"),
+    Option("--diff", "OTHER", "show how another plan differs"),
+    Flag("--json", "print the description as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "show",
-        help="one net, machine, plan or timeline in words",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("thing", metavar="THING", help="name of a shipped net or machine, or a file")
-    p.add_argument("--diff", metavar="OTHER", help="show how another plan differs")
-    p.add_argument("--json", action="store_true", help="the same as JSON")
-    p.set_defaults(run=show)
+    text = "describe a net, machine, plan or timeline in words"
+    add_command(commands, "show", show, text, OPTIONS, EXAMPLE)
 
 
 def show(args: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.simulate.engine import simulate as predict
@@ -18,32 +19,20 @@ EXAMPLE = """example:
 DRAWN = 64  # ranks whose spans are written by default: enough to look at, small enough to open
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+OPTIONS = (
+    Option("plan", None, "plan file", Path),
+    Option("-o --output", "FILE", "timeline to write", Path),
+    Option("--steps", "N", "number of steps", int, 10),
+    Option("--replay", "FILE", "repeat the decisions and plan changes of a measured run", Path),
+    Option("--ranks", "N", "write the spans of the first N ranks only", int, DRAWN),
+    Flag("--json", "print the report as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "simulate",
-        help="predict the timeline of a plan",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("plan", type=Path, help="plan file")
-    p.add_argument("-o", "--output", type=Path, metavar="FILE", help="timeline")
-    p.add_argument("--steps", type=int, default=10, metavar="N", help="default: 10")
-    p.add_argument(
-        "--replay",
-        type=Path,
-        metavar="FILE",
-        help="take a measured run's decisions and changes of plan",
-    )
-    p.add_argument(
-        "--ranks",
-        type=int,
-        default=DRAWN,
-        metavar="N",
-        help=f"write the spans of the first N ranks only; default: {DRAWN}",
-    )
-    p.add_argument("--json", action="store_true", help="print the report as JSON")
-    p.set_defaults(run=simulate)
+    text = "predict the timeline of a plan"
+    add_command(commands, "simulate", simulate, text, OPTIONS, EXAMPLE)
 
 
 def simulate(args: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli.options import Commands, Flag, Option, Repeated, add_command
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 
@@ -32,51 +33,6 @@ status 1 where a transport went around the ports.
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command and its four actions."""
-    p = commands.add_parser(
-        "testbed",
-        help="several shaped hosts on one Linux machine, for runs over a real network",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = p.add_subparsers(required=True, metavar="ACTION", title="actions")
-    make = actions.add_parser("up", help="make the hosts; what is up and alike stays")
-    _shape(make, HOSTS, LANES)
-    make.set_defaults(run=up)
-    job = actions.add_parser(
-        "run",
-        help="run MPI ranks on the hosts, and prove that their bytes crossed the ports",
-        description="With --hosts, --lanes or --rate, on hosts of its own that go at the end.",
-    )
-    _shape(job, None, None)
-    job.add_argument("--expect", type=size, metavar="SIZE", help="bytes each host moves, as 8MB")
-    job.add_argument("--timeout", type=duration, metavar="S", help="seconds until the job is ended")
-    job.add_argument("--report", type=Path, metavar="FILE", help="write the bytes as JSON")
-    job.add_argument("words", nargs=argparse.REMAINDER, metavar="-- WORDS", help="for mpiexec")
-    job.set_defaults(run=run)
-    end = actions.add_parser("down", help="take the hosts away, with whatever runs on them")
-    end.add_argument("--name", default=None, help="default: main")
-    end.add_argument("--all", action="store_true", help="every testbed of this machine")
-    end.set_defaults(run=down)
-    look = actions.add_parser("status", help="which hosts are up, and what crossed their ports")
-    look.add_argument("--json", action="store_true")
-    look.set_defaults(run=status)
-
-
-def _shape(p: argparse.ArgumentParser, hosts: int | None, lanes: int | None) -> None:
-    p.add_argument("--hosts", type=int, default=hosts, metavar="N", help=f"default: {HOSTS}")
-    p.add_argument("--lanes", type=int, default=lanes, metavar="N", help=f"per host: {LANES}")
-    p.add_argument(
-        "--rate",
-        action="append",
-        default=[],
-        metavar="[HOST=]RATE",
-        help="of every host's port, or of one host's; default: 1gbit",
-    )
-    p.add_argument("--name", default=None, help="default: main")
-
-
 def size(text: str) -> float:
     """Read `8MB` as bytes."""
     units = {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -95,6 +51,45 @@ def duration(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be seconds, more than 0, got {text!r}")
     return value
+
+
+NAME = Option("--name", None, "name of the testbed; default: main")
+RATE = Repeated("--rate", "[HOST=]RATE", "rate of all ports, or of one host's; default: 1gbit")
+UP = (
+    Option("--hosts", "N", "number of hosts", int, HOSTS),
+    Option("--lanes", "N", "ranks per host", int, LANES),
+    RATE,
+    NAME,
+)
+RUN = (
+    Option("--hosts", "N", f"number of hosts; default: {HOSTS}", int),
+    Option("--lanes", "N", f"ranks per host; default: {LANES}", int),
+    RATE,
+    NAME,
+    Option("--expect", "SIZE", "bytes that each host sends, such as 8MB", size),
+    Option("--timeout", "S", "end the job after S seconds", duration),
+    Option("--report", "FILE", "write the bytes as JSON", Path),
+    Option("words", "-- WORDS", "arguments of mpiexec", nargs=argparse.REMAINDER),
+)
+DOWN = (NAME, Flag("--all", "remove every testbed of this machine"))
+STATUS = (Flag("--json", "print hosts and traffic as JSON"),)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command and its four actions."""
+    p = commands.add_parser(
+        "testbed",
+        help="several shaped hosts on one Linux machine, for runs over a real network",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = p.add_subparsers(required=True, metavar="ACTION", title="actions")
+    add_command(actions, "up", up, "create the hosts; keep those that are already like this", UP)
+    text = "run MPI ranks on the hosts, and prove that their bytes crossed the ports"
+    job = add_command(actions, "run", run, text, RUN)
+    job.description = "With --hosts, --lanes or --rate: on a new testbed, removed after the job."
+    add_command(actions, "down", down, "remove the hosts and end all their processes", DOWN)
+    add_command(actions, "status", status, "list the hosts and the traffic of their ports", STATUS)
 
 
 def up(args: argparse.Namespace) -> None:

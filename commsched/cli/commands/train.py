@@ -6,6 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched.cli import method_schedule as schedule
+from commsched.cli.options import (
+    DEVICE,
+    TIMEOUT,
+    Commands,
+    Flag,
+    Option,
+    Repeated,
+    add_command,
+    add_options,
+)
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -23,98 +33,54 @@ EXAMPLE = """example:
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+OPTIONS = (
+    Option("--net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4", required=True),
+    Option("--strategy", "NAME", "strategy, such as daso, 1f1b or samo", default="sync"),
+    Option("--plan", "FILE", "plan for a net written by `commsched profile`", Path),
+    Option("--machine", "M", "without --plan: machine to plan for; default: localhost"),
+    Option("--method", "NAME", "without --plan: method of all buckets; default: planned"),
+    Repeated("--force", "TENSOR=METHOD", "without --plan: method of one tensor, in its own bucket"),
+    *schedule.OPTIONS,
+    Repeated("--param", "KEY=VALUE", "without --plan: parameter of the strategy, as stages=2"),
+    Option("--bucket", "MB", "with --method: bucket size in MB of float32", float, 0.5),
+)
+LENGTH = (
+    Option("--steps", "N", "number of steps", int, 200),
+    Option("--epochs", "N", "number of epochs, instead of --steps", float),
+)
+LEARNING = (
+    Option("--batch", "N", "samples per step, of all ranks together", int, 64),
+    Option("--optimizer", "NAME", "sgd, momentum or adam; default: the plan's"),
+    Option("--rate", "RATE", "learning rate; default: sgd 0.1, momentum 0.02, adam 0.002", float),
+    Option("--precision", "P", "fp32 or fp16; default: fp32, with samo fp16"),
+    Option("--seed", "N", "seed of parameters and batches", int, 0),
+    Option("--fold", "N", "fold of the data to hold out, 0 to 4", int, 0),
+    Option("--evaluate", "N", "steps between evaluations", int, 50),
+    Option("--log", "FILE", "log to write, a line of JSON per step", Path),
+    Option("--figure", "FILE", "with --log: draw its curves (.png, .svg)", Path),
+    Option("-o --output", "FILE", "timeline to write", Path),
+    Option("--checkpoint", "DIR", "folder for checkpoints", Path),
+    Option("--every", "N", "steps between checkpoints", int, 50),
+    Flag("--resume", "resume from the checkpoint"),
+    DEVICE,
+    TIMEOUT,
+    Flag("--json", "print the result as JSON"),
+)
+SWEEP = (
+    Option("--sweep", "FILE", "with --plan: train with each fold and seed not yet in FILE", Path),
+    Flag("--together", "run all ranks in this process, without mpiexec"),
+    Option("--folds", "N", "number of folds", int, 5),
+    Option("--seeds", "N", "number of seeds", int, 5),
+)
+
+
+def add(commands: Commands) -> None:
     """Declare the command."""
-    p = commands.add_parser(
-        "train",
-        help="train a real net on real data, under mpiexec",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument(
-        "--net", required=True, help="mlp, cnn (digits), words, gpt (text); sizes: gpt:128:4:4"
-    )
-    p.add_argument(
-        "--strategy", default="sync", metavar="NAME", help="such as daso, 1f1b, samo; default: sync"
-    )
-    _planning(p)
-    _learning(p)
-    p.add_argument("--log", type=Path, metavar="FILE", help="a line of JSON per step")
-    p.add_argument("--figure", type=Path, metavar="FILE", help="curves of the log: .png or .svg")
-    p.add_argument("-o", "--output", type=Path, metavar="FILE", help="timeline")
-    p.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder to keep the state in")
-    p.add_argument("--every", type=int, default=50, metavar="N", help="steps between; default: 50")
-    p.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    p.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda; default: cpu")
-    _sweeping(p)
-    p.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="seconds without progress until the job is ended; default: 60",
-    )
-    p.add_argument("--json", action="store_true", help="print the result as JSON")
-    p.set_defaults(run=train)
-
-
-def _planning(p: argparse.ArgumentParser) -> None:
-    """Declare what says how gradients are exchanged."""
-    p.add_argument("--plan", type=Path, metavar="FILE", help="plan of what 'profile' writes")
-    p.add_argument("--machine", metavar="M", help="to plan for without --plan; default: localhost")
-    p.add_argument("--method", help="for all buckets without --plan; default: as planned")
-    p.add_argument(
-        "--force",
-        action="append",
-        default=[],
-        metavar="TENSOR=METHOD",
-        help="without --plan: give a tensor a bucket of its own and this method",
-    )
-    schedule.options(p)
-    p.add_argument(
-        "--param",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="without --plan: parameter of the strategy, such as stages=2",
-    )
-    p.add_argument(
-        "--bucket", type=float, default=0.5, metavar="MB", help="with --method; default: 0.5"
-    )
-
-
-def _learning(p: argparse.ArgumentParser) -> None:
-    """Declare what says how it learns."""
-    long = p.add_mutually_exclusive_group()
-    long.add_argument("--steps", type=int, default=200, metavar="N", help="default: 200")
-    long.add_argument("--epochs", type=float, metavar="N", help="instead of --steps")
-    p.add_argument(
-        "--batch", type=int, default=64, metavar="N", help="of all ranks together; default: 64"
-    )
-    p.add_argument("--optimizer", metavar="NAME", help="sgd, momentum, adam; default: the plan's")
-    p.add_argument("--rate", type=float, help="default: 0.1 for sgd, 0.02 momentum, 0.002 adam")
-    p.add_argument("--precision", metavar="P", help="fp32 or fp16; default: fp32, for samo fp16")
-    p.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    p.add_argument("--fold", type=int, default=0, metavar="N", help="held out, 0 to 4; default: 0")
-    p.add_argument(
-        "--evaluate", type=int, default=50, metavar="N", help="steps between scores; default: 50"
-    )
-
-
-def _sweeping(p: argparse.ArgumentParser) -> None:
-    """Declare what trains more than once."""
-    many = p.add_argument_group("many trainings of one plan")
-    many.add_argument(
-        "--sweep",
-        type=Path,
-        metavar="FILE",
-        help="with --plan: train with each fold and seed that FILE lacks; it keeps what came out",
-    )
-    many.add_argument(
-        "--together", action="store_true", help="without mpiexec: all ranks in this process"
-    )
-    many.add_argument("--folds", type=int, default=5, metavar="N", help="so many; default: 5")
-    many.add_argument("--seeds", type=int, default=5, metavar="N", help="so many; default: 5")
+    text = "train a real net on real data, under mpiexec"
+    p = add_command(commands, "train", train, text, OPTIONS, EXAMPLE)
+    add_options(p.add_mutually_exclusive_group(), LENGTH)
+    add_options(p, LEARNING)
+    add_options(p.add_argument_group("many trainings of one plan"), SWEEP)
 
 
 def train(args: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from commsched import files
 from commsched.cli.commands.compare import percent
+from commsched.cli.options import Commands, Flag, Option, Repeated, add_command
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.text_table import table
@@ -35,45 +36,32 @@ QUICK_FABRICS, QUICK_NETS = ("shared", "400mbit"), ("resnet50", "lstm")
 QUICK_SCALE, QUICK_SECONDS = 0.5, 14.0
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command."""
-    p = commands.add_parser(
-        "validate",
-        help="predict and run nets on several fabrics: how wrong the predictions are",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("-o", "--output", type=Path, default=Path("validation"), metavar="FOLDER")
-    p.add_argument("--quick", action="store_true", help="two fabrics, two nets, smaller: 3 minutes")
-    p.add_argument(
+OPTIONS = (
+    Option("-o --output", "FOLDER", "folder of all results", Path, Path("validation")),
+    Flag("--quick", "two fabrics, two smaller nets: 3 minutes"),
+    Repeated(
         "--fabric",
-        action="append",
-        metavar="NAME",
-        help="shared, 100mbit, 400mbit,"
-        " 1gbit or slow (one of the hosts); default: all that can be had; or gpu",
-    )
-    p.add_argument("--net", action="append", metavar="NAME", help="default: all five")
-    p.add_argument(
-        "--method",
-        action="append",
-        metavar="FAMILY",
-        help="or any method: with every net; default: all families",
-    )
-    p.add_argument("--hosts", type=int, default=2, metavar="N", help="of a testbed; default: 2")
-    p.add_argument("--lanes", type=int, default=2, metavar="N", help="ranks per host; default: 2")
-    p.add_argument("--scale", type=float, metavar="X", help="of bytes and seconds; default: 1")
-    p.add_argument("--steps", type=int, default=11, metavar="N", help="the first is dropped: 11")
-    p.add_argument("--seconds", type=float, metavar="S", help="of calibration, per fabric: 30")
-    p.add_argument(
-        "--patience",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="to measure again what other guests of the host disturbed: 60",
-    )
-    p.add_argument("--fail-above", type=percent, metavar="PERCENT", help="such as 15%%")
-    p.add_argument("--json", action="store_true", help="rows, summaries and bars as JSON")
-    p.set_defaults(run=validate)
+        "NAME",
+        "shared, 100mbit, 400mbit, 1gbit, slow (one slow host) or gpu; default: all but gpu that"
+        " this machine supports",
+    ),
+    Repeated("--net", "NAME", "net; default: all five"),
+    Repeated("--method", "FAMILY", "family or method, for every net; default: all families"),
+    Option("--hosts", "N", "hosts of a testbed", int, 2),
+    Option("--lanes", "N", "ranks per host", int, 2),
+    Option("--scale", "X", "multiply bytes and seconds of the nets; default: 1", float),
+    Option("--steps", "N", "steps per run, including one warm-up step", int, 11),
+    Option("--seconds", "S", "duration of the calibration of a fabric; default: 30", float),
+    Option("--patience", "S", "seconds for repeating disturbed measurements", float, 60.0),
+    Option("--fail-above", "PERCENT", "largest error allowed in a cell, such as 15%%", percent),
+    Flag("--json", "print rows, summaries and bars as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "predict and run nets on several fabrics, and report the prediction errors"
+    add_command(commands, "validate", validate, text, OPTIONS, EXAMPLE)
 
 
 def validate(args: argparse.Namespace) -> int:
@@ -117,7 +105,7 @@ def _wanted(args: argparse.Namespace) -> "ValidationRequest":
         raise CommschedError(f"--patience must be at least 0, got {args.patience:g}")
     default = QUICK_FABRICS if args.quick else FABRICS
     fabrics = chosen("--fabric", args.fabric, (*FABRICS, GPU), default)
-    if args.fabric is None:
+    if not args.fabric:
         fabrics = possible(fabrics)
     for name in fabrics:
         checked(name, shape)
