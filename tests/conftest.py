@@ -24,10 +24,12 @@ GROUPS = {
     "served": {
         *("test_train", "test_train_local", "test_train_shadow", "test_train_pipelines"),
         *("test_train_guard", "test_checkpoint", "test_sparse_bench", "test_device"),
+        "test_daso_run",
+        "test_refusals",
     },
     "jobs": {
         *("test_faults", "test_faults_pipelines", "test_watchdog", "test_exchanger"),
-        *("test_daso_run", "test_terminal", "test_example", "test_launcher"),
+        *("test_terminal", "test_example", "test_launcher"),
         *("test_testbed", "test_testbed_faults", "test_replan", "test_cupy_on_cpu"),
         *("test_convergence", "test_bench_measured", "test_bench_gpu"),
     },

@@ -42,15 +42,3 @@ def test_both_sums_of_lists_are_the_same():
         lists.append(Listed(index, rng.integers(1, 9, len(index)).astype(np.float32)))
     for one, other in zip(merged(lists, 3000), codecs._unique(lists, 3000), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--codec", "fp17"], "no codec named 'fp17'"),
-        (["--numel", "0"], "--numel and --repeats must be at least 1, got 0, 10"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(capsys, arguments, message):
-    assert main(["bench", "codecs", *arguments]) == 2
-    assert message in capsys.readouterr().err

@@ -48,28 +48,6 @@ def test_ranks_that_fail_alike_say_it_once(rank, lines):
     assert len(done.stderr.splitlines()) == lines
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        "",
-        "layers=2",
-        "layers=2,hidden=8,heads=2,layers=2",
-        "layers=2,hidden=8,heads=2,depth=1",
-        "layers=0,hidden=8,heads=2",
-        "layers=-1,hidden=8,heads=2",
-        "layers=nan,hidden=8,heads=2",
-        "layers=2,hidden=8,heads=0",
-        "layers=100000,hidden=8,heads=2",
-        "layers=1,hidden=99999999999,heads=1",
-        "layers=9999999999999999999,hidden=8,heads=2",
-    ],
-)
-def test_bad_sizes_of_a_transformer_write_nothing(sizes, tmp_path, capsys):
-    assert main(["models", "--transformer", sizes, "-o", str(tmp_path / "net.json")]) == 2
-    assert capsys.readouterr().err.startswith("commsched: ")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_transformer_is_the_formula_written_down(tmp_path, capsys):
     path = tmp_path / "small.json"
     sizes = "layers=2,hidden=64,heads=4,sequence=16,vocabulary=100,batch=3"

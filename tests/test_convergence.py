@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
@@ -21,21 +20,6 @@ ROOT = Path(__file__).parent.parent
 KNOWN = {case.name: case for case in cases("digits")}
 DEEP = {case.name: case for case in cases("deep")}
 NET = TABLES["digits"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--sweep", "x.json"), "--sweep needs --plan"),
-        (("--together",), "--together needs --sweep"),
-        (("--sweep", "x", "--plan", "p", "--log", "l"), "--log is for one training"),
-        (("--sweep", "x", "--plan", "p", "--folds", "6"), "--folds must be from 1 to 5"),
-        (("--sweep", "x", "--plan", "p", "--epochs", "2"), "give --steps with --sweep"),
-    ],
-)
-def test_what_a_sweep_cannot_do_is_refused(words, message, capsys):
-    assert main(["train", "--net", "mlp", *words]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_every_trained_strategy_without_stages_and_every_lossy_codec_has_a_case():

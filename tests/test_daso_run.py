@@ -9,7 +9,7 @@ import pytest
 from commsched.cli.main import main
 from commsched.machine import file as machine_file
 from commsched.plan import file as plan_file
-from tests.support.jobs import RUN, Job
+from tests.support.rank_server import on_ranks
 from tests.support.small_plans import graph, machine, strategy_plan
 from tests.test_faults import struck
 
@@ -33,8 +33,7 @@ def test_the_commands_know_daso(tmp_path, capsys):
     assert main(line) == 0
     assert main(["show", str(plan)]) == 0
     assert "among peers, cycling, every 2 steps, merged 1 later" in capsys.readouterr().out
-    with Job(4, [*RUN, str(plan), "-o", str(measured), "--steps", "14"]) as job:
-        ended = job.wait(SECONDS)
+    ended = on_ranks(4, "run", str(plan), "-o", str(measured), "--steps", "14")
     assert ended.status == 0, ended.output
     again = ["simulate", str(plan), "-o", str(predicted), "--steps", "14"]
     assert main([*again, "--replay", str(measured)]) == 0

@@ -370,32 +370,3 @@ def test_a_strategy_is_priced_for_each_value_of_its_parameter(capsys):
     assert [line.split()[0] for line in lines[3:]] == (
         ["wait=1", "blocking", "cycling", "spread", "wait=3", "blocking", "cycling", "spread"]
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-1"], "NUMEL must be in [0, 2^40], got -1"),
-        (["1", "--density", "nan"], "--density must be in (0, 1], got nan"),
-        (["1", "--density", "0"], "--density must be in (0, 1], got 0.0"),
-        (["1", "--nodes", "0"], "nodes must be at least 1, got 0"),
-        (["1", "--compute", "-1"], "--compute must be finite and at least 0 ms, got -1.0"),
-        (["1", "--compute", "nan"], "--compute must be finite and at least 0 ms, got nan"),
-        (["1", "--param", "wait=1"], "--param needs --strategy, whose parameter it is"),
-        (
-            ["1", "--strategy", "daso", "--all"],
-            "--strategy prices what a planner chooses; leave out --all",
-        ),
-        (
-            ["1", "--lossless", "--method", "ring+fp16"],
-            "--method ring+fp16 loses something; leave it or --lossless out",
-        ),
-        (
-            ["1", "--strategy", "samo", "--param", "pruned=2"],
-            "strategy 'samo': pruned cannot be '2'; allowed: 0 to 0.999",
-        ),
-    ],
-)
-def test_a_question_that_makes_no_sense_is_refused(arguments, message, capsys):
-    assert main(["price", *arguments, "--machine", "localhost"]) == 2
-    assert capsys.readouterr().err == f"commsched: {message}\n"

@@ -103,25 +103,3 @@ def test_the_largest_elements_of_ranks_gradients_overlap_more_than_chance():
     first, other = (supports.draw("top", numel, density, rank).index for rank in (0, 1))
     both = len(np.intersect1d(first, other))
     assert 5 * density < both / len(first) < 1
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--support", "even"], "no support named 'even'; known: uniform, zipf, text, top"),
-        (["--support", "text", "--numel", "99"], "support 'text' needs at least "),
-        (
-            ["--method", "ring+fp16"],
-            "method 'ring+fp16' is lossy; allowed are those that sum exact",
-        ),
-        (["--method", "rign"], "no method named 'rign'"),
-        (["--density", "0"], "density must be in (0, 1]"),
-        (["--numel", "0"], "numel must be from 1 to 2**31 - 1, got 0"),
-        (["--repeats", "0"], "repeats must be at least 1, got 0"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(options, reason):
-    done = ended(2, *options)
-    assert done.status == 2
-    assert reason in done.output
-    assert "Traceback" not in done.output

@@ -144,42 +144,6 @@ def test_the_timeline_has_the_programs_operations_and_compares(tmp_path):
     assert main(["compare", str(predicted), str(measured)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--net", "lstm"), "no net to train named 'lstm'; known: cnn:16,"),
-        (("--net", "mlp", "--batch", "33"), "must be a multiple of 2; nearest: 32"),
-        (("--net", "mlp", "--batch", "5000"), "from 1 to the 1437 samples, got 5000"),
-        (("--net", "mlp", "--optimizer", "lion"), "no optimizer named 'lion'; known: sgd, "),
-        (("--net", "mlp", "--strategy", "bsp"), "no strategy named 'bsp'; known: "),
-        (("--net", "mlp", "--rate", "-1"), "--rate must be finite and more than 0, got -1.0"),
-        (("--net", "mlp", "--fold", "5"), "--fold must be from 0 to 4, got 5"),
-        (("--net", "mlp", "--figure", "x.png"), "--figure needs --log"),
-        (
-            ("--net", "mlp", "--log", "l", "--figure", "x.pdf"),
-            "must end in .png or .svg, got x.pdf",
-        ),
-        (("--net", "mlp", "--log", "no/l"), "no/l: cannot be written there"),
-        (("--net", "mlp", "--resume"), "--resume needs --checkpoint"),
-        (("--net", "mlp", "--method", "ring+topk"), "cannot add packets"),
-        (("--net", "mlp", "--plan", "no.json"), "no.json: cannot be read"),
-        (("--net", "mlp", "--plan", "p", "--method", "zen"), "--method is for planning"),
-        (
-            ("--net", "mlp", "--strategy", "shadow", "--method", "zen"),
-            "--method is for gradients",
-        ),
-        (("--net", "mlp", "--machine", "summit"), "but 2 were started"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_in_one_sentence(arguments, message):
-    done = started(2, *arguments)
-    assert done.status == 2
-    said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
-    assert len(said) == 1, done.output
-    assert message in said[0]
-    assert "Traceback" not in done.output
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> list[float]:
     """The losses of one rank without momentum."""

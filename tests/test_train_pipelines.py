@@ -10,9 +10,8 @@ from commsched.plan import file as plan_file
 from commsched.timeline import file as timeline_file
 from commsched.train.digest import digest_of, digests_of
 from tests.support import sampling
-from tests.support.jobs import Ended
 from tests.test_pipelines_learn import BATCH, STEPS, masked_dense
-from tests.test_train import losses, started, train
+from tests.test_train import losses, train
 
 FIXED = ("--batch", str(BATCH), "--steps", str(STEPS), "--optimizer", "adam", "--rate", "0.01")
 
@@ -105,19 +104,3 @@ def test_without_a_number_of_stages_as_few_are_made_as_the_memory_needs(tmp_path
     assert found["strategy"] == "1f1b"
     assert len(losses(log)) == STEPS
     assert json.loads(log.read_text().splitlines()[0])["strategy"] == "1f1b"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--strategy", "1f1b", "--batch", "20"), "by 16 microbatches, so it must be a multiple"),
-        (("--strategy", "gpipe", "--param", "stages=3"), "3 stages do not divide 2 ranks"),
-        (("--strategy", "samo", "--precision", "fp32"), "--precision must be one of fp16"),
-    ],
-)
-def test_what_no_pipeline_can_train_is_refused_in_one_sentence(words, message):
-    done: Ended = started(2, "--net", "mlp:8:3", *words)
-    assert done.status == 2
-    said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
-    assert len(said) == 1, done.output
-    assert message in said[0]

@@ -188,29 +188,6 @@ def test_a_figure_of_another_kind_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("--fabric moon", f"--fabric must be one of {', '.join(FABRICS)}, gpu, got 'moon'"),
-        ("--net moon", f"--net must be one of {', '.join(NETS)}, got 'moon'"),
-        ("--method moon", "moon"),
-        ("--steps 2", "--steps must be at least 3, got 2"),
-        ("--scale 0", "--scale must be more than 0, got 0"),
-        ("--seconds nan", "--seconds must be more than 0, got nan"),
-        ("--patience -1", "--patience must be at least 0, got -1"),
-        ("--hosts 0 --fabric shared", "--hosts and --lanes must be at least 1"),
-        ("--hosts 1 --lanes 1 --fabric shared", "at least 2 ranks"),
-        ("--hosts 1 --fabric slow", "h1"),
-    ],
-)
-def test_what_cannot_be_validated_is_refused_in_one_sentence(tmp_path, capsys, words, sentence):
-    assert main(["validate", "-o", str(tmp_path / "v"), *words.split()]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "v").exists()
-
-
-@pytest.mark.parametrize(
     "fabric",
     ["shared", pytest.param("slow", marks=pytest.mark.skipif(bool(REASON), reason=str(REASON)))],
 )

@@ -1,0 +1,145 @@
+"""What commands refuse: one sentence on stderr, exit status 2, no traceback and no output."""
+
+import re
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.lab.validate.cells import NETS
+from commsched.lab.validate.fabrics import FABRICS
+from tests.support.rank_server import on_ranks
+
+# Of each command: words that it refuses, and a part of what it says.
+COMMANDS = {
+    "bench codecs": (
+        ("--codec fp17", "no codec named 'fp17'"),
+        ("--numel 0", "--numel and --repeats must be at least 1, got 0, 10"),
+    ),
+    "models -o {folder}/net.json": (
+        ("--transformer layers=2", "--transformer"),
+        ("--transformer layers=2,hidden=8,heads=2,layers=2", "--transformer"),
+        ("--transformer layers=2,hidden=8,heads=2,depth=1", "--transformer"),
+        ("--transformer layers=0,hidden=8,heads=2", "--transformer"),
+        ("--transformer layers=-1,hidden=8,heads=2", "--transformer"),
+        ("--transformer layers=nan,hidden=8,heads=2", "--transformer"),
+        ("--transformer layers=2,hidden=8,heads=0", "--transformer"),
+        ("--transformer layers=100000,hidden=8,heads=2", "--transformer"),
+        ("--transformer layers=1,hidden=99999999999,heads=1", "at most 2^53"),
+        ("--transformer layers=9999999999999999999,hidden=8,heads=2", "--transformer"),
+    ),
+    "price --machine localhost": (
+        ("-1", "NUMEL must be in [0, 2^40], got -1"),
+        ("1 --density nan", "--density must be in (0, 1], got nan"),
+        ("1 --density 0", "--density must be in (0, 1], got 0.0"),
+        ("1 --nodes 0", "nodes must be at least 1, got 0"),
+        ("1 --compute -1", "--compute must be finite and at least 0 ms, got -1.0"),
+        ("1 --compute nan", "--compute must be finite and at least 0 ms, got nan"),
+        ("1 --param wait=1", "--param needs --strategy, whose parameter it is"),
+        ("1 --strategy daso --all", "--strategy prices what a planner chooses; leave out --all"),
+        (
+            "1 --lossless --method ring+fp16",
+            "--method ring+fp16 loses something; leave it or --lossless out",
+        ),
+        (
+            "1 --strategy samo --param pruned=2",
+            "strategy 'samo': pruned cannot be '2'; allowed: 0 to 0.999",
+        ),
+    ),
+    "testbed": (("run", "give mpiexec's words after --"),),
+    "train --net mlp": (
+        ("--sweep x.json", "--sweep needs --plan"),
+        ("--together", "--together needs --sweep"),
+        ("--sweep x --plan p --log l", "--log is for one training"),
+        ("--sweep x --plan p --folds 6", "--folds must be from 1 to 5"),
+        ("--sweep x --plan p --epochs 2", "give --steps with --sweep"),
+    ),
+    "validate -o {folder}/v": (
+        ("--fabric moon", f"--fabric must be one of {', '.join(FABRICS)}, gpu, got 'moon'"),
+        ("--net moon", f"--net must be one of {', '.join(NETS)}, got 'moon'"),
+        ("--method moon", "moon"),
+        ("--steps 2", "--steps must be at least 3, got 2"),
+        ("--scale 0", "--scale must be more than 0, got 0"),
+        ("--seconds nan", "--seconds must be more than 0, got nan"),
+        ("--patience -1", "--patience must be at least 0, got -1"),
+        ("--hosts 0 --fabric shared", "--hosts and --lanes must be at least 1"),
+        ("--hosts 1 --lanes 1 --fabric shared", "at least 2 ranks"),
+        ("--hosts 1 --fabric slow", "h1"),
+    ),
+}
+# The same for commands under mpiexec, with the number of ranks.
+ON_RANKS = {
+    (2, "bench sparse"): (
+        ("--support even", "no support named 'even'; known: uniform, zipf, text, top"),
+        ("--support text --numel 99", "support 'text' needs at least "),
+        ("--method ring+fp16", "method 'ring+fp16' is lossy; allowed are those that sum exact"),
+        ("--method rign", "no method named 'rign'"),
+        ("--density 0", "density must be in (0, 1]"),
+        ("--numel 0", "numel must be from 1 to 2**31 - 1, got 0"),
+        ("--repeats 0", "repeats must be at least 1, got 0"),
+    ),
+    (2, "train"): (
+        ("--net lstm", "no net to train named 'lstm'; known: cnn:16,"),
+        ("--net mlp --batch 33", "must be a multiple of 2; nearest: 32"),
+        ("--net mlp --batch 5000", "from 1 to the 1437 samples, got 5000"),
+        ("--net mlp --optimizer lion", "no optimizer named 'lion'; known: sgd, "),
+        ("--net mlp --strategy bsp", "no strategy named 'bsp'; known: "),
+        ("--net mlp --rate -1", "--rate must be finite and more than 0, got -1.0"),
+        ("--net mlp --fold 5", "--fold must be from 0 to 4, got 5"),
+        ("--net mlp --figure x.png", "--figure needs --log"),
+        ("--net mlp --log l --figure x.pdf", "must end in .png or .svg, got x.pdf"),
+        ("--net mlp --log no/l", "no/l: cannot be written there"),
+        ("--net mlp --resume", "--resume needs --checkpoint"),
+        ("--net mlp --method ring+topk", "cannot add packets"),
+        ("--net mlp --plan no.json", "no.json: cannot be read"),
+        ("--net mlp --plan p --method zen", "--method is for planning"),
+        ("--net mlp --strategy shadow --method zen", "--method is for gradients"),
+        ("--net mlp --machine summit", "but 2 were started"),
+        (
+            "--net gpt:16:1:2:tied --strategy local",
+            "of another layer; nearest: a net that shares none",
+        ),
+        ("--net mlp --param head=0.5 --strategy local", "trains with heads as large as the net's"),
+        ("--net mlp --param head=0 --strategy local", "the plan has no auxiliary head for stage 0"),
+        ("--net mlp --precision fp16 --strategy local", "--precision must be one of fp32"),
+        (
+            "--net mlp:8:3 --strategy 1f1b --batch 20",
+            "by 16 microbatches, so it must be a multiple",
+        ),
+        ("--net mlp:8:3 --strategy gpipe --param stages=3", "3 stages do not divide 2 ranks"),
+        ("--net mlp:8:3 --strategy samo --precision fp32", "--precision must be one of fp16"),
+    ),
+    (4, "train"): (
+        (
+            "--net cnn:4 --strategy local",
+            "like layer 'output', which reads 2 x 2 x 16 values of each sample, but",
+        ),
+    ),
+}
+
+
+def sentence_of(said: str) -> str:
+    """The one sentence that a command says, perhaps on several ranks."""
+    found = set(re.findall(r"^commsched: (?:rank \d+: )?(.+)$", said, re.MULTILINE))
+    assert len(found) == 1, said
+    assert "Traceback" not in said
+    return found.pop()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_refuses_in_one_sentence_and_writes_nothing(command, tmp_path, capsys):
+    for words, sentence in COMMANDS[command]:
+        line = f"{command} {words}".format(folder=tmp_path)
+        assert main(line.split()) == 2, line
+        shown = capsys.readouterr()
+        assert sentence in sentence_of(shown.err), line
+        assert shown.err.count("\n") == 1, line
+        assert shown.out == "", line
+        assert list(tmp_path.iterdir()) == [], line
+
+
+@pytest.mark.parametrize(("ranks", "command"), ON_RANKS)
+def test_ranks_refuse_together_in_one_sentence(ranks, command):
+    for words, sentence in ON_RANKS[ranks, command]:
+        ended = on_ranks(ranks, *command.split(), *words.split())
+        assert ended.status == 2, words
+        assert sentence in sentence_of(ended.output), words
