@@ -1,1 +1,1 @@
-"""What methods are made of: phases, the parts of an operation, a rank's end of an exchange."""
+"""Building blocks of methods: phases, payloads, and a rank's end of an exchange."""

@@ -21,10 +21,10 @@ class Endpoint(Protocol):
         """Return the packet to send now; it may be a view of the data here."""
 
     def add(self, first: int, stop: int, packet: Array) -> None:
-        """Add a received packet to what is held."""
+        """Add a received packet to the rank's blocks."""
 
     def put(self, first: int, stop: int, packet: Array) -> None:
-        """Replace what is held by a received packet."""
+        """Replace the rank's blocks by a received packet."""
 
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
         """Return where to receive: in place, a fresh packet, or None if the size is unknown."""
@@ -35,16 +35,16 @@ class Endpoint(Protocol):
         return None
 
     def result(self) -> Array:
-        """Return what the exchange gives, see `Phase.give`."""
+        """Return the result of the exchange, see `Phase.give`."""
 
 
 class ReducingEndpoint(Endpoint):
     """A bucket that is summed block by block in place (all-reduce, reduce-scatter).
 
-    A codec that rounds or drops changes what is held to what was sent, and at the end what was
-    added to but never sent, so that all ranks end with equal bits. If the state has "lost", (n,)
-    float32, the difference is added to it: the rank that rounds or drops keeps the loss, also of
-    sums that it merged.
+    If the codec is lossy, a rank replaces its values by the values that it sent. At the end it does
+    so with sums that it never sent, so that all ranks end with equal bits. If the state has
+    "lost", (n,) float32, the difference is added to "lost": the rank that rounds or drops keeps
+    the loss, also of sums that it merged.
     """
 
     def __init__(self, values: Array, payload: Payload, state: State, own: slice | None) -> None:
@@ -69,7 +69,7 @@ class ReducingEndpoint(Endpoint):
         return packet
 
     def _settle(self, packet: Array, run: Array, start: int) -> None:
-        """Change a run to what was sent of it; NaN and infinity are sent, never kept."""
+        """Replace a run by its values in the packet; NaN and infinity are sent, never kept."""
         lost = self._state.get("lost")
         if lost is None:
             self._codec.decode(packet, run)
@@ -156,7 +156,7 @@ class StreamingEndpoint(Endpoint):
         return self._made[first, stop]
 
     def add(self, first: int, stop: int, packet: Array) -> None:
-        self._made.pop((first, stop), None)  # what is sent next is made of both
+        self._made.pop((first, stop), None)  # the next packet includes both
         self._pieces.read(self._state, first, stop, packet)
 
     def put(self, first: int, stop: int, packet: Array) -> None:

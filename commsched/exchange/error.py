@@ -1,9 +1,9 @@
-"""How much of its gradient a lossy method leaves behind in a step, feedback included.
+"""The error of a lossy method: the part of a gradient that a step leaves behind, with feedback.
 
     e = sqrt(sum over ranks of |left|^2) / sqrt(sum over ranks of |wanted|^2)
 
-wanted = a rank's gradient and what it kept of earlier ones; left = what it keeps after the
-exchange, its losses at merges included. A run adds up the same squares as a planner.
+wanted = a rank's gradient plus what it kept of earlier gradients; left = what it keeps after the
+exchange, including its losses at merges. A run and a planner add up the same squares.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ def squares(values: Array, runs: Sequence[slice]) -> Floats:
 def before(
     method: Method, phase: Phase | Choice, state: State, runs: Sequence[slice]
 ) -> tuple[Floats, Floats | None]:
-    """Return the squares of what each run wants to send, and of what it leaves if that shows now.
+    """Return the squares of each run's wanted values, and of its losses if they are known now.
 
     Call it when the gradient is in the state, before the method's first phase.
     """
@@ -56,7 +56,7 @@ def before(
     assert method.codec is not None
     assert isinstance(phase, Phase)
     if phase.schedule.goal is Goal.ALL_REDUCE:
-        state["lost"] = np.zeros_like(gradient)  # the exchange writes down what it drops
+        state["lost"] = np.zeros_like(gradient)  # the exchange stores what it drops
         return squares(gradient, runs), None
     left = gradient.copy()
     method.codec.subtract(method.codec.encode(gradient.copy(), dict(state)), left)
@@ -64,12 +64,12 @@ def before(
 
 
 def after(state: State, runs: Sequence[slice]) -> Floats:
-    """Return the squares of what each run has left behind, once the last phase is over."""
+    """Return the squares of each run's losses, once the last phase is over."""
     return squares(state["lost"], runs) if "lost" in state else np.zeros(len(runs))
 
 
 def error(method: Method, law: Sparsity, numel: int) -> float:
-    """Return the largest error of a few steps on gradients that are drawn by a tensor's law.
+    """Return the largest error in a few steps with gradients drawn by a tensor's law.
 
     Normal values, on four ranks. Infinity if the method's loss cannot be measured.
     """
@@ -81,7 +81,7 @@ def error(method: Method, law: Sparsity, numel: int) -> float:
 
 
 def told_by(method: Method) -> str:
-    """Name the method that is tried for another: a pair's error depends on its codec only."""
+    """Name the method with an equal error: a pair's error depends on its codec only."""
     if method.codec is None:
         return method.name
     return ("ring+" if method.codec.addable else "all-gather+") + method.codec.name

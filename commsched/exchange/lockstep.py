@@ -1,4 +1,4 @@
-"""All ranks in one process, round by round: what a method means, and the reference of every run."""
+"""All ranks in one process, round by round: the reference result of every method."""
 
 from commsched.arrays import Array
 from commsched.coding.codec import State
@@ -10,7 +10,7 @@ from commsched.schedule.rounds import Schedule
 
 
 def exchange(schedule: Schedule, held: list[Endpoint]) -> int:
-    """Carry out a schedule's rounds: every send carries what was held before its round.
+    """Carry out a schedule's rounds: every send carries the values from before its round.
 
     Returns the bytes that all ranks sent.
     """
@@ -34,7 +34,7 @@ def exchange(schedule: Schedule, held: list[Endpoint]) -> int:
 
 
 def fresh_states(gradients: list[Array], seed: int = 0, name: str = "") -> list[State]:
-    """State of each rank before its first launch, with its gradient, (numel,) float32."""
+    """Make each rank's state before its first launch, with its gradient, (numel,) float32."""
     same = {"ranks": len(gradients), "seed": seed, "step": 0, "name": name}
     return [{"gradient": g, "rank": r, **same} for r, g in enumerate(gradients)]
 

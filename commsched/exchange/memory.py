@@ -1,4 +1,4 @@
-"""The memory that a launch takes on a rank beside its bucket: unsent values, and packets."""
+"""The memory of a launch on a rank in addition to its bucket: unsent values, and packets."""
 
 from functools import lru_cache
 from itertools import islice
@@ -14,14 +14,14 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Goal, Schedule
 
 AHEAD = 4  # receives of one exchange that are posted before they are needed
-ROUNDS = 64  # of a schedule that are looked at: the largest runs are among its first ones
+ROUNDS = 64  # first rounds of a schedule that are searched: they include the largest runs
 
 
 class LaunchMemory(NamedTuple):
     """Bytes on one rank, without what a codec or MPI needs only while it runs."""
 
-    kept: float  # from step to step: what was not sent, a momentum, a mask, a start
-    waiting: float  # its own packets, from when they are made until they are sent
+    kept: float  # from step to step: unsent values, a momentum, a mask, a start
+    waiting: float  # its own packets, from their encoding until they are sent
     received: float  # packets of others, while the exchange is under way
     # Index sets, elements and parts of each, that all launches of the plan look up together.
     sets: frozenset[tuple[int, int]]
@@ -86,7 +86,7 @@ def _exchange(phase: Phase) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _received(schedule: Schedule, decoded: bool) -> float:
-    """Return the share of a summed bucket that a rank receives beside it at a time.
+    """Return the share of a summed bucket that a rank receives outside the bucket at a time.
 
     A replacement lands in place, unless it must be `decoded` first.
     """

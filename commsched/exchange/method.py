@@ -19,7 +19,7 @@ def copy_seconds(nbytes: float) -> Callable[[Device], float]:
 
 
 def no_seconds(device: Device) -> float:
-    """Seconds of work that only hands on what is there."""
+    """Seconds of work that only passes data on."""
     return 0.0
 
 
@@ -29,25 +29,25 @@ def take_gradient(state: State) -> Array:
 
 
 def give_result(state: State, result: Array) -> None:
-    """Leave what was exchanged as the launch's sum."""
+    """Store the exchange's result as the launch's sum."""
     state["result"] = result
 
 
 class Ends(NamedTuple):
-    """The blocks that a rank brings into an exchange and takes out of it, in order."""
+    """The blocks that a rank contributes to an exchange and receives from it, in order."""
 
-    brings: list[int]  # one per packet; empty where sums are made
+    brings: list[int]  # one per packet; empty if the exchange sums
     takes: list[int]
 
 
 class Pieces(NamedTuple):
     """Coding of runs of blocks [first, stop) while other runs are on the wire.
 
-    For an all-gather or an all-reduce. The packet of a run may change only by what is added to it.
+    For an all-gather or an all-reduce. Only additions may change the packet of a run.
     """
 
-    make: Callable[[State, int, int], Array]  # the packet of a run, when it is first sent
-    read: Callable[[State, int, int, Array], None]  # the packet of a run, when it has come
+    make: Callable[[State, int, int], Array]  # the packet of a run, before its first send
+    read: Callable[[State, int, int, Array], None]  # the packet of a run, after its arrival
     most: Callable[[int, int], int]  # B that the packet of a run can have
 
 
@@ -55,13 +55,13 @@ class Pieces(NamedTuple):
 class Phase:
     """One exchange. `take` and `give` touch only the rank's own state of this bucket.
 
-    State keys that every method shares: "gradient" (numel,) float32, which take may overwrite;
-    "result" (numel,) float32, the sum, which the last give leaves; "rank" and "ranks", the
+    State keys that every method shares: "gradient", (numel,) float32, which `take` may overwrite;
+    "result", (numel,) float32, the sum that the last `give` stores; "rank" and "ranks", the
     member's number in the group and the group's size; "seed", "step" and "name" (the launch's),
     the key of random numbers. A method adds keys of its own, which live from step to step.
     """
 
-    name: str = ""  # "" where a method has one phase
+    name: str = ""  # "" if a method has one phase
     schedule: Schedule
     payload: Payload
     # What goes into the exchange: for reducing goals (n,) float32; for an all-gather this rank's
@@ -72,12 +72,12 @@ class Phase:
     give: Callable[[State, Array], None] = give_result
     take_seconds: Callable[[Device], float] = no_seconds
     give_seconds: Callable[[Device], float] = no_seconds
-    # Coding inside the exchange, after its last message, that its payload does not count.
+    # Coding after the exchange's last message, which the payload does not count.
     within_seconds: Callable[[Device], float] = no_seconds
-    # What each rank brings and takes where teams of ranks exchange apart from each other; None: all
-    # ranks exchange together, as the schedule's goal says.
+    # Each rank's blocks if teams of ranks exchange separately; None: all ranks exchange together,
+    # as the schedule's goal says.
     ends: Callable[[int], Ends] | None = None
-    # The index sets that take and give look up: elements and parts of each, see `LaunchMemory`.
+    # Index sets that `take` and `give` read: elements and parts of each, see `LaunchMemory`.
     sets: frozenset[tuple[int, int]] = frozenset()
     # For an exchange whose packets are coded one by one: `take` only prepares, and `give` gets an
     # empty list.
@@ -107,7 +107,7 @@ class Choice:
 
 
 def resolved(phase: Phase | Choice, decision: float | None = None) -> Phase:
-    """Return the phase, or what a choice picks for a decision; None: for the expected number."""
+    """Return the phase, or the phase that a choice picks; decision None: the expected number."""
     if isinstance(phase, Choice):
         return phase.then(phase.expected if decision is None else decision)
     return phase
@@ -119,23 +119,23 @@ def chooses(phases: Iterable[Phase | Choice]) -> bool:
 
 
 class Method(ABC):
-    """What a launch uses to sum a bucket over a group."""
+    """A way to sum a bucket over a group."""
 
     name: str
     lossless: bool
-    # Where the state has "list", the ascending indices and the values of a gradient's non-zeros,
-    # they stand for "gradient", and the sum is left in "list" instead of "result".
+    # If True and the state has "list", the ascending indices and the values of a gradient's
+    # non-zeros, "list" replaces "gradient", and holds the sum instead of "result".
     lists: bool = False
-    codec: Codec | None = None  # of a pair of a collective and a codec
+    codec: Codec | None = None  # if the method is a pair of a collective and a codec
 
     @property
     def coding(self) -> str:
-        """The name of its codec, or its own where it codes in ways of its own."""
+        """The name of the method's codec, or of the method itself if it has no codec."""
         return self.name if self.codec is None else self.codec.name
 
     @property
     def family(self) -> str:
-        """The name of its collective, or its own where it routes in ways of its own."""
+        """The name of the method's collective, or of the method itself if it has no collective."""
         return self.name
 
     @property
@@ -145,22 +145,22 @@ class Method(ABC):
 
     @property
     def compresses(self) -> bool:
-        """Whether it sends something else than the values as they are."""
+        """Whether the method sends anything other than the plain values."""
         return self.coding != "dense"
 
     @property
     def fixed(self) -> bool:
-        """Whether the number of elements alone tells its bytes."""
+        """Whether the bytes of a packet depend only on the number of elements."""
         return self.codec is not None and self.codec.fixed
 
     @property
     def keeps(self) -> bool:
-        """Whether it loses something, but keeps that for later, in the state's "lost"."""
+        """Whether the method is lossy, but keeps its losses for later in the state's "lost"."""
         return not self.lossless and (self.codec is None or self.codec.feedback)
 
     @property
     def measurable(self) -> bool:
-        """Whether its loss can be told: not of a codec that has a momentum of its own instead."""
+        """Whether the method's loss can be measured: not if its codec has a momentum instead."""
         return self.keeps or self.codec is None or not self.codec.stateful
 
     def at(self, step: int) -> "Method":
@@ -172,11 +172,11 @@ class Method(ABC):
         """List the exchanges of one launch in order, equal on every rank."""
 
     def expected_phases(self, spec: BucketSpec, group: Group) -> list[Phase]:
-        """List the exchanges of one launch where every choice is decided as expected."""
+        """List the exchanges of one launch if every choice is decided as expected."""
         return [resolved(phase) for phase in self.phases(spec, group)]
 
     def kept(self, spec: BucketSpec) -> float:
-        """Bytes that a rank keeps of a bucket from step to step; lossy methods keep what is unsent.
+        """Bytes that a rank keeps of a bucket from step to step; lossy methods keep unsent values.
 
         Exact to a few per cent: single numbers and narrow matrices are not counted.
         """

@@ -1,4 +1,4 @@
-"""Exchanges inside each node and along each lane, for methods that treat the two apart."""
+"""Exchanges inside each node and along each lane, for methods with both levels."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

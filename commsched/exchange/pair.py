@@ -22,12 +22,12 @@ ALONE = Group(ranks=(0,), nodes=(0,))
 
 @lru_cache(maxsize=256)
 def route(collective: str, group: Group) -> Schedule:
-    """Return the schedule of a collective over a group; equal questions get one object."""
+    """Return the schedule of a collective over a group; cached."""
     return COLLECTIVES[collective](group)
 
 
 def illegal(schedule: Schedule, codec: Codec) -> str | None:
-    """Say why a collective and a codec cannot sum a bucket together; None when they can."""
+    """Say why a collective and a codec cannot sum a bucket together; None if they can."""
     if schedule.goal not in (Goal.ALL_REDUCE, Goal.ALL_GATHER):
         return f"collective {schedule.name!r} does not leave the sum on every rank"
     if schedule.library and codec.name != "dense":
@@ -95,7 +95,7 @@ class Pair(Method):
             if codec.feedback:
                 return encode_with_feedback(codec, state)
             packet = codec.encode(state["gradient"], state)
-            # A view would be overwritten when the sum is written over the gradient.
+            # The sum will overwrite the gradient, so a view would change.
             return packet.copy() if codec.encode_traffic == 0.0 else packet
 
         def give(state: State, packets: Array) -> None:

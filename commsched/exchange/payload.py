@@ -1,4 +1,4 @@
-"""The expected size of what an exchange carries, per run of blocks."""
+"""The expected size of an exchange's packets, per run of blocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Goal, Schedule
 
-BLOCKS = 1024  # a bucket of at most this many blocks has the bytes of all priced at once
+BLOCKS = 1024  # buckets of at most this many blocks price all blocks at once
 
 FREE = CodecRate(encode=0.0, add=0.0, decode=0.0, source="nothing to do")
 
@@ -55,7 +55,7 @@ class Payload:
 
     @cached_property
     def _sizes(self) -> Floats:
-        """Bytes of each block, or of each `repeat` blocks, where no round changes them."""
+        """Bytes of each block, or of each `repeat` blocks, if no round changes them."""
         if self.cuts is None:
             assert self.sizes is not None
             return self.sizes()
@@ -78,7 +78,7 @@ class Payload:
 
     @property
     def packets(self) -> float:
-        """Bytes of all packets together, where an exchange only forwards them."""
+        """Bytes of all packets together, if an exchange only forwards them."""
         return float(self._ends[-1])
 
     def wire(self, first: Ints, stop: Ints, merged: int | Ints) -> Floats:

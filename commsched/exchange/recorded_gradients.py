@@ -1,8 +1,8 @@
 """Gradients that a training recorded, and what lossy methods leave behind of them.
 
-A file in NumPy's npz format: tensor name -> (count, ...) floats, gradients in the order in which
-they were made, each of all the tensor's elements or of the SAMPLE that `sample` takes of them.
-Every four in a row count as those of four ranks in one step.
+A file in NumPy's npz format: tensor name -> (count, ...) floats, gradients in the order of
+their steps. Each has all the tensor's elements, or the SAMPLE elements that `sample` takes.
+Four in a row count as the gradients of four ranks in one step.
 """
 
 import zipfile
@@ -22,13 +22,13 @@ from commsched.exchange import error
 from commsched.exchange.method import Method
 from commsched.net.graph import Net, Tensor
 
-COUNT = error.STEPS * error.RANKS.size  # gradients of a tensor that are looked at: the last ones
-RUNS = 16  # of neighbours that a sample is made of: what codes blocks needs neighbours
+COUNT = error.STEPS * error.RANKS.size  # gradients of a tensor that count: the last ones
+RUNS = 16  # runs of neighbours in a sample: codecs that code blocks need neighbours
 MOST = 2**34  # B of all arrays of a file
 
 
 def sample(gradient: Array) -> Array:
-    """At most SAMPLE elements of a gradient, runs of neighbours all over it: (m,), a copy."""
+    """Copy at most SAMPLE elements of a gradient, in evenly spread runs of neighbours: (m,)."""
     flat = gradient.reshape(-1)
     if len(flat) <= error.SAMPLE:
         return flat.copy()
@@ -71,7 +71,7 @@ def write(path: str | Path, gradients: Mapping[str, Array]) -> None:
 
 
 def read(path: str | Path, net: Net) -> Recorded:
-    """Read the gradients of a net's tensors; refuse what cannot be theirs."""
+    """Read the gradients of a net's tensors; refuse gradients that do not fit them."""
     where = str(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -89,8 +89,8 @@ def read(path: str | Path, net: Net) -> Recorded:
         why = getattr(failure, "strerror", None) or failure
         raise CommschedError(f"{where}: cannot be read: {why}") from None
     except (ValueError, zlib.error, RuntimeError, MemoryError) as failure:
-        # RuntimeError: a member that is encrypted, or packed by an unknown method; MemoryError: an
-        # array that says that it is larger than what this machine holds.
+        # RuntimeError: a member is encrypted, or packed by an unknown method; MemoryError: an array
+        # claims to be larger than this machine's memory.
         why = str(failure).partition("\n")[0]
         raise CommschedError(f"{where}: not an npz file of numbers: {why}") from None
     if not found:

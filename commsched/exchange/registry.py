@@ -69,6 +69,6 @@ def method_at(name: str, step: int) -> Method:
 
 @lru_cache(maxsize=8192)
 def phases_of(plan: Plan, index: int, method: str | None = None) -> tuple[Phase | Choice, ...]:
-    """Return the phases of a plan's launch, or with another method; a plan's are made once."""
+    """Return the phases of a plan's launch, or of another method for that launch; cached."""
     launch = plan.launches[index]
     return find_method(method or launch.method).phases(plan.spec(launch), plan.group(launch))

@@ -1,4 +1,4 @@
-"""Contiguous shares of a bucket: all push theirs to its owner, who sums it, then all pull sums."""
+"""Contiguous shares of a bucket: all ranks push to a share's owner, which sums; then all pull."""
 
 from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import State
@@ -11,7 +11,7 @@ from commsched.schedule.rounds import Schedule
 
 
 def push(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
-    """Sum share r, elements [cuts[r], cuts[r + 1]), at rank r: leaves the state's "share".
+    """Sum share r, elements [cuts[r], cuts[r + 1]), at rank r, as the state's "share".
 
     schedule: a reduce-scatter of as many blocks as ranks. "share" is a view of the gradient.
     """

@@ -1,10 +1,10 @@
-"""The part of a bucket's state that lives on to the next step, as a checkpoint holds it."""
+"""The part of a bucket's state that outlives a step and is stored in checkpoints."""
 
 from collections.abc import Mapping
 
 from commsched.coding.codec import State
 
-# Other entries are made anew in every step, or follow from the bucket alone.
+# Other entries are new in every step, or follow from the bucket alone.
 NAMES = ("lost", "mask", "ok cuts", "ok threshold", "powersgd right")
 FAMILIES = ("dgc ", "topk threshold ")  # followed by where a run begins
 
@@ -15,5 +15,5 @@ def kept_of(state: State) -> State:
 
 
 def restore(state: State, kept: Mapping[str, object]) -> None:
-    """Put back what `kept_of` gave."""
+    """Restore the entries that `kept_of` returned."""
     state.update(kept)

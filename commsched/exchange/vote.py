@@ -1,4 +1,4 @@
-"""How a group agrees on a number: every member's 8 B are gathered by all."""
+"""Votes: a group agrees on a number by an all-gather of 8 B per member."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from commsched.machine.model import Group
 
 
 def voting(group: Group, vote: Callable[[State], float]) -> Phase:
-    """Gather what `vote` says of each member's state: leaves "votes", in rank order."""
+    """Gather the `vote` of each member's state as "votes", in rank order."""
     schedule = route("all-gather", group)
 
     def give(state: State, packets: list[Array]) -> None:

@@ -1,1 +1,1 @@
-"""Programs: what each rank does in one step, and what strategies are made of."""
+"""Programs: the operations of each rank in one step, and the building blocks of strategies."""

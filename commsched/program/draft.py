@@ -1,4 +1,4 @@
-"""Builds the operations of several roles; a message is written at both of its ends at once."""
+"""Builds the operations of several roles; a message adds both of its ends at once."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from commsched.program.model import After, Hop, Kind, Op, Role
 
 
 class Draft:
-    """The roles of one step; `groups` are their ranks, equally many where messages go."""
+    """The roles of one step and their ranks; roles that exchange messages are equally large."""
 
     def __init__(self, groups: Sequence[tuple[int, ...]]) -> None:
         self._groups = tuple(groups)
@@ -48,7 +48,7 @@ class Draft:
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The roles as they are now."""
+        """Return the roles drafted so far."""
         pairs = zip(self._groups, self._ops, strict=True)
         return tuple(Role(ranks=ranks, ops=tuple(ops)) for ranks, ops in pairs)
 

@@ -10,17 +10,17 @@ from commsched.program.model import Hop, Turn
 from commsched.program.stages import Stage, check, compute, finish, turn_end
 from commsched.program.strategy import Memory
 
-# (stages, microbatches, number of a stage) -> what the stage computes in turn
+# (stages, microbatches, number of a stage) -> the stage's computations in order
 Order = Callable[[int, int, int], Sequence[Turn]]
 
 
 class StageWork(NamedTuple):
-    """What a strategy adds to the stages' own work."""
+    """A strategy's additions to the stages' own work."""
 
     traffic: float  # B moved in memory per element by the update
     extra: Callable[[Stage], float] = lambda stage: stage.head  # s, with every backward
     ready: bool = False  # message-driven: backward first, then the next microbatch
-    limit: int = 0  # microbatches in flight; 0: what the order allows
+    limit: int = 0  # microbatches in flight; 0: as many as the order allows
     agrees: bool = False  # all ranks decide whether a step counts before they update
 
 
@@ -48,7 +48,7 @@ def one_forward_one_backward(stages: int, microbatches: int, number: int) -> lis
 
 
 def as_they_come(stages: int, microbatches: int, number: int) -> list[Turn]:
-    """Message-driven: in each direction the microbatches in turn; the messages decide the rest.
+    """Message-driven: microbatches keep their order in each direction; messages decide the rest.
 
     Source: Singh & Bhatele, "AxoNN", IPDPS 2022.
     """
@@ -106,7 +106,7 @@ def memory(
     activations: Callable[[Stage], float],
     word: float = 4.0,
 ) -> Memory:
-    """Bytes on the rank that needs most, where a stage keeps `activations` B."""
+    """Bytes on the rank that needs most, if a stage keeps `activations` B."""
     state = OPTIMIZERS[optimizer][0]
     return max(
         (

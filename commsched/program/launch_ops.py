@@ -45,10 +45,10 @@ def replica_memory(plan: Plan, optimizer: Param, buckets: float) -> Memory:
 
 
 def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
-    """Bytes that some launches take on a rank beside their buckets, by use.
+    """Bytes that launches take on a rank in addition to their buckets, by use.
 
-    All may be encoded before the first one is sent; one exchange at a time receives. Index sets
-    serve all launches that have runs of that length.
+    All launches may be encoded before the first is sent; one exchange at a time receives. Launches
+    with runs of equal length share index sets.
     """
     launches = [plan.launches[index] for index in indices]
     found = [launch_memory(each.method, plan.spec(each), plan.group(each)) for each in launches]
@@ -121,7 +121,7 @@ def merge_op(plan: Plan, index: int, waited: int | None, updated: After) -> Op:
 
 
 class Rule(NamedTuple):
-    """What all launches of a purpose must exchange, and how often."""
+    """The payload that all launches of a purpose must exchange, and how often."""
 
     payload: str
     among: str

@@ -1,4 +1,4 @@
-"""The computations of a step, layer by layer: what strategies without stages have in common."""
+"""The computations of a step, layer by layer: common to strategies without stages."""
 
 from commsched.net.graph import Layer
 from commsched.plan.model import Plan

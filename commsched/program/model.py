@@ -1,11 +1,11 @@
-"""Operations, their streams and dependencies: the object that is simulated and executed."""
+"""Operations, their streams and dependencies: the program that is simulated and executed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-# Coding has a stream for each direction: with one, the fifo would make the next bucket's encode
+# Coding has a stream for each direction: with a single stream, the next bucket's encode would
 # wait for this bucket's decode, which waits for its exchange.
 STREAMS = ("compute", "encode", "inside", "between", "decode", "send", "receive")
 
@@ -16,7 +16,7 @@ def is_exchange_stream(stream: str) -> bool:
 
 
 class Kind(StrEnum):
-    """What an operation does."""
+    """The kinds of operations."""
 
     COMPUTE = "compute"  # forward or backward of a layer or a stage, see `Op.turn`
     ENCODE = "encode"  # gather the bucket's pieces, the phase's `take`, whole-bucket encoding
@@ -24,7 +24,7 @@ class Kind(StrEnum):
     DECODE = "decode"  # the phase's `give`; after the last phase the bucket's result is there
     DECIDE = "decide"  # the group agrees on a number
     SEND = "send"  # a message to one rank of another role
-    RECV = "recv"  # the other end of it
+    RECV = "recv"  # the other end of a SEND
     APPLY = "apply"  # optimiser step on the bucket's tensors
     MERGE = "merge"  # a stale average into the parameters
 
@@ -64,9 +64,9 @@ class Op:
     stream: str
     after: tuple[After, ...] = ()
     seconds: float = 0.0  # compute and apply, without jitter
-    layer: str = ""  # compute: the layer, or the first layer of the stage
+    layer: str = ""  # for COMPUTE: the layer, or the first layer of the stage
     turn: Turn | None = None  # compute
-    launch: int = -1  # index in the plan, for exchanges and what belongs to them; -1: of all ranks
+    launch: int = -1  # index in the plan, for exchanges and their coding; -1: of all ranks
     phase: int = 0  # of the launch's method
     team: int | None = None  # only this one of the launch's teams takes part; None: all do
     root: int | None = None  # member of each team that broadcasts; None: no broadcast
@@ -93,7 +93,7 @@ def by_name(ops: Iterable[Op]) -> dict[str, Op]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Ranks that do the same; operations of a stream are in order, see `Op.urgency`."""
+    """Ranks with equal operations; operations of a stream are in order, see `Op.urgency`."""
 
     ranks: tuple[int, ...]
     ops: tuple[Op, ...]

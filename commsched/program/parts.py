@@ -1,7 +1,7 @@
-"""What an operation of a launch consists of: parts, which a run performs and a prediction prices.
+"""The parts of a launch's operations, which a run performs and a prediction prices.
 
-This is the only list of them. `run` has an action on a bucket for every part, `simulate` and the
-planner have its price on a device.
+This is the only list of parts. `run` has an action on a bucket for every part; `simulate` and the
+planner have the part's price on a device.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ def gather_seconds(numel: int, device: Device) -> float:
 
 
 def mean_seconds(numel: int, device: Device) -> float:
-    """Seconds to divide `numel` sums where they lie."""
+    """Seconds to divide `numel` sums in place."""
     return device.fixed_scale + 4.0 * numel * (device.scale or 2 / device.bandwidth)
 
 
@@ -49,7 +49,7 @@ def apply_seconds(numel: float, traffic: float, device: Device) -> float:
     return numel * traffic / device.bandwidth
 
 
-# Copy the worker's gradients or parameters into the bucket, with what earlier launches have kept.
+# Copy the worker's gradients or parameters into the bucket; add what earlier launches kept.
 GATHER = Part("gather", lambda phase, numel, device: gather_seconds(numel, device))
 TAKE = Part("take", lambda phase, numel, device: phase.take_seconds(device))
 VOTE = Part("vote", lambda phase, numel, device: 0.0)  # the numbers are then exchanged

@@ -1,4 +1,4 @@
-"""The phase of its method that an operation belongs to, and what was decided about it."""
+"""The phase of a method to which an operation belongs, and the decision on that phase."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,7 +20,7 @@ def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
 
 
 def operation_name(launch: str, phase: str, kind: Kind) -> str:
-    """Name an operation of a launch; `phase` is "" where the method has one phase."""
+    """Name an operation of a launch; `phase` is "" if the method has one phase."""
     return f"{launch}/{phase}/{kind}" if phase else f"{launch}/{kind}"
 
 

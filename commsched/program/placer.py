@@ -53,13 +53,13 @@ class StreamQueue:
 def serve_next(
     free: Floats | float, ready: Floats | Sequence[float], urgency: Ints | Sequence[int]
 ) -> tuple[Ints, Floats]:
-    """Choose among the heads of a stream: (columns,) the number of the head that is served next.
+    """Choose the head of a stream that is served next: its number, (columns,).
 
         begin = max(free, ready)
 
-    free [s]: until when the stream is busy; ready [s]: when each head has its inputs, inf where
-    that is not known yet, (heads, columns); urgency: (heads, 1). Also returns every `begin`. Of
-    heads that begin together the most urgent is chosen, of equally urgent ones the first.
+    free [s]: until when the stream is busy; ready [s]: when each head has its inputs, inf if not
+    known yet, (heads, columns); urgency: (heads, 1). Also returns every `begin`. If heads begin
+    together, the most urgent one is chosen, then the first one.
     """
     begin = np.maximum(free, ready)
     return (begin + TOGETHER * np.asarray(urgency)).argmin(axis=0), begin
@@ -78,9 +78,9 @@ def serve(
 ) -> None:
     """Perform all queued operations in an order that their inputs allow.
 
-    queues: by party (a rank, or a role of ranks that do the same) and stream. `partners` of
-    (party, step, operation): the parties that take part in it. `ready`: whether the inputs of one
-    party's end of it are there. `perform`: (step, parties, the end of each).
+    queues: by party (a rank, or a role of equal ranks) and stream. `partners` of (party, step,
+    operation): the parties that take part in it. `ready`: whether the inputs of one party's end of
+    it are there. `perform`: (step, parties, the end of each).
     """
 
     def at_head(party: int, step: int, op: Op) -> Op | None:

@@ -1,4 +1,4 @@
-"""Activations that the backward pass computes again instead of finding them kept."""
+"""Activations that the backward pass computes again, because they were not kept."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -29,8 +29,8 @@ def kept(
         recompute = r   each = sum of the r inputs,      once = the largest A of a segment
 
     A [B] of the layers; a stage is cut into r segments of nearly equal A, or as many as it has
-    layers. What crosses a cut is `message_bytes`, or what the layers state; the net's own input
-    counts nothing.
+    layers. `message_bytes` cross a cut, or the layers' stated activations; the net's own input
+    counts 0.
     Source: Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", 2016.
     """
     stage, segments = stages[number], int(settings.get("recompute", 0))
@@ -47,7 +47,7 @@ def kept(
 def cuts_of(stage: Stage, segments: int) -> list[int]:
     """Return the layers at which a stage's segments begin, and behind them the stage's end.
 
-    As many as there are layers at most; the largest segment is as small as it can be.
+    There are at most as many as layers; the largest segment is as small as possible.
     """
     sizes = [layer.activation for layer in stage.layers]
     return balanced(sizes, min(segments, len(sizes)))

@@ -21,9 +21,9 @@ MOST = 2**20
 HEAD = "head@s"  # begins the names of auxiliary heads' layers in a net; see `is_head`
 OVERFLOW = "overflow/decide"  # the operation that agrees whether a step is left out
 
-# What all pipelines have in common. stages 0: the planner's choice. A net's batch is one
-# microbatch. near: who has consecutive ranks, the stages of one pipeline or the replicas of one
-# stage. message_bytes 0: the activations that cross a cut, as the net's layers state them.
+# Parameters of all pipelines. stages 0: the planner's choice. A net's batch is one microbatch.
+# near: what has consecutive ranks, the stages of a pipeline or the replicas of a stage.
+# message_bytes 0: the activations that cross a cut, as the net's layers state them.
 PARAMETERS = {
     "stages": Parameter(0, Range(0, MOST)),
     "microbatches": Parameter(8, Range(1, 2**16)),
@@ -44,11 +44,11 @@ def is_head(layer: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Consecutive layers on the ranks of one replica each."""
+    """Consecutive layers, computed by one rank of each replica."""
 
     number: int
     ranks: tuple[int, ...]  # replica by replica
-    layers: tuple[Layer, ...]  # with the auxiliary head's, which come last
+    layers: tuple[Layer, ...]  # the auxiliary head's layers come last
     forward: float  # s of a microbatch, without the head
     backward: float  # s of a microbatch, without the head
     head: float  # s of the head's forward and backward, 0 without one
@@ -67,8 +67,8 @@ class Stage:
 class PipelineStrategy(Protocol):
     """A strategy whose plans have stages."""
 
-    fewest: bool  # as few stages as fit into memory, else as many as there can be
-    codec: str  # of what the replicas exchange; "": any
+    fewest: bool  # True: as few stages as fit into memory; False: as many as possible
+    codec: str  # codec of the replicas' exchanges; "": any
 
     def prepare(
         self, net: Net, machine: Machine, settings: Mapping[str, Param]
@@ -121,7 +121,7 @@ def balanced(weights: Sequence[float], parts: int) -> list[int]:
     total = np.concatenate([[0.0], np.cumsum(weights)])
     count = len(weights)
     best = total.copy()  # (j,) the minimal largest sum of the first j weights in k runs
-    first = np.zeros((parts, count + 1), np.int64)  # where the last run begins
+    first = np.zeros((parts, count + 1), np.int64)  # start of the last run
     for k in range(1, parts):
         best_now = np.full(count + 1, np.inf)
         for j in range(k + 1, count + 1):
@@ -155,7 +155,7 @@ def crossing(trunk: Sequence[Layer], cut: int) -> float:
 
 
 def check(plan: Plan, stages: Sequence[Stage]) -> list[list[int]]:
-    """List the launches of each stage by priority; refuse others than sums of its gradients."""
+    """List each stage's launches by priority; refuse launches that do not sum its gradients."""
     home = {t.name: s.number for s in stages for layer in s.layers for t in layer.tensors}
     found: list[list[int]] = [[] for _ in stages]
     for index, launch in enumerate(plan.launches):

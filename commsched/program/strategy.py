@@ -1,4 +1,4 @@
-"""What every strategy offers: its operations per step, and its memory per rank."""
+"""The interface of strategies: their operations per step, and their memory per rank."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ class Memory(NamedTuple):
     optimizer: float
     activations: float
     buckets: float
-    residuals: float = 0.0  # what launches keep from step to step beside their buckets
-    packets: float = 0.0  # what waits to be sent, and what one exchange receives
+    residuals: float = 0.0  # what launches keep from step to step in addition to their buckets
+    packets: float = 0.0  # packets that wait to be sent, and packets that one exchange receives
 
     @property
     def total(self) -> float:
@@ -39,12 +39,12 @@ class Strategy(ABC):
     parameters: Mapping[str, Parameter]
     changes = False  # whether launches may begin later than others
     sums_every_step = False  # whether all ranks hold all parameters and sum all gradients each step
-    # what all ranks agree on: the mean of their losses, or the share of them that overflow
+    # what all ranks agree on: the mean of losses, or the share of ranks that overflow
     decides: Literal["loss", "overflow", ""] = ""
 
     @property
     def defaults(self) -> dict[str, Param]:
-        """The parameters of a plan that sets none."""
+        """The default of every parameter."""
         return settled(self.name, {}, self.parameters)
 
     @abstractmethod
@@ -56,14 +56,14 @@ class Strategy(ABC):
         """Bytes on the rank that needs most."""
 
     def operations(self, plan: Plan) -> dict[str, Op]:
-        """Every operation that a step may have on any rank, by name, in program order."""
+        """List all operations that a step may have on any rank, by name, in program order."""
         return by_name(op for role in self.lower(plan, 1, {}).roles for op in role.ops)
 
     def merge(self, plan: Plan, op: Op, local: Floats, total: Floats, state: State) -> None:
         """Merge a launch's sum into a rank's parameters.
 
-        local: (numel,) the parameters, changed in place; total: (numel,) the sum over the team of
-        what was sent; state: kept from merge to merge of the launch.
+        local: (numel,) the parameters, changed in place; total: (numel,) the team's sum of sent
+        parameters; state: kept from merge to merge of the launch.
         """
         raise AssertionError(f"strategy {self.name!r} merges nothing")
 

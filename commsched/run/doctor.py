@@ -52,7 +52,7 @@ OK, WARN, FAIL = (partial(Finding, status) for status in FindingStatus)
 
 
 def examine() -> list[Finding]:
-    """Look at everything; under a launcher all its ranks call this, and rank 0's answer counts."""
+    """Examine everything; under a launcher all ranks call this, and rank 0's findings count."""
     python = f"{platform.python_version()} on {platform.platform()}"
     found = [OK("Python", python), OK("NumPy", np.__version__), _wheels()]
     mpi4py = _version("mpi4py")
@@ -72,7 +72,7 @@ def _version(package: str) -> str | None:
 
 
 def _wheels() -> Finding:
-    """Two MPI wheels in one environment overwrite each other's mpiexec and libraries."""
+    """Check for two MPI wheels, which overwrite each other's mpiexec and libraries."""
     found = [f"{name} {version}" for name in WHEELS if (version := _version(name))]
     value = ", ".join(found)
     if len(found) > 1:
@@ -236,7 +236,7 @@ def ucx_words() -> tuple[str, ...]:
 
 
 def _spinning() -> Finding:
-    """MPI's own progress thread spins a core per rank beside ours, which sleeps."""
+    """Warn of MPI's own progress thread, which keeps one core per rank busy."""
     active = [name for name in SPINNING if os.environ.get(name, "0") not in ("0", "")]
     if active:
         advice = f"it burns a core for each rank: unset {' '.join(active)}"
@@ -245,7 +245,7 @@ def _spinning() -> Finding:
 
 
 def _compiled() -> Finding:
-    """Codecs work without the extra, to the same bits."""
+    """Report on compiled kernels; codecs give equal bits without them."""
     chosen, version = mode(), _version("numba")
     if chosen == "never":
         return OK("compiled codecs", f"left out by {SWITCH}, NumPy computes")
@@ -274,7 +274,7 @@ def _gpu() -> Finding:
 
 
 def _testbed() -> Finding:
-    """Several shaped hosts on one machine are network namespaces: root and iproute2."""
+    """Check what emulated hosts need: root and iproute2 for network namespaces."""
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
     lacks = ["iproute2 (apt-get install iproute2)"] if missing else []
     lacks += [] if os.geteuid() == 0 else ["root"]

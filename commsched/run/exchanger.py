@@ -43,13 +43,13 @@ class Caller:
         self.results: dict[int, Array] = {}  # launch -> (numel,) float32
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        """Nothing to do."""
+        """Nothing to do: the gradient is in its bucket already."""
 
     def result(self, step: int, launch: int, values: Array) -> None:
         self.results[launch] = values
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """Nothing to do: a tensor that falls back stays in its bucket."""
+        """Nothing to do: a tensor that falls back to dense stays in its bucket."""
 
 
 class Exchanger:
@@ -65,17 +65,17 @@ class Exchanger:
                     parameters[name] -= rate * exchanger.wait(name)
 
     A step is over when every tensor has been handed over and waited for; the next `ready` begins
-    the next one. All ranks must leave the block in the same step; what is then under way is
-    brought to its end and dropped. An exception inside the block ends the whole MPI job. Where
-    nothing gets on for `timeout` seconds, all ranks say what they wait for and the job ends, so it
-    must be longer than the longest time that one rank lets the others wait.
+    the next step. All ranks must leave the block in the same step; exchanges that are then under
+    way are finished and dropped. An exception inside the block ends the whole MPI job. If nothing
+    progresses for `timeout` seconds, all ranks print what they wait for and the job ends. So
+    `timeout` must exceed the longest time that one rank lets the others wait.
 
     With `timeline`, rank 0 leaves the measured timeline in that file: a compute span
-    "backward/LAYER" lasts from the one before until the gradients of LAYER and of all later layers
+    "backward/LAYER" lasts from the span before until the gradients of LAYER and of all later layers
     are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
 
-    A tensor that leaves the plan's error budget is summed dense from the third step after on, on
-    all ranks together, with what was kept of it; rank 0 says so, and the timeline's meta.
+    A tensor that exceeds the plan's error budget is summed dense by all ranks from the third step
+    after, with what was kept of it. Rank 0 prints this, and the timeline's metadata records it.
 
     With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file, for
     `commsched plan --max-error E --gradients FILE`.
@@ -116,7 +116,7 @@ class Exchanger:
         self._user_comm = comm
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
-        self._whole: dict[str, Array] = {}  # where a tensor that is split is put together
+        self._whole: dict[str, Array] = {}  # where split tensors are put together
         self._handover = Handover(self._plan.net)
         self._caller = Caller()
         self._engine: Engine | None = None
@@ -187,7 +187,7 @@ class Exchanger:
         return self
 
     def _lower(self, plan: Plan) -> None:
-        """Know the operations of a plan beside the caller's compute."""
+        """Note a plan's operations other than the caller's compute."""
         everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._user_comm.rank)
         ops = tuple(op for op in everything.ops if op.stream != "compute")
         self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
@@ -197,8 +197,8 @@ class Exchanger:
     def ready(self, name: str, gradient: Array) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
 
-        Any order is right; the order of backward overlaps best. Does not wait for other ranks,
-        but where a tensor has left the error budget: then at the first one of a step.
+        Any order is right; the order of backward overlaps best. `ready` waits for other ranks only
+        if a tensor has exceeded the error budget, and then only in the first call of a step.
         """
         engine = self._running()
         self._check(name, gradient)
@@ -221,7 +221,7 @@ class Exchanger:
         self._mark()
 
     def _look_back(self, engine: Engine, step: int) -> None:
-        """Follow the plan without what left the error budget, after `step`, which is over."""
+        """Follow the plan with dense launches for tensors over the error budget, after `step`."""
         if step < 0 or not self._changes.after(step):
             return
         self._lower(engine.plan)
@@ -230,7 +230,7 @@ class Exchanger:
         self._since = self._place.device.mark()
 
     def wait(self, name: str) -> Array:
-        """Wait for the sum, or mean where the plan says so, of a tensor over all ranks.
+        """Wait for the sum, or the mean if the plan says so, of a tensor over all ranks.
 
         The array has the tensor's shape and stays valid until the next `ready` of this tensor.
         """
@@ -294,7 +294,7 @@ class Exchanger:
         self._over = True
 
     def _leave(self) -> None:
-        """Bring what is under way to its end, once all ranks are here."""
+        """Finish all exchanges under way, once all ranks are here."""
         assert self._engine is not None
         board, step = self._engine.board, self._handover.step
         board.status["compute"] = WaitStatus(
@@ -328,7 +328,7 @@ class Exchanger:
             )
 
     def _check(self, name: str, gradient: object) -> None:
-        """Refuse what would be summed wrongly; the values are not looked at."""
+        """Refuse an array that would be summed wrongly; values are not checked."""
         self._known(name)
         shape = self._plan.net.tensors[name].shape
         if not isinstance(gradient, self._place.device.module.ndarray):
@@ -373,7 +373,7 @@ class Exchanger:
 
 
 def _check_mpi(comm: object) -> None:
-    """Refuse what no collective call can be made with."""
+    """Refuse a communicator that cannot make collective calls."""
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         kind = "COMM_NULL" if comm == MPI.COMM_NULL else type(comm).__name__
         raise CommschedError(f"comm must be an mpi4py Intracomm such as COMM_WORLD, got {kind}")

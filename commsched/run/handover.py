@@ -1,4 +1,4 @@
-"""Which gradients of a step a training loop has handed over and waited for, and what that frees."""
+"""Gradients of a step that a training loop has handed over and waited for, and completed layers."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -37,7 +37,7 @@ def places_of(plan: Plan) -> dict[str, tuple[BucketSlice, ...]]:
 
 
 class Handover:
-    """Which tensors of a step were handed over and waited for, and the layers that completes."""
+    """Tensors of a step that were handed over or waited for, and the layers that they complete."""
 
     def __init__(self, net: Net) -> None:
         self._layers = net.layers[::-1]
@@ -49,7 +49,7 @@ class Handover:
         self.step = -1
 
     def take(self, name: str) -> bool:
-        """Note a tensor as handed over; True where it is the first of a step."""
+        """Note a tensor as handed over; True if it is the first of a step."""
         first = self.step < 0 or len(self._waited) == len(self._tensors)
         if first:
             self.step += 1

@@ -1,4 +1,4 @@
-"""A measurement from its common start to its one timeline file."""
+"""A measurement, from the common start of all ranks to one timeline file."""
 
 import os
 import platform
@@ -32,7 +32,7 @@ class Measurement:
     """Clocks, placement and spans of all ranks; every rank makes one and finishes it.
 
     Every rank appends its spans to a file of its own beside `path`; they are removed once rank 0
-    has all spans. `known` is what the caller knows of the timeline's header.
+    has all spans. `known` is the caller's part of the timeline's header.
     """
 
     def __init__(self, plan: Plan, comm: MPI.Intracomm, path: Path, known: Measured) -> None:
@@ -56,7 +56,7 @@ class Measurement:
         self.recorder = Recorder(comm.rank, PartWriter(path, self._part))
 
     def follow(self, plan: Plan) -> None:
-        """Know the operations of another plan, too."""
+        """Note the operations of another plan, too."""
         self._part.names = (*self._part.names, *STRATEGIES[plan.strategy].operations(plan))
 
     def wait_for_start(self) -> None:
@@ -102,7 +102,7 @@ class Measurement:
 
 
 def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:
-    """Add what is known of a run before it starts."""
+    """Add to the header what is known before the run starts."""
     hosts, different = agree.placement(plan.machine, comm)
     here, there = fabric(comm), plan.machine.fabric
     return msgspec.structs.replace(
@@ -121,7 +121,7 @@ def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:
 
 
 def _common_start(comm: MPI.Intracomm, aligned: Clock) -> float:
-    """A moment in the near future, the same on all ranks, on this rank's clock."""
+    """Agree on a moment in the near future; returns it on this rank's clock."""
     comm.Barrier()
     moment = np.array([now() + LEAD])
     comm.Bcast(moment, 0)
@@ -155,7 +155,7 @@ def _collect(
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place where the timeline could not be written, before the work and not after."""
+    """Refuse a path that cannot be written, before the work starts."""
     folder = path.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
         raise CommschedError(f"{path}: cannot be written there; give a file in a writable folder")

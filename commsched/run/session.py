@@ -93,7 +93,7 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
 
 
 def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emulated:
-    """Emulate a rank of a plan; refuse one that has no meaning, or cannot be left for another."""
+    """Emulate a rank of a plan; refuse options that do not fit the plan."""
     if options.verify or options.replan is not None:
         option = "--verify" if options.verify else "--replan"
         if not STRATEGIES[plan.strategy].sums_every_step:
@@ -133,7 +133,7 @@ def _between(
 
 
 def _verify(engine: Engine, verifier: Verifier, step: int) -> None:
-    """Check a step's results when all are there; the time it takes is no part of the timeline."""
+    """Check a step's results once all are there; the timeline leaves out the time of the check."""
     engine.drain()
     begun = now()
     what = "waits for the dense sums of all ranks"
@@ -144,7 +144,7 @@ def _verify(engine: Engine, verifier: Verifier, step: int) -> None:
 
 
 def check_timeout(timeout: float) -> None:
-    """Refuse a deadline that is over at once."""
+    """Refuse a deadline of 0 seconds or less."""
     if not timeout > 0:
         raise CommschedError(f"--timeout must be more than 0 seconds, got {timeout}")
 

@@ -1,4 +1,4 @@
-"""`--verify`: every bucket's result against the dense sum that MPI's own all-reduce gives."""
+"""`--verify`: compare every bucket's result with the dense sum of MPI's own all-reduce."""
 
 from collections.abc import Mapping
 

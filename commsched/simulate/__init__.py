@@ -1,1 +1,1 @@
-"""The predicted timeline: the same program as `run` executes, on the machine's clocks."""
+"""The predicted timeline: places the program that `run` executes on the machine's clocks."""

@@ -1,4 +1,4 @@
-"""Until when streams are busy: the clocks of a role's ranks, or of a planner's candidates."""
+"""The times until which streams are busy, for a role's ranks or for a planner's candidates."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from commsched.simulate.cpu import SharedCores, under_compute
 
 
 class Clocks:
-    """The streams of many columns, each column a rank or a candidate, and what slows them.
+    """The streams of many columns (ranks or candidates), and the causes that slow them.
 
         begin = max(stream is free, inputs are ready)
 

@@ -9,10 +9,10 @@ from commsched.arrays import Floats
 from commsched.machine.model import Machine
 
 THREADS = 2  # of a rank that are busy while it codes during an exchange
-# The most that coding takes from the rest: who only now and then looks for messages gets a core at
-# once when it wakes. Of 0.5 to 1 this errs least in the mean of 109 cells of 4 ranks on 2 cores,
-# most clearly where exchanges are short; in 23 calibrations they kept 0.27 of their rate beside
-# busy cores in the median.
+# Upper bound of the share that coding takes from other work: a thread that polls only rarely gets
+# a core at once when it wakes. Fitted: among 0.5 to 1 this has the smallest mean error in 109 cells
+# of 4 ranks on 2 cores, most clearly for short exchanges. In 23 calibrations exchanges kept a
+# median 0.27 of their rate beside busy cores.
 MOST = 0.8
 NOTHING = 1e-12  # s
 
@@ -25,14 +25,14 @@ class Spans(NamedTuple):
 
 
 class SharedCores:
-    """The coding of some columns, and how much longer it makes what they do meanwhile.
+    """The coding of some columns, and how much it slows their other work.
 
-    Coding is all processor time, and so is an exchange in shared memory: copies and additions. One
-    between nodes stands still, too, when its thread comes late to a message that others wait for:
-    of 850 on shaped links each second of coding beside it took 0.3 to 1.3 s, whatever the rate. On
-    a node of n ranks and c cores, coding takes a `share` of min(MOST, max(0, 2 - c / n)) of the
-    processor from what the rank does meanwhile: nothing where each rank has two cores, nearly all
-    of it where each has one or less.
+    Coding is all processor time, and so is an exchange in shared memory: copies and additions. An
+    exchange between nodes stops, too, if its thread is late for a message that others wait for.
+    On a node of n ranks and c cores, coding takes a `share` of min(MOST, max(0, 2 - c / n)) of the
+    processor from the rank's other work: nothing if each rank has two cores, nearly everything if
+    each rank has one or less. Measured in 850 exchanges on shaped links: each second of coding
+    cost 0.3 to 1.3 s at any rate.
     Source: conservation of processor time. Holds for the rates of a machine file that was measured
     with all ranks at work.
     """
@@ -50,7 +50,7 @@ class SharedCores:
     def foresee(self, spans: Spans, past: int) -> None:
         """Note coding that nothing can delay, one span after the other, (n, columns) s each.
 
-        It replaces what was foreseen before, except for the first `past` spans of that.
+        It replaces earlier foreseen coding, except for its first `past` spans.
         """
         if self._foreseen is not None:
             start, end = (moments[:past] for moments in self._foreseen)
@@ -78,7 +78,7 @@ class SharedCores:
         if self._foreseen is None or not start.size:
             return beside(start, end, self._coding, self._share)
         found, until = end, -np.inf
-        while until < found.max():  # what it meets may make it meet more
+        while until < found.max():  # a longer span may overlap more coding
             until = float(found.max())
             low = np.searchsorted(self._latest, start.min(), side="right")
             high = np.searchsorted(self._earliest, until)
@@ -99,7 +99,7 @@ def shares(machine: Machine) -> Floats:
 def beside(start: Floats, end: Floats, coding: Sequence[Spans], share: float | Floats) -> Floats:
     """Return when work ends that would last from `start` to `end` without coding: (columns,) s.
 
-    Beside coding it goes on at a rate of 1 - share.
+    Beside coding the work goes on at a rate of 1 - share.
     """
     if not coding:
         return end

@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
 
 def critical_path(placed: Sequence[Placed], changes: Container[int] = ()) -> list[PathPart]:
-    """From the first operation to the last: what must get faster for the run to get faster.
+    """Return the operations, first to last, that must get faster for the run to get faster.
 
     changes: steps before which all ranks wait for all, since another plan begins.
     """
@@ -53,7 +53,7 @@ def critical_path(placed: Sequence[Placed], changes: Container[int] = ()) -> lis
 
 
 class _Dependencies:
-    """What each operation can have waited for; a role is known by its first rank."""
+    """The operations that each operation can have waited for; a role is known by its first rank."""
 
     def __init__(self, placed: Sequence[Placed], changes: Container[int]) -> None:
         self._placed, self._changes = placed, changes
@@ -84,7 +84,7 @@ class _Dependencies:
         return PathPart(int(p.ranks[place.column]), p.op.stream, p.op.name, p.step, seconds)
 
     def last_before(self, step: float) -> _Place | None:
-        """Return what ends last of all that was placed before a step."""
+        """Return the operation that ends last before a step."""
         earlier = (i for i, p in enumerate(self._placed) if p.step < step)
         index = ended_last(earlier, lambda i: float(self._placed[i].end.max()))
         return None if index is None else self._begun(index, int(self._placed[index].end.argmax()))
@@ -115,7 +115,9 @@ class _Dependencies:
 
     def _inputs(self, p: Placed) -> list[int]:
         keys = [(int(p.ranks[0]), name, p.step - back) for name, back in p.op.after]
-        return [self._where[key] for key in keys if key in self._where]  # of another plan: none
+        return [
+            self._where[key] for key in keys if key in self._where
+        ]  # other plans' operations are left out
 
     def _neighbour(self, index: int, column: int) -> int | None:
         """Return the operation before this one on its stream."""

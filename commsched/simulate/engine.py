@@ -31,9 +31,9 @@ from commsched.simulate.team_exchange import (
 )
 
 Progress = Callable[[int], None]
-MOVES = 2**26  # that one simulation plays, about a second
+MOVES = 2**26  # moves that one simulation plays in about a second
 CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)
-SAME = 1e-11  # s to which starts are equal where exchanges are kept
+SAME = 1e-11  # s: starts that differ less count as equal when an exchange is looked up
 
 # An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
 Known = dict[tuple[object, ...], tuple[Floats, Floats]]
@@ -96,9 +96,9 @@ class _Simulation:
         serve(self.queues, self._partners, self._ready, self._place)
 
     def follow(self, plan: Plan, step: int) -> None:
-        """Go on with another plan from a step on, once all that was placed has ended everywhere.
+        """Go on with another plan from a step on, once all placed operations have ended everywhere.
 
-        The new launches' results of the step before are what the old ones have brought.
+        The old launches have brought the new launches' results of the step before.
         """
         self.plan = plan
         over = max(float(placed.end.max()) for placed in self.placed)
@@ -175,8 +175,8 @@ class _Simulation:
     def _start(self, role: int, step: int, op: Op) -> Floats:
         """Return when the ranks of a role begin an operation: (ranks,) s.
 
-        A thread hears later that another one has made its operation ready. A thread that has still
-        something to do looks as soon as that is done.
+        An idle thread hears late that another thread has made its operation ready. A busy thread
+        looks as soon as its own work is done.
         """
         clocks, keys = self.clocks[role], self._inputs(role, step, op)
         ready: Floats = np.max([self.ends[key] for key in keys], axis=0, initial=0.0)
@@ -263,8 +263,7 @@ class _Simulation:
     ) -> Exchanged:
         """Return an exchange's end and bytes; equal exchanges are played once.
 
-        start, rest: (teams, members) s, when each begins and for how long its port has had
-        nothing to do.
+        start, rest: (teams, members) s, when each begins and for how long its port has been idle.
         """
         machine = machine_of(self.plan, op.launch)
         rest = np.minimum(rest, machine.burst)
@@ -306,13 +305,13 @@ def simulate(
 
     Each stream of a rank does one operation at a time, in program order; an operation starts when
     its stream is free and its inputs are there. An exchange is priced with every rank's own start.
-    `decisions` are the agreed numbers of a recorded run; without them the expected ones are taken.
-    Exchanges are played move by move as long as `moves` last for all of them; larger ones are
-    priced by their closed form from the start of the last rank. `known` keeps what was played for
-    other simulations of expected decisions on the same machine: starts then count to 10 ps.
-    `changes` are other plans of the same tensors and roles, by the step from which on they hold:
-    then all ranks wait for all. Where exchanges slow the coding beside them, all is placed twice:
-    first without that, to see what lies beside what.
+    `decisions` are the agreed numbers of a recorded run; without them the expected numbers count.
+    Exchanges are played move by move while `moves` suffice; larger exchanges are priced by their
+    closed form from the start of the last rank. `known` keeps played exchanges for other
+    simulations of expected decisions on the same machine: starts then count to 10 ps. `changes`
+    are other plans of the same tensors and roles, by their first step, before which all ranks
+    wait for all. If exchanges slow the coding beside them, all is placed twice: first without
+    slowing, to find the coding that overlaps exchanges.
     """
     if steps < 1:
         raise CommschedError(f"steps must be at least 1, got {steps}")

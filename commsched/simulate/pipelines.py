@@ -1,4 +1,4 @@
-"""Computations and messages of pipelines, in the order in which they happen; replicas are columns.
+"""Computations and messages of pipelines, in order of time; replicas are columns.
 
 The k-th ranks of all roles are one pipeline, apart from the others until the replicas exchange.
 Each turn places, in every pipeline at once, the operation that begins first there.
@@ -78,7 +78,7 @@ class PipelineMessages:
         self._links()
 
     def _queues(self) -> None:
-        """Operations of a stream that are equally urgent stand in one queue; sends come first."""
+        """Queue the equally urgent operations of each stream; sends come first."""
         queues: dict[tuple[bool, int, int], list[int]] = {}
         for i, op in enumerate(self.ops):
             key = (not self.is_send[i], op.urgency, int(self.role[i]))
@@ -98,7 +98,7 @@ class PipelineMessages:
         self.queue_of[none] = len(queues)
 
     def _successors(self) -> None:
-        """Which operations of the step wait for each, and what else they wait for."""
+        """Tabulate the operations that wait for each operation, and their other inputs."""
         none = len(self.ops)
         found: list[list[int]] = [[] for _ in self.ops]
         self.missing = np.zeros(none + 1, np.int64)
@@ -118,7 +118,7 @@ class PipelineMessages:
             self.next[i, : len(some)] = some
 
     def _links(self) -> None:
-        """Seconds of each operation's message: (operations, columns), from port to port."""
+        """Tabulate each message's seconds from port to port: (operations, columns)."""
         places = Places(self.machine, self.machine.everyone)
         self.busy = np.zeros((len(self.ops), self.columns))
         self.away = np.zeros((len(self.ops), self.columns))
@@ -148,7 +148,7 @@ class PipelineMessages:
         every = [*free, factor, self.busy, self.away, ready]
         kept, back_to = np.unique(np.concatenate(every), axis=1, return_inverse=True)
         cuts = np.cumsum([len(part) for part in every])[:-1]
-        run = _Run(self, *np.split(kept, cuts))  # pipelines that are alike are placed once
+        run = _Run(self, *np.split(kept, cuts))  # equal pipelines are placed once
         run.all()
         columns = back_to.reshape(-1)
         for stream, until in zip(STREAMS, (*np.split(run.free, 2), run.port), strict=True):
@@ -231,7 +231,7 @@ class _Run:
         return np.where(sends, arrived, end)
 
     def _tell(self, op: Ints, done: Floats) -> None:
-        """An input of operations, one per column, has ended."""
+        """Note that an input of operations, one per column, has ended."""
         made, column = self.made, self.column
         self.ready[op, column] = np.maximum(self.ready[op, column], done)
         self.missing[op, column] -= 1

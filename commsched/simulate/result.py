@@ -1,4 +1,4 @@
-"""What a simulation found: the timeline, the critical path, and the memory per rank."""
+"""Results of a simulation: the timeline, the critical path, and the memory per rank."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -147,7 +147,7 @@ def _inputs(placed: list[Placed]) -> dict[str, tuple[After, ...]]:
 
 
 def _warnings(machine: Machine) -> tuple[str, ...]:
-    """Say that the machine has another shape than the one that was calibrated."""
+    """Warn if the machine's shape differs from the calibrated one."""
     if machine.fabric is None or machine.fabric.ranks == machine.ranks_of_node:
         return ()
     was, now = shape(machine.fabric.ranks), shape(machine.ranks_of_node)

@@ -1,1 +1,1 @@
-"""Changes while a run goes on: another plan, a tensor over its error budget, drifting prices."""
+"""Changes during a run: another plan, a tensor over its error budget, drifting prices."""

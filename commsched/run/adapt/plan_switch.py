@@ -1,4 +1,4 @@
-"""Changes of plan between two steps of a run: on all ranks together, nothing is lost."""
+"""Changes of plan between two steps of a run: all ranks change together, and nothing is lost."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ class Changes:
         self._switches: list[Switch] = []
 
     def after(self, step: int) -> bool:
-        """Look at what was measured; True where the next step follows another plan."""
+        """Examine the measurements of a step; True if the next step follows another plan."""
         made = None if self._guard is None else self._guard.after(step)
         drifted = None if self._drift is None else self._drift.after(step)
         if made is not None:
@@ -115,7 +115,7 @@ class Changes:
     ) -> None:
         """Follow another plan after `step`, once everything under way is over.
 
-        What old launches have kept of their gradients joins the next gradients.
+        The next gradients include what old launches have kept of theirs.
         """
         self._drain(step)
         agree.check_plan(plan, self._comm)
@@ -132,7 +132,7 @@ class Changes:
         )
 
     def close(self) -> None:
-        """Bring what is under way to its end; on all ranks."""
+        """Finish all gathers under way; all ranks call it."""
         for watcher in (self._guard, self._drift):
             if watcher is not None:
                 watcher.free()

@@ -1,4 +1,4 @@
-"""The notice board of one rank: which operations are done, and who waits for what since when."""
+"""The notice board of one rank: finished operations, and what each stream waits for."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from commsched.program.model import After, Op
 from commsched.run.job.clock import now
 
 Key = tuple[int, str]  # step, name of an operation
-POLL = 1e-4  # s between looks at what nobody posts here
+POLL = 1e-4  # s between looks at events that nobody posts here
 KEEP = 4  # steps whose finished operations are remembered
 
 
@@ -31,8 +31,8 @@ class WaitStatus:
 class Board:
     """Finished operations by (step, name), guarded by one lock.
 
-    A stream that waits says for which operations, and only these wake it: waking all streams at
-    every operation costs more processor time than the operations, where ranks share cores.
+    A waiting stream names its operations, and only these wake it: if ranks share cores, waking all
+    streams at every operation costs more processor time than the operations.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Board:
             self.status[stream] = WaitStatus(step, ops[0].name, "runs", now(), False)
 
     def poll(self, done: Callable[[], bool], stream: str, status: WaitStatus) -> None:
-        """Wait, with that status, for something that nobody posts here."""
+        """Wait for an event that nobody posts here, and show `status` meanwhile."""
         self.status[stream] = status
         while not done():
             self.check()
@@ -126,12 +126,12 @@ class Board:
             self.wake()
 
     def check(self) -> None:
-        """Raise `Stopped` where something failed on this rank."""
+        """Raise `Stopped` if something failed on this rank."""
         if self.failure is not None:
             raise Stopped
 
     def until(self, woken: Callable[[], bool]) -> None:
-        """Block until a condition holds that somebody makes true and then wakes all."""
+        """Block until a condition holds; whoever makes it true wakes all streams."""
         with self.lock:
             while not woken():
                 self.check()

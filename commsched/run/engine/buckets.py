@@ -1,4 +1,4 @@
-"""A rank's buckets: their memory, and the actions that the parts of operations stand for."""
+"""A rank's buckets: their memory, and an action for each part of an operation."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -43,7 +43,7 @@ from commsched.schedule.rounds import Goal
 Channel = tuple[str, str, tuple[int, ...]]  # stream, among whom, ranks
 Action = Callable[[int, Op], None]  # what a part does in a step for an operation
 Communicators = dict[Channel, MPI.Intracomm]
-EVERYONE: Channel = ("between", "all", ())  # where all ranks decide something together
+EVERYONE: Channel = ("between", "all", ())  # for decisions of all ranks
 
 
 class Ready(NamedTuple):
@@ -167,7 +167,7 @@ class Buckets:
         self._ready[op.launch] = Ready(phase, open_endpoint(phase, state))
 
     def exchange(self, step: int, op: Op) -> Ready:
-        """Prepare what an operation of kind EXCHANGE or DECIDE exchanges."""
+        """Prepare the exchange of an operation of kind EXCHANGE or DECIDE."""
         if op.kind is Kind.DECIDE:
             if op.launch >= 0:  # as its first operation it reads what the device has computed
                 self.device_queue.wait(step, op.after)
@@ -193,7 +193,7 @@ class Buckets:
     def decide(self, step: int, op: Op) -> None:
         """Reduce the votes that were gathered to a decision, and choose the phase.
 
-        Where all ranks decide together, the decision is the mean of their votes.
+        If all ranks decide together, the decision is the mean of their votes.
         """
         state = self.states[op.launch] if op.launch >= 0 else self._together
         phase, held = self._ready.pop(op.launch)
@@ -229,7 +229,7 @@ class Buckets:
         self._parameters.replace(step, op.launch, self.states[op.launch]["result"])
 
     def _merge(self, step: int, op: Op) -> None:
-        """Merge a launch's sum, (numel,) float32, with the parameters as they are now."""
+        """Merge a launch's sum, (numel,) float32, into the current parameters."""
         total = self.states[op.launch]["result"]
         if op.launch not in self._local:
             self._local[op.launch] = np.empty_like(total)
@@ -305,7 +305,7 @@ class Buckets:
             self.states.append(self._state(launch) if old is None else old[1])
             self.states[-1]["name"] = launch.name
         self.close()
-        self.device_queue.device.mark().wait()  # what is new was made in the caller's stream
+        self.device_queue.device.mark().wait()  # new states were made in the caller's stream
         self._chosen.clear()
         self._known.clear()
         found: dict[str, Array] = {}

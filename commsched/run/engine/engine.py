@@ -57,7 +57,7 @@ class Engine:
         self.watched: set[str] = set()  # operations that others wait for
 
     def start(self) -> None:
-        """Start the threads, once what the caller has prepared is there."""
+        """Start the threads, once the caller's preparations on the device are done."""
         self.device_queue.device.mark().wait()
         for thread in (self.communication, *self._threads):
             thread.start()
@@ -118,12 +118,12 @@ class Engine:
     def follow(self, plan: Plan, step: int) -> dict[str, Array]:
         """Go on with another plan of the same tensors after `step`, on all ranks; see `drain`.
 
-        Gives back what launches that are no more have kept of their gradients, by tensor.
+        Returns what removed launches have kept of their gradients, by tensor.
         """
         kept = self.buckets.follow(plan)
         self.communication.follow(plan)
         self.plan = plan
-        # The new launches' results of the last step are what the old ones have brought.
+        # The old launches have brought the last step's results of the new launches.
         for op in STRATEGIES[plan.strategy].lower(plan, step, {}).role_of(self._rank).ops:
             if op.stream != "compute":
                 self.board.mark(step, op.name, now())
@@ -139,6 +139,6 @@ class Engine:
         self.buckets.close()
 
     def fail(self, error: BaseException) -> None:
-        """Something broke in the caller: the communication thread ends the job."""
+        """Report a failure of the caller, so that the communication thread ends the job."""
         self.board.fail(error)
         self.communication.join()

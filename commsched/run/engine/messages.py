@@ -22,7 +22,7 @@ from commsched.units import nbytes
 
 
 class Mail(Protocol):
-    """What messages carry, and the computations that make and read it."""
+    """The content of messages, and the computations that make and read the content."""
 
     def use_device(self, device: ComputeDevice) -> None:
         """Use arrays of this device for packets and their results from now on."""
@@ -48,7 +48,7 @@ class Blank:
         self._zeros: Array = self._module.zeros(0, np.uint8)
 
     def compute(self, step: int, op: Op) -> None:
-        """Nothing but time."""
+        """Compute nothing: zeros need no computation."""
 
     def outgoing(self, step: int, op: Op) -> Array:
         if len(self._zeros) < op.nbytes:
@@ -56,7 +56,7 @@ class Blank:
         return self._zeros[: op.nbytes]
 
     def incoming(self, step: int, op: Op, packet: Array) -> None:
-        """Nobody reads it."""
+        """Drop the packet: nobody reads zeros."""
 
 
 class Message(NamedTuple):
@@ -65,7 +65,7 @@ class Message(NamedTuple):
     step: int
     op: Op
     moving: Moving
-    start: float  # when it was sent, or first heard of
+    start: float  # when it was sent, or first announced
 
 
 class MessageStreams:
@@ -124,7 +124,7 @@ class MessageStreams:
         return [key for step, op in heads for key in self._board.missing(step, op.after)]
 
     def progress(self) -> bool:
-        """Do what can be done now without waiting; True where something happened."""
+        """Do what can be done now without waiting; True if something happened."""
         moved = self._send()
         moved = self._receive() or moved
         if moved:
@@ -152,7 +152,7 @@ class MessageStreams:
         return True
 
     def _next(self) -> tuple[int, Op] | None:
-        """Take the message that leaves next, if one can."""
+        """Take the message that leaves next, if any can leave."""
         able = [(step, op) for step, op in self._able() if self._device_queue.over(step, op.after)]
         if not able:
             return None
@@ -167,7 +167,7 @@ class MessageStreams:
         return [(step, op) for step, op in heads if not self._board.missing(step, op.after)]
 
     def _receive(self) -> bool:
-        """Take what is announced, from each rank in its order."""
+        """Receive announced messages, from each rank in its order."""
         moved = False
         while self._receives:
             step, op = self._receives.popleft()
@@ -191,7 +191,7 @@ class MessageStreams:
         return True
 
     def _begin(self, peer: int, expected: deque[tuple[int, Op]]) -> Message | None:
-        """Post the receive of the message that is announced, if one is; steps keep their order."""
+        """Post the receive of an announced message, if there is one; steps keep their order."""
         status, start = MPI.Status(), now()
         if not self.comm.Iprobe(peer, MPI.ANY_TAG, status):
             return None

@@ -1,4 +1,4 @@
-"""What one rank does in a schedule, in order, and what each move must wait for on this rank."""
+"""One rank's moves in a schedule, in order, and what each move must wait for on this rank."""
 
 from dataclasses import dataclass
 from functools import lru_cache

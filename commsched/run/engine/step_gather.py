@@ -1,4 +1,4 @@
-"""Numbers of a step that all ranks give and get without waiting, beside the exchanges."""
+"""Numbers that all ranks gather once per step without waiting, in parallel with the exchanges."""
 
 import numpy as np
 from mpi4py import MPI
@@ -11,8 +11,8 @@ from commsched.run.job.clock import now
 class StepGather:
     """Gathers an array of every rank for one step after the other.
 
-    All ranks ask for the same steps in the same order. Gathered and not reduced: every rank
-    computes alike from what it gets, to the last bit.
+    All ranks ask for the same steps in the same order. Numbers are gathered, not reduced:
+    then every rank computes equal bits from them.
     """
 
     def __init__(self, comm: MPI.Intracomm, board: Board, name: str, what: str) -> None:
@@ -33,7 +33,7 @@ class StepGather:
         return every
 
     def take_last(self) -> tuple[int, Floats] | None:
-        """Wait for the one step that is under way, if one is."""
+        """Wait for the step that is under way, if there is one."""
         step = next(iter(self._asked), None)
         return None if step is None else (step, self.take(step))
 

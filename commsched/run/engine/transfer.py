@@ -17,8 +17,8 @@ from commsched.schedule.rounds import Schedule
 class Transfer:
     """The MPI side of a schedule for one rank, driven by `progress`.
 
-    Receives are merged strictly in schedule order, so that equal inputs give equal bits whatever
-    arrives first; sends leave in schedule order as soon as what they carry is merged.
+    Receives are merged strictly in schedule order, so that equal inputs give equal bits in any
+    order of arrival; sends leave in schedule order as soon as what they carry is merged.
     """
 
     def __init__(self, schedule: Schedule, held: Endpoint, rank: int, lane: Lane) -> None:

@@ -1,4 +1,4 @@
-"""Wait for messages: poll MPI at once while something happens, then less and less often."""
+"""Poll MPI for messages: without a pause while something happens, then less and less often."""
 
 import time
 
@@ -18,11 +18,11 @@ class Pacer:
         self._pause = 0.0
 
     def busy(self) -> None:
-        """Something happened: poll again at once."""
+        """Note that something happened: poll again at once."""
         self._quiet, self._pause = now(), 0.0
 
     def rest(self) -> None:
-        """Nothing happened: give the core away, longer each time."""
+        """Sleep because nothing happened, longer each time."""
         if now() - self._quiet < SPIN:
             time.sleep(0)
             return

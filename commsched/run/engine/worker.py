@@ -1,4 +1,4 @@
-"""Who computes: emulated layers that take their time like an accelerator, with drawn gradients."""
+"""Workers compute for an engine; emulated workers sleep like an accelerator and draw gradients."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -14,14 +14,14 @@ from commsched.program.registry import STRATEGIES
 
 
 class Worker(Protocol):
-    """Who computes."""
+    """Computes the layers of a step."""
 
     def seconds(self, step: int, nominal: float) -> float:
         """Return the seconds that a compute operation takes if `nominal` seconds are planned."""
 
 
 class GradientSource(Protocol):
-    """Who hands over gradients and takes their sums."""
+    """Hands over gradients and takes their sums."""
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         """Write a launch's gradient into `out` (numel,) float32."""
@@ -32,18 +32,18 @@ class GradientSource(Protocol):
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Take the launches of another plan of the same tensors.
 
-        `kept` is what this rank has not sent yet, (numel,) float32 per tensor: it belongs to the
-        next gradient.
+        `kept` is what this rank has not sent yet, (numel,) float32 per tensor; the next gradient
+        must include it.
         """
 
 
 class ParameterHolder(Protocol):
-    """Who holds the parameters that ranks exchange."""
+    """Holds the parameters that ranks exchange."""
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
         """Write the parameters of a launch's tensors into `out` (numel,) float32.
 
-        The results of the gradients that came before are applied.
+        The results of earlier gradients are already applied.
         """
 
     def replace(self, step: int, launch: int, values: Array) -> None:
@@ -51,14 +51,14 @@ class ParameterHolder(Protocol):
 
 
 class Voter(Protocol):
-    """Who says what all ranks decide by."""
+    """Gives this rank's vote for what all ranks decide."""
 
     def vote(self, step: int) -> float:
-        """This rank's latest loss, or 1.0 where its sums may overflow; as the strategy decides."""
+        """Return this rank's latest loss, or 1.0 if sums may overflow; the strategy says which."""
 
 
 class Roles(NamedTuple):
-    """Who does what for the engine of a rank; None: the plan does not ask for it."""
+    """The objects that an engine calls, by their role; None: the plan does not need the role."""
 
     gradients: GradientSource
     parameters: ParameterHolder | None = None
@@ -66,7 +66,7 @@ class Roles(NamedTuple):
 
 
 def draw(plan: Plan, rank: int, tensor: Tensor) -> Array:
-    """A tensor's gradient on one rank: normal values on a support with the planned law.
+    """Draw a tensor's gradient on one rank: normal values on a support with the planned law.
 
     (numel,) float32, the same in every process and run of the same seed.
     """
@@ -84,13 +84,13 @@ def draw(plan: Plan, rank: int, tensor: Tensor) -> Array:
 
 
 def draw_parameter(plan: Plan, rank: int, tensor: Tensor) -> Array:
-    """A tensor's parameters on one rank before the first step: (numel,) float32."""
+    """Draw a tensor's parameters on one rank before the first step: (numel,) float32."""
     values = random.generator(plan.seed, 0, rank, f"{tensor.name}/parameter")
     return values.standard_normal(tensor.numel, np.float32)
 
 
 def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
-    """A launch's gradient on one rank: (numel,) float32."""
+    """Draw a launch's gradient on one rank: (numel,) float32."""
     tensors = plan.net.tensors
     whole = {p.tensor: draw(plan, rank, tensors[p.tensor]) for p in launch.pieces}
     return _cut(whole, launch)
@@ -129,7 +129,7 @@ class Emulated:
         out[:] = beside(self._gradients[launch], out)
 
     def result(self, step: int, launch: int, values: Array) -> None:
-        """Nobody needs the sum of drawn gradients."""
+        """Ignore the sum: nobody needs sums of drawn gradients."""
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
@@ -139,16 +139,16 @@ class Emulated:
         put_back(self._plan, self._plan.launches[launch], values, self._parameters)
 
     def vote(self, step: int) -> float:
-        """Never overflow; a loss that falls ever more slowly gives a controller work."""
+        """Vote for no overflow, or with a loss that falls ever more slowly for controllers."""
         return 0.0 if STRATEGIES[self._plan.strategy].decides == "overflow" else 1.0 / (1.0 + step)
 
     @property
     def roles(self) -> Roles:
-        """Every role of an engine."""
+        """Return every role of an engine."""
         return Roles(self, self, self)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """Cut the same gradients into other buckets; `Carrying` has what was kept."""
+        """Cut these gradients into other buckets; `Carrying` adds what was kept."""
         whole: dict[str, Array] = {}
         for index, values in self._gradients.items():
             put_back(plan, self._plan.launches[index], values, whole)
@@ -157,7 +157,7 @@ class Emulated:
 
 
 class Carrying:
-    """A source that adds, once after a change of plan, what was kept of earlier gradients."""
+    """A source that once after a change of plan adds what was kept of earlier gradients."""
 
     def __init__(self, source: GradientSource) -> None:
         self._source = source
@@ -195,6 +195,6 @@ def put_back(plan: Plan, launch: Launch, values: Array, into: dict[str, Array]) 
 
 
 def _cut(whole: Mapping[str, Array], launch: Launch) -> Array:
-    """A launch's gradient from whole tensors."""
+    """Return a launch's gradient from whole tensors."""
     parts = [whole[name][start:stop] for name, start, stop in launch.pieces]
     return module_of(parts[0]).concatenate(parts)

@@ -12,8 +12,10 @@ from commsched.errors import CommschedError
 from commsched.run.wire.device import Event
 
 STREAMS = ("compute", "codec", "out", "in")
-LOOKS = 5  # tries to find the host's moment of an event; the fastest counts
-FRESH = 10.0  # s that one is used: the device gives differences in float32 ms, 1 us in 10 s
+LOOKS = 5  # tries to read the host's clock at an event; the fastest counts
+FRESH = (
+    10.0  # s that a reference event is used: differences are float32 ms, so 10 s are exact to 1 us
+)
 
 
 class Moment:
@@ -43,8 +45,8 @@ def open_gpu(number: int | None) -> "Cuda":
 class Cuda:
     """A GPU of this host; ranks may share it.
 
-    Kernels of encode, add and decode go to one stream in the order in which the threads of a rank
-    give them: CuPy's memory pool gives freed memory to the next that allocates on the same stream.
+    All threads of a rank queue the kernels of encode, add and decode on one stream, because CuPy's
+    memory pool hands freed memory to the next allocation on the same stream.
     """
 
     name = "cuda"
@@ -57,7 +59,9 @@ class Cuda:
         # Streams that wait for the default stream: work that strays there is slow, never wrong.
         self._streams = {name: cupy.cuda.Stream() for name in STREAMS}
         self._streams["caller"] = cupy.cuda.get_current_stream()
-        self._ticks = cupy.cuda.Stream(non_blocking=True)  # empty, so that its events are at once
+        self._ticks = cupy.cuda.Stream(
+            non_blocking=True
+        )  # empty, so that its events are reached at once
         self._base, self._start = self._look()
 
     def _attach(self) -> None:
@@ -69,13 +73,13 @@ class Cuda:
         self._streams[stream].use()
 
     def mark(self) -> Event:
-        event = cupy.cuda.Event(block=True)  # who waits for it sleeps
+        event = cupy.cuda.Event(block=True)  # a thread that waits for it sleeps
         event.record()
         base, start = self._known()
         return Moment(event, base, start)
 
     def _known(self) -> tuple[Any, float]:
-        """An event before now and its moment."""
+        """Return an earlier event and its moment."""
         with self._lock:
             if now() - self._start > FRESH:
                 self._base, self._start = self._look()
@@ -123,7 +127,7 @@ class Cuda:
         return self.end(stream)
 
     def after(self, stream: Any) -> Any:
-        """That stream, which goes on after what this thread's stream was given."""
+        """Return a stream that continues after the earlier work of this thread's stream."""
         given = cupy.cuda.Event(disable_timing=True)
         given.record()
         stream.wait_event(given)

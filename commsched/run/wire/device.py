@@ -1,4 +1,4 @@
-"""Where a rank's arrays lie, and the order of what is done with them there: NumPy, or one GPU."""
+"""The device that holds a rank's arrays and orders the work on them: NumPy, or one GPU."""
 
 import os
 from collections.abc import Callable
@@ -14,13 +14,13 @@ DEVICES = ("cpu", "cuda")
 
 
 class Event(Protocol):
-    """A moment in the order of a stream: what was given to the stream before it is done."""
+    """A moment of a stream: it is reached once all earlier work of the stream is done."""
 
     def done(self) -> bool:
         """Tell whether the event is reached."""
 
     def wait(self) -> None:
-        """Wait until it is reached: this thread, and nothing else."""
+        """Block this thread, and nothing else, until the event is reached."""
 
     def when(self) -> float:
         """Return when the event was reached, s on this rank's clock; it must have been reached."""
@@ -29,8 +29,8 @@ class Event(Protocol):
 class ComputeDevice(Protocol):
     """Array work in the order of streams: "compute" of the layers, "codec" of the exchanges.
 
-    "caller" is what the thread used before that found the device. Copies to the host and back have
-    a stream each; they begin once what was given to the calling thread's stream before is done.
+    "caller" is the stream that the caller's thread used before. Copies to the host and back have a
+    stream each; they begin once the earlier work of the calling thread's stream is done.
     """
 
     name: str
@@ -38,19 +38,19 @@ class ComputeDevice(Protocol):
 
     @property
     def card(self) -> str:
-        """Which of its host's GPUs it is; "" for none."""
+        """The number of this GPU on its host; "" if it is no GPU."""
 
     def lacks(self) -> str:
         """Return what NCCL lacks to sum there; "" if it can."""
 
     def use(self, stream: str) -> None:
-        """From now on this thread's array work is given to that stream."""
+        """Send this thread's array work to that stream from now on."""
 
     def mark(self) -> Event:
         """Return the end of all work queued so far on the stream that this thread uses now."""
 
     def host(self, nbytes: int) -> Array:
-        """Memory of the host for such copies: (nbytes,) uint8 of NumPy."""
+        """Return memory of the host for such copies: (nbytes,) uint8 of NumPy."""
 
     def copy_out(self, source: Array, to: Array) -> Event:
         """Begin to copy (n,) uint8 of the device to memory that `host` gave, (n,) uint8."""
@@ -63,7 +63,7 @@ class ComputeDevice(Protocol):
 
 
 class Instant:
-    """A moment that is reached."""
+    """An event that is reached already."""
 
     def __init__(self) -> None:
         self._moment = now()
@@ -89,7 +89,7 @@ class Host:
         return "no GPU"
 
     def use(self, stream: str) -> None:
-        """There are no streams."""
+        """Nothing to do: the host has no streams."""
 
     def mark(self) -> Event:
         return Instant()
@@ -119,7 +119,7 @@ def check_device(name: str) -> None:
 
 
 def moved(value: Any, move: Callable[[Array], Array]) -> Any:
-    """Arrays, in tuples and dictionaries, put elsewhere by `move`; numbers as they are."""
+    """Return arrays in tuples and dictionaries, each moved by `move`; numbers stay unchanged."""
     if isinstance(value, dict):
         return {key: moved(part, move) for key, part in value.items()}
     if isinstance(value, tuple):

@@ -21,7 +21,7 @@ class Parcel:
         self.packet = packet
 
     def done(self) -> bool:
-        """Test the pieces in order; over once the last is."""
+        """Test the pieces in order; done once the last piece is."""
         status = MPI.Status()
         while self.requests and self.requests[0].Test(status):
             self.over(status)
@@ -50,7 +50,7 @@ class Probed:
         self.packet: Array = None
 
     def done(self) -> bool:
-        """Take what is announced; over once the last piece is here."""
+        """Receive announced pieces; done once the last piece is here."""
         while self.packet is None:
             if self._request is None:
                 status = MPI.Status()
@@ -100,11 +100,11 @@ class InPlace:
         return Probed(self._comm, peer, self._tag, self._cut)
 
     def progress(self) -> bool:
-        """MPI does it."""
+        """Nothing to do: MPI moves the packets."""
         return False
 
     def quiet(self, first: Sequence[Moving]) -> bool:
-        """Look at the first piece of all these packets in one call of MPI."""
+        """Test the first piece of all these packets in one call of MPI."""
         parcels = [each for each in first if isinstance(each, Parcel) and each.requests]
         if not parcels or len(parcels) < len(first):
             return False
@@ -125,7 +125,7 @@ class PlainPath:
         self._cut = cut
 
     def join(self, comm: MPI.Intracomm) -> None:
-        """MPI is."""
+        """Nothing to prepare: MPI is always ready."""
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> InPlace:
         return InPlace(comm, tag, self._cut or CUT)
@@ -135,7 +135,7 @@ class PlainPath:
 
 
 class Native:
-    """The MPI's own all-reduce, non-blocking, on the bucket in place."""
+    """MPI's own all-reduce, non-blocking, on the bucket in place."""
 
     def __init__(self, held: Endpoint, comm: MPI.Intracomm, cut: int) -> None:
         values, step = held.take(0, 1), cut // 4
@@ -146,10 +146,10 @@ class Native:
         ]
         self.sent = values.nbytes
         self.moves = 0
-        self.coded = 0.0  # what MPI adds is not seen
+        self.coded = 0.0  # the time in which MPI adds is unknown
 
     def progress(self) -> bool:
-        """Test; True when it is over."""
+        """Test the requests; True once the sum is over."""
         while self._requests and self._requests[0].Test():
             self._requests.pop(0)
             self.moves += 1

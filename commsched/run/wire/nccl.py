@@ -14,7 +14,7 @@ from commsched.run.wire.cuda import Cuda
 from commsched.run.wire.device import Event
 from commsched.run.wire.path import Exchange, Lane, Path, PendingMove
 
-KNOWN = MPI.Comm.Create_keyval()  # what NCCL has made of MPI's communicator, and its stream
+KNOWN = MPI.Comm.Create_keyval()  # NCCL's communicator for MPI's, and its stream
 
 
 class Nccl:
@@ -28,14 +28,14 @@ class Nccl:
 
     def join(self, comm: MPI.Intracomm) -> None:
         if comm.Get_attr(KNOWN) is None:
-            # A stream of its own: there it waits for its ranks, and for no other communicator's.
+            # A stream of its own: there it does not wait for other communicators.
             comm.Set_attr(KNOWN, (nccl_communicator(comm), cupy.cuda.Stream()))
 
     def native(self, held: Endpoint, comm: MPI.Intracomm) -> Exchange:
         return NcclSum(held.take(0, 1), self, comm)
 
     def begin(self, values: Array, comm: MPI.Intracomm) -> Event:
-        """Begin to sum (n,) float32 in place, after what this thread's stream was given."""
+        """Begin to sum (n,) float32 in place, after the earlier work of this thread's stream."""
         self.join(comm)
         attribute: Any = comm.Get_attr(KNOWN)
         known, own = attribute
@@ -53,7 +53,7 @@ class Nccl:
 
 
 def nccl_communicator(comm: MPI.Intracomm) -> Any:
-    """NCCL's communicator of the same ranks, who wait for each other."""
+    """Make NCCL's communicator of the same ranks, which wait for each other."""
     own: Any = nccl.get_unique_id()  # bytes from CuPy 14 on, before that a tuple of signed numbers
     plain = isinstance(own, bytes)
     told = agree.broadcast_bytes(own if plain else np.array(own, np.int8).tobytes(), comm)
@@ -68,10 +68,10 @@ class NcclSum:
         self._end = path.begin(values, comm)
         self.sent = values.nbytes
         self.moves = 0
-        self.coded = 0.0  # what NCCL adds is not seen
+        self.coded = 0.0  # the time in which NCCL adds is unknown
 
     def progress(self) -> bool:
-        """Look; True when it is over."""
+        """Test the event; True once the sum is over."""
         over = self._end.done()
         self.moves += over
         return over

@@ -13,7 +13,7 @@ from commsched.run.wire.device import Event
 class PendingMove(NamedTuple):
     """Whom an exchange waits for, and for how many bytes."""
 
-    direction: str  # "from" or "to" a peer, "among" all for the MPI's own
+    direction: str  # "from" or "to" a peer, "among" all in a native sum
     peer: int  # member of the group
     nbytes: int | None  # None: not known yet
 
@@ -29,10 +29,10 @@ class Exchange(Protocol):
         """Seconds spent in encoding, adding and decoding; once it is over. Waits for a device."""
 
     def progress(self) -> bool:
-        """Do what can be done now without waiting; True when the exchange is over."""
+        """Do what can be done now without waiting; True once the exchange is over."""
 
     def waiting(self) -> list[PendingMove]:
-        """Whom it waits for."""
+        """Return the moves that it waits for."""
 
 
 class Moving(Protocol):
@@ -41,7 +41,7 @@ class Moving(Protocol):
     packet: Array  # of one of unknown size once it is here
 
     def done(self) -> bool:
-        """Do what can be done now; True once it has left, or is here."""
+        """Do what can be done now; True once the packet has left, or is here."""
 
 
 class Lane(Protocol):
@@ -60,7 +60,7 @@ class Lane(Protocol):
         """Begin to receive a packet of unknown size."""
 
     def progress(self) -> bool:
-        """Get on with all packets under way; True where something happened."""
+        """Move on all packets under way; True if something happened."""
 
     def quiet(self, first: Sequence[Moving]) -> bool:
         """Tell whether one look shows that nothing happened to these packets; False: ask each."""
@@ -76,7 +76,7 @@ class Path(Protocol):
         """Get ready for native sums among these ranks; all of them call it."""
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> Lane:
-        """For an exchange of its own."""
+        """Return a lane for one exchange."""
 
     def native(self, held: Endpoint, comm: MPI.Intracomm) -> Exchange:
-        """Begin the MPI's own all-reduce."""
+        """Begin the MPI library's own all-reduce."""

@@ -25,7 +25,10 @@ SWITCH = "COMMSCHED_BUFFERS"
 MODES = ("auto", "staged", "direct")
 SUMS = "COMMSCHED_NATIVE"
 SUMMERS = ("auto", "mpi", "nccl")
-SIZES = (256, 2**22)  # B of the probe's messages: MPIs send short ones and long ones in other ways
+SIZES = (
+    256,
+    2**22,
+)  # B of the probe's messages: MPI libraries send short and long messages differently
 PATIENCE = 10.0  # s until a message of the probe counts as lost
 
 
@@ -65,11 +68,11 @@ def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -
         return ON_HOST
     direct, shown = _pointers(device, mode, comm)
     by_nccl, why = native_sums_by_nccl(device, sums, comm)
-    device.use("compute")  # for what the caller makes now
+    device.use("compute")  # for arrays that the caller makes now
     own = CUT if device is HOST else POINTED if direct else CHUNK
     cut = int(
         min(agree.gather_numbers(own, comm))
-    )  # so that ranks with and without a GPU understand another
+    )  # ranks with and without a GPU must cut packets alike
     host = PlainPath(cut)
     if device is HOST:
         return Placement(device, host, host, "in memory of the host")
@@ -131,7 +134,7 @@ def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bo
 
 
 def cuda_support(comm: MPI.Intracomm) -> str:
-    """By what the MPI says that it takes pointers of a GPU: MPI 4.1's way or Open MPI's, or ""."""
+    """Tell how MPI announces that it takes pointers of a GPU: as in MPI 4.1, as Open MPI, or ""."""
     kinds = comm.Get_info().get("mpi_memory_alloc_kinds") or ""
     if "cuda" in kinds:
         return f"mpi_memory_alloc_kinds is {kinds}"

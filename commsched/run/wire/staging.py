@@ -1,4 +1,4 @@
-"""Packets of a device on their way through MPI: by its pointers, or in chunks by host memory."""
+"""Packets of a device on their way through MPI: by device pointers, or in chunks by host memory."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from commsched.run.wire.host import pieces
 from commsched.run.wire.path import Exchange, Moving, PendingMove
 
 CHUNK = 2 * 2**20  # B; chosen so that a copy by PCIe takes longer than to begin it; not tuned yet
-POINTED = 64 * 2**20  # B; so that what goes through the host in spite of pointers overlaps, too
+POINTED = 64 * 2**20  # B; packets that go through the host in spite of pointers then overlap, too
 SLOTS = 2  # chunks of a packet in host memory: one is copied while the other is with MPI
 LEAST = 4096  # B of the smallest memory that is kept
 
@@ -71,7 +71,7 @@ class StagedPath:
 
 
 class Pointers(StagedPath):
-    """MPI reads and writes the device's memory, once what the device was given before is done."""
+    """MPI reads and writes the device's memory, once the device has finished its earlier work."""
 
     slots = 2**31
 
@@ -98,9 +98,9 @@ class Pointers(StagedPath):
 class Ordered:
     """The messages of one exchange; those between the same two ranks keep their order.
 
-    MPI matches messages in the order in which they are posted, so a packet is posted only when all
-    of the packet before it, to or from the same rank, is. Each packet has memory of its own: a
-    packet that one rank does not take yet keeps no packet to another rank from leaving.
+    MPI matches messages in the order in which they are posted. So a packet is posted only once the
+    packet before it, to or from the same rank, is posted completely. Each packet has memory of its
+    own: a packet that one rank does not take yet does not delay packets to other ranks.
     """
 
     def __init__(self, way: StagedPath, comm: MPI.Intracomm, tag: int) -> None:
@@ -140,7 +140,7 @@ class Ordered:
         return self._in_turn("from", peer, Chunks(way, packet, way.room, post, way.put))
 
     def bounded(self, most: int, peer: int) -> None:
-        """Chunks say how long a packet is."""
+        """Return None: the chunks themselves tell how long a packet is."""
 
     def probe(self, peer: int) -> Moving:
         return self._begin(ProbedChunks(self.way, self.comm, peer, self.tag))
@@ -151,7 +151,7 @@ class Ordered:
         return moved
 
     def quiet(self, first: Sequence[Moving]) -> bool:
-        """Progress has looked at every packet."""
+        """Return False: `progress` has looked at every packet already."""
         return False
 
     def mark(self) -> Event:
@@ -276,7 +276,7 @@ class ProbedChunks(Chunks):
 
 
 class HostSum(Chunks):
-    """The MPI's own all-reduce of a bucket of the device, chunk by chunk in memory of the host.
+    """MPI's own all-reduce of a device's bucket, chunk by chunk in memory of the host.
 
     The chunks are summed in the same order on all ranks.
     """
@@ -291,10 +291,10 @@ class HostSum(Chunks):
         self._ahead = deque(piece for piece in self._ahead if len(piece))
         self.sent = values.nbytes
         self.moves = 0
-        self.coded = 0.0  # what MPI adds is not seen
+        self.coded = 0.0  # the time in which MPI adds is unknown
 
     def progress(self) -> bool:
-        """Begin and end what can be; True when it is over."""
+        """Begin and end chunks; True once the sum is over."""
         self.moves += self.advance()
         return self.over
 
