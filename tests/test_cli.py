@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
 import commsched.net.file
+from commsched.cli import commands
 from commsched.cli.main import main
 from commsched.net.generate.transformer import gpt
 from commsched.plan import file as plan_file
@@ -18,11 +20,7 @@ from commsched.timeline.header import Measured
 from commsched.timeline.model import Timeline
 from tests.support.small_plans import graph, machine, plan
 
-COMMANDS = [
-    p.stem
-    for p in (Path(main.__code__.co_filename).parent / "commands").glob("*.py")
-    if "def add(" in p.read_text()
-]
+COMMANDS = [module.name for module in iter_modules(commands.__path__)]
 
 
 def test_an_error_is_one_line_and_exit_2(tmp_path, capsys):
@@ -149,3 +147,12 @@ def test_a_timeline_without_spans_is_no_traceback(tmp_path, capsys):
     assert refusal(["show", str(path)], capsys) == (
         "the measured timeline has no spans, so there is nothing to say"
     )
+
+
+def test_a_prediction_of_sparse_sums_is_json(tmp_path, capsys):
+    """The bytes of sparse sums are NumPy numbers, whose comparison is no JSON value."""
+    made = str(tmp_path / "plan.json")
+    assert main(["plan", "nmt", "--machine", "comet", "--planner", "all-coo", "-o", made]) == 0
+    capsys.readouterr()
+    assert main(["simulate", made, "--steps", "2", "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out)["fits"], bool)

@@ -29,7 +29,7 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> float:
-        return sum(self)
+        return float(sum(self))
 
 
 class Strategy(ABC):
