@@ -1,1 +1,1 @@
-"""What codecs are made of: packets, parameters, selections, error feedback, and the registry."""
+"""Building blocks of codecs: packets, parameters, selections, error feedback, and the registry."""

@@ -1,4 +1,4 @@
-"""What all codecs share that write a few bits per value and a scale or two per block of values."""
+"""Shared by codecs that write a few bits per value and one or two scales per block of values."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from commsched.kernels.quantise import UNITS, EvenSteps
 from commsched.kernels.random import run_key
 from commsched.net.bucket import BucketSpec
 
-CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
+CHUNK = 1 << 16  # values at a time: temporary arrays stay in the cache
 LARGEST = float(np.finfo(np.float32).max)
 ABOVE = 1.0 + 2.0**-20  # scales are this much larger, so that no rounding leads beyond the codes
 
@@ -85,7 +85,7 @@ class Blockwise(Codec):
         self._deliver(packet, values, TAKE_OFF)
 
     def _deliver(self, packet: Array, out: Array, way: int) -> None:
-        """Do with `out` and the packet's values what `way` says."""
+        """Write the packet's values to `out`, add them or subtract them, as `way` says."""
         scales, packed = self._split(packet, len(out))
         gpu = device(out)
         if gpu is not None and self.decode_there(gpu.quantise, packed, scales, out, way):
@@ -118,7 +118,7 @@ class Blockwise(Codec):
         return 4 * self.columns * -(-numel // self.block)
 
     def _split(self, packet: Array, numel: int) -> tuple[Array, Array]:
-        """Views of the scales, (blocks, columns) float32, and of the packed codes."""
+        """Return views of the scales, (blocks, columns) float32, and of the packed codes."""
         packet, size = packet.view(np.uint8), self._scale_bytes(numel)
         if len(packet) != size + bits.packed_bytes(numel, self.bits):
             raise CommschedError(
@@ -127,7 +127,7 @@ class Blockwise(Codec):
         return packet[:size].view(np.float32).reshape(-1, self.columns), packet[size:]
 
     def _pieces(self, numel: int) -> Iterator[tuple[int, int, int, int]]:
-        """First block, first and last value, and width of a block, piece by piece of a run."""
+        """Yield first block, first and last value, and width of a block for each piece of a run."""
         full = numel // self.block * self.block
         for first in range(0, full, CHUNK):
             yield first // self.block, first, min(first + CHUNK, full), self.block
@@ -138,7 +138,7 @@ class Blockwise(Codec):
 class EvenLevels(Blockwise):
     """Whole multiples, from -levels to levels, of an even share of the block's largest magnitude.
 
-    Rounded at random, so right on average; the error of a value is below one level.
+    Values are rounded at random, so without bias; the error of a value is below one level.
     """
 
     unbiased = True
@@ -151,7 +151,7 @@ class EvenLevels(Blockwise):
         high, low = values.max(axis=1, keepdims=True), values.min(axis=1, keepdims=True)
         scale = np.maximum(np.abs(high), np.abs(low)).astype(np.float64) * ABOVE
         scale = np.where(np.isfinite(scale), scale, np.nan)
-        # Below this, which is nothing to a gradient, the block counts as zero.
+        # Below this, which is negligible in a gradient, the block counts as zero.
         step = np.where(scale < 2.0**-100, np.inf, scale) / (UNITS * self.levels)
         inverse = (1.0 / step).astype(np.float32)
         codes = steps.numbers(values, np.zeros_like(inverse), inverse, UNITS * self.levels)

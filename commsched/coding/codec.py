@@ -1,4 +1,4 @@
-"""What every codec offers: encode and decode, and the prediction of its bytes and seconds."""
+"""The interface of codecs: encode and decode, and the prediction of bytes and seconds."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -23,22 +23,22 @@ class Codec(ABC):
 
     name: str
     lossless: bool
-    # Sums of partial sums may be encoded again; what was decoded encodes without further loss,
-    # also where a schedule joins runs on the way back.
+    # True: sums of partial sums may be encoded again, and decoded values encode without further
+    # loss, even if a schedule joins runs on the way back.
     addable: bool
     fixed: bool  # packet bytes depend on the number of values alone
-    sums_exactly: bool = False  # of a lossy one that adds: sums of what was decoded, too
-    unbiased: bool = False  # of a lossy codec: what is decoded is right on average
+    sums_exactly: bool = False  # of a lossy codec that adds: sums of decoded values are exact, too
+    unbiased: bool = False  # of a lossy codec: the expected decoded value is the value
     stateful: bool = False  # reads and writes keys of its own in the state
-    memory: float = 0.0  # B per value that it keeps there from step to step
-    parts: int = 0  # of the index sets that it holds for every length of a run, see `hashing`
-    # Without error feedback it would lose the same again and again: the sender adds what it kept
-    # before it encodes, and keeps what was not sent. Rounding to 16 bits does not need it.
+    memory: float = 0.0  # B per value that the codec keeps in the state from step to step
+    parts: int = 0  # of its index sets for every length of a run, see `hashing`
+    # True: without error feedback the codec would lose equal values in every step. The sender adds
+    # what it kept before it encodes, and keeps unsent values. Rounding to 16 bits needs none.
     feedback: bool = False
-    no_feedback: str = ""  # why feedback cannot be put around it
-    codes_values: bool = False  # may code the values that a selection kept
+    no_feedback: str = ""  # why the codec cannot have feedback
+    codes_values: bool = False  # may code the values of a selection
     standard: str = ""  # the listed codec of the same family, whose measured rate may serve
-    # Memory traffic for seconds that nobody measured: B moved per B of (values, packet, values).
+    # Memory traffic for unmeasured seconds: B moved per B of (values, packet, values).
     encode_traffic: float
     add_traffic: float
     decode_traffic: float
@@ -61,7 +61,7 @@ class Codec(ABC):
         """Expected packet bytes for elements [start, stop) that sum `merged` ranks: (m,)."""
 
     def encode_kept(self, values: Array, lost: Array, state: State) -> tuple[Array, bool]:
-        """Add `lost` to (n,) float32 in place and encode the sums; whether all are finite, too."""
+        """Add `lost` to (n,) float32 in place; return the encoded sums, and if all are finite."""
         values += lost
         return self.encode(values, state), finite(values)
 
@@ -72,13 +72,13 @@ class Codec(ABC):
             self.add(packet, out)
 
     def subtract(self, packet: Array, values: Array) -> None:
-        """Take what a packet delivers from `values` (n,) float32, in place."""
+        """Subtract a packet's values from `values` (n,) float32, in place."""
         delivered = np.empty_like(values)
         self.decode(packet, delivered)
         values -= delivered
 
     def packet(self, values: int, nbytes: int | None = None) -> Array:
-        """An empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""
+        """Make an empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""
         assert nbytes is not None, "only codecs of fixed size know it beforehand"
         return np.empty(nbytes, np.uint8)
 

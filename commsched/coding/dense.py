@@ -1,4 +1,4 @@
-"""All values in order, as they are: zero-copy on both sides."""
+"""All values in order, unchanged: zero-copy on both sides."""
 
 import numpy as np
 

@@ -29,9 +29,9 @@ def index_bytes(numel: Floats, expected: Floats) -> Floats:
 
     The smaller of Elias-Fano and a bitmap.
     """
-    count = np.maximum(expected, 1.0)  # below one: one index, as often as there is one
+    count = np.maximum(expected, 1.0)  # below 1: probability of a single index
     width = np.floor(np.log2(np.maximum(numel, 1.0) / count))
-    # 3.5 bits are what rounding up to bytes adds on average.
+    # Rounding up to bytes adds 3.5 bits on average.
     planes = width // 8 * count + width % 8 * (count + 3.5) / 8
     high = (count + (numel - 1) / 2**width + 3.5) / 8
     found: Floats = np.minimum(planes + high, np.ceil(numel / 8)) * np.minimum(expected, 1.0)
@@ -88,7 +88,7 @@ def _write(fast: Any, index: Array, numel: int, way: str, packed: Array) -> None
 
 
 def _read(fast: Any, packed: Array, numel: int, way: str, index: Array) -> bool:
-    """Fill (m,) int32 indices by compiled kernels; whether they are what may be written."""
+    """Fill (m,) int32 indices by compiled kernels; tell whether they are valid."""
     width = _width(numel, len(index)) if way == "elias" else 0
     low = packed_bytes(len(index), width)
     (fast.read_fields if width in (2, 4) else fast.read_planes)(packed[:low], width, index)

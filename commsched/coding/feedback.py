@@ -1,4 +1,4 @@
-"""Error feedback around any lossy codec that has none of its own: `CODEC:feedback`."""
+"""Error feedback around any lossy codec without feedback of its own: `CODEC:feedback`."""
 
 from dataclasses import replace
 from math import floor, log2
@@ -17,13 +17,13 @@ PRODUCTS = 12.0  # B moved per B of values for three dot products
 
 
 class Fed(Codec):
-    """Another codec's packets; the sender adds what it kept before, and keeps what is not sent.
+    """Another codec's packets; the sender adds what it kept before, and keeps unsent values.
 
-    Good around codecs that round to nearest; one that rounds at random is right on average without.
-    What an unbiased codec w -> q leaves behind may be larger than w, and feedback would let it grow
-    without bound. Where |w - q|^2 > |w|^2 / 2 the sender writes f w instead, with f the power of
+    Good around codecs that round to nearest; codecs that round at random have no bias without it.
+    The loss of an unbiased codec w -> q may be larger than w, and would grow without bound under
+    feedback. If |w - q|^2 > |w|^2 / 2 the sender writes f w instead, with f the power of
     two at or below <w, q> / <q, q>: with the same random numbers f q travels, |w - f q| < |w|.
-    Seconds are predicted as if that were always so.
+    Seconds are predicted as if this were always the case.
     Source: Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019; for the factor Beznosikov
     et al., "On biased compression for distributed learning", JMLR 24, 2023.
     """
@@ -57,7 +57,7 @@ class Fed(Codec):
         with np.errstate(over="ignore", invalid="ignore"):
             sums = [(a * b).sum(dtype=np.float64) for a, b in pairs]
         whole, along, square = module_of(values).stack(sums).tolist()  # one read of a GPU
-        if not whole - 2 * along + square > whole / 2:  # nor where a sum is infinite
+        if not whole - 2 * along + square > whole / 2:  # or a sum is infinite
             return 1.0
         return min(2.0 ** floor(log2(along / square)), 1.0) if along > 0 else 0.0
 
@@ -90,7 +90,7 @@ class Fed(Codec):
 
 
 def fed(inner: Codec) -> Codec:
-    """A codec with error feedback around it; the codec itself where it has that already."""
+    """Put error feedback around a codec; return a codec with feedback unchanged."""
     if inner.feedback:
         return inner
     reason = "nothing is lost that could be kept" if inner.lossless else inner.no_feedback

@@ -1,4 +1,4 @@
-"""How the indices that a selection kept are written: one file per index code, registered."""
+"""Codes for the indices of a selection: one file per index code, registered."""
 
 from abc import ABC, abstractmethod
 

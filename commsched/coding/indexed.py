@@ -1,4 +1,4 @@
-"""What all codecs share whose packets are indices and values."""
+"""Shared by codecs whose packets are indices and values."""
 
 from abc import abstractmethod
 
@@ -8,7 +8,7 @@ from commsched.kernels.accumulate import ADD, REPLACE, put_at
 
 
 class Indexed(Codec):
-    """Reads a packet as indices and values; what it does not name is zero."""
+    """Reads a packet as indices and values; all other values are zero."""
 
     @abstractmethod
     def open(self, packet: Array, numel: int) -> tuple[Array, Array]:

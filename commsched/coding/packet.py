@@ -1,4 +1,4 @@
-"""The header of packets that describe themselves, and what all their readers check."""
+"""The header of packets that describe themselves, and the checks of all their readers."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ HEADER = 16  # B: the format's tag and a count, two little-endian 64-bit words
 
 
 def header(words: Sequence[int], like: Array) -> Array:
-    """64-bit little-endian words where `like` lies: (8 words,) uint8."""
+    """Write 64-bit little-endian words in the memory of `like`: (8 words,) uint8."""
     written = np.array([word % 2**64 for word in words], np.uint64).view(np.uint8)
     found: Array = module_of(like).asarray(written)
     return found
 
 
 def fresh(tag: int, count: int, body: int, like: Array) -> Array:
-    """A packet where `like` lies, with its header written and `body` bytes to fill."""
+    """Make a packet in the memory of `like`, with a header and `body` bytes to fill."""
     packet = module_of(like).empty(HEADER + body, np.uint8)
     packet[:HEADER] = header((tag, count), like)
     return packet
@@ -49,5 +49,5 @@ def flagged(packet: Array, start: int, numel: int, count: int, what: str) -> Arr
     flags = packet[start : start + packed_bytes(numel)]
     index, last = set_bits(flags, numel), numel % 8
     require(len(index) == count, packet, what)
-    require(not last or int(flags[-1]) < 1 << last, packet, what)  # none beyond the last element
+    require(not last or int(flags[-1]) < 1 << last, packet, what)  # no bits beyond the last element
     return index

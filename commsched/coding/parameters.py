@@ -1,16 +1,16 @@
-"""Parameters behind a codec's name, such as 0.01 in `topk:0.01`: read strictly, written one way."""
+"""Parameters behind a codec's name, such as 0.01 in `topk:0.01`, with one spelling per number."""
 
 import math
 import re
 
 from commsched.errors import CommschedError
 
-FORGET = "forget"  # last of the parameters: what is not sent is not added to the next gradient
+FORGET = "forget"  # the last parameter: unsent values are not added to the next gradient
 NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
 
 
 def at_most(given: list[str], allowed: int) -> None:
-    """Refuse more parameters than there are."""
+    """Refuse more parameters than allowed."""
     if len(given) > allowed:
         raise CommschedError(f"at most {allowed} parameters, got {len(given)}")
 
@@ -22,7 +22,7 @@ def forgets(given: list[str]) -> tuple[list[str], bool]:
 
 
 def share(text: str, what: str = "the share that is kept") -> float:
-    """A number in (0, 1]."""
+    """Read a number in (0, 1]."""
     value = number(text, what, "in (0, 1]")
     if not 0.0 < value <= 1.0:
         raise CommschedError(f"{what} must be in (0, 1], got {text!r}")
@@ -30,7 +30,7 @@ def share(text: str, what: str = "the share that is kept") -> float:
 
 
 def number(text: str, what: str, allowed: str = "a number of at least 0") -> float:
-    """A finite number of at least 0, such as 0.01 or 1e-5."""
+    """Read a finite number of at least 0, such as 0.01 or 1e-5."""
     value = float(text) if NUMBER.fullmatch(text) else math.inf
     if not math.isfinite(value):
         raise CommschedError(f"{what} must be {allowed}, got {text!r}")
@@ -38,7 +38,7 @@ def number(text: str, what: str, allowed: str = "a number of at least 0") -> flo
 
 
 def whole(text: str, what: str, low: int, high: int) -> int:
-    """A whole number in [low, high]."""
+    """Read a whole number in [low, high]."""
     good = text.isascii() and text.isdecimal() and len(text) < 10
     if not (good and low <= int(text) <= high):
         raise CommschedError(f"{what} must be a whole number from {low} to {high}, got {text!r}")

@@ -16,14 +16,14 @@ from commsched.kernels.exponents import pack_values
 from commsched.kernels.modules import module_of
 
 TAG = 0x53_4E_55_52  # "RUNS"
-LEAST = 8  # elements of a run on average, from which on they are worth to be looked for
-SAMPLE = 256  # gaps of a list that are looked at before all of them are
+LEAST = 8  # elements of a run on average, from which on runs are worth a search
+SAMPLE = 256  # gaps of a list that are examined before all gaps
 
 
 def bounds_of(index: Array) -> Array | None:
     """Return, alternately, where runs of (m,) ascending indices begin and end: (2 r,).
 
-    None where there are more than one per LEAST indices, as far as a sample tells.
+    None if a sample shows more than one run per LEAST indices.
     """
     count = len(index)
     step = max(1, (count - 1) // SAMPLE)
@@ -41,7 +41,7 @@ def bounds_of(index: Array) -> Array | None:
 
 
 def size_of(bounds: Array, numel: int) -> int:
-    """Bytes that say where the runs of a list below `numel` are."""
+    """Count the bytes that describe the runs of a list below `numel`."""
     return index_form(numel + 1, len(bounds))[1]
 
 

@@ -1,4 +1,4 @@
-"""What all codecs share that send some of the values with their indices."""
+"""Shared by codecs that send some of the values with their indices."""
 
 import copy
 from abc import abstractmethod
@@ -21,7 +21,7 @@ from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 
 SAMPLE = 2**18
-HEADER = 24  # B: tag, values that travel, bytes of the index part; little-endian 64-bit words
+HEADER = 24  # B: tag, number of sent values, bytes of the index part; little-endian 64-bit words
 TAG = 0x00_4C_45_53  # "SEL"
 BROKEN = -1  # instead of the count: the gradient is not finite, so the whole run is NaN
 
@@ -39,7 +39,7 @@ class Selection(Indexed):
     feedback = True
     composes = True  # other codecs may write its values, and other codes its indices
     add_traffic = 3.0  # read index and value, read and write the sum
-    decode_traffic = 1.0  # zero the run; the scatter is small beside it
+    decode_traffic = 1.0  # zero the run; the scatter is small in comparison
     feedback_traffic = 4.5  # add 3, look for NaN 1, and some scattering
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class Selection(Indexed):
 
     @abstractmethod
     def select(self, values: Array, state: State, start: int) -> Array:
-        """Ascending indices of what is sent of `values`, none of a zero."""
+        """Choose the values that are sent: ascending indices of non-zeros."""
 
     @abstractmethod
     def kept(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
@@ -66,9 +66,9 @@ class Selection(Indexed):
         return made
 
     def rate(self, device: Device) -> CodecRate:
-        """As measured, or that of the selection alone and what other values and indices take.
+        """Return the measured rate, or the selection's rate plus those of its other codes.
 
-        Their part of a packet is that of a full run of SAMPLE elements.
+        Their parts of a packet are computed for a full run of SAMPLE elements.
         """
         found = super().rate(device)
         if self.name == self.plain or self.name in device.codecs:
@@ -85,7 +85,7 @@ class Selection(Indexed):
 
     @property
     def _shares(self) -> tuple[float, float]:
-        """Values that are kept, and bytes of their packet, as shares of the run's."""
+        """Return the kept values, and the bytes of their packet, as shares of the run's."""
         spec, zero, whole = BucketSpec.uniform(SAMPLE), np.zeros(1, np.int64), np.array([SAMPLE])
         packet = self.nbytes(spec, zero, whole, 1)[0] / (4 * SAMPLE)
         return float(self.kept(spec, zero, whole, 1)[0]) / SAMPLE, float(packet)

@@ -11,7 +11,7 @@ from commsched.machine.model import Group, Machine
 def alongside(machine: Machine, group: Group) -> Machine:
     """Return the machine as a group sees it while all other ranks exchange in their groups.
 
-        G' = G (most ranks) / (most members)    that any of the group's ports has
+        G' = G (most ranks) / (most members)    on any of the group's ports
 
     G [s/B] of a network port; members are the ranks of the group. So the port that decides serves
     all its ranks.

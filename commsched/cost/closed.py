@@ -32,10 +32,10 @@ def closed(schedule: Schedule, payload: Payload, machine: Machine, group: Group)
     known.
 
     Holds for members that start together: then exact on equal links with blocks of equal size,
-    except where a formula says "at most". Otherwise `play` ends no later than this after the last
-    start, and no earlier than this after the first: off by at most the spread of the starts.
-    Where links differ it is off by up to 15 % on the shipped machines at 2 to 16 nodes (a test),
-    except where it says "at most"; packets of unequal size count as their mean.
+    unless a formula says "at most". Otherwise `play` ends no later than this after the last start,
+    and no earlier than this after the first: the error is at most the spread of the starts. If
+    links differ, the error is up to 15 % on the shipped machines at 2 to 16 nodes (a test), unless
+    a formula says "at most"; packets of unequal size count as their mean.
     """
     form = FORMS.get(schedule.name)
     if form is None:
@@ -175,12 +175,12 @@ def tree(site: Site, load: Load) -> Cost:
 
 
 def direct(site: Site, load: Load) -> Cost:
-    """Rotated reduce-scatter, then rotated all-gather: the messages of a half wait for no other.
+    """Rotated reduce-scatter, then rotated all-gather; messages in a half are independent.
 
         t = 2 (L + 2 o + m G) + a(m) + d(m)
           + (p - 2) (max(m G + o, a(m)) + max(m G + o, d(m))),     m = n / p, e = 0
 
-    With e > 0 coding and merging take turns in the order of the rounds: the same as a ring.
+    With e > 0 coding and merging take turns in the order of the rounds, as in a ring.
     Source: Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005 (pairwise exchange).
     Holds for equal links; else the ports of the ranks that leave their node, in every round.
     """
@@ -234,7 +234,7 @@ def _stretch(site: Site) -> int:
 def _chain(site: Site, circle: Circle, *halves: tuple[Size, bool]) -> Cost:
     """Rounds around a circle, each waiting for the one before; halves: sizes (rounds,), add.
 
-    Data travels from hop to hop, but the slowest port, or the processor, serves every round.
+    Data travels from hop to hop; the slowest port, or the processor, serves every round.
     """
     travel = serve = last = sent = 0.0
     rounds = 0
@@ -268,8 +268,8 @@ def _round(
     """Return the cost of one round; a share of the members send what sums `merged` ranks on
     average.
 
-    The next one may begin while the port is still busy; after the last one of its links it must
-    be free.
+    The next round may begin while the port is still busy; after the last round on its links the
+    port must be free.
     """
     low = int(merged)
     nbytes, raw = load.size(share, np.array([low, low + 1]))
@@ -294,7 +294,7 @@ def _folded(site: Site, load: Load, costs: list[Cost]) -> Cost:
 
 
 def _rotation(site: Site, load: Load, share: float, merged: int, add: bool) -> Cost:
-    """p - 1 rounds that wait for no other, in round k to the k-th rank ahead.
+    """p - 1 independent rounds, in round k to the k-th rank ahead.
 
     The ports of some rank cross between nodes in every round. With encoding, messages wait for each
     other and travel on, over a crossing as often as one is met.

@@ -1,4 +1,4 @@
-"""What the closed forms are made of: seconds of a message, bytes of a share, links of a group."""
+"""Terms of the closed forms: seconds of a message, bytes of a share, links of a group."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from commsched.schedule.rounds import Schedule
 
 
 class Size(NamedTuple):
-    """Messages: wire [B], and raw [B] of float32 values that the codec reads or writes."""
+    """Sizes of messages: wire [B], and raw [B] of float32 values that the codec reads or writes."""
 
     wire: Floats
     raw: float
@@ -47,10 +47,10 @@ class Load:
         self._first, self._stop = np.array([0]), np.array([schedule.blocks])
 
     def size(self, share: float, merged: Ints) -> Size:
-        """Messages of `share` of all blocks that sum `merged` ranks, (rounds,).
+        """Return messages of `share` of all blocks that sum `merged` ranks, (rounds,).
 
-        The expected bytes of a run are a header and a part that adds up over runs, nearly so where
-        an index is coded.
+        The expected bytes of a run are a header and a part that adds up over runs; with coded
+        indices this is approximate.
         """
         if self._payload.sizes is not None:
             return Size(np.full(len(merged), self._payload.packets * share), 0.0)
@@ -66,7 +66,7 @@ class Circle:
 
     counts: tuple[int, ...]
     wires: tuple[Wire, ...]
-    together: int  # how many hops of the last kind stand next to each other
+    together: int  # number of adjacent hops of the last kind
 
     def headstart(self, hops: list[float], missing: int) -> float:
         """Return what the mean hop misses if a circle leaves out the `missing` fastest hops.
@@ -80,7 +80,7 @@ class Circle:
 
 
 class Site:
-    """Where a group sits on a machine: the links of its levels, in the order of its nodes."""
+    """The position of a group on a machine: the links of its levels, in the order of its nodes."""
 
     def __init__(self, machine: Machine, group: Group, rate: CodecRate) -> None:
         self.coding = Coding(rate)
@@ -103,7 +103,7 @@ class Site:
     def apart(self, distance: int, flows: int) -> Wire:
         """Return the slowest link at this distance if at most `flows` exchanges share a port.
 
-        They stay inside nodes where aligned teams of 2 * `distance` ranks fill these.
+        Exchanges stay inside nodes that aligned teams of 2 * `distance` ranks fill.
         """
         if self.nodes == 1 or all(count % (2 * distance) == 0 for count in self._counts):
             return self.inside

@@ -1,4 +1,4 @@
-"""What the messages of a round cost: bytes, seconds on a port, seconds to code and to merge."""
+"""Costs of a round's messages: bytes, seconds on a port, seconds to code and to merge."""
 
 from typing import NamedTuple
 
@@ -16,18 +16,18 @@ class MessageWork(NamedTuple):
 
     wire: Floats  # B, of senders
     busy: Floats  # s on a port, of senders
-    busy_back: Floats  # the same, of receivers
+    busy_back: Floats  # s on a port, of receivers
     alone_back: Floats | None  # s on a port of its own, of receivers; None: as `busy_back`
     code: Floats | None  # s to encode, of senders; None: nothing to do
     merge: Floats | None  # s to add or decode, of receivers
-    busy_least: float  # the least busy, or less
+    busy_least: float  # a lower bound of `busy`
     merge_most: float
 
 
 class _Table(NamedTuple):
     """The work of every row of a table of runs."""
 
-    rows: Rows  # kept, so that their ids stay theirs
+    rows: Rows  # kept, so that no other object gets their ids
     wire: Floats
     busy: Floats | None  # None: depends on the link of each move
     alone: Floats | None  # None: as `busy`
@@ -38,10 +38,10 @@ class _Table(NamedTuple):
 
 
 class Works:
-    """Works of rounds, derived once per table of runs where rounds have one.
+    """Works of rounds, derived once per table of runs if rounds have one.
 
-    Rates of codecs are those of all ranks at work; of p ranks, m take max(m / p, `alone`) of that,
-    times what exchanges slow coding, where the others poll: no more than all of it.
+    Rates of codecs hold for all ranks at work. If m of p ranks code, they take max(m / p, `alone`)
+    of that time, times the slowing by exchanges if the others poll, and at most all of it.
     """
 
     def __init__(self, payload: Payload, machine: Machine) -> None:
@@ -55,7 +55,7 @@ class Works:
         self._around = np.empty(0)
 
     def some(self, rnd: Round, pattern: Pattern) -> MessageWork:
-        """Senders and receivers in the order of the moves."""
+        """Return the work of senders and receivers in the order of the moves."""
         wire = self._payload.wire(rnd.first, rnd.stop, rnd.merged)
         busy = pattern.wire.port(wire)
         code, merge = self._coding(rnd.first, rnd.stop, rnd.add, wire, len(rnd.src))
@@ -64,7 +64,7 @@ class Works:
         return MessageWork(wire, busy, busy, alone, code, merge, float(busy.min()), most)
 
     def whole(self, rnd: Round, pattern: Pattern) -> MessageWork:
-        """Receiver i is the rank that sends move i."""
+        """Return the work of a whole round: receiver i is the rank that sends move i."""
         shape, rows, size = pattern.shape, rnd.rows, len(rnd.src)
         table = self._tabled(rows, rnd, pattern) if shape.turn is not None and rows else None
         if table is None or rows is None or shape.turn is None:
@@ -93,7 +93,7 @@ class Works:
         )
 
     def _turned(self, values: Floats, turn: int) -> Floats:
-        """`values` of the moves that end where each move starts; overwritten by the next call."""
+        """Return `values` of the moves that end where each starts; the next call overwrites it."""
         if len(self._around) != len(values):
             self._around = np.empty(len(values))
         split = len(values) - turn
@@ -128,7 +128,7 @@ class Works:
     def _coding(
         self, first: Ints, stop: Ints, add: bool, wire: Floats, coders: int
     ) -> tuple[Floats | None, Floats | None]:
-        """Seconds to encode and to merge each message, `coders` of them at a time."""
+        """Return the seconds to encode and to merge each message, with `coders` at a time."""
         rate = self._rate
         share = min(1.0, max(coders / self._ranks, self._alone) * self._slowed)
         raw = self._payload.raw(first, stop) if rate.encode or rate.decode else wire

@@ -1,4 +1,4 @@
-"""Who talks to whom in a round, and at which speed: derived once per pattern, used every round."""
+"""Senders, receivers and speeds of a round: derived once per pattern, used in every round."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ Each = Floats | float  # (m,) one number per move, or one for all of them
 
 
 class PatternShape(NamedTuple):
-    """Who sends to whom.
+    """Senders and receivers of a round.
 
-    A pattern is whole where every rank sends and receives one move. Clocks are then kept in the
-    order of `src`, so that senders need no indexing, and receivers but a rotation where all moves
-    reach equally far.
+    A pattern is whole if every rank sends and receives one move. Clocks are then kept in the order
+    of `src`, so that senders need no indexing. Receivers need only a rotation if all moves reach
+    equally far.
     """
 
     src: Ints  # (m,)
@@ -44,9 +44,9 @@ class Wire:
 
     away: Each  # L + o, s: from a message's start to its first byte at the other end
     overhead: Each  # o, s
-    per_byte: Each  # G, s/B; 0 where a curve stands for it
+    per_byte: Each  # G, s/B; 0 if a curve replaces it
     curves: tuple[tuple[Ints | slice, Link], ...] = ()  # moves whose link has a measured curve
-    shared: Each = 0.0  # s/B, the share of a NIC; 0.0: none
+    shared: Each = 0.0  # s/B, the share of a NIC; 0.0: not shared
 
     @classmethod
     def slowest(cls, links: Iterable[Link], shared: Each = 0.0) -> "Wire":
@@ -86,7 +86,7 @@ class Wire:
 
     @cached_property
     def speed(self) -> tuple[float, float, float, tuple[int, ...]] | None:
-        """What `port` depends on where it is the same for all moves, to compare; else None."""
+        """The parameters of `port` if equal for all moves, for comparisons; else None."""
         if not all(isinstance(x, float) for x in (self.overhead, self.per_byte, self.shared)):
             return None
         if not all(isinstance(moves, slice) for moves, _ in self.curves):
@@ -95,7 +95,7 @@ class Wire:
         return float(self.overhead), float(self.per_byte), float(self.shared), links
 
     def least(self, nbytes: float) -> float:
-        """Seconds that a message of `nbytes` occupies a port at least."""
+        """Return the least seconds that a message of `nbytes` occupies a port."""
         return float(np.min(self.overhead) + nbytes * np.min(self.per_byte))
 
 
@@ -105,10 +105,13 @@ class Pattern:
 
     shape: PatternShape
     wire: Wire
-    # Only where not whole:
+    # Only if not whole:
     burst: Each = 0.0  # s, of bytes that leave at once after a rest
-    turn: float = 0.0  # B of a message that leave before those of another rank at the same port
-    behind: tuple[Each, Each] = (0.0, 0.0)  # s/B of these, for messages that come later: src, dst
+    turn: float = 0.0  # B of a message that leave before another rank's turn at the port
+    behind: tuple[Each, Each] = (
+        0.0,
+        0.0,
+    )  # s/B of these bytes, for messages that come later: src, dst
 
     @cached_property
     def away_back(self) -> Each:
@@ -122,7 +125,7 @@ def first_byte(leaves: Floats, away: Each, port: Floats) -> Floats:
     return np.maximum(leaves + away, port)
 
 
-PATTERNS = 64  # that are kept: schedules that go through more seldom come back to one
+PATTERNS = 64  # patterns that are kept: schedules with more rarely reuse one
 
 
 class Places:
@@ -134,7 +137,7 @@ class Places:
         self._around = np.tile(self._ranks, 2)
         self._node = np.array(group.nodes)
         self._one_node = bool((self._node == self._node[0]).all())
-        self._links = [machine.between]  # and those of nodes that differ
+        self._links = [machine.between]  # and the links of nodes that differ
         self._kind = np.zeros(group.size, np.int64)  # of each member's link in `_links`
         for node, link in machine.overrides.items():
             self._kind[self._node == node] = len(self._links)
@@ -219,7 +222,7 @@ class Places:
         return Pattern(shape, Wire(*terms, found, shared))
 
     def _turns(self, pattern: Pattern, out: Bools) -> Pattern:
-        """Add what ports do that let bytes through in lumps; `out` (m,): between nodes."""
+        """Add the effects of ports that pass bytes in bursts; `out` (m,): between nodes."""
         nic, port, shape = self._machine.nic, self._port, pattern.shape
         pattern = replace(pattern, burst=np.where(out, self._machine.burst, 0.0))
         if nic is None or port is None or not nic.turn:
@@ -239,8 +242,8 @@ class Places:
     def _shared(self, shape: PatternShape, out: Bools) -> Floats:
         """Seconds per byte of each move on its NICs: a fluid fair share among the round's moves.
 
-        Holds for moves of a round that are under way together; ranks that drift apart by more than
-        a message's time would share less.
+        Holds for moves of a round that overlap in time; ranks that drift apart by more than a
+        message's time would share less.
         """
         nic, port = self._machine.nic, self._port
         if nic is None or port is None:
@@ -267,12 +270,12 @@ def _later(port: Ints) -> Floats:
 
 
 def _uniform(shape: PatternShape, link: Link, shared: Each = 0.0) -> Pattern:
-    """A pattern whose moves all use one link class."""
+    """Make a pattern whose moves all use one link class."""
     return Pattern(shape, Wire.slowest([link], _one(shared)))
 
 
 def _terms(link: Link) -> tuple[float, float, float]:
-    """L, o and G; G is 0 where a measured curve stands for it."""
+    """Return L, o and G; G is 0 if a measured curve replaces it."""
     return link.latency, link.overhead, 0.0 if link.points else link.per_byte
 
 

@@ -14,7 +14,7 @@ from commsched.schedule.rounds import Schedule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """What an exchange costs each member of its group."""
+    """Costs of an exchange for each member of its group."""
 
     end: Floats  # (p,) s, when its last send has left and its last receive is merged
     sent: Floats  # (p,) B handed to MPI
@@ -36,16 +36,16 @@ def play(
         arrived  = max(sent + o + L, receive port) + n G + o
         merged   = max(arrived, processor) + add or decode
     L, o [s], G [s/B] of the slower end's link; n [B]. Ports and processor serve one message at a
-    time, in the order of the rounds. Where k ranks share a NIC, each has a port that is busy for
-    k n G of the NIC: messages of several ranks alternate, the latency of one under the bytes of
-    the others.
+    time, in the order of the rounds. If k ranks share a NIC, each has a port that is busy for
+    k n G of the NIC: messages of several ranks alternate, so that bytes of one hide the latency of
+    others.
 
-    A port is a token bucket where the machine has a `burst` b [s]: its clock runs behind by up to
-    b, no further than it has rested, and `rest` [s] says for how long it has at the start:
+    A port is a token bucket if the machine has a `burst` b [s]: its clock runs behind by up to b,
+    but by no more than its idle time, which is `rest` [s] at the start:
         sent     = max(data + encode - b, send port)
         arrived  = max(sent + o + L, receive port) + n G + o,  at least data + encode + o + L
-    Ranks that share a NIC take turns: messages of up to its `turn` leave one after the other, so
-    that the last ones of the ranks that come first are through before their port would be.
+    Ranks that share a NIC take turns: messages of up to its `turn` leave one after the other. So
+    the first ranks' last messages are through before their ports would be free.
     It is the generic cell rate algorithm (ITU-T I.371) with the bytes' own times.
     Source: Alexandrov et al., "LogGP", SPAA 1995; per-rank clocks as in Hoefler et al.,
     "LogGOPSim", HPDC 2010.
@@ -54,7 +54,7 @@ def play(
 
 
 class _Play:
-    """Clocks of all ranks while the rounds go by, in the order of the current pattern."""
+    """Clocks of all ranks during the rounds, in the order of the current pattern."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class _Play:
         self.kept = start  # `merged` after the rounds that a `waits` names
         self.merged = start  # all received data is merged
         self.send_port = self.receive_port = start - np.minimum(rest, machine.burst)
-        # s by which the last message of a rank leaves and comes before its ports are free
-        self.early: Floats | None = None  # (2, p); None: by nothing
+        # s by which a rank's last messages leave and arrive before its ports are free
+        self.early: Floats | None = None  # (2, p); None: 0
         self.processor = start
         self.lag = 0.0  # processor - receive port is at most this, s
         self.sent = np.zeros(len(start))
         self.messages = np.zeros(len(start), np.int64)
-        # What senders leave at, twice around, so that receivers find theirs in one slice.
+        # Times at which senders leave, twice around, so that receivers read theirs as one slice.
         self.around = np.zeros(2 * len(start))
 
     def run(self) -> Played:
@@ -146,7 +146,7 @@ class _Play:
         self.came = self.around[first : first + size]
 
     def _whole(self, work: MessageWork, pattern: Pattern, held: Floats) -> None:
-        """Every rank sends and receives one message: as `_some`, but nearly without indexing."""
+        """Play a round as `_some` does, faster: every rank sends and receives one message."""
         wire, busy, busy_back, alone_back, code, merge, least, most = work
         ready = held
         if code is not None:
@@ -175,7 +175,7 @@ class _Play:
         self.sent += wire
 
     def _some(self, work: MessageWork, pattern: Pattern, held: Floats) -> None:
-        """Some ranks send, some receive; each at most one message. Ranks ascend."""
+        """Play a round in which ranks send and receive at most one message each. Ranks ascend."""
         src, dst = pattern.shape.src, pattern.shape.dst
         processor, send_port, receive_port, merged = (
             clock.copy()
@@ -189,7 +189,7 @@ class _Play:
         begins = first_byte(leaves, pattern.wire.away, receive_port[dst])
         receive_port[dst] = begins + work.busy
         alone = work.busy if work.alone_back is None else work.alone_back
-        # However much a port lets through at once, nothing arrives before it has been sent.
+        # Even in a burst, nothing arrives before it has been sent.
         arrives = np.maximum(np.maximum(begins + alone, ready + pattern.wire.away), processor[dst])
         processor[dst] = merged[dst] = arrives if work.merge is None else arrives + work.merge
         if pattern.turn or self.early is not None:

@@ -24,7 +24,7 @@ LIMIT = 2**19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a method costs, without packing and unpacking its bucket."""
+    """The price of a method, without packing and unpacking its bucket."""
 
     encode: float  # s before the exchanges
     exchange: float  # s, with the coding at every hop
@@ -54,10 +54,10 @@ def exchange(
 ) -> Played:
     """Price one exchange whose members arrive at `start`, (p,) s, the machine's start-up included.
 
-    `later`: another exchange of the same launch has just ended, so that everybody is awake.
-    `rest` [s]: for how long each member's port has had nothing to do, see `play`.
-    Played up to `limit` moves; beyond, the closed form from the latest start on, with mean bytes
-    and messages for every member. `native` has only the latter.
+    `later`: another exchange of the launch has just ended, so that all threads are awake. `rest`
+    [s]: for how long each member's port has been idle, see `play`. Played up to `limit` moves;
+    beyond, the closed form from the latest start on, with mean bytes and messages for every member.
+    `native` has only the latter.
     """
     cost: Cost | None = None
     moves = 1 if schedule.library else moves_up_to(schedule, limit)
@@ -65,7 +65,7 @@ def exchange(
         cost = native(schedule, payload, machine, group)
     elif moves > limit:
         cost = closed(schedule, payload, machine, group)
-    # A measured all-reduce has its start-up in it; where nothing is sent, nothing starts.
+    # A measured all-reduce includes its start-up; without messages nothing starts.
     whole = (schedule.library and bool(machine.native)) or moves == 0
     startup = machine.restart if later else machine.startup
     begin = start if whole or group.size == 1 else start + startup
@@ -79,7 +79,7 @@ def exchange(
 
 
 def votes(machine: Machine, group: Group, start: Floats, later: bool = False) -> Played:
-    """Price agreeing on one number, without what a member does to find its own."""
+    """Price an agreement on one number, without the members' own work."""
     phase = voting(group, lambda state: 0.0)
     return exchange(phase.schedule, phase.payload, machine, group, start, later=later)
 
@@ -96,11 +96,11 @@ def moves_up_to(schedule: Schedule, limit: int) -> int:
 
 
 def native(schedule: Schedule, payload: Payload, machine: Machine, group: Group) -> Cost:
-    """Price the MPI library's own all-reduce: as measured on all ranks of the machine, if it was.
+    """Price the MPI library's own all-reduce: measured on all ranks of the machine, if possible.
 
     Otherwise it costs the cheaper of recursive doubling and halving-doubling, between which MPICH
     chooses by size (Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005); Open MPI's tuned component
-    has both to choose from. The payload counts as sent once: what travels is not seen.
+    has both to choose from. The payload counts as sent once, because the real messages are unknown.
     """
     if group.size == 1:
         return Cost(0.0)
@@ -121,8 +121,8 @@ def native(schedule: Schedule, payload: Payload, machine: Machine, group: Group)
 def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
     """Seconds at `nbytes` from (bytes, seconds) points: a power law between two.
 
-    Below the first point its seconds hold: latency is all. Past the last one they grow with the
-    bytes: bandwidth is all.
+    Below the first point its seconds hold (latency); past the last point seconds grow with the
+    bytes (bandwidth).
     """
     useful = [(x, y) for x, y in points if x > 0 and y > 0]
     if not useful:
@@ -135,7 +135,7 @@ def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
         return low * nbytes / before
     after, high = useful[place]
     between = low * math.exp(math.log(high / low) * math.log(nbytes / before, after / before))
-    return min(max(between, min(low, high)), max(low, high))  # whatever is rounded
+    return min(max(between, min(low, high)), max(low, high))  # in spite of rounding
 
 
 def price(
@@ -143,7 +143,7 @@ def price(
 ) -> Price:
     """Price one launch of a method whose members start together, phase after phase.
 
-    A choice counts as its votes and the phase that is expected of it.
+    A choice counts as its votes and its expected phase.
     """
     device, start = machine.device, np.zeros(group.size)
     encode = seconds = decode = sent = messages = 0.0

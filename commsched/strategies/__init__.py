@@ -1,1 +1,1 @@
-"""What a plan means for each rank: one file or folder per strategy."""
+"""Strategies turn a plan into each rank's operations: one file or folder per strategy."""

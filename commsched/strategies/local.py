@@ -38,7 +38,7 @@ class Local(Strategy):
     several stages takes one period per stage, so no longer circuit is slower.
     `head`: size and work of an auxiliary head as a share of the net's last layer.
     Source: Laskin et al., "Parallel training of deep networks with local updates", 2020.
-    Holds where an update ends before the next batch begins: the parameters are those of sequential
+    Holds if an update ends before the next batch begins: then parameters equal those of sequential
     training.
     """
 

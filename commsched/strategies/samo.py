@@ -18,7 +18,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.stages import Stage
 from commsched.program.strategy import Memory, Strategy
 
-SECTOR = 16  # halves that a GPU reads at least where it needs one: 32 B
+SECTOR = 16  # halves in a GPU's smallest read: 32 B
 ADAM = 36.0  # B moved per value: g16 2, g32 8, parameter, both moments 8 each, parameter as half 2
 
 
@@ -30,21 +30,21 @@ class Samo(Strategy):
         2 phi (parameters as halves, zeros in place) + 24 f phi: g16 2, g32 4, parameters 4,
         Adam 8, index 4, copy for the exchange 2
 
-    and 20 phi where nothing is pruned. Less is kept from pruned = 0.25 on.
+    and 20 phi if nothing is pruned. Pruning saves memory from pruned = 0.25 on.
     A rank sends 2 (D - 1) / D * 2 f phi / K bytes among D replicas of K stages, and never an index:
     the mask is the same everywhere. Messages decide what is computed next; at most K microbatches
     are in flight. Every microbatch's gradient is packed at once: the index is read, values are
     gathered by sectors of 16 halves, and added to what is packed already. With `recompute` every
-    backward repeats the forward, see `recompute.kept`. Before they update all ranks agree whether
-    any has a sum that 16 bits may not hold; then none updates, and the loss scale is halved. `mask`
+    backward repeats the forward, see `recompute.kept`. Before an update, all ranks agree whether
+    any rank has a sum beyond 16 bits; if so, no rank updates, and the loss scale is halved. `mask`
     says what is kept of each tensor: its largest values at the start, or after a dense warm-up of
     at most `warmup` steps, or random ones; tensors of at most `whole` elements are not pruned.
     The plan's net has the tensors as they travel; `parameters` is phi of the whole net.
     Source: Singh & Bhatele, "Exploiting sparsity in pruned neural networks to optimize large model
     training", IPDPS 2023.
-    Holds for tensors that are pruned alike: what `whole` spares is spread over the stages. There is
-    no gain on one GPU, the bubble shrinks only with 1 / K, and a real gather is slower than the
-    memory's bandwidth, which is counted here.
+    Holds for tensors that are pruned alike: tensors spared by `whole` count as spread over the
+    stages. There is no gain on one GPU, the bubble shrinks only with 1 / K, and a real gather is
+    slower than the memory's bandwidth, which is counted here.
     """
 
     name = "samo"
@@ -100,13 +100,13 @@ class Samo(Strategy):
         return max(found, key=lambda memory: memory.total)
 
     def _dense(self, plan: Plan, stage: Stage) -> float:
-        """Parameters of a stage before pruning: its part of the whole net's."""
+        """Count a stage's parameters before pruning: its part of the whole net's parameters."""
         whole = int(self.settings(plan)["parameters"]) or plan.net.numel
         return whole * stage.numel / plan.net.numel if stage.numel else 0.0
 
 
 def packed(tensor: Tensor, share: float) -> Tensor:
-    """A tensor's values under a mask that keeps a share of them, as halves."""
+    """Return a tensor of the values under a mask that keeps a share of them, as halves."""
     if share == 1.0:
         return replace(tensor, dtype="float16", sparsity=DENSE)
     return replace(tensor, shape=(kept_of(tensor.numel, share),), dtype="float16", sparsity=DENSE)

@@ -35,12 +35,12 @@ KEPT = {"average": 0, "bmuf": 2, "easgd": 1}  # words per parameter that live fr
 class Shadow(Strategy):
     """Sum a copy of the parameters after every `every`-th step; merge `lag` steps later.
 
-    Numbers of steps decide, not who arrives when: equal seeds give equal bits. With avg = the mean
-    over all ranks of what was copied, a = `alpha`, r = `rate`, m = `momentum`, each rank does
+    Step numbers decide when to merge, not times of arrival: equal seeds give equal bits. With
+    avg = the mean of all ranks' copies, a = `alpha`, r = `rate`, m = `momentum`, each rank does
         average:  w := (1 - a) w + a avg
         bmuf:     v := m v + r (avg - g),  g := g + v,  w := (1 - a) w + a g
         easgd:    w := (1 - a) w + a g,  then g := g + r (avg - g)
-    g is the same on all ranks, and the first avg before the first merge; v is 0 there.
+    g is equal on all ranks; before the first merge g is the first avg, and v is 0.
     Source: Zheng et al., "ShadowSync", arXiv 2003.03477; Chen & Huo, "Scalable training of deep
     learning machines by incremental block training with intra-block parallel optimization and
     blockwise model-update filtering", ICASSP 2016; Zhang, Choromanska & LeCun, "Deep learning with
@@ -119,8 +119,8 @@ def _ops(
 ) -> tuple[Op, ...]:
     """Build the operations of a step.
 
-    `before`: something was merged at the end of the last step; `copied`: the last step began a sum,
-    and no parameter may change until it is copied.
+    `before`: the last step ended with a merge; `copied`: the last step began a sum, and no
+    parameter may change until it is copied.
     """
     order = in_order(plan, PURPOSE)
     ops = passes(plan, (end_of(plan, order[-1], Kind.MERGE, 1),) if before else ())

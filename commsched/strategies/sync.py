@@ -22,17 +22,17 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Memory, Strategy
 
 ROOT = 0  # the rank whose parameters are broadcast
-REFRESH = "refresh"  # purpose of the launches that do it
+REFRESH = "refresh"  # purpose of the launches that broadcast
 
 
 class SyncStep(NamedTuple):
-    """How a step differs from others."""
+    """The parts of a step that differ from step to step."""
 
     since: int  # first step of the launches in use
     late: int | None  # first step of the launches whose last results are applied in this step
-    early: bool  # its own results are applied at its end
+    early: bool  # this step's own results are applied at its end
     refreshed: bool  # parameters were broadcast at the end of the step before
-    refreshes: bool  # they are at its end
+    refreshes: bool  # parameters are broadcast at its end
 
 
 class Sync(Strategy):
@@ -46,11 +46,11 @@ class Sync(Strategy):
     "communication": the communication thread does so before each exchange; nothing is handed
     over, but the next bucket waits for the exchange.
 
-    Launches that begin later replace the earlier ones from that step on, so that codecs follow a
-    schedule; they take over the gradients that the earlier ones have not sent yet. Launches of
-    purpose "refresh" broadcast the parameters of rank 0 at the end of every `every` steps; a plan
-    that has them applies all buckets at the end of the step.
-    Source of both: Wang et al., "FFT-based gradient sparsification", HPDC 2020.
+    Launches that begin later replace the earlier launches from that step on, so that codecs follow
+    a schedule. They take over the gradients that the earlier launches have not sent yet. Launches
+    of purpose "refresh" broadcast the parameters of rank 0 at the end of every `every` steps; a
+    plan that has them applies all buckets at the end of the step. Source of later launches and of
+    refreshes: Wang et al., "FFT-based gradient sparsification", HPDC 2020.
     """
 
     name = "sync"
@@ -68,7 +68,7 @@ class Sync(Strategy):
         now = _now(plan, settings["overlap"] == "forward", step)
         optimizer = settings["optimizer"]
         ranks = plan.machine.everyone.ranks
-        # Where one rank broadcasts it has a role of its own, in every step.
+        # If one rank broadcasts, it has a role of its own in every step.
         apart = (ranks[:1], ranks[1:]) if _refreshing(plan) and len(ranks) > 1 else (ranks,)
         roles = (Role(ranks=some, ops=_ops(plan, optimizer, now, ROOT in some)) for some in apart)
         return Program(step=step, roles=tuple(roles))
@@ -108,7 +108,7 @@ def _now(plan: Plan, late: bool, step: int) -> SyncStep:
     """Return what a step does; with `late` the next step applies results."""
     refreshing = _refreshing(plan)
     every = plan.launches[refreshing[0]].every if refreshing and plan.machine.size > 1 else 0
-    late = late and not every  # else a step that broadcasts would apply a bucket twice
+    late = late and not every  # otherwise a step that broadcasts would apply a bucket twice
     refreshed, refreshes = (every > 0 and n > 0 and n % every == 0 for n in (step, step + 1))
     begins = _begins(plan)
     since, before = (max(b for b in begins if b <= max(n, 0)) for n in (step, step - 1))
@@ -125,7 +125,7 @@ def _now(plan: Plan, late: bool, step: int) -> SyncStep:
 def _ops(plan: Plan, optimizer: Param, now: SyncStep, root: bool) -> tuple[Op, ...]:
     """Build the operations of a step, cached objects for every step of its kind.
 
-    `root`: of the rank whose parameters are broadcast.
+    `root`: the role belongs to the rank whose parameters are broadcast.
     """
     ops: list[Op] = []
     # buckets not yet applied in this pass
@@ -190,7 +190,7 @@ def _check(plan: Plan) -> None:
 
 
 def _check_refresh(plan: Plan, launch: Launch) -> None:
-    """Refuse a refresh that is not a broadcast of parameters at the same steps as the others."""
+    """Refuse a refresh that is not a broadcast of parameters at the steps of all refreshes."""
     first = plan.launches[_refreshing(plan)[0]]
     found = (launch.payload, launch.method, launch.every, launch.lag, launch.since)
     wanted = ("parameter", "broadcast", first.every, 0, 0)
@@ -203,7 +203,7 @@ def _check_refresh(plan: Plan, launch: Launch) -> None:
 
 
 def _check_later(plan: Plan) -> None:
-    """Refuse later launches of other buckets, and a budget that falls back to other launches."""
+    """Refuse later launches of other buckets, and later launches together with an error budget."""
     first, *later = ([plan.launches[i] for i in _summing(plan, b)] for b in _begins(plan))
     buckets = {launch.pieces for launch in first}
     for launch in (launch for some in later for launch in some):
@@ -214,8 +214,7 @@ def _check_later(plan: Plan) -> None:
             )
     if later and plan.max_error:
         raise CommschedError(
-            "an error budget watches launches that stay; allowed: a plan without --max-error, or"
-            " without launches that begin later"
+            "--max-error cannot be combined with launches that begin later (--later); leave one out"
         )
 
 

@@ -1,15 +1,15 @@
 """Splits the error of a prediction's iteration by cause and operation; the parts sum exactly.
 
-The side with the longer iteration shows what takes the time: on one rank, its steps are walked
-from the end back to the start, from each operation to the one that it waited for. The times of the
+The side with the longer iteration shows the cause: on one rank, its steps are walked from the
+end back to the start, from each operation to the operation that it waited for. The times of the
 other side are laid along the same chain. The lateness between the two is 0 at the step's start, and
 the whole difference at the step's end:
 
     lateness(x) = (x on the longer side) - (x on the other side),  x since the step's start
 
 - An operation changes it by the difference of its durations, which `makeup` splits.
-- The time between two operations changes it, too. What brings the lateness nearer to 0 was hidden:
-  all causes so far shrink by the same factor. Anything else is new: lost overlap.
+- The time between two operations changes it, too. A change that brings the lateness nearer to 0
+  was hidden: all causes so far shrink by one factor. Any other change is new: lost overlap.
 """
 
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ class Why:
     """The error of the iteration, predicted - measured, in parts that sum to it, in s.
 
     compute drift: the compute of the rank took longer or shorter than predicted.
-    latency, bandwidth: so did the exchanges, see `makeup.latency_share`.
-    codec: so did encoding, adding and decoding, within exchanges and beside them.
-    stragglers: so did waiting for the last rank to arrive at an exchange, and at the step's end.
-    lost overlap: an operation began later after what it needs than predicted, and nothing hid it.
+    latency, bandwidth: the exchanges did, see `makeup.latency_share`.
+    codec: encoding, adding and decoding did, within exchanges and beside them.
+    stragglers: waiting for the last rank did, at an exchange or at the step's end.
+    lost overlap: an operation began later after its inputs than predicted, and nothing hid it.
     """
 
-    rank: int  # whose steps were walked: as many ranks wait less than it as wait more
+    rank: int  # whose steps were walked: the rank with median waiting
     along: str  # "predicted" or "measured": whose chain
     names: tuple[str, ...]
     values: Floats  # (names, causes) s; the order of `CAUSES`
@@ -94,8 +94,8 @@ def _rank(predicted: Timeline, measured: Timeline, skip_first: int) -> int | Non
 def central(iterations: Floats) -> Floats:
     """Weigh steps, (steps,), so that the weighted mean of their durations is the median.
 
-    The middle half by duration counts, those below the median and those above it alike among
-    themselves.
+    The middle half by duration counts; steps below the median have equal weights, and steps above
+    it have, too.
     """
     count = len(iterations)
     order = np.argsort(iterations, kind="stable")[count // 4 : count - count // 4]
@@ -158,7 +158,7 @@ class _ChainSide:
         return self.walk.chain(begin, end, following), following
 
     def place(self, i: int, number: int) -> tuple[float, float]:
-        """Start and end of a span since the step's start, within the step: s."""
+        """Return start and end of a span since the step's start, within the step: s."""
         begin = float(self.begin[number])
         length = max(float(self.end[number]) - begin, 0.0)
         start, end = self.walk.start[i] - begin, self.walk.end[i] - begin
@@ -174,7 +174,7 @@ def _lateness(
 ) -> Floats:
     """Follow the lateness of a step behind one of the other side: (names, causes) s at its end."""
     book = _Book(len(index))
-    mine = theirs = 0.0  # where the chain has come to on each side
+    mine = theirs = 0.0  # position in the chain on each side
     chain, following = slow.chain(number)
     for i in chain:
         name, step = slow.walk.key(i)
@@ -198,7 +198,7 @@ class _Book:
 
     def __init__(self, names: int) -> None:
         self._values = np.zeros((names, len(CAUSES)))
-        self._scale = 1.0  # of all values: cheaper than to shrink them one by one
+        self._scale = 1.0  # factor of all values: cheaper than to scale every value
         self._late = 0.0  # s, their sum
 
     @property
@@ -222,8 +222,8 @@ class _Book:
     def work(self, name: int, change: float, causes: Floats) -> None:
         """Account for a change of an operation's time within the step.
 
-        Where only a part of the operation lies in the step, that share of its causes counts; what
-        they cannot explain is a matter of when it began.
+        If only a part of the operation lies in the step, that share of its causes counts; the
+        unexplained rest comes from the moment at which it began.
         """
         whole = float(causes.sum())
         share = min(change / whole, 1.0) if change * whole > 0 else 0.0

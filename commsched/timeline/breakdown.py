@@ -1,4 +1,4 @@
-"""What each span is made of: work, waiting, coding, latency, bandwidth; they sum to it."""
+"""The parts of each span: work, waiting, coding, latency, bandwidth; parts sum to the span."""
 
 from collections.abc import Mapping
 
@@ -19,12 +19,11 @@ Exchanges = Mapping[str, tuple[float, float]]
 def makeup(t: Timeline, exchanges: Exchanges, coded: bool) -> Floats:
     """Return (n, causes) s; a row sums to its span's duration.
 
-    A span of the compute stream is all compute, one of a coding stream all codec. An exchange is
+    A span of the compute stream is all compute, a span of a coding stream all codec. An exchange is
 
         end - start = waited + coded + latency + bandwidth
 
-    with `waited` and `coded` as recorded (`coded` 0 where it is not to be used), and the rest
-    divided by `latency_share`.
+    with `waited` and `coded` as recorded (or `coded` 0), and the rest divided by `latency_share`.
     """
     length = t.end - t.start
     moves, computes = measure.communicates(t), measure.computes(t)
@@ -41,14 +40,14 @@ def makeup(t: Timeline, exchanges: Exchanges, coded: bool) -> Floats:
 
 
 def latency_share(t: Timeline, rest: Floats, moves: Bools, exchanges: Exchanges) -> Floats:
-    """Return (n,) the share of `rest`, (n,) s, that is latency, the same for spans of one name.
+    """Return (n,) the share of `rest`, (n,) s, that is latency, equal for spans of one name.
 
     For the exchanges of each stream, alpha and beta minimise the relative squares of
 
         rest = alpha l + beta b        alpha, beta >= 0
 
     over medians by name: l, b are the seconds of latency and bandwidth that the prediction states
-    for the name; where it states none, 1 and the bytes. The share is alpha l / (alpha l + beta b).
+    for the name, else 1 and the bytes. The share is alpha l / (alpha l + beta b).
     """
     share = np.zeros(len(t))
     stated = all(t.names[i] in exchanges for i in np.unique(t.name[moves]))
@@ -71,7 +70,7 @@ def latency_share(t: Timeline, rest: Floats, moves: Bools, exchanges: Exchanges)
 def _fit(terms: Floats, y: Floats, stated: bool) -> tuple[float, float]:
     """Return alpha and beta, see `latency_share`.
 
-    Where the sizes are too much alike to tell them apart: as stated, or all bandwidth.
+    If sizes are too similar for a fit: the stated values, or all bandwidth.
     """
     alike = (1.0, 1.0) if stated else (0.0, 1.0)
     use = y >= RESOLUTION

@@ -15,9 +15,9 @@ TOUCH = 2e-9  # s; files round moments to whole nanoseconds
 
 
 def chain_to(last: Node | None, before: Callable[[Node], Node | None]) -> list[Node]:
-    """Return the operations that led to the last one, the first one first.
+    """Return the operations that led to the last one, in order of time.
 
-    before: the operation that let another one begin, None where nothing did.
+    before: the operation that let another one begin, or None.
     """
     found: list[Node] = []
     while last is not None:
@@ -62,7 +62,7 @@ class Walk:
         return previous
 
     def before(self, i: int) -> int:
-        """Return the predecessor of span `i`, -1 where it has none. It always comes earlier."""
+        """Return the predecessor of span `i`, always an earlier span, or -1."""
         name, step = self.key(i)
         inputs = self._after.get(name)
         if inputs is not None:
@@ -78,9 +78,9 @@ class Walk:
         return bisect_right(self.end, moment + TOUCH) - 1
 
     def chain(self, begin: float, end: float, successor: int) -> list[int]:
-        """Return the spans that led to `end`, the first one first, back to `begin`.
+        """Return the spans that led to `end`, back to `begin`, in order of time.
 
-        `successor` is the span that begins at `end`; -1 where the timeline ends there.
+        `successor` is the span that begins at `end`; -1 if the timeline ends there.
         """
 
         def within(i: int) -> int | None:

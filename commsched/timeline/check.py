@@ -1,4 +1,4 @@
-"""What every timeline must satisfy, wherever it comes from."""
+"""Conditions that every timeline must satisfy, whatever its source."""
 
 import numpy as np
 

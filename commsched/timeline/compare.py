@@ -47,12 +47,14 @@ class Operation:
     seconds: PredictedAndMeasured
     waited: PredictedAndMeasured  # s of it waiting for a peer
     nbytes: PredictedAndMeasured  # B per rank and step that has it, a mean over both
-    below_clock: bool  # shorter than the clocks' uncertainty: its place in time means nothing
+    below_clock: (
+        bool  # shorter than the clocks' uncertainty, so that its place in time means nothing
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Both sides of everything; seconds are medians over the compared steps."""
+    """All compared quantities; seconds are medians over the compared steps."""
 
     plan_hash: str
     ranks: int

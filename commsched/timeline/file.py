@@ -56,7 +56,7 @@ class NameEvent(msgspec.Struct, tag="M", tag_field="ph", forbid_unknown_fields=T
 
 
 class OtherData(msgspec.Struct, forbid_unknown_fields=True):
-    """What is not a span: trace viewers show it, commsched reads it."""
+    """Data other than spans: trace viewers show it, commsched reads it."""
 
     format: Literal["commsched-timeline/1"]
     kind: Literal["predicted", "measured"]
@@ -139,7 +139,7 @@ def _encode(file: TraceFile) -> bytes:
 
 
 def read(path: str | Path) -> Timeline:
-    """Read a timeline; where a run crashed before it was written, merge what its ranks left."""
+    """Read a timeline; if a run crashed before it was written, merge its ranks' files."""
     left = parts.find(path)
     if left and not Path(path).exists():
         return parts.read_parts(path, ended=False)
@@ -158,7 +158,7 @@ def read(path: str | Path) -> Timeline:
 
 
 def _as_we_write_it(text: str) -> TraceFile | None:
-    """Decode a file that equals, byte for byte, what `write` makes of it; None for others.
+    """Decode a file that `write` would write byte for byte; None for others.
 
     This is three times as fast as the strict reader. Equal bytes prove that no key occurs twice.
     """

@@ -1,4 +1,4 @@
-"""What a timeline says beside its spans: of a prediction, or of a measured run.
+"""The header of a timeline, of a prediction or of a measured run.
 
 These are the keys of `otherData.meta` in a timeline file; a key that is None is not in the file.
 """
@@ -18,17 +18,17 @@ RelativeError = Annotated[float, msgspec.Meta(gt=-1, le=1e6)]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What predictions and runs have in common."""
+    """Fields that predictions and runs share."""
 
     kind: ClassVar[str]
-    verb: ClassVar[str]  # what happened on `fabric`
+    verb: ClassVar[str]  # "calibrated" or "run", on `fabric`
 
     net: str | None = None
     machine: str | None = None
     strategy: str | None = None
     steps: Count | None = None
     fabric: Fabric | None = None  # on which the machine was calibrated, or the plan was run
-    warnings: tuple[str, ...] = ()  # what the reader must know, such as that a rank is missing
+    warnings: tuple[str, ...] = ()  # such as that a rank is missing
 
     def to_data(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -88,9 +88,9 @@ class Measured(Header, frozen=True, kw_only=True, omit_defaults=True):
     python: str | None = None
     cores: int | None = None  # that rank 0 may use
     hosts: tuple[str, ...] | None = None  # by rank
-    placement: tuple[str, ...] | None = None  # how the ranks lie differently from the plan's
+    placement: tuple[str, ...] | None = None  # how the ranks' hosts differ from the plan's nodes
     other_fabric: tuple[str, ...] | None = None  # how `fabric` differs from the machine's
-    compute: str | None = None  # who computed: "emulated", "caller" or the net's name
+    compute: str | None = None  # source of compute: "emulated", "caller" or the net's name
     device: str | None = None  # None: NumPy
     buffers: str | None = None  # how MPI reaches arrays of the device
     first_step: Count | None = None  # of a training that was resumed

@@ -29,7 +29,7 @@ MESSAGES = ("send", "receive")  # from one rank to one other
 
 
 def is_communication(stream: str) -> bool:
-    """Tell whether a stream moves data between ranks: all do but those for compute and coding."""
+    """Tell whether a stream moves data between ranks: all do except compute and coding streams."""
     return stream != COMPUTE and stream not in CODECS
 
 
@@ -44,7 +44,7 @@ def steps(t: Timeline) -> npt.NDArray[np.int32]:
 
 
 def settled(t: Timeline, skip_first: int) -> Bools:
-    """Return (steps,) which steps are compared: all but the first ones, at least the last."""
+    """Return (steps,) which steps are compared: all except the first ones, at least the last."""
     count = len(steps(t))
     return np.arange(count) >= min(skip_first, count - 1)
 
@@ -67,7 +67,7 @@ def _cells(t: Timeline) -> tuple[Ints, Ints, tuple[int, int]]:
 
 
 def step_starts(t: Timeline) -> Floats:
-    """Return (ranks, steps) s: the first compute span, or any span where none computes, or NaN."""
+    """Return (ranks, steps) s: the first compute span, else the first span, else NaN."""
     row, column, shape = _cells(t)
     first = np.full((2, *shape), np.inf)
     computing = computes(t)
@@ -83,7 +83,7 @@ def iteration_seconds(t: Timeline) -> Floats:
         return np.zeros(0)
     starts = step_starts(t)
     following = np.column_stack([starts[:, 1:], np.full(len(starts), t.end.max())])
-    ends = np.full(starts.shape, -np.inf)  # where a rank was lost before its next step
+    ends = np.full(starts.shape, -np.inf)  # if a rank was lost before its next step
     np.maximum.at(ends, _cells(t)[:2], t.end)
     following = np.where(np.isnan(following), ends, following)
     longest: Floats = np.fmax.reduce(following - starts, axis=0)  # fmax passes over NaN
@@ -123,7 +123,7 @@ def idle(t: Timeline) -> Floats:
 
 
 def has_messages(t: Timeline) -> bool:
-    """Tell whether ranks talk to single others, as the stages of a pipeline do."""
+    """Tell whether ranks send messages to single ranks, as the stages of a pipeline do."""
     return bool(np.isin(t.stream, [i for i, s in enumerate(t.streams) if s in MESSAGES]).any())
 
 

@@ -22,7 +22,7 @@ class Span(NamedTuple):
     step: int
     start: float  # s since the run's start, on rank 0's clock
     end: float  # s
-    waited: float  # s of it spent waiting for a peer
+    waited: float  # s of the span spent waiting for a peer
     nbytes: float  # B handed to MPI by this rank
     coded: float = 0.0  # s of an exchange in which this rank encoded, added or decoded
 

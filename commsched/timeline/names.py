@@ -1,6 +1,6 @@
-"""What names of operations say: decoded here only, for readers that have a file but no plan.
+"""Decode names of operations, for readers that have a file but no plan.
 
-A timeline file knows an operation by its name. Who has the plan looks the name up in
+A timeline file knows an operation by its name. Code that has the plan looks the name up in
 `Strategy.operations`, where the launch, phase, layer and microbatch are fields.
 """
 
@@ -17,10 +17,10 @@ COMMON = {*WORK, "exchange", "inside", "between", "send", "recv"}
 
 
 class Label(NamedTuple):
-    """What a name says."""
+    """The decoded name of an operation."""
 
     work: str  # "forward", "backward", "apply", "codec", or "" if the name does not say
-    short: str  # what tells the operation from its neighbours: "b3" for "b3/exchange"
+    short: str  # label of the operation among its neighbours: "b3" for "b3/exchange"
 
 
 @cache

@@ -43,7 +43,7 @@ def comparison_table(c: Comparison, limit: int | None = None) -> str:
 
 
 def _sureness(c: Comparison) -> list[str]:
-    """Say which iterations were to be expected."""
+    """Say which range of iterations was expected."""
     if c.interval is None:
         return []
     inside = c.interval.low <= c.iteration.measured <= c.interval.high

@@ -1,4 +1,4 @@
-"""How sure a prediction is: intervals of its iteration, and whether two plans can be told apart."""
+"""Uncertainty of predictions: intervals of iterations, and whether two plans can be told apart."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ LOW, HIGH = 0.1, 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Where the measured iteration lies in eight of ten cases: p10 to p90, s."""
+    """Limits of the measured iteration in eight of ten cases: p10 to p90, s."""
 
     low: float
     high: float
@@ -26,7 +26,7 @@ class Interval:
 
     @property
     def basis(self) -> str:
-        """Say what the interval is made of."""
+        """Say which data the interval is based on."""
         if not self.residuals:
             return "that is the spread of the steps only: the machine file has no held-out errors"
         return (
@@ -34,7 +34,7 @@ class Interval:
         )
 
     def overlaps(self, other: "Interval") -> bool:
-        """Tell whether they share a moment."""
+        """Tell whether two intervals share a moment."""
         return self.low <= other.high and other.low <= self.high
 
 
@@ -94,7 +94,7 @@ class Rivals:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the reader must know of either plan, once each."""
+        """Warnings of either plan, each once."""
         a, b = self.plans
         return tuple(dict.fromkeys((*a.warnings, *b.warnings, *self.fabrics)))
 

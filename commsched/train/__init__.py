@@ -1,1 +1,1 @@
-"""Train our own small nets with the engine: an application of it, not a part of it."""
+"""Train small nets with the engine: an application of the engine, not a part of it."""

@@ -1,4 +1,4 @@
-"""What one rank of a training learns: its net, data, plan and settings."""
+"""The assignment of one rank in a training: its net, data, plan and settings."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,18 +12,18 @@ from commsched.train.samples import Data
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a training depends on beside its net, its plan and its data."""
+    """What a training depends on in addition to its net, its plan and its data."""
 
     optimizer: str
     rate: float
     batch: int  # of all ranks together
     seed: int = 0
-    fold: int = 0  # that is held out
+    fold: int = 0  # the held-out fold
     half: bool = False  # compute in 16 bits
 
 
 class Assignment(NamedTuple):
-    """What a worker is made from."""
+    """Everything that a worker is built from."""
 
     net: TrainableNet
     data: Data

@@ -1,7 +1,8 @@
 """Checkpoints: a file per rank in a folder per step, and a manifest that is renamed last.
 
-No rank's death leaves half a checkpoint: the manifest names the files of one step and has their
-digests, and only when it is there are those of the step before removed. Nothing is unpickled.
+If a rank dies, no checkpoint is left half written: the manifest names the files of one step with
+their digests, and the files of the step before are removed only after the manifest is written.
+Nothing is unpickled.
 """
 
 import hashlib
@@ -26,10 +27,10 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a checkpoint is of; `made` is what the training depends on, by the flag that says it."""
+    """The contents of a checkpoint; `made`: flag -> value for all that the training depends on."""
 
     format: Literal["commsched-checkpoint/1"] = "commsched-checkpoint/1"
-    step: Count  # the next one
+    step: Count  # the next step
     plan: Digest
     made: dict[str, str | int | float | bool]
     scalars: dict[str, float]  # the same on all ranks
@@ -46,7 +47,7 @@ class Store:
         self._made = dict(made)
 
     def begin(self, resume: bool) -> Manifest | None:
-        """Read the manifest where training is resumed; else refuse a folder that has one."""
+        """Read the manifest if training is resumed; else refuse a folder that has one."""
         return agree.on_all_ranks(lambda: self._begin(resume), self._comm)
 
     def _begin(self, resume: bool) -> Manifest | None:
@@ -83,7 +84,7 @@ class Store:
         return found
 
     def load(self, manifest: Manifest) -> dict[str, Any]:
-        """This rank's values."""
+        """Return this rank's values."""
         return agree.on_all_ranks(lambda: self._load(manifest), self._comm)
 
     def _load(self, manifest: Manifest) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the ranks of a training end with: parameters that must be equal where they are the same."""
+"""Digests of the parameters at a training's end; ranks that share a tensor must agree."""
 
 import hashlib
 from collections.abc import Mapping

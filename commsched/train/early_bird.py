@@ -1,4 +1,4 @@
-"""Early-bird tickets: a short dense warm-up, until the largest parameters stay the same."""
+"""Early-bird tickets: a dense warm-up until the set of the largest parameters is stable."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ def warm_up(
     seed: int,
     most: int,
 ) -> dict[str, Array]:
-    """Parameters after a dense warm-up with Adam, float32, from the first batches of a training.
+    """Return the parameters, float32, after a dense warm-up with Adam on the first batches.
 
-    Every ROUND steps each tensor's `kept` largest magnitudes are its mask. The warm-up ends when
-    none of the QUEUE masks before differs from the last one in more than NEAR of what it keeps,
+    Every ROUND steps each tensor's `kept` largest magnitudes are its mask. The warm-up ends
+    once each of the QUEUE masks before differs from the last mask in at most NEAR of its elements,
     or after `most` steps.
-    Source: You et al., "Drawing early-bird tickets", ICLR 2020, which looks at whole channels after
-    every epoch and divides by all of them, kept or not.
+    Source: You et al., "Drawing early-bird tickets", ICLR 2020, which compares whole channels after
+    every epoch and divides by all channels, kept or not.
     """
     values, adam = net.start(seed), find_optimizer("adam")
     state = {n: {word: np.zeros_like(v) for word in adam.words} for n, v in values.items()}

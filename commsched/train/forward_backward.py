@@ -37,13 +37,13 @@ class Score(NamedTuple):
 class ForwardBackward:
     """A batch under way through layers [first, stop) of a net; `above` and `below` are at its ends.
 
-    A gradient is given when all layers that read its parameter have been passed.
+    A gradient is complete once all layers that read its parameter have been passed.
     """
 
     def __init__(self, net: TrainableNet, parameters: Parameters, inputs: Array) -> None:
         self._net, self._parameters = net, parameters
         self.values = inputs  # (m, ...) what the next layer reads
-        self.above: Array = None  # the gradient of what the next layer has given
+        self.above: Array = None  # the gradient of the next layer's outputs
         self._kept: dict[int, Kept] = {}
         self._partial: Gradients = {}
 
@@ -65,7 +65,7 @@ class ForwardBackward:
     def score(self, targets: Array, weight: float) -> Score:
         """Compare the scores of the last layer, (..., classes), with the right classes, (...).
 
-        The gradient that goes back is that of `weight` times the summed loss.
+        The gradient that goes back is the gradient of `weight` times the summed loss.
         """
         scores = as_float32(self.values).reshape(-1, self.values.shape[-1])
         right = targets.reshape(-1)
@@ -116,7 +116,7 @@ class Repeated(ForwardBackward):
 
 
 def cross_entropy(scores: Array, right: Array) -> tuple[Score, Array]:
-    """Loss, hits and gradient of softmax scores (m, classes) against classes (m,)."""
+    """Return loss, hits and gradient of softmax scores (m, classes) against classes (m,)."""
     places = module_of(scores).arange(len(right))
     shifted = scores - scores.max(axis=1, keepdims=True)
     gradient = np.exp(shifted)

@@ -1,4 +1,4 @@
-"""All ranks of a training in one process, without MPI: the bits, and the bytes, of a real run."""
+"""All ranks of a training in one process, without MPI: equal in bits and bytes to a real run."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ Key = tuple[int, int, str]  # rank, step, operation
 class InProcessTraining:
     """The learners of all ranks, step by step; their operations in any order that inputs allow.
 
-    An exchange is made when all of its ranks have come to it; a message arrives when it is sent.
+    An exchange happens once all of its ranks have reached it; a message arrives when it is sent.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class InProcessTraining:
                 self._buckets[rank].decide(step, op)
 
     def _send(self, rank: int, program: Program, op: Op) -> None:
-        """Hand a message to the rank that it is for."""
+        """Pass a message to its receiver."""
         there = program.roles[op.peer]
         to = there.ranks[program.role_of(rank).ranks.index(rank)]
         arrival = next(other for other in there.ops if other.name == op.match)
@@ -139,7 +139,7 @@ class InProcessTraining:
 
 
 def check_together(plan: Plan) -> None:
-    """Refuse plans whose sums are the MPI's own."""
+    """Refuse plans that need MPI's own sums."""
     for launch in plan.launches:
         if find_method(launch.method).library:
             raise CommschedError(

@@ -51,18 +51,18 @@ TRAINED: dict[str, Callable[[Assignment], Trainee]] = {
     "local": LocalLossWorker,
 }
 PRECISIONS = ("fp32", "fp16")
-PRECISION = {"samo": "fp16", "local": "fp32"}  # of strategies that know only one
+PRECISION = {"samo": "fp16", "local": "fp32"}  # of strategies with a single precision
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """What the command line asks for; None where it leaves a choice."""
+    """The settings of the command line; None if a setting is left open."""
 
     net: str
     strategy: str
     plan: Path | None
-    method: str | None  # of the plan that is made
-    params: Mapping[str, Param]  # of its strategy
+    method: str | None  # of a new plan
+    params: Mapping[str, Param]  # of the new plan's strategy
     optimizer: str | None
     rate: float | None
     batch: int
@@ -76,11 +76,11 @@ class TrainRequest:
     resume: bool
     options: TrainOptions
     device: str  # "cpu" or "cuda"
-    make: Make  # where no plan is given
+    make: Make  # makes a plan if no file is given
 
 
 def train_job(wanted: TrainRequest, progress: bool) -> dict[str, Any] | None:
-    """Train on all ranks; the result on rank 0, None on the others."""
+    """Train on all ranks; return the result on rank 0, None on the others."""
     comm = MPI.COMM_WORLD
     check_timeout(wanted.options.timeout)
     end_together("train", wanted.options.timeout)
@@ -187,7 +187,7 @@ def _plan(
 
 
 def _check_end(plan: Plan, steps: int) -> None:
-    """Refuse to end a training of DASO in the middle of an epoch."""
+    """Refuse a number of steps that ends a DASO training in the middle of an epoch."""
     batches = int(STRATEGIES[plan.strategy].settings(plan).get("batches", 1))
     if steps % batches:
         nearest = max(batches, round(steps / batches) * batches)

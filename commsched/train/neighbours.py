@@ -1,4 +1,4 @@
-"""What a stage hands to the next one while both are scored: by MPI, or inside one process."""
+"""Values that stages pass to each other while they are scored: by MPI, or inside one process."""
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from commsched.run.wire.host import pieces
 
 
 class Neighbours(Protocol):
-    """The ranks that a rank may hand values to, and take values from."""
+    """The ranks to which a rank may send values, and from which it may receive values."""
 
     def give(self, values: Array, to: int) -> None:
-        """Hand contiguous values over."""
+        """Send contiguous values."""
 
     def take(self, values: Array, source: int) -> None:
-        """Fill contiguous values with what a rank has handed over."""
+        """Fill contiguous values with the values that a rank has sent."""
 
 
 class MpiNeighbours:
-    """Other ranks of a job; giving may wait until the other one takes."""
+    """Other ranks of a job; `give` may wait until the other rank takes."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm

@@ -4,7 +4,7 @@ from commsched.coding import parameters as read
 
 
 def sizes(parameters: list[str], known: dict[str, tuple[int, int]]) -> list[int]:
-    """A whole number for each known size, name -> (default, most): as given, else its default."""
+    """Read a whole number for each known size, name -> (default, most), else take its default."""
     read.at_most(parameters, len(known))
     given = [*parameters, *[""] * (len(known) - len(parameters))]
     return [

@@ -11,7 +11,7 @@ from commsched.errors import CommschedError
 BEFORE_MEAN, BEFORE_SQUARE, LEAST = 0.9, 0.999, 1e-8  # Kingma & Ba, ICLR 2015
 MOMENTUM = 0.9
 GROWTH = 2000  # good steps before the loss scale doubles; source: Micikevicius et al., ICLR 2018
-MOST = 2.0**24  # of a loss scale: float32 still tells whole numbers apart
+MOST = 2.0**24  # of a loss scale: float32 is exact for whole numbers up to here
 
 
 # Changes `values` (n,) float32 in place by a gradient, and what is kept of earlier ones;
@@ -20,7 +20,7 @@ Update = Callable[[Array, Array, Mapping[str, Array], int, float], None]
 
 
 class Optimizer(NamedTuple):
-    """How a gradient changes its parameter."""
+    """The rule by which a gradient changes its parameter."""
 
     update: Update
     words: tuple[str, ...] = ()  # names of the arrays that it keeps of each parameter
@@ -44,7 +44,7 @@ def _momentum(
 def _adam(
     values: Array, gradient: Array, kept: Mapping[str, Array], count: int, rate: float
 ) -> None:
-    """Steps by the mean gradient over the root of the mean square, both without their bias.
+    """Move by the mean gradient over the root of the mean square, both without their bias.
 
     Source: Kingma & Ba, "Adam", ICLR 2015.
     """
@@ -76,9 +76,10 @@ def find_optimizer(name: str) -> Optimizer:
 
 
 class LossScale:
-    """What the loss is multiplied by, so that 16-bit gradients do not vanish: a power of 2.
+    """The factor of the loss, a power of 2, that keeps 16-bit gradients from vanishing.
 
-    Halved when a gradient overflows, and that step is left out; doubled after 2000 good ones.
+    It is halved when a gradient overflows, and that step is skipped; it is doubled after 2000 good
+    steps.
     Source: Micikevicius et al., "Mixed precision training", ICLR 2018.
     """
 

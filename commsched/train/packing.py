@@ -1,4 +1,4 @@
-"""Nested dictionaries of arrays and numbers as one npz file, which nothing unpickles."""
+"""Nested dictionaries of arrays and numbers as one npz file, which is read without pickle."""
 
 import io
 import zipfile
@@ -16,14 +16,14 @@ KEYS, LENGTH = "{", "("  # end the path of a dictionary and of a tuple; quoted k
 
 
 def packed(values: Mapping[str, Any]) -> bytes:
-    """Arrays, numbers and tuples of them, in nested dictionaries, as the content of a file."""
+    """Write nested dictionaries of arrays, numbers and tuples of them as a file's content."""
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **dict(_arrays("", values)))
     return content.getvalue()
 
 
 def _arrays(path: str, value: Any) -> Iterator[tuple[str, Array]]:
-    """Every part of a value under its path, such as /buckets/b0/lost; a number has no axes."""
+    """Map every part of a value by its path, such as /buckets/b0/lost; numbers have no axes."""
     if isinstance(value, Mapping):
         names = [quote(key, safe="") for key in value]
         yield path + KEYS, np.array(names, str)
@@ -48,7 +48,10 @@ def unpacked(content: bytes, where: str) -> dict[str, Any]:
             return value
     except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, AssertionError):
         pass
-    except (RuntimeError, zlib.error):  # bits that ask for a password, or for another compression
+    except (
+        RuntimeError,
+        zlib.error,
+    ):  # broken bits that ask for a password, or for another compression
         pass
     raise CommschedError(f"{where}: not a checkpoint of commsched, or a broken one")
 

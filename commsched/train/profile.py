@@ -23,7 +23,7 @@ EXPONENTS = np.arange(0.0, 3.01, 0.05)
 
 @dataclass
 class Seen:
-    """What was seen of a net while it went through some batches."""
+    """Measurements of a net while it went through some batches."""
 
     forward: list[list[float]] = field(default_factory=list)  # batch, layer: s
     backward: list[list[float]] = field(default_factory=list)
@@ -43,11 +43,12 @@ def profile_net(
 ) -> Net:
     """Go through some batches of `batch` samples, as one rank has them, and time each layer.
 
-    Arrays are of `module`; `settled` waits until what was given to its device is done.
+    Arrays are of `module`; `settled` waits until all work queued on its device is done.
 
-    Seconds are medians on this machine, in this process. A matrix of whose rows a batch hits
-    less than half has a Zipf law with the density seen, and with the exponent whose union of 2, 4
-    and 8 batches is nearest to the one seen. With `half` layers compute in 16 bits.
+    Seconds are medians on this machine, in this process. If a batch reads less than half of a
+    matrix's rows, the gradient gets a Zipf law with the measured density, and with the exponent
+    whose union of 2, 4 and 8 batches is nearest to the measured union. With `half` layers compute
+    in 16 bits.
     """
     train = DATA[net.data](fold).train
     check_batch(batch, len(train), 1)
@@ -100,7 +101,7 @@ def _time_batch(
     seen: Seen,
     settled: Callable[[], None],
 ) -> None:
-    """Forward and backward once, with a look at the clock after each layer."""
+    """Go forward and backward once, and read the clock after each layer."""
     places = range(len(net.layers))
     settled()
     times, seen.output = [time.perf_counter()], []
@@ -126,7 +127,7 @@ def _time_batch(
 
 
 def kept_bytes(kept: Kept, counted: set[int]) -> Iterator[int]:
-    """Bytes of each array that a layer keeps, each once."""
+    """Count the bytes of all arrays that a layer keeps, each array once."""
     if isinstance(kept, list | tuple):
         for part in kept:
             yield from kept_bytes(part, counted)

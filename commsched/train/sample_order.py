@@ -15,8 +15,8 @@ def epoch_of(step: int, batch: int, samples: int) -> tuple[int, int]:
 def batch_of(seed: int, step: int, batch: int, samples: int) -> Array:
     """Return the numbers of a step's samples, for all ranks together: (batch,).
 
-    They depend on the seed, the epoch and the place in it alone: the same after a resume, and for
-    every number of ranks.
+    They depend only on the seed, the epoch and the step's place in the epoch: they are equal after
+    a resume, and for every number of ranks.
     """
     epoch, place = epoch_of(step, batch, samples)
     return _order(seed, epoch, samples)[place * batch : (place + 1) * batch]
@@ -28,7 +28,7 @@ def _order(seed: int, epoch: int, samples: int) -> Array:
 
 
 def part_of(count: int, rank: int, ranks: int) -> slice:
-    """A rank's part of `count` samples: near-equal runs, in the order of the ranks."""
+    """Return a rank's part of `count` samples: near-equal runs, in the order of the ranks."""
     return slice(count * rank // ranks, count * (rank + 1) // ranks)
 
 

@@ -13,7 +13,7 @@ FOLDS = 5  # parts of the samples; one is held out
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a net reads and what it should guess; the first axis of both is the samples."""
+    """Inputs of a net and the right classes; the first axis of both is the samples."""
 
     inputs: Array  # float32, or whole numbers
     targets: Array  # whole numbers: a class per sample, or one per place of it
@@ -22,12 +22,12 @@ class Samples:
         return len(self.inputs)
 
     def of(self, index: Array) -> "Samples":
-        """Those with these numbers."""
+        """Return the samples with these numbers."""
         return Samples(self.inputs[index], self.targets[index])
 
 
 class Data(NamedTuple):
-    """What is learnt, and what it is tried on."""
+    """Samples to learn, and held-out samples to score."""
 
     train: Samples
     held_out: Samples
@@ -37,5 +37,5 @@ Source = Callable[[int], Data]  # of the number of the fold that is held out, fr
 
 
 def split(samples: Samples, held_out: Array) -> Data:
-    """Hold out the samples that a mask, (samples,), says."""
+    """Hold out the samples of a mask, (samples,)."""
     return Data(samples.of(np.flatnonzero(~held_out)), samples.of(np.flatnonzero(held_out)))

@@ -1,4 +1,4 @@
-"""Trainings of one plan one after the other: every fold with every seed, kept as they end."""
+"""Successive trainings of one plan: every fold with every seed; each result is saved at once."""
 
 import tempfile
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from commsched.train.trials import HeldOutScore, Trial, Trials
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Which trainings, and the file that keeps what came out of them."""
+    """The trainings to do, and the file of their results."""
 
     path: Path
     folds: range
@@ -34,7 +34,7 @@ class Sweep:
 
 
 def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
-    """Train with those folds and seeds that the file does not have; all of them on rank 0.
+    """Train with the folds and seeds that the file lacks; rank 0 returns all trainings.
 
     All ranks call it. Random numbers of codecs are those of the training's own seed.
     """
@@ -83,7 +83,7 @@ def _left(known: Trials, chosen: Sweep) -> list[tuple[int, int]]:
 def _one(
     wanted: TrainRequest, chosen: Sweep, plan: Plan, known: Trials, fold: int, seed: int
 ) -> Trials:
-    """Train once, and write what came out beside what is there."""
+    """Train once, and add the result to the file."""
     seeded = replace(plan, seed=seed)
     trained = _together if chosen.together else _by_ranks
     found = trained(replace(wanted, fold=fold, seed=seed), seeded)

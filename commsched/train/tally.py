@@ -19,7 +19,7 @@ class Tally:
         self.free = self._scores.free
 
     def post(self, step: int, score: Score, overflow: bool) -> None:
-        """Give this rank's score of a step, and whether its gradients overflowed."""
+        """Post this rank's score of a step, and whether its gradients overflowed."""
         self._scores.ask(step, np.array([*score, overflow], np.float64))
 
     def total(self, step: int) -> tuple[Score, bool]:

@@ -40,10 +40,10 @@ NEWEST = 1000  # steps that are kept for a summary
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """How long to train, and what to leave behind."""
+    """How long to train, and which files to write."""
 
     steps: int
-    evaluate: int = 50  # steps between scores of what is held out
+    evaluate: int = 50  # steps between scores of the held-out samples
     every: int = 50  # steps between checkpoints
     timeout: float = 60.0  # s without progress until the job is ended
     timeline: Path | None = None
@@ -51,7 +51,7 @@ class TrainOptions:
 
 
 class Training:
-    """One training on one rank: the loop, and what happens between two steps."""
+    """One training on one rank: the loop, and the work between two steps."""
 
     def __init__(
         self,
@@ -95,22 +95,22 @@ class Training:
         return self._tally.total(step)[1]
 
     def resume(self, manifest: Manifest) -> None:
-        """Take up what a checkpoint holds."""
+        """Continue from a checkpoint."""
         assert self._store is not None
         values, self._first = self._store.load(manifest), manifest.step
         agree.on_all_ranks(lambda: self._restore(values, manifest.scalars), self._comm)
-        # What came before the first step here is done: results were applied before they were kept.
+        # Steps before the first step here are over: results were applied before the checkpoint.
         for step in range(max(0, self._first - self._program(self._first).reach), self._first):
             for op in self._program(step).role_of(self._comm.rank).ops:
                 self._engine.board.mark(step, op.name, now())
 
     def _restore(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
-        """Put back what `_save_checkpoint` has put together."""
+        """Restore what `_save_checkpoint` has saved."""
         self._learner.restore(values.get("learner"), scalars, self._first)
         self._engine.buckets.restore(values)
 
     def run(self) -> Timeline | None:
-        """Train; rank 0 returns the timeline, where one was asked for."""
+        """Train; rank 0 returns the timeline if the user asked for one."""
         engine, options = self._engine, self._options
         engine.start()
         try:
@@ -148,7 +148,7 @@ class Training:
         return STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
 
     def _follow_changes(self, step: int) -> None:
-        """Follow the plan without what left the error budget, after a step."""
+        """Follow the plan with dense launches for tensors over the error budget, after a step."""
         if self._changes is None or not self._changes.after(step):
             return
         if self._comm.rank == 0:
@@ -174,7 +174,7 @@ class Training:
             board.mark(step, op.name, now())
 
     def _between(self, step: int) -> None:
-        """Evaluate and keep a checkpoint where it is time; the timeline leaves that out."""
+        """Evaluate and save a checkpoint when due; the timeline leaves this out."""
         done, options = step + 1, self._options
         last = done == options.steps
         evaluate = last or done % options.evaluate == 0
@@ -195,7 +195,7 @@ class Training:
         self._engine.board.status["compute"] = WaitStatus(step, name, what, now(), True)
 
     def _settle(self) -> None:
-        """Bring all exchanges to their end, apply their results, and log all steps."""
+        """Finish all exchanges, apply their results, and log all steps."""
         self._engine.drain()
         self._learner.settle()
         self._engine.device_queue.settle(wait=True)
@@ -248,5 +248,5 @@ def is_watched(plan: Plan, store: Store | None) -> bool:
 
 
 def finite_or_none(value: float) -> float | None:
-    """A number that JSON can hold."""
+    """Return a number that JSON can hold: None for NaN and infinity."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Trainings of one plan with several folds and seeds: what came out of each, and the mean."""
+"""Trainings of one plan with several folds and seeds: each result, and the mean."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells it from the others."""
+        """The key that identifies this training."""
         return self.fold, self.seed
 
     @property
@@ -44,7 +44,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All trainings of one plan so far; `made` is what they depend on beside it."""
+    """All trainings of one plan so far; `made`: their other settings."""
 
     format: Literal["commsched-trials/1"] = "commsched-trials/1"
     plan: str  # hash; a trial's random numbers are those of its own seed
@@ -53,7 +53,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def read(path: Path) -> Trials:
-    """Read what `write` has written."""
+    """Read a file of `write`."""
     return files.read(path, Trials)
 
 
@@ -63,7 +63,7 @@ def write(path: Path, found: Trials) -> None:
 
 
 class Mean(NamedTuple):
-    """A mean and half of its interval of 95 %, which one value alone does not have."""
+    """A mean and half of its 95 % interval, which a single value does not have."""
 
     value: float
     half: float | None

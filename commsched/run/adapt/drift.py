@@ -1,4 +1,4 @@
-"""When exchanges take longer or shorter than the machine says: noticed, measured, and fitted anew.
+"""Notice exchanges that take longer or shorter than predicted, measure them, and refit the machine.
 
 The shortest duration over the ranks is an exchange without waiting. Its sum over a step's launches
 is compared with their prices; every rank sees the same numbers, so all notice in the same step.
@@ -33,7 +33,7 @@ LEAST = (
     1.25  # times: no interval is narrower, because prices err by that where nothing was held out
 )
 APART = 1.3  # times by which a node differs from the others before it has a rate of its own
-PROBE, FEWEST, MOST = 0.02, 2**16, 2**22  # s that a probe is to take; B of it
+PROBE, FEWEST, MOST = 0.02, 2**16, 2**22  # seconds that a probe should take; its limits in B
 WIDEST = 256.0  # times by which a rate is fitted
 
 
@@ -42,7 +42,7 @@ class Drifted(NamedTuple):
 
     step: int  # the last that was measured
     ratio: float  # measured seconds of a step over the predicted ones, median
-    low: float  # the interval of it
+    low: float  # the interval of the ratio
     high: float
     seconds: Floats  # (launches,) measured, medians
 
@@ -104,7 +104,7 @@ class Drift:
 
 
 def interval(machine: Machine) -> tuple[float, float]:
-    """Measured over predicted seconds, p10 and p90 of what the calibration held out."""
+    """Return measured over predicted seconds, p10 and p90 of the calibration's held-out cells."""
     ratios = [1.0 / (1.0 + cell.error) for cell in machine.held_out if cell.error > -1.0] or [1.0]
     low, high = np.quantile(ratios, (LOW, HIGH)).tolist()
     # Under compute only a share of a transfer moves on.
@@ -112,7 +112,7 @@ def interval(machine: Machine) -> tuple[float, float]:
 
 
 def exchange_seconds(plan: Plan, machine: Machine) -> Floats:
-    """Predicted seconds of each launch's exchanges, on that machine: (launches,)."""
+    """Predict the seconds of each launch's exchanges on that machine: (launches,)."""
     return np.array(
         [
             price(find_method(one.method), plan.spec(one), machine, plan.group(one)).exchange
@@ -124,9 +124,9 @@ def exchange_seconds(plan: Plan, machine: Machine) -> Floats:
 def refit_machine(plan: Plan, seconds: Floats, factors: Sequence[float]) -> tuple[Machine, str]:
     """Return the machine whose prices sum to the measured `seconds`, and what was fitted, in words.
 
-    `factors` are by how many times a probe of each node took longer than planned; empty: one node.
-    Nodes apart from the others get a rate of their own; the whole class of links is scaled unless
-    most nodes are as planned.
+    `factors`: a probe's time over the planned time for each node; empty: one node. Nodes that
+    differ from the others get rates of their own; the whole class of links is scaled unless most
+    nodes are as planned.
     """
     machine = plan.machine
     apart: dict[int, float] = {}
@@ -208,7 +208,7 @@ def _scale_native(machine: Machine, by: float) -> tuple[tuple[float, float], ...
 
 
 def probe_nodes(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None]) -> list[float]:
-    """By how many times each node's messages take longer than planned; the same on every rank.
+    """Return each node's message time over the planned time, equal on every rank.
 
     The first ranks of neighbouring nodes send one message at a time; the faster of a node's two
     pairs counts, because the other node may be the slow one. Nothing else may be under way. `beat`
@@ -232,13 +232,13 @@ def probe_nodes(machine: Machine, comm: MPI.Intracomm, beat: Callable[[], None])
 
 
 def _planned_seconds(machine: Machine, link: Link, size: int) -> float:
-    """Seconds of one message of `size` bytes that has the link and its node's port to itself."""
+    """Predict the seconds of one message of `size` bytes without other traffic on link and port."""
     wire = Wire.slowest([link], machine.nic.per_byte if machine.nic is not None else 0.0)
     return float(wire.drained(np.array([float(size)]))[0])
 
 
 def _message_seconds(comm: MPI.Intracomm, source: int, target: int, size: int) -> float:
-    """Seconds of one message at the rank that gets it; 0 at the others."""
+    """Measure the seconds of one message at its receiver; 0 on other ranks."""
     comm.Barrier()
     ready = np.zeros(1, np.uint8)
     if comm.rank == source:

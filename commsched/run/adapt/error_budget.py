@@ -1,8 +1,8 @@
-"""The error budget at run time: tensors that leave it fall back to dense, on all ranks together.
+"""The error budget at run time: tensors over the budget fall back to dense, on all ranks together.
 
-Every rank adds up the squares of what its lossy launches want to send and of what they leave
-behind, per tensor. The sums over all ranks, which travel under the next step, decide: all ranks see
-the same numbers, so all of them change the same launches after the same step.
+Per tensor, every rank adds up the squares of its lossy launches' wanted values and of their losses.
+The sums over all ranks, which are gathered during the next step, decide: all ranks see equal
+numbers, so all change equal launches after the same step.
 """
 
 import math
@@ -49,10 +49,11 @@ class BudgetWatch:
         }
 
     def after(self, step: int) -> Plan | None:
-        """Take the sums that were asked for, ask for those of the step before this one.
+        """Take the sums of an earlier step, and ask for the sums of the step before `step`.
 
-        Call it on all ranks when the compute of `step` is over: the exchanges of the step before
-        are, too. Gives the plan to follow from the next step on, where a tensor left its budget.
+        Call it on all ranks when the compute of `step` is over: then the exchanges of the step
+        before are over, too. Returns the plan from the next step on if a tensor exceeded its
+        budget.
         """
         if not self._names:
             return None
@@ -76,7 +77,7 @@ class BudgetWatch:
         self._gather.ask(step, sums)
 
     def _errors(self, sums: Floats) -> Iterator[tuple[str, float]]:
-        """Each tensor's error from (2, tensors) squares: wanted and left."""
+        """Return each tensor's error from (2, tensors) squares: wanted and left."""
         wanted, left = sums.tolist()
         for name, w, e in zip(self._names, wanted, left, strict=True):
             share = (e / w) ** 0.5 if w > 0 else 0.0 if e == 0 else math.inf

@@ -1,4 +1,4 @@
-"""Before the first byte moves: the same plan on every rank, as many ranks, the right places."""
+"""Checks before the first message: equal plans, the planned number of ranks, the right hosts."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class Agreed(CommschedError):
 
 
 def check_launcher() -> None:
-    """Refuse N singletons: the launcher of one MPI with the library of another gives just that."""
+    """Refuse N singletons, which come from one MPI's launcher with another MPI's library."""
     expected, actual = expected_size(), MPI.COMM_WORLD.size
     if expected is not None and expected != actual:
         raise Agreed(
@@ -49,7 +49,7 @@ def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
 
 
 def gather_text(text: str, comm: MPI.Intracomm) -> list[str]:
-    """Every rank's text, on every rank; in UTF-8, not pickled."""
+    """Return every rank's text, on every rank; in UTF-8, not pickled."""
     mine = np.frombuffer(text.encode(), np.uint8)
     lengths = np.empty(comm.size, np.int64)
     comm.Allgather(np.array([len(mine)], np.int64), lengths)
@@ -90,7 +90,7 @@ def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[st
 
 
 def gather_numbers(value: float, comm: MPI.Intracomm) -> list[float]:
-    """Every rank's number, on every rank."""
+    """Return every rank's number, on every rank."""
     found = np.empty(comm.size)
     comm.Allgather(np.array([value], np.float64), found)
     return [float(x) for x in found]

@@ -5,16 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds of patience, beside the timeout that a user sets."""
+    """Seconds of patience, in addition to the timeout that a user sets."""
 
-    look: float = (
-        0.25  # between looks of a watchdog: some 50 us each, which measurements do not feel
-    )
+    look: float = 0.25  # between looks of a watchdog; 50 us each, too short to disturb measurements
     idle: float = 0.1  # between looks of the communication thread
-    meeting: float = 4.0  # that ranks may come apart to where they meet, however short the timeout
-    grace: float = 2.0  # that the other ranks get to say what they wait for before an abort
-    heard: float = 2.0  # that the launcher gets to read what was said before
-    hard: float = 10.0  # that MPI_Abort gets
+    meeting: float = 4.0  # spread of the ranks' arrival at a meeting, however short the timeout
+    grace: float = 2.0  # for the other ranks to say what they wait for before an abort
+    heard: float = 2.0  # for the launcher to read the ranks' output
+    hard: float = 10.0  # for MPI_Abort
 
 
 _in_use = Deadlines()

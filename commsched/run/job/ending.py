@@ -28,7 +28,7 @@ def end_all(error: BaseException, comm: MPI.Intracomm) -> None:
 
 
 def abort(comm: MPI.Intracomm) -> None:
-    """End all ranks; this one also where MPI waits in its own end for ranks that cannot come."""
+    """End all ranks; this rank also if MPI waits at its end for ranks that cannot come."""
     be_heard()
     # A thread of C: MPI_Abort may wait while it holds the interpreter.
     silent = os.open(os.devnull, os.O_WRONLY)
@@ -37,8 +37,8 @@ def abort(comm: MPI.Intracomm) -> None:
 
 
 def be_heard() -> None:
-    """Wait until the launcher has read what this rank said: it reads no more after an abort."""
-    out = 2  # also where a test has put something else in place of sys.stderr
+    """Wait until the launcher has read this rank's output; it stops reading after an abort."""
+    out = 2  # even if a test has replaced sys.stderr
     if not stat.S_ISFIFO(os.fstat(out).st_mode):
         return
     end, unread = time.monotonic() + deadlines().heard, bytearray(4)

@@ -1,4 +1,4 @@
-"""What these ranks run on: hosts, MPI, transport, cores, processor."""
+"""The fabric of these ranks: hosts, MPI, transport, cores, processor."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ CHOICES = (
 
 
 class Own(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank knows."""
+    """The knowledge of one rank."""
 
     host: str
     mpi: str
@@ -41,7 +41,7 @@ class Own(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fabric(comm: MPI.Intracomm) -> Fabric:
-    """Tell what all ranks run on, the same on every rank; all ranks call it."""
+    """Describe the fabric of all ranks, equally on every rank; all ranks call it."""
     version = MPI.Get_library_version()
     own = Own(
         host=_clean(socket.gethostname()),
@@ -68,14 +68,14 @@ def common_fabric(everyone: Sequence[Own]) -> Fabric:
 
 
 def library(version: str) -> str:
-    """Shorten what an MPI says of itself to name and version, such as `Open MPI 5.0.11`."""
+    """Shorten an MPI's description to name and version, such as `Open MPI 5.0.11`."""
     line = _clean(version.splitlines()[0] if version else "")
     found = re.match(r"(.*?),?\s*(?:version\s*:?)?\s*v?(\d+(?:\.\d+)+\w*)", line, re.IGNORECASE)
     return _clean(" ".join(found.groups())) if found else line
 
 
 def transport(version: str, variables: Mapping[str, str]) -> str:
-    """Say by what the messages travel, as far as library and environment tell."""
+    """Name the transport of messages, as far as library and environment tell."""
     words = []
     device = re.search(r"^MPICH Device:\s*(.+)$", version, re.MULTILINE)
     if device:

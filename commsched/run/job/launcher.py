@@ -1,4 +1,4 @@
-"""Find the mpiexec that belongs to the MPI which mpi4py loads, and what it needs to start."""
+"""Find the mpiexec of the MPI that mpi4py loads, and the variables that it needs to start."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from commsched.run.job.malloc import keep_freed
 VARIABLES = {
     "mpich": ("PMI_RANK", "PMI_SIZE"),  # and Intel MPI, MVAPICH
     "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    # Not SLURM_NTASKS: a batch script that is no rank has that as well.
+    # Not SLURM_NTASKS: a batch script, which is no rank, has that variable, too.
     "slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
 # Words in `mpiexec --version` and in MPI_Get_library_version, in the order of asking.
@@ -36,12 +36,12 @@ SECONDS = 60.0  # for a version to be printed; Open MPI takes 1.2 s on a quiet m
 
 
 def environment_rank(variables: Mapping[str, str] = os.environ) -> int | None:
-    """Return the rank that a launcher gave this process; None where no launcher did."""
+    """Return the rank that a launcher gave this process; None without a launcher."""
     return _number(variables, 0)
 
 
 def expected_size(variables: Mapping[str, str] = os.environ) -> int | None:
-    """Return how many ranks a launcher says it started; None where no launcher started this."""
+    """Return how many ranks a launcher says it started; None without a launcher."""
     return _number(variables, 1)
 
 
@@ -65,7 +65,7 @@ def family(text: str) -> str | None:
 
 @cache
 def library() -> str:
-    """Return what the MPI that mpi4py loads says of itself; MPI is not initialised by that."""
+    """Return the description of the MPI that mpi4py loads, without initialising MPI."""
     code = (
         "import mpi4py; mpi4py.rc.initialize = False\n"
         "from mpi4py import MPI; print(MPI.Get_library_version())"
@@ -81,9 +81,9 @@ def library() -> str:
 
 
 def load() -> None:
-    """Load and initialise MPI; a sentence where that would end in an abort or a traceback.
+    """Load and initialise MPI; raise an error instead of an abort or a traceback.
 
-    Before NumPy is loaded: a rank's matrix products take one core, and its threads one heap.
+    Call it before NumPy is loaded: it limits matrix products to one core, and threads to one heap.
     """
     one_thread()
     keep_freed()

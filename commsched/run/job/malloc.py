@@ -1,4 +1,4 @@
-"""Memory that a rank frees stays with it: a fresh page costs more than what is written to it."""
+"""A rank keeps its freed memory: a fresh page costs more than the writes to it."""
 
 TRIM, MAPPED, ARENAS = -1, -3, -8  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX of malloc.h
 
@@ -6,7 +6,7 @@ TRIM, MAPPED, ARENAS = -1, -3, -8  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA
 def keep_freed() -> None:
     """Let glibc hand no memory back before 2 GB are free, and all threads share one heap.
 
-    By default every array of some MB is new to the system: 3 us per 4 kB on a virtual machine.
+    By default every array of several MB is fresh memory, at 3 us per 4 kB on a virtual machine.
     With other C libraries nothing changes.
     """
     import ctypes  # only ranks need it: commands start without
@@ -15,6 +15,6 @@ def keep_freed() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # another C library
         return
-    mallopt(MAPPED, 32 * 2**20)  # the most that it takes
+    mallopt(MAPPED, 32 * 2**20)  # the largest allowed value
     mallopt(TRIM, 2**31 - 1)
-    mallopt(ARENAS, 1)  # what one thread frees is there for the others
+    mallopt(ARENAS, 1)  # all threads can use memory that one has freed

@@ -11,7 +11,7 @@ from commsched.run.job.launcher import environment, find_mpiexec
 
 COMMAND = (sys.executable, "-m", "commsched")
 LAST = 10  # lines of a quiet job that an error quotes
-OURS = "commsched: "  # what our own begin with
+OURS = "commsched: "  # beginning of our own lines
 
 
 def commsched(
@@ -46,14 +46,14 @@ def commsched(
         _end(process)
         raise
     if process.returncode:
-        lines = said.splitlines()  # launchers have much to say of a job that fails
+        lines = said.splitlines()  # launchers print much when a job fails
         ours = [line for line in lines if line.startswith(OURS)] or lines
         tail = "".join(f"\n{line}" for line in ours[-LAST:])
         raise CommschedError(f"'{' '.join(command)}' ended with status {process.returncode}{tail}")
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """End the launcher, which ends its ranks; then whatever is left of the group."""
+    """End the launcher, which ends its ranks; then end the rest of the process group."""
     for what in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, what)

@@ -1,4 +1,4 @@
-"""Draw progress where somebody looks at it: launchers pass on what ranks print through pipes."""
+"""Draw progress if a terminal shows it: launchers pass on the ranks' output through pipes."""
 
 import sys
 from collections.abc import Callable
@@ -10,10 +10,10 @@ TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
 def progress_visible() -> bool:
-    """Return whether stderr ends on a terminal: this process's, or that of its launcher.
+    """Tell whether stderr ends on a terminal: this process's stderr, or its launcher's.
 
-    Of launchers that have started each other the outermost one writes what all of them get. One
-    on another host is not seen.
+    If launchers have started each other, the outermost launcher writes the output. A launcher on
+    another host is not found.
     """
     if sys.stderr.isatty():
         return True
@@ -23,16 +23,16 @@ def progress_visible() -> bool:
             if str(launcher.joinpath("fd/2").readlink()).startswith(TERMINALS):
                 return True
             launcher = _parent(launcher)
-    except OSError:  # another user's, or it has just ended
+    except OSError:  # another user's process, or it has just ended
         pass
     return False
 
 
 def progress_bar(what: str, total: int) -> Callable[[int, str], None]:
-    """Return what draws a bar of steps: it is given how many are done, and a word on the last.
+    """Return a function that draws a bar of steps, from the number done and a word on the last one.
 
-    Nothing is drawn before the first one is done, which the pace leaves out: it warms up. The last
-    one is always drawn, however short the work, and ends the line.
+    Nothing is drawn before the first step is done; the pace leaves out that warm-up step. The last
+    step is always drawn, however short the work, and ends the line.
     """
     from tqdm import tqdm
 

@@ -1,4 +1,4 @@
-"""Deadlines for blocking calls: a rank that gets nowhere says in which stage, and ends the job."""
+"""Deadlines for blocking calls: a rank without progress names its stage, and ends the job."""
 
 import atexit
 import threading
@@ -22,7 +22,7 @@ ASK, STUCK, GETS_ON, END = range(4)
 
 
 class WatchedStage(NamedTuple):
-    """What a rank does, and how long it may get nowhere, s; a new object is progress."""
+    """A rank's stage, and how long it may make no progress, s; a new object is progress."""
 
     name: str
     limit: float
@@ -37,15 +37,15 @@ def _control(comm: MPI.Intracomm) -> MPI.Intracomm:
     return found
 
 
-# Freed by MPI together with what it is attached to.
+# MPI frees it together with the communicator to which it is attached.
 KEY = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, control: control.Free())
 
 
 class Watchdog:
-    """A thread that asks all others once this rank has been in one stage for too long.
+    """A thread that asks all other ranks once this rank has been in one stage for too long.
 
-    Where one of them is silent, because it was stopped or is gone, or where none gets on, every
-    rank says its stage and the job ends. It needs THREAD_MULTIPLE: the caller may be blocked
+    If a rank does not answer, because it was stopped or is gone, or if no rank progresses, every
+    rank names its stage and the job ends. It needs THREAD_MULTIPLE: the caller may be blocked
     inside MPI.
     """
 
@@ -66,24 +66,24 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch; one rank alone waits for nobody."""
+        """Begin to watch; a single rank has nobody to wait for."""
         if self._size > 1:
             self._thread.start()
             self._control = _control(self._comm)  # may wait for a rank that never comes
             self.beat()
 
     def stop(self) -> None:
-        """End the watch; does not return where the job is being ended."""
+        """End the watch; does not return while the job is being ended."""
         self._over.set()
         if self._size > 1:
             self._thread.join()
 
     def stage(self, name: str) -> None:
-        """Say what begins now, such as "drawing gradients"."""
+        """Note the stage that begins now, such as "drawing gradients"."""
         self._stage = WatchedStage(name, self._timeout)
 
     def beat(self) -> None:
-        """Say that the stage gets on."""
+        """Note that the stage progresses."""
         self._stage = WatchedStage(*self._stage)
 
     def _watch(self) -> None:
@@ -109,7 +109,7 @@ class Watchdog:
         return self._spent > stage.limit > 0
 
     def _hear(self, stage: WatchedStage, control: MPI.Intracomm) -> list[int] | None:
-        """Answer the others; the silent ranks, once another rank ends the job."""
+        """Answer other ranks; return the silent ranks once another rank ends the job."""
         status = MPI.Status()
         with suppress(MPI.Exception):  # a connection broke: its rank will be found silent
             while message := control.Improbe(MPI.ANY_SOURCE, 0, status):
@@ -125,7 +125,7 @@ class Watchdog:
         return None
 
     def _judge(self, stage: WatchedStage, control: MPI.Intracomm) -> list[int] | None:
-        """Ask where this rank is stuck; the silent ranks, once the job must end."""
+        """Ask other ranks if this rank is stuck; return the silent ranks once the job must end."""
         if not self._stuck(stage):
             return None
         others = set(range(self._size)) - {self._rank}
@@ -146,13 +146,13 @@ class Watchdog:
         return None
 
     def _send(self, control: MPI.Intracomm, peer: int, *numbers: int) -> None:
-        """Send without waiting; the requests are kept, for they hold the message."""
+        """Send without waiting; the requests are kept because they hold the message."""
         self._sent = [request for request in self._sent if not request.Test()]
         with suppress(MPI.Exception):  # its connection is broken
             self._sent.append(control.Isend(np.array(numbers, np.int64), peer, 0))
 
     def _end(self, stage: WatchedStage, silent: list[int]) -> None:
-        """Say the stage of this rank, and the first one also who is silent; then end the job."""
+        """Print this rank's stage, and on the first rank the silent ranks; then end the job."""
         what = f"for {seconds(self._spent)}" if self._spent else "gets on"
         if self._stuck(stage):
             what = f"no progress for {seconds(stage.limit)} ({self._option})"
@@ -184,11 +184,10 @@ def watchdog(
     option: str = "--timeout",
     first: str = "meeting all ranks",
 ) -> Iterator[Watchdog]:
-    """End the job where a stage inside the block takes more than `timeout` s, and nobody gets on.
+    """End the job if a stage inside the block takes more than `timeout` s and no rank progresses.
 
-    All ranks of `comm` have such a block. `what` is the command that they run, and `option` is
-    what sets the timeout. The stage `first`, where they meet, has the deadline of a meeting at
-    the least.
+    All ranks of `comm` have such a block. `what` is their command, and `option` sets the timeout.
+    Ranks meet in the stage `first`, which has at least the deadline of a meeting.
     """
     dog = Watchdog(comm, what, timeout, option, first)
     dog.start()
@@ -201,8 +200,8 @@ def watchdog(
 def end_together(what: str, timeout: float) -> None:
     """Let the ranks meet once more at the exit of this process, in at most `timeout` s.
 
-    Without that MPI would wait for ever, at its end, for a rank that was stopped at its last work.
-    It holds the interpreter meanwhile, so that no thread could see to it.
+    Otherwise MPI would wait for ever, at its end, for a rank that was stopped during its last work.
+    MPI holds the interpreter meanwhile, so that no thread could end the wait.
     """
     comm, limit = MPI.COMM_WORLD, max(timeout, deadlines().meeting)
 

@@ -1,4 +1,4 @@
-"""DASO: gradients are averaged in each node, parameters now and then between the nodes."""
+"""DASO: gradients are averaged in each node, parameters less often between the nodes."""
 
 from commsched.strategies.daso.strategy import Daso
 

@@ -16,7 +16,7 @@ class EpochExchange(NamedTuple):
     purpose: str  # of the launches that carry it
     lane: int  # the place
     start: int  # step after whose update it starts
-    waited: int | None  # steps until it is merged; None: at once, and the mean replaces all
+    waited: int | None  # steps until the merge; None: at once, and the mean replaces all parameters
 
 
 class EpochStep(NamedTuple):
@@ -28,7 +28,7 @@ class EpochStep(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """An epoch: how often ranks exchange, and whose turn it is."""
+    """An epoch: how often ranks exchange, and which place begins."""
 
     first: int  # step
     batches: int
@@ -40,14 +40,14 @@ class Epoch(NamedTuple):
 
     @property
     def _starts(self) -> range:
-        """Batches after which an exchange starts that is merged later, before the last batch."""
+        """List the batches that start an exchange that is merged before the last batch."""
         last = self.batches - 1
         always = self.blocking or self.skip == 0
         return range(0) if always else range(0, max(last - self.wait, 0), self.skip)
 
     @property
     def exchanges(self) -> int:
-        """How many the epoch has."""
+        """The number of exchanges of the epoch."""
         if self.blocking or self.skip == 0:
             return self.batches
         return len(self._starts) + 1
@@ -56,7 +56,7 @@ class Epoch(NamedTuple):
         """Return what one step of the epoch does.
 
         The last batch's exchange is blocking, and nothing else is under way then. In between, batch
-        b starts one where b % skip == 0, unless it could not be merged before the last batch.
+        b starts one if b % skip == 0 and the merge comes before the last batch.
         """
         batch, last = step - self.first, self.batches - 1
         if self.blocking or self.skip == 0:
@@ -76,7 +76,7 @@ class Epoch(NamedTuple):
         return EpochExchange("cycling", lane, self.first + batch, self.wait)
 
     def _lane(self, number: int) -> int:
-        """Whose turn the epoch's exchange of that number is."""
+        """Return the place whose turn the epoch's exchange of that number is."""
         return (self.turn + number) % self.lanes
 
 

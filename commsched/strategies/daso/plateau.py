@@ -1,20 +1,20 @@
-"""DASO's controller: synchronise more often where the loss stops falling."""
+"""DASO's controller: synchronise more often once the loss stops falling."""
 
 from dataclasses import dataclass, replace
 from math import inf
 
-LESS = 0.05  # by which share a loss must be below the best one to count as better
-MOST_WAIT = 4  # of the most steps between two exchanges, what is waited after a plateau at 1
+LESS = 0.05  # share by which a loss must be below the best loss to count as better
+MOST_WAIT = 4  # divisor of `most`: the wait after a plateau at skip = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
-    """Steps between two exchanges, and steps until one is merged; changed after every epoch.
+    """Steps between two exchanges, and steps until a merge; updated after every epoch.
 
     A plateau: more than `patience` epochs without a loss below best (1 - 0.05). Then
         skip > 1:  skip' = skip // 2,  wait' = max(1, wait - 1)
         skip = 1:  skip' = most,       wait' = most // 4
-    and the epochs are counted anew; the best loss stays.
+    and the count of epochs restarts; the best loss stays.
     Source: Coquelin et al., arXiv 2104.05588.
     """
 

@@ -1,4 +1,4 @@
-"""DASO: gradients are averaged in each node, parameters now and then between the nodes."""
+"""DASO: gradients are averaged in each node, parameters less often between the nodes."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -45,7 +45,7 @@ class DasoPart(NamedTuple):
 
     @classmethod
     def of(cls, found: EpochExchange | None, lane: int) -> "DasoPart | None":
-        """An exchange for the ranks with one place in their nodes."""
+        """Make an exchange for the ranks with one place in their nodes."""
         if found is None:
             return None
         return cls(found.purpose, found.lane, found.lane == lane, found.waited)
@@ -249,7 +249,7 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
         if launch.among == "peers":
             check_sums(plan, index, where)
         if (launch.purpose == "spread") != (launch.method == "broadcast"):
-            raise CommschedError(f"{where}: method 'broadcast' is the one of purpose 'spread'")
+            raise CommschedError(f"{where}: method 'broadcast' is only for purpose 'spread'")
 
 
 STRATEGIES.add("daso")(Daso())

@@ -17,7 +17,7 @@ LARGEST = 16  # of a pixel
 
 @DATA.add("digits")
 def digits(fold: int) -> Data:
-    """Pixels in [0, 1], (m, 64) float32, and digits, (m,); every fifth is held out.
+    """Load pixels in [0, 1], (m, 64) float32, and digits, (m,); every fifth is held out.
 
     Source: Alpaydin & Kaynak, "Optical recognition of handwritten digits", UCI, 1998, its test set.
     """
@@ -27,7 +27,7 @@ def digits(fold: int) -> Data:
 
 @lru_cache(maxsize=1)
 def _read() -> Samples:
-    """Read the file; importing scikit-learn itself takes 2 s on every rank."""
+    """Read the file without importing scikit-learn, which takes 2 s on every rank."""
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise CommschedError(

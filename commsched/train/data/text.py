@@ -37,7 +37,7 @@ def _held_out(samples: Samples, fold: int) -> Data:
 
 @DATA.family("bytes:64")
 def of_bytes(parameters: list[str]) -> Source:
-    """Read LENGTH: as many bytes, (m, LENGTH), and the byte after each of them."""
+    """Read LENGTH: runs of LENGTH bytes, (m, LENGTH), and the byte after each byte."""
     read.at_most(parameters, 1)
     length = read.whole(parameters[0], "the length", 1, 10_000)
 
@@ -52,7 +52,7 @@ def of_bytes(parameters: list[str]) -> Source:
 
 @DATA.family("words:2000:3")
 def of_words(parameters: list[str]) -> Source:
-    """Read VOCABULARY and LAST: LAST words in a row, (m, LAST), and the word after them, (m,).
+    """Read VOCABULARY and LAST: runs of LAST words, (m, LAST), and the word after each run, (m,).
 
     Words are numbered by frequency from 1 on; 0 is any word beyond the vocabulary.
     """

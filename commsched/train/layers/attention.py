@@ -50,7 +50,7 @@ class LayerNorm(TrainableLayer):
 
 
 class Attention(TrainableLayer):
-    """Each place looks at itself and those before it: (m, length, width) -> the same."""
+    """Each place attends to itself and to earlier places: (m, length, width), in and out."""
 
     def __init__(self, name: str, width: int, heads: int, gain: float) -> None:
         assert width % heads == 0, (width, heads)

@@ -1,4 +1,4 @@
-"""Fully connected layers and what stands between them."""
+"""Fully connected layers and the activations between them."""
 
 from math import prod, sqrt
 
@@ -86,7 +86,7 @@ class Gelu(TrainableLayer):
 
 
 class Reshape(TrainableLayer):
-    """Each sample in another shape, of as many elements."""
+    """Each sample in another shape with equally many elements."""
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         super().__init__(name)
@@ -101,5 +101,5 @@ class Reshape(TrainableLayer):
 
 
 def hidden(name: str, inputs: int, outputs: int) -> LayerChain:
-    """A fully connected layer with a ReLU; deviation sqrt(2 / inputs) (He et al., ICCV 2015)."""
+    """Make a dense layer with a ReLU; deviation sqrt(2 / inputs) (He et al., ICCV 2015)."""
     return LayerChain(name, [Linear(name, inputs, outputs, sqrt(2)), Relu(f"{name}.relu")])

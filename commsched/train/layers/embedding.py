@@ -30,7 +30,7 @@ class Embedding(TrainableLayer):
 
 
 class Positions(TrainableLayer):
-    """Adds a row of a table for each place: (m, length, width) -> the same."""
+    """Adds a row of a table for each place; inputs and outputs: (m, length, width)."""
 
     def __init__(self, name: str, length: int, width: int, deviation: float) -> None:
         super().__init__(name, weight=Start((length, width), deviation))

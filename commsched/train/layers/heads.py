@@ -1,4 +1,4 @@
-"""Auxiliary heads: a net's last layer once more, with parameters of its own."""
+"""Auxiliary heads: copies of a net's last layer with parameters of their own."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from commsched.train.layers.layer import Gradients, Kept, Parameters, TrainableL
 
 
 class Head(TrainableLayer):
-    """A layer like another one; its tensors have the name of the head before their own."""
+    """A copy of a layer; the head's name precedes the names of its tensors."""
 
     def __init__(self, name: str, like: TrainableLayer) -> None:
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""What a net is made of: layers that go forward and backward on arrays of any module."""
+"""Layers of a net, which go forward and backward on arrays of any module."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,14 +38,14 @@ class TrainableLayer(ABC):
 
     @abstractmethod
     def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        """From the gradient of the outputs those of the inputs and of the parameters.
+        """Return the gradients of inputs and parameters from the gradient of the outputs.
 
-        A layer that reads whole numbers gives None for its inputs.
+        A layer that reads whole numbers returns None for its inputs.
         """
 
 
 class LayerChain(TrainableLayer):
-    """Layers one after the other, as one."""
+    """A sequence of layers as one layer."""
 
     def __init__(self, name: str, parts: Sequence[TrainableLayer]) -> None:
         super().__init__(name)
@@ -82,7 +82,7 @@ class Residual(LayerChain):
 
 @dataclass(frozen=True)
 class TrainableNet:
-    """A chain of layers that end in scores of classes, and the data that it learns."""
+    """A chain of layers that ends in scores of classes, and the data that it learns."""
 
     name: str
     data: str  # name in commsched.data
@@ -90,11 +90,11 @@ class TrainableNet:
 
     @cached_property
     def tensors(self) -> dict[str, Start]:
-        """All parameters, forward order."""
+        """All parameters, in forward order."""
         return {name: start for layer in self.layers for name, start in layer.tensors.items()}
 
     def start(self, seed: int, layers: slice = slice(None)) -> dict[str, Array]:
-        """Parameters of layers before the first step, float32: the same wherever the seed is."""
+        """Draw the parameters of layers before the first step, float32: equal for equal seeds."""
         own = (layer.tensors for layer in self.layers[layers])
         return {n: _drawn(start, seed, n) for tensors in own for n, start in tensors.items()}
 
@@ -110,23 +110,23 @@ def _drawn(start: Start, seed: int, name: str) -> Array:
 
 
 def as_float32(values: Array) -> Array:
-    """16-bit numbers as float32, for what would lose too much in 16 bits; others as they are."""
+    """Convert 16-bit numbers to float32 for work that needs it; leave others unchanged."""
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def as_float16(values: Array) -> Array:
-    """Real inputs in 16 bits; whole numbers as they are."""
+    """Convert real inputs to 16 bits; leave whole numbers unchanged."""
     return values.astype(np.float16) if values.dtype == np.float32 else values
 
 
 def product(a: Array, b: Array) -> Array:
-    """a @ b; of 16-bit numbers with sums in float32, as matrix units have them."""
+    """Return a @ b; 16-bit numbers are summed in float32, as in matrix units."""
     if a.dtype == np.float16 and isinstance(a, np.ndarray):
         return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
     return a @ b
 
 
 def column_sums(values: Array) -> Array:
-    """Sums over all axes but the last: (..., n) -> (n,)."""
+    """Sum over all axes except the last: (..., n) -> (n,)."""
     flat = as_float32(values).reshape(-1, values.shape[-1])
     return flat.sum(axis=0).astype(values.dtype)

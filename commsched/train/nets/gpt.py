@@ -37,10 +37,10 @@ def _block(name: str, width: int, heads: int, gain: float) -> list[TrainableLaye
 
 @NETS.family("gpt:64:2:4")
 def gpt(parameters: list[str]) -> TrainableNet:
-    """Read WIDTH, BLOCKS, HEADS, and `tied` where the head is the table of the bytes.
+    """Read WIDTH, BLOCKS, HEADS, and `tied` if the head is the table of the bytes.
 
-    Norms come before attention and perceptron (Radford et al., 2019); what is added to the residual
-    stream starts smaller by sqrt(2 BLOCKS), as there.
+    Norms come before attention and perceptron (Radford et al., 2019); as in that paper,
+    additions to the residual stream start smaller by sqrt(2 BLOCKS).
     """
     tied = parameters[3:] == ["tied"]
     if parameters[3:] and not tied:

@@ -12,7 +12,7 @@ SHARE = 2  # units of the hidden layer per number of a word
 
 @NETS.family("words:64:2000")
 def words(parameters: list[str]) -> TrainableNet:
-    """Read WIDTH, that of a word's vector, and VOCABULARY.
+    """Read WIDTH, of a word's vector, and VOCABULARY.
 
     Word vectors, a tanh layer, a softmax. Source: Bengio et al., "A neural probabilistic language
     model", JMLR 3, 2003.

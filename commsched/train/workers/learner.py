@@ -1,4 +1,4 @@
-"""The worker that trains a real net: layers when the program says so, gradients, updates."""
+"""The worker that trains a real net: performs layers in program order, and updates."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,8 +28,8 @@ class Learner:
     """A net on one rank: performs compute operations, and is the worker of their engine.
 
     Parameters and optimiser state of its `layers` are float32; with `half` they compute with copies
-    in 16 bits. `report` takes a step's score and overflow here, `overflowed` says whether any
-    rank's did.
+    in 16 bits. `report` takes a step's score and overflow on this rank; `overflowed` tells whether
+    a step overflowed on any rank.
     """
 
     alike = True  # all ranks end with the same parameters
@@ -52,7 +52,7 @@ class Learner:
         self.report: Callable[[int, Score, bool], None] = lambda step, score, overflow: None
         self.overflowed: Callable[[int], bool] = lambda step: False
         summed = [launch for launch in plan.launches if launch.payload == "gradient"]
-        # Ranks whose gradients are summed; all together it is the mean over what they learn.
+        # ranks whose gradients are summed, so that the result is the mean over all samples
         self._shares = plan.group(summed[0]).size if summed and not plan.mean else 1
         self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
         self._left_out = False  # the step `closed`
@@ -72,11 +72,11 @@ class Learner:
         self.refresh()
 
     def refresh(self) -> None:
-        """Compute with the parameters as they are now."""
+        """Compute with the current parameters."""
         kind = np.float16 if self.settings.half else np.float32
         self.used.update({n: v.astype(kind, copy=False) for n, v in self.values.items()})
 
-    # What the engine asks for
+    # For the engine
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
@@ -105,7 +105,7 @@ class Learner:
 
     @property
     def roles(self) -> Roles:
-        """Every role of an engine."""
+        """Return every role of an engine."""
         return Roles(self, self, self)
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
@@ -151,22 +151,22 @@ class Learner:
             self._report_step(step)
 
     def _report_step(self, step: int) -> None:
-        """Report how a step went, at its end: who reads of a device waits for it."""
+        """Report a step's score at its end, because reading from a device waits for the device."""
         self._score, self._overflow = self._score.as_numbers(), bool(self._overflow)
         self.report(step, self._score, self._overflow)
 
     def _unscaled(self, gradient: Array) -> Array:
-        """A gradient as float32 and without the loss scale."""
+        """Return a gradient as float32, without the loss scale."""
         if not self.settings.half:
             return gradient
         found = gradient.astype(np.float32)
         found /= np.float32(self.scale.value)
-        # All ranks leave a step out in which that was so; nothing may be sent of it.
+        # All ranks skip a step with such gradients, which must not be sent.
         self._overflow = self._overflow | cleared(found)
         return found
 
     def _conclude_step(self, step: int) -> None:
-        """Know whether a step counts, on all ranks alike, and how the loss is scaled after it."""
+        """Decide, equally on all ranks, whether a step counts, and update the loss scale."""
         if self.settings.half and step > self.closed:
             assert step == self.closed + 1, (step, self.closed)
             self.closed, self._left_out = step, self.overflowed(step)
@@ -174,7 +174,7 @@ class Learner:
             self.skipped += self._left_out
 
     def apply(self, launch: int) -> None:
-        """Update with a launch's result, unless that was done before or its step is left out."""
+        """Update with a launch's result, unless it was applied before or its step is skipped."""
         step, values = self._results.pop(launch, (-1, None))
         if values is None:
             return
@@ -189,7 +189,7 @@ class Learner:
             self._refresh_piece(name, there)
 
     def settle(self) -> None:
-        """Apply all results that are there: nothing is under way."""
+        """Apply all results; no exchange may be under way."""
         for launch in sorted(self._results):
             self.apply(launch)
 
@@ -209,11 +209,11 @@ class Learner:
     # What a checkpoint holds
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """This rank's arrays, and numbers that are the same on all ranks; nothing is under way."""
+        """Return this rank's arrays, and the common numbers; no exchange may be under way."""
         return moved(self._all(), on_host), step_numbers(self.scale, self.skipped)
 
     def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
-        """Put back what `state` gave before `step`; anything else is refused."""
+        """Restore what `state` returned before `step`; refuse anything else."""
         wanted = self._all()
         values = checked(tensors, wanted, scalars)
         for name, arrays in wanted.items():
@@ -224,7 +224,7 @@ class Learner:
         self.skipped, self.closed = int(scalars["skipped"]), step - 1
 
     def _all(self) -> dict[str, dict[str, Array]]:
-        """Each tensor's parameter and what the optimiser keeps of it."""
+        """Return each tensor's parameter and its optimiser state."""
         return {n: {"value": v, **self.kept[n]} for n, v in self.values.items()}
 
 
@@ -236,7 +236,7 @@ def step_numbers(scale: LossScale, skipped: int) -> dict[str, float]:
 def checked(
     tensors: object, wanted: Mapping[str, Any], scalars: Mapping[str, float]
 ) -> dict[str, dict[str, Array]]:
-    """Refuse a checkpoint of other tensors than `wanted`, or of other numbers."""
+    """Refuse a checkpoint whose tensors differ from `wanted`, or whose numbers differ."""
     if not isinstance(tensors, dict) or shapes_of(tensors) != shapes_of(wanted):
         raise CommschedError("the checkpoint holds other tensors than this net")
     if scalars.keys() != {"scale", "good", "skipped"}:
@@ -245,7 +245,7 @@ def checked(
 
 
 def shapes_of(tensors: Mapping[str, Any]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Shapes of float32 arrays; of what is none an impossible one."""
+    """Return the shapes of float32 arrays; an impossible shape for anything else."""
     return {
         name: {
             word: tuple(a.shape) if getattr(a, "dtype", None) == np.float32 else (-1,)
@@ -256,7 +256,7 @@ def shapes_of(tensors: Mapping[str, Any]) -> dict[str, dict[str, tuple[int, ...]
 
 
 def flat(array: Array) -> Array:
-    """A view of all elements in order."""
+    """Return a view of all elements in order."""
     return array.reshape(-1)
 
 

@@ -20,7 +20,7 @@ AHEAD = 2  # steps that scores may be under way, for each stage: batches stream
 
 
 class LocalNet(StageNet):
-    """A stage that has its gradient from the loss of its chunk, and the head if that ends here."""
+    """A stage whose gradient comes from its chunk's loss, with the head if the chunk ends here."""
 
     def __init__(self, assigned: Assignment) -> None:
         super().__init__(assigned)
@@ -40,7 +40,7 @@ class LocalNet(StageNet):
         )
 
     def _check_head(self, data: Data) -> None:
-        """Refuse a head that cannot read what the stage gives."""
+        """Refuse a head that cannot read the stage's outputs."""
         trunk = [layer for layer in self.net if not is_head(layer.name)]
         wanted, _ = shapes_around(self.net, data, slice(len(trunk) - 1, len(trunk)))
         if self._outputs != wanted:
@@ -73,10 +73,10 @@ class LocalNet(StageNet):
 
 
 class LocalLossWorker(PipelineWorker):
-    """A stage that learns from a loss of its own, or from the one at the end of its chunk.
+    """A stage that learns from a loss of its own, or from the loss at the end of its chunk.
 
-    Only the last stage's scores are told. A stage goes on with the next batch once it has updated,
-    whatever the others do, so that nothing can be left out by all together: it computes in 32 bits.
+    Only the last stage reports scores. A stage starts the next batch once it has updated, without
+    waiting for others. So stages cannot skip a step together: they compute in 32 bits.
     """
 
     parts = LocalNet

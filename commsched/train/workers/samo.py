@@ -76,7 +76,7 @@ class SamoWorker(OnStage):
     def values(self) -> Mapping[str, Array]:
         return {n: pruned.whole(s).reshape(self._shapes[n]) for n, s in self.states.items()}
 
-    # What the engine asks for
+    # For the engine
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         for name, there, here in self._plan.launches[launch].places:
@@ -94,7 +94,7 @@ class SamoWorker(OnStage):
 
     @property
     def roles(self) -> Roles:
-        """No parameters are exchanged."""
+        """Return the roles; parameters are not exchanged."""
         return Roles(self, voter=self)
 
     # What the compute stream does
@@ -110,9 +110,9 @@ class SamoWorker(OnStage):
                 pruned.pack(self.states[name], gradient.reshape(-1))
 
     def _end_step(self, step: int) -> None:
-        """Look for sums that could overflow; nothing may be sent of them."""
+        """Look for sums that could overflow, because they must not be sent."""
         packed = [state.packed for state in self.states.values()]
-        # One look for all of them: a device is waited for.
+        # one check for all sums, because each check waits for the device
         within = on_host(self._module.stack([(abs(each) < self._limit).all() for each in packed]))
         for each, fits in zip(packed, within.tolist(), strict=True):
             if not fits:
@@ -136,7 +136,7 @@ class SamoWorker(OnStage):
             pruned.update(self.states[name], there, values[here], self._divisor, count, self._rates)
 
     def _conclude_step(self, step: int) -> None:
-        """Know whether a step counts, on all ranks alike, and how the loss is scaled after it."""
+        """Decide, equally on all ranks, whether a step counts, and update the loss scale."""
         if step > self._closed:
             assert step == self._closed + 1, (step, self._closed)
             self._closed, self._left_out = step, self.overflowed(step)
@@ -145,7 +145,7 @@ class SamoWorker(OnStage):
             self.skipped += self._left_out
 
     def settle(self) -> None:
-        """Results are applied in their own step."""
+        """Nothing to do: results are applied in their own step."""
 
     # What a checkpoint holds
 
@@ -192,7 +192,7 @@ def start_of(
 
 
 def mask_of(plan: Plan, seed: int, name: str, values: Array) -> Array | None:
-    """Which elements of a tensor are kept, by its values at the start; None: all."""
+    """Choose the elements of a tensor that are kept, by its values at the start; None: all."""
     kept, params = plan.net.tensors[name].numel, STRATEGIES[plan.strategy].settings(plan)
     if kept == values.size:
         return None

@@ -19,7 +19,7 @@ MOST_AHEAD = 64  # steps
 class ShadowWorker(Learner):
     """Updates with its own gradients; ranks hold parameters of their own.
 
-    A step whose 16-bit gradients overflow here is left out here only, so that each rank has a loss
+    If 16-bit gradients overflow on a rank, only that rank skips the step. So each rank has a loss
     scale of its own.
     """
 

@@ -75,20 +75,21 @@ class StageNet:
         if not self.stage.last and self.stage.output != prod(shape) * self._kind.itemsize:
             raise CommschedError(_other_size(plan, self.stage, shape, self._kind))
         self._walks: dict[int, ForwardBackward] = {}  # by microbatch
-        self._here: dict[tuple[int, Hop | None], Array] = {}  # (step, message) -> what came
-        self._ready: dict[tuple[int, Hop | None], Array] = {}  # (step, message) -> what goes
+        self._here: dict[tuple[int, Hop | None], Array] = {}  # (step, message) -> received values
+        self._ready: dict[tuple[int, Hop | None], Array] = {}  # (step, message) -> values to send
         self._device: ComputeDevice = HOST
-        self._read: deque[tuple[Event, Array]] = deque()  # what came, until it is copied
+        self._read: deque[tuple[Event, Array]] = deque()  # received packets, until they are copied
 
     @property
     def _samples(self) -> int:
-        """Of a microbatch."""
+        """Samples of a microbatch."""
         return self.settings.batch // (self._replicas * self.microbatches)
 
     def forward(self, step: int, microbatch: int, scale: float) -> Score | None:
         """Take a microbatch through the layers; the last stage gives its score.
 
-        The gradient that goes back is `scale` times that of the mean loss over the whole batch.
+        The gradient that goes back is the gradient of `scale` times the mean loss of the whole
+        batch.
         """
         number, some = self.stage.number, self._samples_of(step, microbatch)
         if number == 0:
@@ -114,7 +115,7 @@ class StageNet:
         return walk.score(self._asarray(targets), weight)
 
     def backward(self, step: int, microbatch: int) -> Iterator[Gradients]:
-        """Take a microbatch back; each layer's gradients as soon as they are complete."""
+        """Take a microbatch back; yield each layer's gradients once they are complete."""
         number, walk = self.stage.number, self._walks.pop(microbatch)
         yield from self._gradient_above(step, microbatch, walk)
         yield from self._backward_layers(walk)
@@ -163,9 +164,9 @@ class StageNet:
         return packet.view(self._kind).reshape(self._samples, *self._shape(hop))
 
     def _copy_packet(self, packet: Array) -> Array:
-        """A packet in memory of this thread's stream.
+        """Copy a packet into memory of this thread's stream.
 
-        Its own is given to another stream once nobody holds it, be it read by then or not.
+        The packet's own memory may be reused by another stream before it is read here.
         """
         found = packet.copy()
         self._read.append((self._device.mark(), packet))
@@ -221,7 +222,7 @@ def _check_borrowed(net: TrainableNet, layers: Sequence[TrainableLayer]) -> None
 def shapes_around(
     net: TrainableNet, data: Data, layers: slice
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of one sample before and behind some layers."""
+    """Return the shapes of one sample before and behind some layers."""
     before = net.layers[: layers.start]
     own = net.layers[layers]
     starts = {n: start for layer in (*before, *own) for n, start in layer.tensors.items()}
@@ -232,7 +233,7 @@ def shapes_around(
 
 
 def _other_size(plan: Plan, stage: Stage, shape: tuple[int, ...], kind: "np.dtype[Any]") -> str:
-    """That a plan's messages have another size than the net's."""
+    """Describe that a plan's messages differ in size from the net's."""
     size = f"{' x '.join(map(str, shape))} {kind.name}"
     precision = " --precision fp16" if kind == np.float16 else ""
     return (
@@ -260,7 +261,7 @@ class OnStage(ABC):
 
     @abstractmethod
     def _end_step(self, step: int) -> None:
-        """All microbatches are through: look at the gradients and report."""
+        """Check the gradients and report, once all microbatches are through."""
 
     @abstractmethod
     def _update_with(self, step: int, launch: int) -> None:

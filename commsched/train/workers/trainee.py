@@ -1,4 +1,4 @@
-"""What a training asks of the worker that learns, beside what its engine asks."""
+"""The interface between a training and its worker, in addition to the engine's interface."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -13,35 +13,35 @@ from commsched.train.neighbours import Neighbours
 
 
 class Trainee(GradientSource, Protocol):
-    """A net, or a rank's part of one, that learns."""
+    """A net, or a rank's part of a net, that learns."""
 
     net: TrainableNet
-    alike: bool  # whether all ranks end with the same parameters, where they have the same tensors
+    alike: bool  # whether ranks that share tensors end with equal parameters
     ahead: int  # steps whose scores may be under way
     skipped: int  # steps that were left out
-    mail: Mail | None  # what it sends to single ranks; None: nothing
+    mail: Mail | None  # its messages to single ranks; None: none
     report: Callable[[int, Score, bool], None]  # takes a step's score and overflow here
-    overflowed: Callable[[int], bool]  # whether any rank's step did
+    overflowed: Callable[[int], bool]  # whether a step overflowed on any rank
 
     @property
     def roles(self) -> Roles:
-        """What it does for its engine."""
+        """Return the objects that its engine calls."""
 
     @property
     def values(self) -> Mapping[str, Array]:
-        """The parameters that this rank has, by tensor, float32."""
+        """Return the parameters of this rank, by tensor, float32."""
 
     def perform(self, step: int, op: Op) -> None:
         """Do one operation of the compute stream; its inputs are there."""
 
     def settle(self) -> None:
-        """Apply all results that are there: nothing is under way."""
+        """Apply all results; no exchange may be under way."""
 
     def evaluate(self, others: Neighbours) -> Score:
         """Score this rank's part of the held-out samples; all ranks call it."""
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """This rank's arrays, and numbers that are the same on all ranks; nothing is under way."""
+        """Return this rank's arrays, and the common numbers; no exchange may be under way."""
 
     def restore(self, tensors: object, scalars: Mapping[str, float], step: int) -> None:
-        """Put back what `state` gave before `step`; anything else is refused."""
+        """Restore what `state` returned before `step`; refuse anything else."""
