@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +165,9 @@ def test_the_hash_of_a_plan_is_computed_from_what_its_file_holds(tmp_path) -> No
     assert plan_file.read(tmp_path / "p.json").hash == made.hash
     whole = replace(made, max_error=1, bound=1)  # whole numbers where the file has fractions
     assert whole.hash == replace(made, max_error=1.0, bound=1.0).hash != made.hash
+    settings = {"overlap": "backward", "share": np.float64(0.5), "steps": np.int64(2)}
+    plain = {"overlap": "backward", "share": 0.5, "steps": 2}
+    assert replace(made, params=settings).hash == replace(made, params=plain).hash
 
 
 def test_a_machine_is_rounded_as_its_file_is() -> None:

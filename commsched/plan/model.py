@@ -35,6 +35,15 @@ Difference = Annotated[float, unit("ms", 1e-3), WRITTEN]  # s
 Seconds = Annotated[Difference, Meta(ge=0)]
 Rank = Annotated[int, Meta(ge=0, le=2**53)]
 PURPOSES = one_of("", "blocking", "cycling", "spread", "average", "refresh")
+PARAMS = Stored(
+    kind=dict[str, Param],
+    read=dict,
+    write=lambda params: {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in params.items()
+    },
+    rounds=True,
+)
 MACHINE = Stored(
     kind=dict[str, Any],
     read=lambda data: machine_file.from_data(data, "machine"),
@@ -101,7 +110,7 @@ class Plan:
     FORMAT: ClassVar[str] = "commsched-plan/1"
 
     strategy: Annotated[Name, REQUIRED] = "sync"
-    params: Annotated[Mapping[str, Param], REQUIRED] = field(default_factory=dict)
+    params: Annotated[Mapping[str, Param], PARAMS, REQUIRED] = field(default_factory=dict)
     mean: Annotated[bool, REQUIRED] = True  # the sum is divided by the number of ranks
     seed: Annotated[int, Meta(ge=0, le=2**62), REQUIRED] = 0
     planner: Annotated[str, REQUIRED] = ""
@@ -201,15 +210,12 @@ class Plan:
 
 def _check_cover(tensor: Tensor, runs: list[tuple[int, int]]) -> None:
     """Every element of a tensor is exchanged exactly once."""
-    if runs == [(0, tensor.numel)]:
-        return
-    ends = np.array([0, *(stop for _, stop in sorted(runs))])
-    starts = np.array([*(start for start, _ in sorted(runs)), tensor.numel])
-    wrong = np.flatnonzero(ends != starts)
-    if len(wrong):
-        first = int(wrong[0])
-        how = "never" if starts[first] > ends[first] else "more than once"
-        at = int(min(starts[first], ends[first]))
-        raise CommschedError(
-            f"tensor {tensor.name!r}: element {at} is exchanged {how}; allowed is exactly once"
-        )
+    covered = 0
+    for start, stop in (*sorted(runs), (tensor.numel, tensor.numel)):
+        if start != covered:
+            how = "never" if start > covered else "more than once"
+            raise CommschedError(
+                f"tensor {tensor.name!r}: element {min(start, covered)} is exchanged {how}; allowed"
+                " is exactly once"
+            )
+        covered = stop
