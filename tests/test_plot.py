@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from commsched.cli.main import main
 from commsched.errors import CommschedError
@@ -100,7 +101,10 @@ def test_the_same_picture_is_the_same_file(both, tmp_path):
 def test_labels_never_overlap_and_stay_in_their_bars(buckets):
     t = training(buckets=buckets)
     shown = view.view(t, 1)
-    figure = timeline._figure([shown], {0: "", 1: ""}, "title")
+    lanes, depth = timeline._lanes([shown], [0, 1])
+    height = timeline.TOP + timeline.BOTTOM + timeline.LANE * depth
+    figure = Figure(figsize=(timeline.WIDTH, height))
+    timeline._draw_axes(figure, lanes, depth, shown.length)
     figure.set_dpi(150)
     renderer = FigureCanvasAgg(figure).get_renderer()
     axes = figure.axes[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsched.cli.options import Flag, Option, Repeated
+from commsched.cli.options import Flag, ListOption, Option
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.text_table import table
@@ -25,8 +25,8 @@ MACHINE = "machine.json"
 
 
 OPTIONS = (
-    Repeated("--table", None, "digits, deep or text; default: all"),
-    Repeated("--case", None, "case of a table; default: all"),
+    ListOption("--table", None, "digits, deep or text; default: all"),
+    ListOption("--case", None, "case of a table; default: all"),
     Option("--folder", "DIR", "folder of the tables", Path, FOLDER),
     Option("--time-limit", "S", "start no training after S seconds", float),
     Flag("--timed", "measure step times of the trained cases on a testbed"),

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from commsched.cli.options import Option, Repeated
+from commsched.cli.options import ListOption, Option
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 OPTIONS = (
-    Repeated("--later", "STEP=METHOD", "use another method for all buckets from this step on"),
+    ListOption("--later", "STEP=METHOD", "use another method for all buckets from this step on"),
     Option("--refresh", "N", "broadcast the parameters of rank 0 every N steps; 0: never", int, 0),
 )
 

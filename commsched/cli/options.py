@@ -49,7 +49,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class ListOption:
     """An option that may be given several times; its values form a list."""
 
     name: str
@@ -71,12 +71,12 @@ class Repeated:
         )
 
 
-Table: TypeAlias = Sequence[Flag | Option | Repeated]
+Table: TypeAlias = Sequence[Flag | Option | ListOption]
 
 DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")
 TIMEOUT = Option("--timeout", "S", "end the job after S seconds without progress", float, 60.0)
 MACHINE = Option("--machine", "M", "shipped machine, or machine file", required=True)
-PARAM = Repeated("--param", "KEY=VALUE", "parameter of the strategy, such as overlap=backward")
+PARAM = ListOption("--param", "KEY=VALUE", "parameter of the strategy, such as overlap=backward")
 
 
 def add_options(parser: argparse._ActionsContainer, table: Table) -> None:

@@ -1,22 +1,16 @@
 """Draw predicted against measured iteration times, log-log, with a band of +-10 %."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from commsched import files
-from commsched.errors import CommschedError
-from commsched.plot.timeline import SETTINGS, SUFFIXES
+from commsched.plot.picture import picture
 
 BAND = 0.10
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -40,15 +34,9 @@ class AccuracyRow(Protocol):
 
 def draw(rows: Sequence[AccuracyRow], path: Path) -> None:
     """Draw at least one row to PNG or SVG: whole iterations on the left, exchanges on the right."""
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
     fabrics = list(dict.fromkeys(row.fabric for row in rows))
     families = list(dict.fromkeys(row.family for row in rows))
-    content = io.BytesIO()
-    with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(11.0, 5.6))
-        FigureCanvasAgg(figure)
+    with picture(path, (11.0, 5.6)) as figure:
         both = figure.subplots(1, 2)
         for axes, what in zip(both, ("iterations", "exchanges"), strict=True):
             _panel(axes, rows, fabrics, families, what)
@@ -64,9 +52,6 @@ def draw(rows: Sequence[AccuracyRow], path: Path) -> None:
         ]
         figure.legend(handles=handles, loc="lower center", ncols=8, frameon=False, fontsize=8)
         figure.subplots_adjust(left=0.07, right=0.985, top=0.93, bottom=0.23, wspace=0.2)
-        metadata = {"Date": None} if suffix == ".svg" else {}
-        figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
-    files.write_bytes(path, content.getvalue())
 
 
 def _colour(index: int) -> str:

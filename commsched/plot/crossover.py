@@ -1,23 +1,17 @@
 """Draw which method is the fastest over density and bandwidth, as PNG or SVG."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from commsched import files
-from commsched.errors import CommschedError
+from commsched.plot.picture import picture
 
-SUFFIXES = (".png", ".svg")
-SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "commsched", "text.parse_math": False}
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008, lighter; then tints of it.
 COLOURS = (
     "#7FC4EE",
@@ -44,38 +38,25 @@ def draw(
     title: str,
 ) -> None:
     """Draw `winners[i][j]`, the method at density i and bandwidth j, B/s; both axes logarithmic."""
-    suffix = suffix_of(path)
     flat = [name for row in winners for name in row]
     names = sorted(set(flat), key=lambda name: (-flat.count(name), name))
     shown, rest = names[: len(COLOURS) - 1], names[len(COLOURS) - 1 :]
     labels = [*shown, f"{len(rest)} others"] if rest else shown
     place = {name: min(i, len(COLOURS) - 1) for i, name in enumerate(names)}
     grid = np.array([[place[name] for name in row] for row in winners])
-    content = io.BytesIO()
-    with mpl.rc_context(SETTINGS):
-        figure = _figure(densities, rates, grid, labels, title)
-        metadata = {"Date": None} if suffix == ".svg" else {}
-        figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
-    files.write_bytes(path, content.getvalue())
+    with picture(path, (8.5, 4.8)) as figure:
+        _draw_map(figure, densities, rates, grid, labels)
+        figure.text(0.11, 0.97, title, va="top", fontsize=10, linespacing=1.4)
 
 
-def suffix_of(path: str | Path) -> str:
-    """The kind of picture; other kinds are refused."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
-    return suffix
-
-
-def _figure(
+def _draw_map(
+    figure: Figure,
     densities: Sequence[float],
     rates: Sequence[float],
     grid: np.ndarray,
     labels: list[str],
-    title: str,
-) -> Figure:
-    figure = Figure(figsize=(8.5, 4.8))
-    FigureCanvasAgg(figure)
+) -> None:
+    """Draw the regions, a letter in each, and the legend."""
     axes = figure.add_axes((0.11, 0.13, 0.56, 0.74))
     colours = ListedColormap(COLOURS[: len(labels)])
     norm = BoundaryNorm(np.arange(len(labels) + 1) - 0.5, len(labels))
@@ -99,8 +80,6 @@ def _figure(
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=9
     )
-    figure.text(0.11, 0.97, title, va="top", fontsize=10, linespacing=1.4)
-    return figure
 
 
 def _letter(axes: Any, x: np.ndarray, y: np.ndarray, mask: np.ndarray, letter: str) -> None:

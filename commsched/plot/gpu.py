@@ -1,32 +1,20 @@
 """Draw what `bench gpu` has measured: codecs and messages beside a copy, steps as predicted."""
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from commsched import files
-from commsched.errors import CommschedError
 from commsched.plot.accuracy import COLOURS
-from commsched.plot.timeline import SETTINGS, SUFFIXES
+from commsched.plot.picture import picture
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
     """Draw a document of `bench gpu` to PNG or SVG; bars that are asked are black marks."""
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
-    content = io.BytesIO()
-    with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(12.0, 4.6))
-        FigureCanvasAgg(figure)
+    with picture(path, (12.0, 4.6)) as figure:
         left, middle, right = figure.subplots(1, 3, width_ratios=(5, 4, 7))
         _codecs(left, found["codecs"])
         _messages(middle, found["messages"])
@@ -34,9 +22,6 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         known = found["versions"]
         figure.suptitle(", ".join(f"{key} {known[key]}" for key in known), fontsize=7, y=0.995)
         figure.tight_layout()
-        metadata = {"Date": None} if suffix == ".svg" else {}
-        figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
-    files.write_bytes(path, content.getvalue())
 
 
 def _codecs(axes: Axes, rows: Rows) -> None:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from commsched import files
 from commsched.arrays import Floats, Ints
-from commsched.errors import CommschedError
 from commsched.plot import colours
 from commsched.plot.view import MOST_RANKS, median_step, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
@@ -36,9 +35,6 @@ def draw(
     some median ones are unfolded unless `ranks` says which.
     """
     sides = [predicted] if measured is None else [predicted, measured]
-    for t in sides:
-        if not len(t):
-            raise CommschedError(f"the {t.kind} timeline has no spans, so there is nothing to draw")
     before, after = _template()
     content = msgspec.json.encode(page_data(sides, step, ranks), enc_hook=np.ndarray.tolist)
     # in a script element nothing but `<` can end the data, and in JSON it stands in strings only

@@ -1,21 +1,15 @@
 """Draw published against predicted numbers: a panel per group, a line per number."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Protocol
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from commsched import files
-from commsched.errors import CommschedError
-from commsched.plot.timeline import SETTINGS, SUFFIXES
+from commsched.plot.picture import picture
 
 PUBLISHED, PREDICTED, MISSED = "black", "#0072B2", "#D55E00"  # of Okabe & Ito
 COLUMN, LABELS, ERRORS = 6.6, 2.6, 1.0  # inches: a column of panels, room at its sides
@@ -25,7 +19,7 @@ FEW = 12  # lines up to which one column is enough
 SPREAD = 20.0  # largest over least number from which an axis is logarithmic
 
 
-class Row(Protocol):
+class DrawnNumber(Protocol):
     """A number of a paper."""
 
     @property
@@ -44,7 +38,7 @@ class Row(Protocol):
     def met(self) -> bool: ...
 
 
-class Reproduction(Protocol):
+class DrawnReproduction(Protocol):
     """All numbers of a paper."""
 
     @property
@@ -52,15 +46,12 @@ class Reproduction(Protocol):
     @property
     def source(self) -> str: ...
     @property
-    def rows(self) -> Sequence[Row]: ...
+    def rows(self) -> Sequence[DrawnNumber]: ...
 
 
-def draw(found: Reproduction, path: Path) -> None:
+def draw(found: DrawnReproduction, path: Path) -> None:
     """Draw all groups to PNG or SVG."""
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[DrawnNumber]] = {}
     for row in found.rows:
         groups.setdefault(row.group, []).append(row)
     columns = _columns(list(groups.values()))
@@ -68,10 +59,7 @@ def draw(found: Reproduction, path: Path) -> None:
     title = wrap(f"{found.name}: {found.source}", int(15.5 * width))
     above = TITLE * len(title) + LEGEND
     height = above + max(map(_height, columns))
-    content = io.BytesIO()
-    with mpl.rc_context({**SETTINGS, "font.size": 7.5}):
-        figure = Figure(figsize=(width, height))
-        FigureCanvasAgg(figure)
+    with picture(path, (width, height), dpi=130, settings={"font.size": 7.5}) as figure:
         for number, panels in enumerate(columns):
             top = height - above
             for rows in panels:
@@ -84,12 +72,9 @@ def draw(found: Reproduction, path: Path) -> None:
         handles = _legend(all(row.met for row in found.rows))
         legend = figure.legend(handles=handles, loc="upper left", ncols=3, frameon=False)
         legend.set_bbox_to_anchor((0.0, 1 - (TITLE * len(title) + 0.1) / height))
-        metadata = {"Date": None} if suffix == ".svg" else {}
-        figure.savefig(content, format=suffix[1:], dpi=130, metadata=metadata)
-    files.write_bytes(path, content.getvalue())
 
 
-def _columns(panels: list[list[Row]]) -> list[list[list[Row]]]:
+def _columns(panels: list[list[DrawnNumber]]) -> list[list[list[DrawnNumber]]]:
     """One column, or two whose heights are as near as the order allows."""
     if sum(map(len, panels)) <= FEW or len(panels) == 1:
         return [panels]
@@ -98,7 +83,7 @@ def _columns(panels: list[list[Row]]) -> list[list[list[Row]]]:
     return [panels[:cut], panels[cut:]]
 
 
-def _height(panels: Sequence[Sequence[Row]]) -> float:
+def _height(panels: Sequence[Sequence[DrawnNumber]]) -> float:
     """Inches of panels below each other."""
     return sum(HEAD + ROW * len(rows) + FOOT for rows in panels)
 
@@ -113,7 +98,7 @@ def _legend(met: bool) -> list[Line2D]:
     return found[:2] if met else found
 
 
-def _panel(axes: Axes, rows: Sequence[Row]) -> None:
+def _panel(axes: Axes, rows: Sequence[DrawnNumber]) -> None:
     """One line per number, the first on top."""
     for place, row in enumerate(rows):
         colour = PREDICTED if row.met else MISSED

@@ -1,15 +1,12 @@
 """Draw a predicted over a measured timeline on one time axis, as PNG or SVG."""
 
-import io
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
@@ -18,10 +15,10 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import blended_transform_factory
 
-from commsched import files
 from commsched.arrays import Floats
 from commsched.errors import CommschedError
 from commsched.plot import colours
+from commsched.plot.picture import check_suffix, picture
 from commsched.plot.view import View, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
 from commsched.timeline.compare import compare
@@ -29,13 +26,6 @@ from commsched.timeline.intervals import Intervals, intersection
 from commsched.timeline.model import Timeline
 from commsched.timeline.names import label
 
-SUFFIXES = (".png", ".svg")
-SETTINGS: Any = {
-    "svg.fonttype": "none",  # text stays text: it can be searched
-    "svg.hashsalt": "commsched",  # the same picture is the same file
-    "hatch.linewidth": 0.6,
-    "text.parse_math": False,  # a dollar in a name is a dollar
-}
 WIDTH, LEFT, RIGHT = 14.0, 2.1, 0.2  # inches: the figure, and its margins
 LANE, TOP, BOTTOM = 0.19, 0.75, 1.0  # inches: one lane, and the margins
 FONT = 6.5  # points, in bars
@@ -65,22 +55,22 @@ def draw(
     Of more than 8 ranks the first, the slowest and some median ones are drawn unless `ranks` says
     which.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png, .svg or .html")
+    check_suffix(path, ".png, .svg or .html")
     sides = [predicted] if measured is None else [predicted, measured]
-    for t in sides:
-        if not len(t):
-            raise CommschedError(f"the {t.kind} timeline has no spans, so there is nothing to draw")
     views = [view(t, s) for t, s in zip(sides, steps_to_draw(sides, step), strict=True)]
     chosen = ranks_to_draw(views[-1], ranks)
     title = _title(sides, views, chosen)
-    content = io.BytesIO()
-    with mpl.rc_context(SETTINGS):
-        figure = _figure(views, chosen, title)
-        metadata = {"Date": None} if suffix == ".svg" else {}
-        figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
-    files.write_bytes(path, content.getvalue())
+    lanes, depth = _lanes(views, list(chosen))
+    if len(lanes) > MOST_LANES:
+        raise CommschedError(
+            f"one picture shows at most {MOST_LANES} streams, got {len(lanes)}; draw fewer ranks"
+        )
+    with picture(path, (WIDTH, TOP + BOTTOM + LANE * depth)) as figure:
+        _draw_axes(figure, lanes, depth, max(max(v.length for v in views), 1e-9))
+        _name_lanes(figure.axes[0], lanes, chosen)
+        x, y = LEFT / WIDTH, 1 - 0.12 / figure.get_figheight()
+        figure.text(x, y, title, va="top", fontsize=10, linespacing=1.4)
+        _legend(figure, lanes)
 
 
 def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> str:
@@ -108,24 +98,16 @@ def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> 
     )
 
 
-def _figure(views: list[View], chosen: dict[int, str], title: str) -> Figure:
-    lanes, depth = _lanes(views, list(chosen))
-    if len(lanes) > MOST_LANES:
-        raise CommschedError(
-            f"{len(lanes)} streams do not fit in one picture, {MOST_LANES} do; draw fewer ranks"
-        )
-    height = TOP + BOTTOM + LANE * depth
-    figure = Figure(figsize=(WIDTH, height))
-    FigureCanvasAgg(figure)
+def _draw_axes(figure: Figure, lanes: list[DrawnLane], depth: float, longest: float) -> None:
+    """Draw all lanes over a time axis of `longest` seconds."""
+    height = figure.get_figheight()
     inside = (WIDTH - LEFT - RIGHT) / WIDTH
     axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, inside, LANE * depth / height))
-    longest = max(max(v.length for v in views), 1e-9)
     axes.set_xlim(0, longest * 1e3)
     axes.set_ylim(-depth, 0)
     points = (WIDTH - LEFT - RIGHT) * 72 / longest  # per second
     for lane in lanes:
         _draw_lane(axes, lane, points)
-    _name_lanes(axes, lanes, chosen)
     axes.set_yticks([])
     axes.set_xlabel("ms since the step's first start", fontsize=9)
     axes.tick_params(labelsize=9)
@@ -133,9 +115,6 @@ def _figure(views: list[View], chosen: dict[int, str], title: str) -> Figure:
     axes.set_axisbelow(True)
     for edge in ("top", "left", "right"):
         axes.spines[edge].set_visible(False)
-    figure.text(LEFT / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=10, linespacing=1.4)
-    _legend(figure, lanes)
-    return figure
 
 
 def _lanes(views: list[View], ranks: list[int]) -> tuple[list[DrawnLane], float]:

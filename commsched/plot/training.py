@@ -1,6 +1,5 @@
 """Draw the losses and accuracies of trainings over their steps."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,13 +7,9 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from commsched import files
-from commsched.errors import CommschedError
 from commsched.plot.accuracy import COLOURS
-from commsched.plot.timeline import SETTINGS, SUFFIXES
+from commsched.plot.picture import check_suffix, picture
 from commsched.training_log import HeldOutRow, Line, LogHeader, LogRow, read
 
 WINDOW = 40  # of the steps: the thick curve is a mean over one such part
@@ -26,14 +21,9 @@ def draw(paths: Sequence[Path], path: Path) -> None:
 
     Thin: each step's batch; thick: their running mean; dots: what is held out.
     """
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
+    check_suffix(path)
     logs = [read(log) for log in paths]
-    content = io.BytesIO()
-    with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(10.0, 4.2))
-        FigureCanvasAgg(figure)
+    with picture(path, (10.0, 4.2)) as figure:
         left, right = figure.subplots(1, 2)
         for log, colour in zip(logs, COLOURS * len(logs), strict=False):
             _curves(left, log, colour, "loss")
@@ -47,9 +37,6 @@ def draw(paths: Sequence[Path], path: Path) -> None:
             axes.set_axisbelow(True)
         left.legend(frameon=False, fontsize=8)
         figure.tight_layout()
-        metadata = {"Date": None} if suffix == ".svg" else {}
-        figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
-    files.write_bytes(path, content.getvalue())
 
 
 def _curves(axes: Axes, log: Sequence[Line], colour: str, what: str) -> None:

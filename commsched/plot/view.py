@@ -65,6 +65,9 @@ def steps_to_draw(sides: Sequence[Timeline], step: int | None) -> list[int]:
 
     A side that has not got the step shows its own median one.
     """
+    for t in sides:
+        if not len(t):
+            raise CommschedError(f"the {t.kind} timeline has no spans, so there is nothing to draw")
     if step is not None and not any(step in measure.steps(t) for t in sides):
         known = ", ".join(f"{measure.steps(t)[0]} to {measure.steps(t)[-1]}" for t in sides[-1:])
         raise CommschedError(f"step {step} is not in the timeline; it has steps {known}")

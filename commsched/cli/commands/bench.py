@@ -14,8 +14,8 @@ from commsched.cli.options import (
     TIMEOUT,
     Commands,
     Flag,
+    ListOption,
     Option,
-    Repeated,
     Table,
     add_command,
     add_options,
@@ -61,10 +61,10 @@ CODING = (
     Option("--numel", "N", "float32 elements; default: 8388608, 16777216; cuda: 67108864", int),
     Option("--repeats", "N", "number of measured repeats; default: 10", int),
 )
-CODECS = (Repeated("--codec", "NAME", "codec, or all; default: codecs with a required rate"),)
+CODECS = (ListOption("--codec", "NAME", "codec, or all; default: codecs with a required rate"),)
 SPARSE = (
-    Repeated("--density", "D", "share of non-zeros of a rank; default: 0.001 to 0.2", float),
-    Repeated("--method", "NAME", "method; default: the best ones"),
+    ListOption("--density", "D", "share of non-zeros of a rank; default: 0.001 to 0.2", float),
+    ListOption("--method", "NAME", "method; default: the best ones"),
     Option(
         "--support",
         "KIND",
@@ -72,15 +72,15 @@ SPARSE = (
     ),
 )
 PLANNER = (
-    Repeated(
+    ListOption(
         "--part",
         None,
         "default: all but measured, which runs plans on real ranks",
         choices=("speed", "optimum", "quality", "measured"),
     ),
     Option("--seeds", "FIRST:STOP", "random instances of part optimum; default: 0:300"),
-    Repeated("--net", "NAME", "net of part quality; default: all shipped nets"),
-    Repeated("--machine", "NAME", "machine of part quality; default: all shipped machines"),
+    ListOption("--net", "NAME", "net of part quality; default: all shipped nets"),
+    ListOption("--machine", "NAME", "machine of part quality; default: all shipped machines"),
 )
 MEASURED = (
     Option(
@@ -90,7 +90,7 @@ MEASURED = (
         " bench buffers: JSON file to write",
         Path,
     ),
-    Repeated(
+    ListOption(
         "--fabric",
         "NAME",
         "100mbit, 400mbit, 1gbit or shared; default: all that this machine supports",

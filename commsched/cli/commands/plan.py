@@ -10,7 +10,15 @@ from pathlib import Path
 from commsched.cli import method_schedule as schedule
 from commsched.cli import reasons, stages
 from commsched.cli.arguments import pairs
-from commsched.cli.options import MACHINE, PARAM, Commands, Flag, Option, Repeated, add_command
+from commsched.cli.options import (
+    MACHINE,
+    PARAM,
+    Commands,
+    Flag,
+    ListOption,
+    Option,
+    add_command,
+)
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
@@ -60,7 +68,7 @@ OPTIONS = (
         "with --max-error: measure errors on gradients recorded by an Exchanger, tensor name ->"
         " (count, ...) floats, instead of random ones",
     ),
-    Repeated("--force", "TENSOR=METHOD", "put a tensor into its own bucket, with this method"),
+    ListOption("--force", "TENSOR=METHOD", "put a tensor into its own bucket with this method"),
     Option(
         "--bucket",
         "MB",

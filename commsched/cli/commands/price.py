@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsched.cli.options import MACHINE, Commands, Flag, Option, Repeated, add_command
+from commsched.cli.options import MACHINE, Commands, Flag, ListOption, Option, add_command
 from commsched.errors import CommschedError
 from commsched.units import count
 
@@ -51,7 +51,7 @@ OPTIONS = (
         0.0,
     ),
     Option("--strategy", "NAME", "price the launches and the state of this strategy"),
-    Repeated("--param", "KEY=VALUE,...", "parameter of the strategy; prices each of the values"),
+    ListOption("--param", "KEY=VALUE,...", "parameter of the strategy; prices each of the values"),
     Option(
         "--figure", "FILE", "draw the fastest method by density and bandwidth (.png, .svg)", Path
     ),
@@ -137,9 +137,10 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     from collections import Counter
 
     from commsched.planner.crossover import winners
-    from commsched.plot.crossover import draw, suffix_of
+    from commsched.plot.crossover import draw
+    from commsched.plot.picture import check_suffix
 
-    suffix_of(args.figure)  # before the work begins
+    check_suffix(args.figure)  # before the work begins
     found = winners(args.numel, machine, lossless=args.lossless)
     kind = "lossless methods" if args.lossless else "all methods"
     title = f"fastest of {kind}: {count(args.numel, 'element')}, {_where(machine)}"

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commsched.cli.options import Commands, Flag, Option, Repeated, add_command
+from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 
@@ -54,7 +54,7 @@ def duration(text: str) -> float:
 
 
 NAME = Option("--name", None, "name of the testbed; default: main")
-RATE = Repeated("--rate", "[HOST=]RATE", "rate of all ports, or of one host's; default: 1gbit")
+RATE = ListOption("--rate", "[HOST=]RATE", "rate of all ports, or of one host's; default: 1gbit")
 UP = (
     Option("--hosts", "N", "number of hosts", int, HOSTS),
     Option("--lanes", "N", "ranks per host", int, LANES),

@@ -11,8 +11,8 @@ from commsched.cli.options import (
     TIMEOUT,
     Commands,
     Flag,
+    ListOption,
     Option,
-    Repeated,
     add_command,
     add_options,
 )
@@ -39,9 +39,9 @@ OPTIONS = (
     Option("--plan", "FILE", "plan for a net written by `commsched profile`", Path),
     Option("--machine", "M", "without --plan: machine to plan for; default: localhost"),
     Option("--method", "NAME", "without --plan: method of all buckets; default: planned"),
-    Repeated("--force", "TENSOR=METHOD", "without --plan: method of one tensor, in its own bucket"),
+    ListOption("--force", "TENSOR=METHOD", "without --plan: method of a tensor, in its own bucket"),
     *schedule.OPTIONS,
-    Repeated("--param", "KEY=VALUE", "without --plan: parameter of the strategy, as stages=2"),
+    ListOption("--param", "KEY=VALUE", "without --plan: parameter of the strategy, as stages=2"),
     Option("--bucket", "MB", "with --method: bucket size in MB of float32", float, 0.5),
 )
 LENGTH = (

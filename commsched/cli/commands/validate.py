@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from commsched import files
 from commsched.cli.commands.compare import percent
-from commsched.cli.options import Commands, Flag, Option, Repeated, add_command
+from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.text_table import table
@@ -39,14 +39,14 @@ QUICK_SCALE, QUICK_SECONDS = 0.5, 14.0
 OPTIONS = (
     Option("-o --output", "FOLDER", "folder of all results", Path, Path("validation")),
     Flag("--quick", "two fabrics, two smaller nets: 3 minutes"),
-    Repeated(
+    ListOption(
         "--fabric",
         "NAME",
         "shared, 100mbit, 400mbit, 1gbit, slow (one slow host) or gpu; default: all but gpu that"
         " this machine supports",
     ),
-    Repeated("--net", "NAME", "net; default: all five"),
-    Repeated("--method", "FAMILY", "family or method, for every net; default: all families"),
+    ListOption("--net", "NAME", "net; default: all five"),
+    ListOption("--method", "FAMILY", "family or method, for every net; default: all families"),
     Option("--hosts", "N", "hosts of a testbed", int, 2),
     Option("--lanes", "N", "ranks per host", int, 2),
     Option("--scale", "X", "multiply bytes and seconds of the nets; default: 1", float),

@@ -16,7 +16,8 @@ from commsched.kernels.device import gpus
 from commsched.lab.bench import gpu
 from commsched.lab.bench.codecs import PARTITION
 from commsched.lab.validate.fabrics import GPU, FabricShape
-from commsched.lab.validate.main import Say, ValidationRequest, validate
+from commsched.lab.validate.main import ValidationRequest, validate
+from commsched.lab.validate.session import Say
 from commsched.lab.validate.table import ValidationRow, bars
 from commsched.run.doctor import ucx_words
 from commsched.run.job import launcher

@@ -1,8 +1,7 @@
-"""Our plans and the baselines' on real ranks: measured iterations, cell by cell."""
+"""Measure iterations of our plans and of the baselines' plans on real ranks, cell by cell."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,10 +13,10 @@ from commsched.lab.bench.planner import candidates
 from commsched.lab.bench.row import BenchRow
 from commsched.lab.validate.cells import DENSE_SECONDS, NETS, fitting, scaled
 from commsched.lab.validate.disturbance import Calm
-from commsched.lab.validate.fabrics import SHARED, FabricShape, ValidationFabric, fabric
-from commsched.lab.validate.main import WARM, Say, calibrated
+from commsched.lab.validate.fabrics import SHARED, FabricShape
+from commsched.lab.validate.main import WARM
+from commsched.lab.validate.session import FabricSession, Say, fabric_session
 from commsched.machine.model import Machine
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
@@ -28,11 +27,12 @@ from commsched.timeline import measure
 FABRICS = ("100mbit", "400mbit", "1gbit", SHARED)
 KINDS: Mapping[str, tuple[str, ...]] = {
     "lossless": (),
-    "lossy": ("fp16", "qsgd", "topk", "fft"),  # codecs that everybody may use
+    "lossy": ("fp16", "qsgd", "topk", "fft"),  # codecs that all planners may use
 }
 OURS, LIBRARY = "best", "ddp-25mb"
-FAR = 1.3  # times the shortest predicted iteration: baselines beyond are not run
-NEAR, SHARE = 1.03, 0.9  # of the best baseline, in that share of the cells
+FAR = 1.3  # times the shortest predicted iteration; slower baselines are not run
+# Our iteration must be at most NEAR of the best baseline's, in SHARE of the cells.
+NEAR, SHARE = 1.03, 0.9
 TABLE = "table.json"
 SHAPE = FabricShape(hosts=2, lanes=2)
 
@@ -41,20 +41,20 @@ SHAPE = FabricShape(hosts=2, lanes=2)
 class MeasuredPlansRequest:
     """Which cells are measured, and how."""
 
-    folder: Path  # keeps machines, plans, timelines and finished cells
+    folder: Path  # of machines, plans, timelines and finished cells
     fabrics: Sequence[str] = FABRICS
     nets: Sequence[str] = NETS
     kinds: Sequence[str] = tuple(KINDS)
     shape: FabricShape = SHAPE
     scale: float = 1.0  # of bytes and seconds
-    steps: int = 8  # of a run, of which the first is dropped
+    steps: int = 8  # of a run, including one warm-up step
     seconds: float = 20.0  # of a calibration
     turns: int = 3  # runs of each plan: all plans of a cell, then all again
     far: float = FAR
 
 
 class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A plan that was run: who makes it, and its iterations."""
+    """A plan that was run, the planners that return it, and its iterations."""
 
     planners: tuple[str, ...]
     plan: str  # its hash
@@ -63,12 +63,12 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def seconds(self) -> float:
-        """The median step of the run in which it was the shortest: nothing but load adds to it."""
+        """Return the median step of the fastest run: other load can only lengthen a run."""
         return min(float(np.median(steps)) for steps in self.measured)
 
 
 class PlanCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was measured of a net on a fabric."""
+    """All runs of a net on a fabric."""
 
     fabric: str
     net: str
@@ -77,31 +77,31 @@ class PlanCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What identifies it."""
+        """Return fabric, net and kind."""
         return self.fabric, self.net, self.kind
 
     def of(self, planner: str) -> MeasuredRun:
-        """The run of a planner's plan."""
+        """Return the run of a planner's plan."""
         return next(run for run in self.runs if planner in run.planners)
 
     @property
     def turns(self) -> int:
-        """How often all plans were run."""
+        """Return how often all plans were run."""
         return min(len(run.measured) for run in self.runs)
 
     @property
     def best(self) -> MeasuredRun:
-        """The run of the baseline that was the fastest."""
+        """Return the run of the fastest baseline."""
         return min((run for run in self.runs if run.planners != (OURS,)), key=lambda r: r.seconds)
 
     @property
     def ratio(self) -> float:
-        """Our iteration over that of the best baseline."""
+        """Return our iteration time over the best baseline's."""
         return self.of(OURS).seconds / self.best.seconds
 
     @property
     def speedup(self) -> float:
-        """How many of our iterations one of the library's all-reduce in DDP's buckets lasts."""
+        """Return the iteration time of the MPI's all-reduce in DDP's buckets over ours."""
         return self.of(LIBRARY).seconds / self.of(OURS).seconds
 
 
@@ -111,7 +111,7 @@ class _PlanCellsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Made(NamedTuple):
-    """A plan, who makes it, and its predicted iteration, s."""
+    """A plan, the planners that return it, and its predicted iteration, s."""
 
     plan: Plan
     planners: tuple[str, ...]
@@ -119,14 +119,14 @@ class Made(NamedTuple):
 
 
 def read(path: Path) -> list[PlanCell]:
-    """Read the cells; CommschedError where the file is no such table."""
+    """Read the cells; raise CommschedError if the file is not such a table."""
     return list(files.read(path, _PlanCellsFile).cells)
 
 
 def rows(wanted: MeasuredPlansRequest, say: Say) -> Iterator[BenchRow]:
-    """A row per cell, then what holds over all of them, over each fabric and over each net.
+    """Yield a row per cell, then rows over all cells, over each fabric and over each net.
 
-    A cell whose plans are still the same goes on with the turns that it lacks.
+    A cell resumes with its missing runs if its plans have not changed.
     """
     found = []
     for cell in cells(wanted, say):
@@ -146,11 +146,10 @@ def cells(wanted: MeasuredPlansRequest, say: Say) -> Iterator[PlanCell]:
     calm, number = Calm(), 0
     count = len(wanted.fabrics) * len(wanted.nets) * len(wanted.kinds)
     for name in wanted.fabrics:
-        place = wanted.folder / name
-        files.make_folder(place)
-        with fabric(name, wanted.shape) as found:
+        started = fabric_session(name, wanted.shape, wanted.folder, wanted.seconds, say, calm)
+        with started as session:
             for net in wanted.nets:
-                machine = calibrated(found, name, net, place, wanted.seconds, say, calm)
+                machine = session.calibrated(net)
                 for kind in wanted.kinds:
                     number += 1
                     say(f"[{number}/{count}] {name} {net} {kind}: planning")
@@ -158,10 +157,9 @@ def cells(wanted: MeasuredPlansRequest, say: Say) -> Iterator[PlanCell]:
                     cell = known.get((name, net, kind))
                     if cell is None or not _same(cell, made):
                         cell = PlanCell(fabric=name, net=net, kind=kind, runs=_before(made))
-                    stem = place / f"{net}-{kind}"
                     for turn in range(cell.turns, wanted.turns):
                         say(f"  run {turn + 1} of {wanted.turns}")
-                        cell = _after(cell, _turn(found, made, stem, wanted.steps, say, calm))
+                        cell = _after(cell, _turn(session, made, f"{net}-{kind}", wanted.steps))
                         known[cell.key] = cell
                         files.write(
                             path, msgspec.to_builtins(_PlanCellsFile(cells=tuple(known.values())))
@@ -170,16 +168,17 @@ def cells(wanted: MeasuredPlansRequest, say: Say) -> Iterator[PlanCell]:
 
 
 def request(net: str, kind: str, machine: Machine, scale: float) -> Request:
-    """A net whose ring all-reduce lasts as long as its compute; fixed bucket sizes shrink with it.
+    """Ask for plans of a net whose ring all-reduce lasts as long as its compute.
 
-    Without an error budget: what is lossy is told by name, the same names for all planners.
+    Fixed bucket sizes are scaled with the net. Instead of an error budget, all planners get the
+    same list of lossy codecs.
     """
     fits = fitting(net, machine, DENSE_SECONDS * scale)
     return Request(net=scaled(net, fits), machine=machine, lossy=KINDS[kind], scale=fits.numel)
 
 
 def plans(asked: Request, far: float = FAR) -> list[Made]:
-    """Our plan, the library's and those of baselines that may be the best; equal ones once."""
+    """Return our plan, the library's and those of competitive baselines, without duplicates."""
     problem = Problem(asked)
     made = [(OURS, _bare(make_plan(asked)))]
     for name, candidate in candidates(problem):
@@ -194,18 +193,18 @@ def plans(asked: Request, far: float = FAR) -> list[Made]:
 
 
 def _bare(plan: Plan) -> Plan:
-    """A plan without reasons and without the name of its planner: the same for all who make it."""
+    """Remove reasons and planner from a plan, so that equal plans of two planners are equal."""
     launches = tuple(replace(launch, reason=None) for launch in plan.launches)
     return replace(plan, launches=launches, planner="", iteration=0.0, bound=0.0)
 
 
 def _same(old: PlanCell, made: list[Made]) -> bool:
-    """Whether a finished cell is of these plans."""
+    """Tell whether a finished cell has exactly these plans."""
     return {run.plan for run in old.runs} == {each.plan.hash for each in made}
 
 
 def _before(made: list[Made]) -> tuple[MeasuredRun, ...]:
-    """Plans that were not run yet."""
+    """Return runs without measurements."""
     return tuple(
         MeasuredRun(
             planners=each.planners, plan=each.plan.hash, predicted=each.predicted, measured=()
@@ -215,24 +214,20 @@ def _before(made: list[Made]) -> tuple[MeasuredRun, ...]:
 
 
 def _turn(
-    found: ValidationFabric, made: list[Made], stem: Path, steps: int, say: Say, calm: Calm
+    session: FabricSession, made: list[Made], stem: str, steps: int
 ) -> dict[str, tuple[float, ...]]:
-    """Run all plans one after the other: s of each step, by the plan's hash."""
+    """Run all plans one after another; return the seconds of each step by the plan's hash."""
     measured = {}
     for each in made:
-        say(f"    {', '.join(each.planners)}")
-        path = stem.with_name(f"{stem.name}-{each.planners[0]}.plan.json")
-        output = stem.with_name(f"{stem.name}-{each.planners[0]}.measured.json")
-        plan_file.write(path, each.plan)
-        run = partial(found.execute, each.plan, path, output, steps)
-        timeline, _ = calm(run)
+        session.say(f"    {', '.join(each.planners)}")
+        timeline, _ = session.measured(each.plan, f"{stem}-{each.planners[0]}", steps)
         last = measure.iteration_seconds(timeline)[measure.settled(timeline, WARM)]
         measured[each.plan.hash] = tuple(last.tolist())
     return measured
 
 
 def _after(cell: PlanCell, measured: Mapping[str, tuple[float, ...]]) -> PlanCell:
-    """A cell with another turn."""
+    """Add the measurements of one more turn to a cell."""
     return msgspec.structs.replace(
         cell,
         runs=tuple(
@@ -243,7 +238,7 @@ def _after(cell: PlanCell, measured: Mapping[str, tuple[float, ...]]) -> PlanCel
 
 
 def _row(cell: PlanCell) -> BenchRow:
-    """One cell in words."""
+    """Describe one cell."""
     ours, best = cell.of(OURS), cell.best
     others = len(cell.runs) - (ours.planners == (OURS,))
     shown = (
@@ -256,7 +251,7 @@ def _row(cell: PlanCell) -> BenchRow:
 
 
 def _within(found: Sequence[PlanCell]) -> BenchRow:
-    """In how many cells our plan is near the best."""
+    """Count the cells in which our plan is near the best baseline."""
     near = sum(cell.ratio <= NEAR for cell in found)
     worst = max(found, key=lambda cell: cell.ratio)
     shown = (
@@ -270,7 +265,7 @@ def _within(found: Sequence[PlanCell]) -> BenchRow:
 
 
 def _speedup(name: str, found: Sequence[PlanCell]) -> BenchRow:
-    """How much faster the iterations on a fabric, or of a net, are than the library's."""
+    """Compare the iterations on a fabric, or of a net, with the library's."""
     mean = float(np.exp(np.mean([np.log(cell.speedup) for cell in found])))
     seconds = sum(cell.of(OURS).seconds for cell in found) / len(found)
     shown = f"{mean:.2f} times as fast as {LIBRARY}, geometric mean of {len(found)} cells"

@@ -1,21 +1,15 @@
 """Draw what cases of the convergence table learnt against what they sent: a panel per net."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
-from commsched import files
-from commsched.errors import CommschedError
 from commsched.lab.convergence.table import CaseResult, ConvergenceTable, families
-from commsched.plot.timeline import SETTINGS, SUFFIXES
+from commsched.plot.picture import picture
 from commsched.train.trials import Mean, mean
 
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008; then darker ones of it.
@@ -49,16 +43,10 @@ def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
     Bars are intervals of 95 %; an empty marker is worse than it is drawn. The dashed line is what
     dense sums reach, the band its interval.
     """
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use .png or .svg")
     known = list(dict.fromkeys(family for table in tables for family in families(table.cases)))
-    content = io.BytesIO()
-    with mpl.rc_context(SETTINGS):
-        columns, rows = min(len(tables), ACROSS), -(-len(tables) // ACROSS)
-        width = LEGEND + 6.2 * columns
-        figure = Figure(figsize=(width, 5.4 * rows))
-        FigureCanvasAgg(figure)
+    columns, rows = min(len(tables), ACROSS), -(-len(tables) // ACROSS)
+    width = LEGEND + 6.2 * columns
+    with picture(path, (width, 5.4 * rows)) as figure:
         panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
         for axes, table in zip(panels, tables, strict=False):
             _panel(axes, table, known)
@@ -70,9 +58,6 @@ def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
         ]
         figure.tight_layout(rect=(0, 0, 1 - LEGEND / width, 1))
         figure.legend(handles=handles, loc="center right", frameon=False, fontsize=8)
-        metadata = {"Date": None} if suffix == ".svg" else {}
-        figure.savefig(content, format=suffix[1:], dpi=150, metadata=metadata)
-    files.write_bytes(path, content.getvalue())
 
 
 def _look(place: int) -> tuple[str, str]:

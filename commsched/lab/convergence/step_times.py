@@ -1,4 +1,4 @@
-"""Predicts and measures the steps of the convergence table's cases on a testbed."""
+"""Predict and measure the step times of the convergence table's cases on a testbed."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -15,8 +15,8 @@ from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence.cases import RATIOS, TABLES, Case, cases, parts_of, plan_of
 from commsched.lab.convergence.table import ConvergenceTable, Moved, StepTimes
 from commsched.lab.convergence.trainings import ConvergenceRequest, Say, chosen, kept, path_of
+from commsched.lab.validate.fabrics import measured_path, plan_path
 from commsched.machine.model import Machine
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import trunk_of
@@ -24,8 +24,8 @@ from commsched.simulate.engine import simulate
 from commsched.timeline import measure
 from commsched.timeline.model import Timeline
 
-# Runs a plan for so many steps; the plan goes into the first file, the timeline into the second.
-Execute = Callable[[Plan, Path, Path, int], Timeline]
+# Runs a plan for a number of steps, with files whose names begin with the path.
+Execute = Callable[[Plan, Path, int], Timeline]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Where:
 
 
 def timed(wanted: ConvergenceRequest, where: Where, folder: Path, say: Say) -> ConvergenceTable:
-    """Time all cases that were trained and not yet timed; the table is written after each."""
+    """Time all trained cases that have no times yet; write the table after each case."""
     begun, table = time.monotonic(), kept(wanted, folder)
     pairs = [(case, ratio) for case in chosen(wanted) for ratio in case.ratios]
     for number, (case, ratio) in enumerate(pairs):
@@ -64,17 +64,16 @@ def timed(wanted: ConvergenceRequest, where: Where, folder: Path, say: Say) -> C
 def _times(
     case: Case, ratio: str, wanted: ConvergenceRequest, where: Where, place: Path
 ) -> StepTimes:
-    """Predict a case's steps, then run them: whole trainings where epochs differ."""
+    """Predict and run the steps of a case; a whole training if its epochs differ."""
     net = TABLES[wanted.table]
     plan, compute = _plan(case, ratio, wanted, where)
     steps = net.steps if "epochs" in plan.params else net.timed
     predicted = simulate(plan, steps).timeline()
-    path, output = place / "timed.plan.json", place / "timed.json"
-    plan_file.write(path, plan)
-    found = where.execute(plan, path, output, steps)
+    stem = place / "timed"
+    found = where.execute(plan, stem, steps)
     seconds = measure.iteration_seconds(found)[1:]
     low, high = np.quantile(seconds, (0.1, 0.9)).tolist()
-    for each in (path, output):
+    for each in (plan_path(stem), measured_path(stem)):
         each.unlink(missing_ok=True)
     memory = STRATEGIES[plan.strategy].memory(plan)
     return StepTimes(
@@ -97,7 +96,7 @@ def _times(
 
 
 def _moved(plan: Plan, predicted: Timeline, measured: Timeline) -> Iterator[Moved]:
-    """What each launch of a plan took."""
+    """Return the predicted and measured seconds of each launch of a plan."""
     known = STRATEGIES[plan.strategy].operations(plan)
     for index, launch in enumerate(plan.launches):
         spec = plan.spec(launch)
@@ -112,19 +111,19 @@ def _moved(plan: Plan, predicted: Timeline, measured: Timeline) -> Iterator[Move
 
 
 def elapsed(t: Timeline) -> float:
-    """Seconds of a step: from when a rank begins the second one to the end, over their number.
+    """Return the mean seconds of a step, from the first rank's start of step 1 to the end.
 
-    Not the mean of the longest of each step: where ranks do not wait for each other in every step,
-    one's long step hides another's.
+    The mean of the longest time of each step would be too long: ranks that do not wait for each
+    other in every step overlap their long steps.
     """
     starts = measure.step_starts(t)[:, 1]
     return float(t.end.max() - np.nanmin(starts)) / (len(measure.steps(t)) - 1)
 
 
 def moving(t: Timeline, operations: Collection[str]) -> float:
-    """Seconds of some coding and exchanges per step and rank that has any of them.
+    """Return the seconds of coding and exchange operations per step and participating rank.
 
-    Waiting for the last rank to arrive is left out, and so is the first step.
+    The first step and the wait for the last rank to arrive are left out.
     """
     names = [i for i, name in enumerate(t.names) if name in operations]
     rows = np.isin(t.name, names) & ~measure.computes(t) & (t.step > 0)
@@ -134,10 +133,10 @@ def moving(t: Timeline, operations: Collection[str]) -> float:
 
 
 def _plan(case: Case, ratio: str, wanted: ConvergenceRequest, where: Where) -> tuple[Plan, float]:
-    """The case's plan, larger, on the testbed, and s of compute per rank and step.
+    """Return the case's plan, enlarged for the testbed, and its compute, s per rank and step.
 
-    Compute lasts so many times as long as exchanges do, those of the case that the ratio is of. It
-    is the same for all of a table's cases; auxiliary heads come on top.
+    Compute lasts RATIOS[ratio].value times the exchanges of the ratio's reference case, so all
+    cases of a table compute equally long; auxiliary heads come on top.
     """
     net, on = TABLES[wanted.table], replace(where.machine, jitter=where.jitter)
     known = {each.name: each for each in cases(wanted.table)}
@@ -152,7 +151,7 @@ def _plan(case: Case, ratio: str, wanted: ConvergenceRequest, where: Where) -> t
 
 
 def _exchanges(plan: Plan) -> float:
-    """Seconds of a step's exchanges by themselves, of the rank that has most."""
+    """Return the seconds that the exchanges of a step take alone, on the busiest rank."""
     found = np.zeros(plan.machine.size)
     for launch in plan.launches:
         group = plan.group(launch)

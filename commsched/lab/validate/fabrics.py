@@ -13,6 +13,7 @@ from commsched.lab.testbed.bed import Completed, Testbed
 from commsched.lab.testbed.mpi import Launcher
 from commsched.lab.testbed.proof import crossing, missing
 from commsched.lab.testbed.spec import Spec
+from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import launcher as found
 from commsched.run.job import start as job
@@ -28,31 +29,34 @@ RATES = {
     "slow": ("400mbit", "h1=100mbit"),  # one host
 }
 FABRICS = (SHARED, *RATES)
-GPU = "gpu"  # ranks of this machine that share its GPUs; only where it is asked for
+GPU = "gpu"  # ranks that share the GPUs of this machine; never a default
 ON_THIS = (SHARED, GPU)
-LIMIT = 300.0  # s that one job may last
+LIMIT = 300.0  # s, the longest job
 
 
 class FabricShape(NamedTuple):
-    """How many hosts a testbed has, and ranks on each."""
+    """Hosts of a testbed, and ranks on each host."""
 
     hosts: int
     lanes: int
 
     @property
     def ranks(self) -> int:
-        """On all hosts; in shared memory as many."""
+        """Return the ranks on all hosts, or in shared memory."""
         return self.hosts * self.lanes
 
 
 class ValidationFabric(Protocol):
-    """A place that runs the ranks of a job."""
+    """Runs the ranks of a job."""
 
     def run(self, *words: str) -> None:
         """Run a commsched command on all ranks."""
 
-    def execute(self, plan: Plan, path: Path, output: Path, steps: int) -> Timeline:
-        """Run a plan and read its timeline; an error where bytes went around the links."""
+    def execute(self, plan: Plan, stem: Path, steps: int) -> Timeline:
+        """Run a plan and return its timeline; reject a run whose bytes bypassed the links.
+
+        The files are STEM.plan.json and STEM.measured.json.
+        """
 
 
 class SharedMemoryFabric:
@@ -65,9 +69,9 @@ class SharedMemoryFabric:
     def run(self, *words: str) -> None:
         job.commsched(self._ranks, (*words, *self._device), LIMIT, quiet=True)
 
-    def execute(self, plan: Plan, path: Path, output: Path, steps: int) -> Timeline:
-        self.run(*_run(path, output, steps))
-        return timeline_file.read(output)
+    def execute(self, plan: Plan, stem: Path, steps: int) -> Timeline:
+        self.run(*_run(plan, stem, steps))
+        return timeline_file.read(measured_path(stem))
 
 
 class ShapedFabric:
@@ -80,9 +84,9 @@ class ShapedFabric:
     def run(self, *words: str) -> None:
         self._completed(words)
 
-    def execute(self, plan: Plan, path: Path, output: Path, steps: int) -> Timeline:
-        done = self._completed(_run(path, output, steps))
-        measured = timeline_file.read(output)
+    def execute(self, plan: Plan, stem: Path, steps: int) -> Timeline:
+        done = self._completed(_run(plan, stem, steps))
+        measured = timeline_file.read(measured_path(stem))
         spec = self._bed.spec
         around = missing(crossing(plan, measured, spec), done.counters, spec.names)
         if around:
@@ -102,13 +106,25 @@ class ShapedFabric:
         return done
 
 
-def _run(path: Path, output: Path, steps: int) -> tuple[str, ...]:
-    return ("run", str(path), "-o", str(output), "--steps", str(steps))
+def plan_path(stem: Path) -> Path:
+    """Return the plan file of a run."""
+    return stem.with_name(f"{stem.name}.plan.json")
+
+
+def measured_path(stem: Path) -> Path:
+    """Return the timeline of a run."""
+    return stem.with_name(f"{stem.name}.measured.json")
+
+
+def _run(plan: Plan, stem: Path, steps: int) -> tuple[str, ...]:
+    """Write the plan and return the words of the command that runs it."""
+    plan_file.write(plan_path(stem), plan)
+    return ("run", str(plan_path(stem)), "-o", str(measured_path(stem)), "--steps", str(steps))
 
 
 @contextmanager
 def fabric(name: str, shape: FabricShape) -> Iterator[ValidationFabric]:
-    """A fabric by its name in FABRICS; a testbed is taken down at the end."""
+    """Yield the fabric of this name; remove its testbed at the end."""
     if name == SHARED:
         yield SharedMemoryFabric(shape)
     elif name == GPU:
@@ -119,7 +135,7 @@ def fabric(name: str, shape: FabricShape) -> Iterator[ValidationFabric]:
 
 
 def checked(name: str, shape: FabricShape) -> None:
-    """Refuse a fabric that cannot be here, on hosts of this shape."""
+    """Reject a fabric that this machine or this shape cannot have."""
     if name == GPU:
         gpus()
     elif name not in ON_THIS:
@@ -127,7 +143,7 @@ def checked(name: str, shape: FabricShape) -> None:
 
 
 def launcher() -> Launcher:
-    """The mpiexec of the MPI that mpi4py loads, for a testbed."""
+    """Return the mpiexec of the MPI that mpi4py loads, for a testbed."""
     path = found.find_mpiexec()
     family = found.family(found.library())
     assert family is not None  # its mpiexec was found by it
@@ -135,6 +151,6 @@ def launcher() -> Launcher:
 
 
 def variables() -> dict[str, str]:
-    """Ranks find this `commsched` and this Python, also where no environment is activated."""
+    """Return the PATH on which ranks find this `commsched` and this Python."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     return {"PATH": os.pathsep.join(folders)}

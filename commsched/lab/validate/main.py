@@ -17,11 +17,9 @@ from commsched.lab.validate.cells import (
     rotated,
 )
 from commsched.lab.validate.disturbance import PATIENCE, Calm
-from commsched.lab.validate.fabrics import ON_THIS, FabricShape, ValidationFabric, fabric
+from commsched.lab.validate.fabrics import ON_THIS, FabricShape, measured_path
+from commsched.lab.validate.session import FabricSession, Say, fabric_session
 from commsched.lab.validate.table import ValidationRow
-from commsched.machine import file as machine_file
-from commsched.machine.model import Machine
-from commsched.plan import file as plan_file
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.timeline import file as timeline_file
@@ -29,11 +27,9 @@ from commsched.timeline import measure
 from commsched.timeline.compare import Comparison, compare
 
 TABLE = "table.json"
-WARM = 1  # steps that are dropped
+WARM = 1  # warm-up steps, which are left out
 
-# Called with a sentence when something begins, and with a row when it is done.
-Say = Callable[[str], None]
-Done = Callable[[ValidationRow], None]
+Done = Callable[[ValidationRow], None]  # called with each finished row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +38,17 @@ class ValidationRequest:
 
     fabrics: Sequence[str]
     nets: Sequence[str]
-    families: Sequence[str]  # that meet every net on every fabric
+    families: Sequence[str]  # run for every net on every fabric
     shape: FabricShape
-    others: bool = False  # the other families, too, with one net per fabric
+    others: bool = False  # run the other families, too, with one net per fabric
     scale: float = 1.0  # of bytes and seconds
-    steps: int = 11  # of which the first is dropped
+    steps: int = 11  # including one warm-up step
     seconds: float = 30.0  # of calibration per fabric
-    patience: float = PATIENCE  # s for all repetitions of what was disturbed
+    patience: float = PATIENCE  # s for repeating disturbed measurements
 
     @property
     def cells(self) -> list[ValidationCell]:
-        """All cells, fabric by fabric and net by net."""
+        """Return all cells, fabric by fabric and net by net."""
         found = [
             ValidationCell(f, n, m) for f in self.fabrics for n in self.nets for m in self.families
         ]
@@ -61,68 +57,41 @@ class ValidationRequest:
 
 
 def validate(wanted: ValidationRequest, folder: Path, say: Say, done: Done) -> list[ValidationRow]:
-    """The table's rows, in order; `folder` keeps machines, plans, timelines and finished rows.
+    """Return the rows of the table, in order; `folder` stores all files and finished rows.
 
-    A row whose plan is still the same is not run again, so that an interrupted validation goes on.
+    An interrupted validation resumes: a row is measured again only if its plan has changed.
     """
     path = folder / TABLE
     rows = {row.cell: row for row in table.read(path)} if path.exists() else {}
     calm = Calm(patience=wanted.patience)
+    files.make_folder(folder)
     for name in wanted.fabrics:
-        place = folder / name
-        files.make_folder(place)
-        with fabric(name, wanted.shape) as found:
+        with fabric_session(name, wanted.shape, folder, wanted.seconds, say, calm) as session:
             for cell in wanted.cells:
                 if cell.fabric == name:
-                    machine = calibrated(found, name, cell.net, place, wanted.seconds, say, calm)
-                    row = _row(cell, machine, found, place, wanted, rows.get(cell), calm)
-                    rows[cell] = row
+                    rows[cell] = row = _row(cell, session, wanted, rows.get(cell))
                     table.write(path, rows.values())
                     done(row)
     return [rows[cell] for cell in wanted.cells]
 
 
-def calibrated(
-    found: ValidationFabric, name: str, net: str, place: Path, seconds: float, say: Say, calm: Calm
-) -> Machine:
-    """The machine that a fabric is for a net; measured for so many seconds where `place` has none.
-
-    Cores and memory are shared with who knows whom, and drift: they are measured for each net.
-    """
-    path = place / (f"{net}.machine.json" if name in ON_THIS else "machine.json")
-
-    def measured() -> Machine:
-        say(f"calibrating {name}, {path.stem} ({seconds:g} s)")
-        found.run("calibrate", "-o", str(path), "--seconds", str(seconds))
-        return machine_file.read(path)
-
-    if not path.exists():
-        machine_file.write(path, calm(measured)[0])
-    return machine_file.read(path)
-
-
 def _row(
     cell: ValidationCell,
-    machine: Machine,
-    found: ValidationFabric,
-    place: Path,
+    session: FabricSession,
     wanted: ValidationRequest,
     old: ValidationRow | None,
-    calm: Calm,
 ) -> ValidationRow:
-    """Predict the cell, then run it; the row that is there already where it is of this plan."""
+    """Predict and run the cell, unless its old row has the same plan."""
+    machine = session.calibrated(cell.net)
     seconds = SHARED_SECONDS if cell.fabric in ON_THIS else DENSE_SECONDS
     scale = fitting(cell.net, machine, seconds * wanted.scale)
     plan = make_plan(cell, machine, scale)
     if old is not None and old.plan == plan.hash:
         return old
-    path = place / f"{cell.name}.plan.json"
-    plan_file.write(path, plan)
     predicted = simulate(plan, wanted.steps).timeline()
-    timeline_file.write(place / f"{cell.name}.predicted.json", predicted)
-    output = place / f"{cell.name}.measured.json"
-    measured, stolen = calm(lambda: found.execute(plan, path, output, wanted.steps))
-    timeline_file.write(output, measured)
+    timeline_file.write(session.folder / f"{cell.name}.predicted.json", predicted)
+    measured, stolen = session.measured(plan, cell.name, wanted.steps)
+    timeline_file.write(measured_path(session.folder / cell.name), measured)
     both = compare(predicted, measured, WARM)
     exchanges: dict[int, list[tuple[float, float]]] = {}  # launch -> its phases
     known = STRATEGIES[plan.strategy].operations(plan)
@@ -151,6 +120,6 @@ def _row(
 
 
 def _hidden(both: Comparison, side: str) -> float:
-    """Share of the communication that passes under compute."""
+    """Return the share of the communication that compute hides."""
     hidden, exposed = getattr(both.hidden, side), getattr(both.exposed, side)
     return float(hidden / (hidden + exposed)) if hidden + exposed else 1.0

@@ -1,0 +1,49 @@
+"""Picture files: PNG or SVG, with the same bytes each time the same content is drawn."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from commsched import files
+from commsched.errors import CommschedError
+
+SUFFIXES = (".png", ".svg")
+SETTINGS: Any = {
+    "svg.fonttype": "none",  # text stays searchable text
+    "svg.hashsalt": "commsched",  # identifiers do not change from file to file
+    "hatch.linewidth": 0.6,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+}
+
+
+def check_suffix(path: str | Path, allowed: str = ".png or .svg") -> str:
+    """Return the suffix of a picture file in lower case; reject others than .png and .svg."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise CommschedError(f"{path}: cannot draw {suffix!r} files; use {allowed}")
+    return suffix
+
+
+@contextmanager
+def picture(
+    path: str | Path, size: tuple[float, float], dpi: int = 150, settings: Any = None
+) -> Iterator[Figure]:
+    """Yield an empty figure of `size` inches; write it to `path` at the end of the block.
+
+    `settings` are further rcParams of matplotlib.
+    """
+    suffix = check_suffix(path)
+    content = io.BytesIO()
+    with mpl.rc_context({**SETTINGS, **(settings or {})}):
+        figure = Figure(figsize=size)
+        FigureCanvasAgg(figure)
+        yield figure
+        metadata = {"Date": None} if suffix == ".svg" else {}
+        figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=metadata)
+    files.write_bytes(path, content.getvalue())
