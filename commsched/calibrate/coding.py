@@ -1,4 +1,4 @@
-"""Speeds of memory and codecs, with all ranks at work at once."""
+"""Measure the speed of memory and codecs while all ranks work at once."""
 
 from collections.abc import Callable
 
@@ -14,21 +14,21 @@ from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import Arena, median_cpu_seconds, median_seconds
 from commsched.run.wire.placement import ON_HOST, Placement
 
-Clock = Callable[[Callable[[], None]], float]  # some work -> its s
+Clock = Callable[[Callable[[], None]], float]  # returns the s of some work
 
 LARGE, SMALL = 262144, 8192  # elements: a message of a large bucket, and of a small one
-SIDE, RANK = 512, 2  # a product as PowerSGD's: a bucket as a matrix, by two columns
-DENSITY = 0.05  # of what codecs get that only leave out zeros
-WINDOWS = 16  # large runs that a codec walks through: codecs are many, and each fills them
-TOGETHER = 3  # packets that are decoded together with another one
-CALL = 1e-6  # s that a call takes, at the least: a fit multiplies it
-LEAST = 3  # repeats at the least, so that one that was disturbed does not count
+SIDE, RANK = 512, 2  # shape of PowerSGD's product: a bucket as a matrix, times two columns
+DENSITY = 0.05  # of the input of codecs that only omit zeros
+WINDOWS = 16  # large runs of memory that a codec uses in turn
+TOGETHER = 3  # packets that are combined with another one
+CALL = 1e-6  # s, the least time of a call; not 0, because the fit multiplies it
+LEAST = 3  # repeats, at least, so that the median ignores a disturbed one
 
 
 def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> Device:
-    """Memory bandwidth from a copy, arithmetic from a narrow product, and the rates of all codecs.
+    """Measure memory bandwidth by a copy, flops by a narrow product, and the rates of all codecs.
 
-    `budget` gives s for each.
+    `budget` returns the s for the next measurement.
     """
     size, module = large(arena.place), arena.place.device.module
 
@@ -62,10 +62,10 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
 
 
 def _clock(comm: MPI.Intracomm, place: Placement, budget: Callable[[], float]) -> Clock:
-    """What repeats some work for the s that `budget` gives, and tells its own while all ranks work.
+    """Return a clock that repeats work for `budget` s and measures it while all ranks work.
 
-    On a processor it is the time that the work takes of it, times what sharing cores makes of
-    that: who had to wait for a core, and who not, is chance in short work.
+    On a processor, the clock is processor time times the stretch by shared cores, because in short
+    work it is chance who waits for a core.
     """
     if place is not ON_HOST:
         return lambda work: median_seconds(comm, budget(), work, LEAST)
@@ -74,14 +74,14 @@ def _clock(comm: MPI.Intracomm, place: Placement, budget: Callable[[], float]) -
 
 
 def large(place: Placement) -> int:
-    """Elements of a large run."""
+    """Return the number of elements of a large run."""
     return LARGE if place is ON_HOST else LARGE_THERE
 
 
 def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> CodecRate:
-    """A codec's seconds, as `clock` tells them, as a line through two sizes.
+    """Fit a codec's seconds by a line through two sizes.
 
-    Values come from memory, packets from the cache: they have just arrived or are about to leave.
+    Values come from memory, packets from the cache, as right after or before a message.
     """
     most = large(arena.place)
     short, long = (_times(comm, arena, codec, numel, clock) for numel in (SMALL, most))
@@ -102,7 +102,7 @@ def _rate(comm: MPI.Intracomm, arena: Arena, codec: Codec, clock: Clock) -> Code
 def _times(
     comm: MPI.Intracomm, arena: Arena, codec: Codec, numel: int, clock: Clock
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of encode, add and decode of one run, and the bytes that each counts: (3,) each."""
+    """Return seconds of encode, add and decode of one run, and the bytes of each: (3,) each."""
     rng = np.random.default_rng(comm.rank)
     values = rng.standard_normal(numel).astype(np.float32)
     if not codec.fixed and not shortens(codec, numel):
@@ -115,7 +115,7 @@ def _times(
         run = arena.window(numel)
         made = codec.encode(run, {})
         if codec.addable and not codec.lossless:
-            codec.decode(made, run)  # a sender, too, goes on with what it sent
+            codec.decode(made, run)  # the sender, too, continues with the decoded values
         arena.end()
 
     def add() -> None:
@@ -131,13 +131,13 @@ def _times(
         arena.end()
 
     seconds = [clock(encode), 0.0, clock(decode)]
-    # Some add packets up before they decode them.
+    # Some codecs add packets before they decode them.
     apart = type(codec).combine is Codec.combine
     seconds[1] = clock(add) if apart else max(clock(combine) - seconds[2], 0.0) / TOGETHER
     return np.array(seconds), np.array([values.nbytes, packet.nbytes, values.nbytes], np.float64)
 
 
 def shortens(codec: Codec, numel: int) -> bool:
-    """Whether a run without zeros gets shorter: if not, the codec is for sparse ones."""
+    """Tell whether the codec shortens a run without zeros; if not, it is for sparse runs."""
     whole = codec.nbytes(BucketSpec.uniform(numel), np.zeros(1, np.int64), np.array([numel]), 1)
     return float(whole[0]) < 4.0 * numel

@@ -1,7 +1,7 @@
-"""Exchanges of many kinds, run by the engine like a training step's: what the machine is fitted to.
+"""The calibration workload: exchanges of many kinds, which the engine runs like a training step.
 
-Tight loops miss what a run has: threads that hand over, ranks that come late, coding beside
-exchanges. So the same plan is run for real and simulated, and the machine is what makes both agree.
+Tight loops miss effects of a real run: hand-over between threads, late ranks, coding beside
+exchanges. So one plan is both executed and simulated, and the machine is fitted until both agree.
 """
 
 import time
@@ -37,29 +37,35 @@ Floats = npt.NDArray[np.float64]
 
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
-ROWS = "ring+dense"  # of buckets in a row
-# Exchanges that follow each other within one launch, of gradients so dense.
+ROWS = "ring+dense"  # method of the buckets of `row`
+# Methods of several phases, and the density of their gradients.
 PHASED = (("zen", 0.05), ("hitopk:0.01", 1.0), ("sparse-ps", 0.05))
 DENSITY = 0.05  # of what `coo` exchanges
 LARGEST = 16 * 2**20  # B of the largest bucket
-SIZES = (1, 4, 16)  # the largest divided by
-BETWEEN = (2, 3, 6, 8, 64)  # and for the MPI's own, of which nothing but measured sizes is known
+SIZES = (1, 4, 16)  # divisors of the largest size
+BETWEEN = (
+    2,
+    3,
+    6,
+    8,
+    64,
+)  # more divisors for the MPI's all-reduce, which has no model between its sizes
 SMALL = 1024  # B of the smallest bucket
-WARM = 2  # steps that are dropped
-STEPS = 14  # that count, at the most
-LEAST = 10  # that count, at the least
-FEW = 4  # instead, where more would leave time only for buckets whose bytes hardly take any
-TELLING = 4.0  # times the smallest ring that the largest must last for its bytes to show
-# s of compute after an exchange began, until the next one may begin: per second of it, and at the
-# least. Coding of the next one beside it would be measured with it, where ranks share cores.
+WARM = 2  # warm-up steps, which are left out
+STEPS = 14  # counted steps, at most
+LEAST = 10  # counted steps, at least
+FEW = 4  # counted steps on slow machines, so that large buckets fit into the time
+TELLING = 4.0  # least ratio of the longest ring's time to the shortest's, to see time per byte
+# Compute between the starts of two exchanges: per second of the first one, and at least, s. The
+# pause keeps the coding of the next bucket out of the measured exchange if ranks share cores.
 PAUSE, GAP = 1.3, 5e-3
-TINY, LONG = 1e-6, 2e-4  # s: clocks tell no less; coding whose jitter is looked at
-LATE = 0.9  # quantile of hand-overs that tells their mean: a few of the rest last far too long
-APART = 100.0  # s between cells, simulated
-# Of buckets one after the other: how many come alone, how many in a row, and after which part of an
-# exchange the next one may begin.
+TINY, LONG = 1e-6, 2e-4  # s: resolution of clocks; shortest coding whose jitter counts
+LATE = 0.9  # quantile of hand-overs from which their mean follows; longer ones are outliers
+APART = 100.0  # s between cells in the simulation
+# Buckets of `row`: number of separate ones, number of overlapping ones, and share of an exchange
+# after which the next one may begin.
 ALONE, ROW, NEXT = 3, 8, 0.6
-PART = 3  # one of so many cells is held out of the fit
+PART = 3  # every third cell is held out of the fit
 
 
 class WorkloadCell(NamedTuple):
@@ -71,50 +77,52 @@ class WorkloadCell(NamedTuple):
 
     @property
     def spec(self) -> BucketSpec:
-        """What it exchanges."""
+        """Return the bucket that is exchanged."""
         return BucketSpec.uniform(self.nbytes // 4, self.density)
 
     @property
     def name(self) -> str:
-        """Method and size, for people."""
+        """Return method and size in words."""
         return f"{self.method} {self.nbytes} B"
 
 
 class CellTimes(NamedTuple):
     """Seconds of each phase of each cell, (phases,) each: medians over steps."""
 
-    cell: npt.NDArray[np.int64]  # whose phase it is
+    cell: npt.NDArray[np.int64]  # index of the cell of each phase
 
     exchange: Floats  # from the last rank's start to the last rank's end
     encode: Floats  # mean over ranks
-    decode: Floats  # the same
-    # s from an exchange's end to the start of its decode on a rank: the mean of an exponential law
+    decode: Floats  # mean over ranks
+    # mean s from an exchange's end to the start of its decode on a rank, exponentially distributed
     handover: float = 0.0
     jitter: float = 0.0  # sigma of the logarithm of coding on a rank, over ranks and steps
 
     @property
     def whole(self) -> list[float]:
-        """The exchanges of each cell together."""
+        """Return the seconds of all exchanges of each cell."""
         seconds: list[float] = np.bincount(self.cell, self.exchange).tolist()
         return seconds
 
 
 class _Sharing(Recorder):
-    """Coding spans last at least as long as where all ranks of the node code at the same time.
+    """Stretches coding spans to their duration while all ranks of the node encode or decode.
 
-    What takes less than a slice of the scheduler's has a core for itself while others wait.
+    Work shorter than a time slice of the scheduler has a core of its own while other ranks wait.
     """
 
     def __init__(self, rank: int, ranks_per_core: float) -> None:
         super().__init__(rank, None)
         self._ranks_per_core = ranks_per_core
-        self._used: dict[str, float] = {}  # processor time of each stream's thread, s
+        self._used: dict[str, float] = {}  # s of processor time of each stream's thread
 
     def keep(self, span: Span) -> None:
         if span.stream in ("encode", "decode"):
             used = time.thread_time()
             lasted = span.end - span.start
-            spent = min(used - self._used.get(span.stream, used), lasted)  # waiting costs some, too
+            spent = min(
+                used - self._used.get(span.stream, used), lasted
+            )  # waiting uses the processor, too
             lasted = max(lasted, spent * self._ranks_per_core)
             span = span._replace(end=span.start + lasted)
             self._used[span.stream] = used
@@ -122,16 +130,16 @@ class _Sharing(Recorder):
 
 
 def choose(machine: Machine, seconds: float) -> list[WorkloadCell]:
-    """Cells of all kinds, as large as can be exchanged often enough in `seconds`.
+    """Choose cells of all kinds, as large as `seconds` for all repeats allow.
 
-    What is slow for its bytes would be extrapolated from start-ups: then fewer, larger ones.
+    If the bytes would hardly show beside the start-ups, choose larger cells and fewer repeats.
     """
     cells = _fitting(machine, seconds, LEAST)
     return cells if tell_bytes(machine, cells) else _fitting(machine, seconds, FEW)
 
 
 def tell_bytes(machine: Machine, cells: Sequence[WorkloadCell]) -> bool:
-    """Whether the largest exchanges last long enough for more than their start-ups."""
+    """Tell whether the largest exchanges last long enough to show their time per byte."""
     rings = [_seconds(machine, cell) for cell in cells if cell.method == ROWS]
     return max(rings) >= TELLING * min(rings)
 
@@ -153,7 +161,7 @@ def _cells(machine: Machine, largest: int) -> list[WorkloadCell]:
         try:
             schedule = COLLECTIVES[collective](machine.everyone)
         except CommschedError:
-            continue  # it does not fit this shape of machine
+            continue  # not for this shape of machine
         if collective != "hierarchical" or machine.nodes > 1:
             more = [largest // part for part in BETWEEN] if schedule.library else []
             found += [WorkloadCell(f"{collective}+dense", n) for n in sorted({*sizes, *more})]
@@ -175,15 +183,15 @@ def _pause(machine: Machine, cell: WorkloadCell) -> float:
 
 
 def held_out(cells: Sequence[WorkloadCell]) -> npt.NDArray[np.bool_]:
-    """A third of the cells, of every kind and size, but no end of a curve: (cells,)."""
+    """Select every third cell, but not the ends of the measured curve: (cells,)."""
     ends = {f(c for c in cells if c.method == LIBRARY) for f in (min, max)}
     return np.array([i % PART == 1 and cell not in ends for i, cell in enumerate(cells)])
 
 
 def row(machine: Machine, seconds: float) -> Plan:
-    """Equal buckets, some alone, the others as in a training: coded beside exchanges.
+    """Plan equal buckets: some separate, the others encoded during exchanges as in a training.
 
-    As large as can be exchanged often enough in `seconds`.
+    The buckets are as large as `seconds` for all repeats allow.
     """
     nbytes = LARGEST
     while True:
@@ -197,7 +205,7 @@ def row(machine: Machine, seconds: float) -> Plan:
 
 
 def slowed(times: CellTimes) -> float:
-    """How many times longer coding lasts beside exchanges than alone, from the times of a row."""
+    """Return how many times longer coding lasts during exchanges than alone; times: of `row`."""
     alone = times.encode[:ALONE].mean() + times.decode[:ALONE].mean()
     beside = times.encode[ALONE + 1 :].mean() + times.decode[ALONE:-1].mean()
     return max(1.0, float(beside / max(alone, TINY)))
@@ -206,9 +214,9 @@ def slowed(times: CellTimes) -> float:
 def make_plan(
     machine: Machine, cells: Sequence[WorkloadCell], pauses: Sequence[float] = ()
 ) -> Plan:
-    """One layer and one launch per cell; backward, the first cell comes first.
+    """Plan one layer and one launch per cell; the backward pass starts with the first cell.
 
-    pauses: s of compute from where a cell may begin until the next one may.
+    pauses: s of compute between the earliest starts of a cell and of the next one.
     """
     pauses = pauses or [_pause(machine, cell) for cell in cells]
     layers: list[Layer] = []
@@ -247,7 +255,7 @@ def make_plan(
 def measure(
     comm: MPI.Intracomm, plan: Plan, seconds: float, timeout: float, place: Placement = ON_HOST
 ) -> CellTimes:
-    """Run the plan on all ranks for about so long; every rank gets the times."""
+    """Run the plan on all ranks for about `seconds`; return the times on every rank."""
     machine = plan.machine
     step = simulate(plan, 1).end
     counted = int(np.clip(seconds / max(step, 1e-3) - WARM, FEW, STEPS))
@@ -268,9 +276,9 @@ def measure(
 
 
 def predict(plan: Plan) -> CellTimes:
-    """The same times, simulated; no cell meets another, however slow the machine is made.
+    """Simulate the times of separate cells: long pauses keep cells apart on any machine.
 
-    Where exchanges lack under compute, the compute that they are under must stay as long as it is.
+    On a machine that hides exchanges only partly, the pauses stay, because they matter there.
     """
     if plan.machine.overlap == 1.0:
         layers = tuple(replace(layer, backward=APART) for layer in plan.net.layers)
@@ -279,7 +287,7 @@ def predict(plan: Plan) -> CellTimes:
 
 
 def simulated(plan: Plan) -> CellTimes:
-    """The same times of the plan as it is."""
+    """Simulate the times of the plan without changing its pauses."""
     cell, kinds = _kinds(plan)
     table = np.zeros((2, len(kinds), 1, plan.machine.size))
     for placed in simulate(plan, 1).placed:
@@ -289,7 +297,7 @@ def simulated(plan: Plan) -> CellTimes:
 
 
 def _kinds(plan: Plan) -> tuple[npt.NDArray[np.int64], dict[str, int]]:
-    """Cells of all phases; rows of the operations that are timed: exchanges, encodes, decodes."""
+    """Return the cell of each phase, and the row of each exchange, encode and decode by name."""
     cells, stems = [], []
     for i, launch in enumerate(plan.launches):
         for phase in phases_of(plan, i):
@@ -322,7 +330,7 @@ def _gathered(comm: MPI.Intracomm, plan: Plan, spans: list[Span], offset: float)
 
 
 def _times(cell: npt.NDArray[np.int64], table: Floats) -> CellTimes:
-    """From (start, end) x (kinds * phases) x steps x ranks."""
+    """Reduce spans, (start, end) x (kinds * phases) x steps x ranks, to times of phases."""
     start, end = table
     last = np.median(end.max(axis=-1) - start.max(axis=-1), axis=-1)
     length = np.median((end - start).mean(axis=-1), axis=-1)

@@ -1,4 +1,4 @@
-"""Adjust a machine until the simulated exercise lasts as long as the measured one."""
+"""Adjust a machine until the simulated calibration workload matches the measured one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,17 +16,17 @@ Factors = Mapping[str, float]
 
 NOISE = 0.05  # expected error of the logarithm of a measured time
 WEIGHTS = {"exchange": 1.0, "encode": 0.5, "decode": 0.5}
-# s; times count the less, the shorter they are than this.
+# s; shorter times have less weight.
 SHORT = {"exchange": 3e-3, "encode": 2e-3, "decode": 2e-3}
 ROUNDS = 12
-RENEWED = 6  # rounds after which the slopes are found anew
+RENEWED = 6  # rounds after which the slopes are computed again
 STEP = 0.02  # of a logarithm, for the slopes
-NEAR = 0.1  # change of the logarithms after which the slopes are still good
+NEAR = 0.1  # change of the logarithms up to which the slopes stay valid
 DONE = 0.003  # change of the logarithms that ends the search
-OUTLIER = 3.0  # errors of so many NOISE count less and less
+OUTLIER = 3.0  # multiple of NOISE beyond which errors count linearly
 
-# What is adjusted, each by a factor of its own, and the expected error of its logarithm: the tight
-# loops find the bytes' times well, but little of what threads and ranks do to each other.
+# Adjusted quantities, and the expected error of each one's logarithm: tight loops measure times
+# per byte well, but not how threads and ranks disturb each other.
 FACTORS = {
     "startup": 3.0,
     "restart": 3.0,
@@ -48,19 +48,18 @@ FACTORS = {
 
 
 class Fitted(NamedTuple):
-    """A machine with adjusted numbers, and what is still wrong with it."""
+    """A machine with adjusted numbers, and its remaining error."""
 
     machine: Machine
-    cost: float  # squares of errors and adjustments, each over what was expected of it
+    cost: float  # sum of squared errors and adjustments, each over its expected size
 
 
 def fit(
     plan: Plan, measured: CellTimes, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
 ) -> Machine:
-    """The plan's machine with adjusted numbers; `fitted` (cells,) says which cells count.
+    """Adjust the plan's machine to the measured times of the cells in `fitted`, (cells,).
 
-    An overlap below 1 that was found in a few moments must explain the exercise, all of which
-    passes under compute, better than a whole one does.
+    A measured overlap below 1 is kept only if it explains the workload better than full overlap.
     """
     machine = plan.machine
     tried = [replace(machine, overlap=share) for share in sorted({machine.overlap, 1.0})]
@@ -71,9 +70,9 @@ def fit(
 def _fit(
     plan: Plan, measured: CellTimes, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
 ) -> Fitted:
-    """The same with the machine's own overlap.
+    """Adjust the plan's machine without changing its overlap.
 
-    Least squares of the errors of logarithms, damped towards the machine as it is; errors beyond
+    Least squares of the errors of logarithms, damped towards the unadjusted machine; errors beyond
     OUTLIER count linearly. Source: Gauss-Newton with Huber's weights (Huber, "Robust Statistics",
     1981) and a normal prior; slopes are corrected by each move as Broyden does ("A class of methods
     for solving nonlinear simultaneous equations", 1965).
@@ -111,13 +110,13 @@ def _fit(
 
 
 def _weight(errors: Floats) -> Floats:
-    """How much each error counts in a least square."""
+    """Return the weight of each error in the least squares."""
     found: Floats = np.minimum(1.0, OUTLIER * NOISE / np.maximum(np.abs(errors), 1e-12)) / NOISE**2
     return found
 
 
 def _errors(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bool_]) -> Floats:
-    """Weighted log(predicted / measured) of all times that count; `fitted` says which cells do."""
+    """Return the weighted log(predicted / measured) of all times of the fitted cells."""
     found, fitted = [], fitted[measured.cell]
     for field, weight in WEIGHTS.items():
         mine, real = getattr(predicted, field), getattr(measured, field)
@@ -127,7 +126,7 @@ def _errors(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bo
 
 
 def _matters(machine: Machine, name: str) -> bool:
-    """Whether a factor can change anything on this machine."""
+    """Tell whether a factor has an effect on this machine."""
     if name in ("latency between", "bytes between"):
         return machine.nodes > 1
     if name in ("latency inside", "bytes inside"):
@@ -138,7 +137,7 @@ def _matters(machine: Machine, name: str) -> bool:
 
 
 def adjusted(machine: Machine, factors: Factors) -> Machine:
-    """The machine with some of its seconds multiplied."""
+    """Multiply seconds of the machine by factors."""
 
     def factor(name: str) -> float:
         return factors.get(name, 1.0)
@@ -172,7 +171,7 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
 def _device(device: Device, factors: Factors) -> Device:
 
     def rate(name: str, old: CodecRate) -> CodecRate:
-        # Others are as the tight loops found them.
+        # Codecs without a factor stay as the tight loops measured them.
         times = factors.get("addition" if name == "dense" else f"coding {name}", 1.0)
         return replace(
             old,

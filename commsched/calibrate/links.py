@@ -1,4 +1,4 @@
-"""Link classes from measured rings: inside nodes, between them, shared ports, slow nodes."""
+"""Measure link classes by rings: inside nodes, between nodes, shared ports, slow nodes."""
 
 from dataclasses import dataclass, field
 
@@ -10,23 +10,23 @@ from commsched.run.engine.probe import Arena, Exchanges, Silent, sleeping_barrie
 from commsched.run.job import agree
 
 SIZES = (256, 4096, 32768, 131072, 524288, 2 * 2**20)  # B per message
-LEAST = 4  # sizes that are measured, however slow the link
-REPEATS = 4  # of a measurement, at the least
-AGAIN = 3  # times that a shorter message is measured that took no less than the longest
-PAIR = 131072  # B, the message that tells a slow node
+LEAST = 4  # sizes that are measured even on slow links
+REPEATS = 4  # of a measurement, at least
+AGAIN = 3  # new measurements of the second longest message if it took as long as the longest
+PAIR = 131072  # B of the message that detects a slow node
 SLOW = 1.15  # a node is slow when its pairs take this many times the median
-SHARED = 1.2  # lanes share a port when together they take this many times what one takes alone
-LEAST_HOP = 0.25  # share of a ring's small messages that is no start-up, whatever the noise says
-OVERHEAD = 0.25  # share of a small message's time that each end spends: the rest is latency
-LUMP = 2e-3  # s of bytes that are more than a burst
+SHARED = 1.2  # lanes share a port if together they take this many times the time of one
+LEAST_HOP = 0.25  # least share of a small ring's time that is not start-up
+OVERHEAD = 0.25  # share of a small message's time at each end; the rest is latency
+LUMP = 2e-3  # s of bytes, more than a burst
 TELLING = 1e-4  # s, a shorter burst may be noise
-TURN = 65536.0  # B, what Linux hands to a port at a time for one TCP connection (GSO_MAX_SIZE)
+TURN = 65536.0  # B that Linux passes to a port at once for one TCP connection (GSO_MAX_SIZE)
 NOTHING = Link(latency=0.0, overhead=0.0, per_byte=0.0)
 
 
 @dataclass(kw_only=True)
 class Links:
-    """What the rings told."""
+    """Link classes, start-up, burst and shared port of a machine."""
 
     inside: Link = NOTHING
     between: Link = NOTHING
@@ -37,7 +37,7 @@ class Links:
 
 
 def measure(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> Links:
-    """Measure all link classes of the ranks in at most about `budget` s, the rest asleep."""
+    """Measure all link classes in about `budget` s; ranks that do not take part sleep."""
     node, found = group.nodes[comm.rank], Links()
     nodes = len(group.members)
     local = Exchanges(comm.Split(node, comm.rank), arena)
@@ -62,7 +62,7 @@ def measure(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> L
 def _among(
     comm: MPI.Intracomm, ranks: list[int], arena: Arena, budget: float
 ) -> tuple[Link, float]:
-    """A link class and start-up measured by some ranks while the others sleep; all get it."""
+    """Measure a link class and start-up between some ranks; return both on all ranks."""
     color = 0 if comm.rank in ranks else MPI.UNDEFINED
     part = comm.Split(color, comm.rank)
     link, startup = NOTHING, 0.0
@@ -84,11 +84,11 @@ def _among(
 
 
 def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
-    """A link class and the start-up of an exchange, from rings of several sizes.
+    """Measure a link class and the start-up of an exchange by rings of several sizes.
 
-    An exchange of h hops of n bytes takes S + h (L + 2 o + w(n)); a ring and a recursive doubling
-    of tiny messages differ in h, which tells S from L + 2 o. w is kept as a measured curve: one
-    slope would be far off.
+    An exchange of h hops of n bytes takes S + h (L + 2 o + w(n)). A ring and a recursive doubling
+    of tiny messages differ in h, which separates S from L + 2 o. w is a measured curve, because a
+    single slope would be far off.
     """
     if exchanges.comm.size == 1:
         return NOTHING, 0.0
@@ -97,7 +97,7 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
     times: list[float] = []
     for n in SIZES:
         if len(times) >= LEAST and REPEATS * times[-1] * n / SIZES[len(times) - 1] > budget / 2:
-            break  # bandwidth is all by now
+            break  # larger messages only repeat the bandwidth
         times.append(exchanges.ring(n, share))
     sizes = SIZES[: len(times)]
     for _ in range(AGAIN):
@@ -109,7 +109,7 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
     if hops > few:
         hop = max((times[0] - short) / (hops - few), LEAST_HOP * hop)
     startup = max(times[0] - hops * hop, 0.0)
-    # A longer message takes no less time: what the noise says otherwise is levelled.
+    # A longer message cannot take less time: noise is levelled.
     wire = np.maximum.accumulate([(t - startup) / hops - hop for t in times])
     wire -= wire[0]
     points = [(0.0, 0.0), *zip(map(float, sizes[1:]), map(float, wire[1:]), strict=True)]
@@ -123,7 +123,7 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
 
 
 def _burst(comm: MPI.Intracomm, ranks: list[int], arena: Arena, link: Link, budget: float) -> float:
-    """Seconds of bytes that a port lets through at once after a rest.
+    """Return the seconds of bytes that a port lets through at once after a rest.
 
     Two ranks send each other n bytes in T(n) = T(0) + n G - b; so b = T(0) + T(2 n) - 2 T(n).
     """
@@ -145,9 +145,9 @@ def _burst(comm: MPI.Intracomm, ranks: list[int], arena: Arena, link: Link, budg
 
 
 def _slow_nodes(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) -> list[int]:
-    """Nodes whose exchanges with both neighbours take longer than those of most nodes.
+    """Return the nodes whose exchanges with both neighbours are slower than the median.
 
-    Two nodes alone cannot be told apart.
+    With two nodes, no slow one can be identified.
     """
     first = [members[0] for members in group.members]
     nodes = len(first)
@@ -170,7 +170,7 @@ def _slow_nodes(comm: MPI.Intracomm, group: Group, arena: Arena, budget: float) 
 def _shared_port(
     comm: MPI.Intracomm, group: Group, usual: list[int], arena: Arena, alone: Link, budget: float
 ) -> Nic | None:
-    """The port that the ranks of a node share: all lanes at once against one lane alone."""
+    """Return the port that the ranks of a node share, from all lanes at once and one alone."""
     lanes = min(len(group.members[group.nodes[rank]]) for rank in usual)
     if lanes == 1 or len(usual) == 1:
         return None
@@ -178,7 +178,7 @@ def _shared_port(
     taking = place < lanes and group.members[group.nodes[comm.rank]][0] in usual
     part = comm.Split(place if taking else MPI.UNDEFINED, comm.rank)
     seconds = [0.0, 0.0]
-    sizes = [n for n, _ in alone.points[-2:]]  # between which it has its slope
+    sizes = [n for n, _ in alone.points[-2:]]  # the slope is taken between them
     if taking:
         seconds = [Exchanges(part, arena).ring(int(n), budget / 2) for n in sizes]
     sleeping_barrier(comm)

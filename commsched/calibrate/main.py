@@ -1,4 +1,4 @@
-"""The whole calibration: tight loops first, then an exercise of the engine to fit them to."""
+"""The whole calibration: tight loops, then a workload on the engine to which they are fitted."""
 
 import json
 import socket
@@ -27,10 +27,10 @@ from commsched.run.job.fabric import fabric
 from commsched.run.wire.placement import ON_HOST, Placement
 
 LINKS, CODING, TRAITS, EXERCISE, ROW = 0.3, 0.1, 0.1, 0.4, 0.1  # shares of the time
-ARENA = 64 * 2**20  # B that exchanges walk through: more than the caches hold
-STARTUP = 1e-4  # s, at the least: what the fit begins with
+ARENA = 64 * 2**20  # B of memory that exchanges use in turn, more than the caches hold
+STARTUP = 1e-4  # s, the least start value of the fit
 
-# Called with the name of what begins and the share of the work that is done.
+# Called with the name of the next stage and the finished share of the work.
 Progress = Callable[[str, float], None]
 
 
@@ -41,16 +41,16 @@ def calibrate(
     progress: Progress = lambda *_: None,
     place: Placement = ON_HOST,
 ) -> Machine:
-    """A machine file's content for these ranks, measured in about so many seconds.
+    """Measure the machine of these ranks in about `seconds`.
 
-    All ranks work at once, so that what they do to each other where they share cores is in it.
-    A third of the exercise's exchanges take no part in the fit: their errors are in `held_out`.
+    All ranks work at once, so that the times include the effects of shared cores. A third of the
+    exchanges is held out of the fit; `held_out` has their prediction errors.
     """
     machine = _agreed(_loops(comm, seconds, progress, place), comm)
     progress("exchanges of all kinds", LINKS + CODING + TRAITS)
     if comm.size == 1:
         return machine  # nothing is exchanged
-    jitter = machine.jitter  # which the exercise leaves out
+    jitter = machine.jitter  # not part of the workload
     cells = exercise.choose(machine, seconds * EXERCISE)
     if comm.rank == 0 and not exercise.tell_bytes(machine, cells):
         largest = max(cell.nbytes for cell in cells) / 1e3
@@ -80,14 +80,14 @@ def calibrate(
 
 
 def _agreed(machine: Machine, comm: MPI.Intracomm) -> Machine:
-    """Rank 0's machine on all ranks."""
+    """Return rank 0's machine on all ranks."""
     text = json.dumps(machine_file.to_data(machine)) if comm.rank == 0 else ""
     text = agree.gather_text(text, comm)[0]
     return machine_file.from_data(files.parse(text, "rank 0"), "rank 0")
 
 
 def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Placement) -> Machine:
-    """What tight loops find."""
+    """Measure links, codecs and traits by tight loops."""
     here = fabric(comm)
     where = agree.gather_text(socket.gethostname(), comm)
     names = list(dict.fromkeys(where))
@@ -100,7 +100,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
     share = seconds * CODING / (6 * len(CODECS) + 2)
 
     def budget() -> float:
-        progress("codecs", LINKS)  # each anew: a GPU's first use of each is compiled
+        progress("codecs", LINKS)  # each time: a GPU compiles the first use of each codec
         return share
 
     device = coding.device(comm, arena, budget)
@@ -128,7 +128,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
 def _fitted(
     plan: Plan, cells: list[WorkloadCell], times: CellTimes, beat: Callable[[], None]
 ) -> Machine:
-    """The machine whose simulation of the plan is nearest to what was measured."""
+    """Return the machine whose simulation is nearest to the measured times."""
     held = exercise.held_out(cells)
     machine = replace(plan.machine, native=_native(cells, times, ~held))
     machine = fit(replace(plan, machine=machine), times, ~held, beat)
@@ -144,7 +144,7 @@ def _fitted(
 def _native(
     cells: list[WorkloadCell], times: CellTimes, fitted: npt.NDArray[np.bool_]
 ) -> tuple[tuple[float, float], ...]:
-    """(bytes, seconds) of the MPI's own all-reduce."""
+    """Return (bytes, seconds) of the MPI's own all-reduce."""
     found = [
         (float(cell.nbytes), float(seconds))
         for cell, seconds, counts in zip(cells, times.whole, fitted, strict=True)
@@ -155,13 +155,13 @@ def _native(
 
 
 def rising(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The nearest times (n,) that never fall, by least squares of their logarithms.
+    """Return the nearest non-decreasing times (n,), by least squares of their logarithms.
 
-    A longer all-reduce takes no less time: times that say otherwise share their mean.
+    A longer all-reduce cannot take less time: decreasing neighbours get their mean.
     Source: Ayer et al., "An empirical distribution function for sampling with incomplete
     information", 1955 (pooling adjacent violators).
     """
-    pools: list[tuple[float, int]] = []  # mean, and of how many
+    pools: list[tuple[float, int]] = []  # mean and number of its times
     for mean in np.log(seconds).tolist():
         count = 1
         while pools and pools[-1][0] > mean:

@@ -25,7 +25,7 @@ def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "
     check_device(device)
     agree.check_launcher()
     end_together("calibrate", timeout)
-    # One kind of measurement may take all of the time.
+    # A single stage may take all of the time.
     limit, options = timeout + seconds, "--timeout and --seconds"
     with errors_end_the_job(comm), watchdog(comm, "calibrate", limit, options) as dog:
         agree.on_all_ranks(lambda: check_writable(output), comm)
@@ -38,7 +38,7 @@ def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "
 
 
 def _progress(comm: MPI.Intracomm, dog: Watchdog) -> Progress:
-    """Show what begins, and tell the watchdog."""
+    """Report each stage to the watchdog and on a progress bar."""
     bar = None
     if comm.rank == 0 and progress_visible():
         from tqdm import tqdm

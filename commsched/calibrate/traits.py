@@ -1,4 +1,4 @@
-"""What is not a link or a codec: jitter and sharing of cores, overlap by who polls, incast."""
+"""Measure jitter, sharing of cores, overlap of exchanges with compute, and incast."""
 
 import threading
 import time
@@ -22,19 +22,19 @@ from commsched.run.wire.path import Exchange
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.rounds import Goal, Round, Schedule
 
-TELLING = 0.25  # an overlap that lacks less is whole: the exercise, under compute, tells the rest
+TELLING = 0.25  # a smaller lack of overlap counts as full overlap; the fit finds the rest
 WORK = 2e-3  # s of processor work whose jitter is measured
 TIMES = 20
-SHARED = 20e-3  # s of work, longer than schedulers let one thread have a core, or a GPU
+SHARED = 20e-3  # s of work, longer than a time slice of a core or a GPU
 IN_CACHE = 2**14  # elements of processor work
-LARGE_THERE = 2**22  # the same on a device, where less takes no longer than to begin it
-FEW = 10  # runs of it that tell how long one takes
-UNDER = 60e-3  # s of an exchange that is to be hidden
+LARGE_THERE = 2**22  # elements of work on a device: less would measure the launch only
+FEW = 10  # repeats from which the time of one is estimated
+UNDER = 60e-3  # s of the exchange that compute should hide
 INCAST = 131072  # B that each node sends to one
 
 
 def added(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) -> Machine:
-    """The machine with its jitter and overlap; what the model only tells is in `measured`."""
+    """Add jitter and overlap to the machine; `measured` gets numbers that no model uses."""
     sigma = jitter(comm)
     shares = progress(comm, arena, budget / 2)
     found = {f"overlap, {mode}": share for mode, share in shares.items()}
@@ -53,10 +53,9 @@ def added(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) ->
 
 
 def jitter(comm: MPI.Intracomm) -> float:
-    """Sigma of the logarithm of how long the same processor work takes; the median of the ranks.
+    """Return the sigma of the logarithm of the time of equal work, as the median of the ranks.
 
-    One rank after the other, the others asleep: what ranks that share cores do to each other is no
-    jitter of theirs.
+    Ranks measure one after another while the others sleep, because contention is not jitter.
     """
     values = np.ones(IN_CACHE, np.float32)
     found = 0.0
@@ -74,9 +73,9 @@ def jitter(comm: MPI.Intracomm) -> float:
 
 
 def alone(comm: MPI.Intracomm, place: Placement = ON_HOST) -> float:
-    """Seconds of work of one rank while the others sleep, of those of all at once.
+    """Return the time of one rank's work while the others sleep over its time while all work.
 
-    On cores that they share, or on a GPU, which gives them its time in turns.
+    Less than 1 on shared cores, and on a GPU, which serves its ranks in turn.
     """
     size = IN_CACHE if place.device is HOST else LARGE_THERE
     values = place.device.module.ones(size, np.float32)
@@ -87,7 +86,7 @@ def alone(comm: MPI.Intracomm, place: Placement = ON_HOST) -> float:
         place.device.mark().wait()
         return now() - start
 
-    done(1)  # a device compiles what it does first
+    done(1)  # a device compiles on first use
     single, loops = [0.0], 1
     for rank in range(comm.size):
         if rank == comm.rank:
@@ -103,7 +102,7 @@ def alone(comm: MPI.Intracomm, place: Placement = ON_HOST) -> float:
 
 
 def stretch(comm: MPI.Intracomm) -> float:
-    """Seconds that one of processor time lasts while all ranks work: 1 with a core for each."""
+    """Return the seconds per second of processor time while all ranks work; 1 on own cores."""
     values = np.ones(IN_CACHE, np.float32)
     loops = round(_loops(values) * SHARED / WORK)
     found = []
@@ -127,10 +126,10 @@ def _work(values: Array, loops: int) -> None:
 
 
 def progress(comm: MPI.Intracomm, arena: Arena, budget: float) -> dict[str, float]:
-    """The share of an exchange that compute hides, by who makes progress and what computes.
+    """Return the share of an exchange that compute hides, for three ways to make progress.
 
     "thread": a thread polls, as in `run`, while the rank waits for an accelerator; "thread, busy
-    cores": while the rank's processor computes; "none": nobody polls until the compute is over.
+    cores": it polls while the rank's processor computes; "none": no poll until the compute is over.
     """
     exchanges = Exchanges(comm, arena)
     numel = _hidden_size(exchanges)
@@ -149,7 +148,7 @@ def progress(comm: MPI.Intracomm, arena: Arena, budget: float) -> dict[str, floa
 
 
 def _hidden_size(exchanges: Exchanges) -> int:
-    """Elements whose exchange lasts about UNDER."""
+    """Return the number of elements whose exchange lasts about UNDER."""
     numel = 2**16
     while numel < len(exchanges.arena.values) // 4:
         if exchanges.seconds("ring", CODECS["dense"], numel, 0.0) > UNDER / 2:
@@ -176,17 +175,17 @@ def _unpolled(exchange: Exchange, seconds: float) -> None:
 
 
 def _spin(seconds: float) -> None:
-    """Compute for so long, as numpy does: without the interpreter's lock."""
+    """Compute with NumPy, which releases the interpreter's lock, for `seconds`."""
     values, end = np.ones(IN_CACHE, np.float32), now() + seconds
     while now() < end:
         _work(values, 10)
 
 
 def incast(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) -> float | None:
-    """How much longer all nodes take to send to one at a time, measured, per one that sends alone.
+    """Return the time of all nodes sending to one node over the time of a single sender.
 
-    None with fewer than three nodes. Ports that serve one message at a time take as many times
-    longer as there are senders.
+    None with fewer than three nodes. A port that serves one message at a time gives the number of
+    senders.
     """
     group = machine.everyone
     first = [members[0] for members in group.members]
@@ -204,7 +203,7 @@ def incast(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) -
 
 
 def _converge(comm: MPI.Intracomm, senders: int, arena: Arena, budget: float) -> float:
-    """Median s in which `senders` send INCAST bytes each to the first rank at a time."""
+    """Return the median s in which `senders` send INCAST bytes each to the first rank."""
 
     def rounds() -> Iterator[Round]:
         for src in range(1, senders + 1):
@@ -218,11 +217,11 @@ def _converge(comm: MPI.Intracomm, senders: int, arena: Arena, budget: float) ->
     def work() -> None:
         held = GatheringEndpoint({comm.rank: arena.window(INCAST // 4)}, [])
         complete(begin(schedule, held, comm, 0, arena.place.path))
-        comm.Barrier()  # senders see no end of their own
+        comm.Barrier()  # a send may complete before it arrives
 
     return median_seconds(comm, budget, work)
 
 
 def clocks(comm: MPI.Intracomm) -> float:
-    """How uncertain the clocks of the ranks are among themselves, at the most: s."""
+    """Return the largest clock uncertainty between ranks, s."""
     return agree.largest(clock.align(comm).uncertainty, comm)
