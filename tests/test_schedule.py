@@ -86,8 +86,8 @@ def grids(draw: st.DrawFn) -> Group:
         ),
         (
             made_by_hand("0>1:1-2+\n1>0:0+", blocks=3),
-            "made, round 1: rank 1 sends block 0, but waits first for blocks 1-2, which is not"
-            " needed for that",
+            "made, round 1: rank 1 waits for blocks 1-2 before it sends block 0, which does not"
+            " depend on it",
         ),
         (
             made_by_hand("0>1:0+\n1>0:0+ waits=0"),
@@ -172,7 +172,7 @@ def test_the_proof_reaches_beyond_one_machine_word():
 def test_rounds_that_wait_for_too_much_are_found():
     direct = COLLECTIVES["direct"](flat(3))
     lazy = [round_._replace(waits=None) for round_ in direct.rounds()]
-    with pytest.raises(CommschedError, match=r"direct, round 1: .* is not needed for that"):
+    with pytest.raises(CommschedError, match=r"direct, round 1: .* which does not depend on it"):
         check(with_rounds(direct, lazy))
 
 

@@ -16,8 +16,7 @@ from commsched.net.bucket import BucketSpec
 class Bitmap(Indexed):
     """Header, one bit per element of the run, float32 values.
 
-    Smaller than a coordinate list above a density of 1/32, than dense values below 31/32. Over a
-    partition by hash it is the hash bitmap: both sides know which elements are in the partition.
+    Smaller than a coordinate list above a density of 1/32, and than dense values below 31/32.
     Source: Wang et al., "Zen", OSDI 2025.
     """
 

@@ -14,15 +14,15 @@ from commsched.net.bucket import BucketSpec
 
 TAG = 0x4B_43_4C_42  # "BLCK"
 BLOCK = 256  # elements. Source: Fei et al., "OmniReduce", SIGCOMM 2021
-SAMPLES = 1024  # blocks of a run that the prediction looks at, where it has more
-CHUNK = 2**16  # elements that are looked at while they are in the cache
+SAMPLES = 1024  # blocks of a longer run that the prediction samples
+CHUNK = 2**16  # elements that are scanned while they are in the cache
 
 
 class Block(Codec):
-    """Header, which blocks of 256 elements travel, their float32 values.
+    """Header, the numbers of sent blocks of 256 elements, and their float32 values.
 
     The blocks are named by one bit each or by their int32 numbers, whichever is smaller; both
-    sides know from the count. Good where non-zeros lie together: rows of embeddings.
+    sides know from the count. Good if non-zeros lie together: rows of embeddings.
     Source: Fei et al., "OmniReduce", SIGCOMM 2021.
     """
 
@@ -32,7 +32,7 @@ class Block(Codec):
     fixed = False
     encode_traffic = 1.5  # one scan, a byte per element written and read
     add_traffic = 3.0  # read values, read and write the sum
-    decode_traffic = 1.0  # zero the run; the copy is small beside it
+    decode_traffic = 1.0  # zero the run; the copy is small in comparison
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         flags = _hit(values)
@@ -64,7 +64,7 @@ class Block(Codec):
         put(tail, out[len(out) - len(tail) :], ADD)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """Exact for independent elements; beyond SAMPLES blocks in a run, every k-th is asked."""
+        """Exact for independent elements; of more than SAMPLES blocks, every k-th counts."""
         start, stop, merged = np.broadcast_arrays(start, stop, merged)
         whole, tail = (stop - start) // BLOCK, (stop - start) % BLOCK
         most = min(max(2**16 // max(len(start), 1), 16), SAMPLES)
@@ -106,7 +106,7 @@ def _index_bytes(count: int, blocks: int) -> int:
 
 
 def _hit(values: Array) -> Array:
-    """Which blocks hold a non-zero, the last one maybe short: (blocks,) bool."""
+    """Tell which blocks hold a non-zero, (blocks,) bool; the last block may be short."""
     numel = len(values)
     whole = numel // BLOCK
     found = module_of(values).empty(-(-numel // BLOCK), np.bool_)

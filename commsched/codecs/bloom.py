@@ -19,9 +19,9 @@ from commsched.net.bucket import BucketSpec
 
 HEADER = 32  # B: bits of the filter, indices found and selected, key of the draw; 64-bit words
 CHUNK = 1 << 18  # elements that are tested at a time
-SEED = 0x9E37_79B9_7F4A_7C15  # of the hash functions, the same everywhere
+SEED = 0x9E37_79B9_7F4A_7C15  # of the hash functions, equal on all ranks
 POLICIES = ("p0", "p1", "p2")
-MOST_BITS = 2**40  # of a filter that is believed
+MOST_BITS = 2**40  # of a filter in a valid packet
 
 
 def filter_bits(count: float, rate: float) -> float:
@@ -33,18 +33,18 @@ def filter_bits(count: float, rate: float) -> float:
 
 
 class Bloom(IndexCode):
-    """A filter says which elements may be selected; the reader finds some that are not.
+    """A filter names elements that may be selected; the reader also finds false positives.
 
-    p0: the values of all that are found travel, so nothing selected is lost. p1: as many as were
-    selected, drawn at random from those found. p2: as many, those first that share a bit of the
-    filter with the fewest others, because one that is alone at a bit is surely selected. p1 and p2
-    give up some of the selected; error feedback keeps them. Every element of the run is tested:
-    good where bytes are dear and the run is short.
+    p0: the values of all found elements are sent, so no selected element is lost. p1: as many as
+    were selected, drawn at random from the found elements. p2: as many, first the elements that
+    share a bit of the filter with the fewest others, because an element alone at a bit is surely
+    selected. p1 and p2 leave out some selected elements; error feedback keeps them. Every element
+    of the run is tested: good if bytes are expensive and the run is short.
     Source: Xu et al., "DeepReduce", NeurIPS 2021, arXiv 2102.03112 (in its p2 conflict sets take
     turns at random; here the smallest set of an element decides).
     """
 
-    encode_traffic = 250.0  # as slow as so much memory traffic in NumPy
+    encode_traffic = 250.0  # equivalent memory traffic of the time in NumPy
     decode_traffic = 250.0
 
     def __init__(self, rate: float, policy: str) -> None:
@@ -94,12 +94,12 @@ class Bloom(IndexCode):
         return np.asarray(-np.expm1(-self._hashes * count / size)) ** self._hashes
 
     def _places(self, index: Array, number: int, size: int) -> Array:
-        """Bits of the filter that stand for indices, by one of the hash functions."""
+        """Return the filter's bits for indices, by one of the hash functions."""
         key = SEED * (2 * number + 3) % 2**64
         return (hashes(key, index).astype(np.int64) * size) >> 32
 
     def _found(self, table: Array, count: int, numel: int, key: int) -> Array:
-        """Indices whose bits are all set, as many as the policy takes; ascending."""
+        """Return indices whose bits are all set, as many as the policy takes; ascending."""
         module = module_of(table)
         parts = [module.zeros(0, np.int64)]
         for first in range(0, numel if count else 0, CHUNK):
@@ -111,9 +111,11 @@ class Bloom(IndexCode):
         return found if self.lossless else self._chosen(found, count, len(table), key)
 
     def _chosen(self, found: Array, count: int, size: int, key: int) -> Array:
-        """`count` of the found indices: at random, or the least contested first."""
+        """Choose `count` of the found indices: at random, or the least contested first."""
         module = module_of(found)
-        order = hashes(key, found).astype(np.int64)  # drawn anew in every step: nothing starves
+        order = hashes(key, found).astype(
+            np.int64
+        )  # drawn anew in every step, so that no element is always left out
         if self._policy == "p2":
             places = [self._places(found, number, size) for number in range(self._hashes)]
             rivals = module.bincount(module.concatenate(places), minlength=size)  # at each bit
@@ -140,14 +142,13 @@ def bloom(parameters: list[str]) -> Bloom:
 class Filtered(Selection):
     """All non-zeros, their indices as a Bloom filter.
 
-    p0 is lossless, and its packets add: zeros travel for what a reader finds beside the non-zeros.
-    p1 and p2 send as many values as there are non-zeros, not all of them non-zeros' own; error
-    feedback keeps the others.
+    p0 is lossless, and its packets add: it sends zeros for false positives. p1 and p2 send as many
+    values as there are non-zeros, including false positives; error feedback keeps the rest.
     """
 
     standard = "bloom:0.001"
     composes = False
-    add_traffic = 3000.0  # every element of the run is tested; few of them have bytes here
+    add_traffic = 3000.0  # every element of the run is tested; few elements have bytes here
 
     def __init__(self, code: IndexCode) -> None:
         super().__init__(code.name)

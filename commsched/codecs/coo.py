@@ -13,16 +13,16 @@ from commsched.net.bucket import BucketSpec
 class Coo(Indexed):
     """Header, int32 indices in the run, float32 values; 8 B per non-zero.
 
-    Good below a density of one half on one hop, less where sums fill up on the way.
+    Good below a density of one half on one hop, or below less if sums fill up on the way.
     """
 
     name = "coo"
     lossless = True
     addable = True
     fixed = False
-    encode_traffic = 1.0  # one scan; a sparse result is small beside it
+    encode_traffic = 1.0  # one scan; a sparse result is small in comparison
     add_traffic = 2.0  # read index and value, read and write the sum
-    decode_traffic = 1.0  # zero the run; the scatter is small beside it
+    decode_traffic = 1.0  # zero the run; the scatter is small in comparison
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         index = nonzeros(values)

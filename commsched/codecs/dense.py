@@ -1,4 +1,4 @@
-"""All values in order, as they are."""
+"""All values in order, unchanged."""
 
 from commsched.coding.dense import Dense
 from commsched.coding.registry import CODECS

@@ -15,15 +15,15 @@ from commsched.net.bucket import BucketSpec
 
 # Kept in the first, second, ... stage of the warm-up: 75, 93.75, 98.4, 99.6 % are dropped.
 WARM_UP = (0.25, 0.0625, 0.016, 0.004)
-MOST = 1.5  # times the share: of more the largest are taken, as the paper does
+MOST = 1.5  # times the share: if more are selected, the largest of them are taken, as in the paper
 
 
 class Dgc(Selection):
     """Momentum and velocity are kept per element until it is sent, and then cleared.
 
     Replaces the optimiser's momentum: use it with plain SGD. STEPS is the length of a stage of the
-    warm-up, 0 for none; bytes are predicted for the time after it, and for a step by what it is
-    `at` that step. With momentum 0 it is top-k by a sampled threshold with error feedback.
+    warm-up, 0 for none; bytes are predicted for the time after it, and for a single step by
+    `at`. With momentum 0 it is top-k by a sampled threshold with error feedback.
     Source: Lin et al., "Deep gradient compression", ICLR 2018.
     """
 
@@ -69,7 +69,7 @@ class Dgc(Selection):
         return packet
 
     def _kept_of(self, values: Array, state: State, start: int) -> tuple[Array, Array]:
-        """Momentum and velocity of this run, (n,) float32 each, zeros at first."""
+        """Return momentum and velocity of this run, (n,) float32 each, zeros at first."""
         key = f"dgc {start}"
         if key not in state:
             state[key] = np.zeros_like(values), np.zeros_like(values)

@@ -16,8 +16,8 @@ class Elias(Indexed):
 
     l = floor(log2(n / m)) low bits of each of m indices below n, as planes; then the high parts
     h_i as bits h_i + i of a bitmap of m + (n - 1 >> l) bits: about 2 + log2(n / m) bits per index.
-    Where one bit per element is smaller, the indices are a bitmap; where all values are smaller,
-    no index is written. The choice, and so the size, follows from n and m alone.
+    If one bit per element is smaller, the indices are a bitmap; if dense values are smaller, no
+    index is written. The choice, and so the size, follows from n and m alone.
     Source: Elias, "Efficient storage and retrieval by content and address of static files",
     JACM 21(2), 1974; Fano, MIT Project MAC memorandum 61, 1971.
     """
@@ -26,9 +26,9 @@ class Elias(Indexed):
     lossless = True
     addable = True
     fixed = False
-    encode_traffic = 1.5  # one scan; packing the indices is small beside it where they are few
+    encode_traffic = 1.5  # one scan; packing few indices is small in comparison
     add_traffic = 6.0  # unpack bits and planes, gather and scatter
-    decode_traffic = 1.0  # zero the run; the rest is small beside it where it is sparse
+    decode_traffic = 1.0  # zero the run; the rest is small for sparse runs
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         index = nonzeros(values)
@@ -38,7 +38,7 @@ class Elias(Indexed):
         return open_list(packet, numel)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
-        """At the expected count; the bytes of the true count are less curved than its spread."""
+        """Return the bytes at the expected count; they curve little over the spread of counts."""
         numel = np.asarray(np.asarray(stop) - start, np.float64)
         return list_bytes(numel, spec.nonzeros(start, stop, merged))
 

@@ -1,4 +1,4 @@
-"""The largest bins of a gradient's spectrum: `fft:SHARE[:forget]`, SHARE of the bins is kept."""
+"""The largest bins of a gradient's spectrum: `fft:SHARE[:forget]`, SHARE of the bins are kept."""
 
 import numpy as np
 
@@ -23,11 +23,11 @@ class Fft(Codec):
 
     Each piece of 8192 values is transformed alone. The rest is padded with zeros to a length whose
     transform is fast. Bins are chosen among all pieces. The paper transforms a gradient as a whole,
-    which needs twice its memory and, beyond what a cache holds, several passes; what is left out of
-    a gradient correlated over ten values is the same to 0.1 % of its norm. A packet is the largest
+    which needs twice its memory and, beyond what a cache holds, several passes; for gradients
+    correlated over ten values both lose equally much, to 0.1 % of the norm. A packet is the largest
     magnitude, a bitmap of the kept bins, and their real and imaginary parts. Spectra are summed,
-    and the sum transformed back once. The paper has no error feedback: that is `forget`; here it is
-    on. Better than top-k in L2 for correlated gradients only.
+    and the sum transformed back once. The paper has no error feedback, like `forget`; here feedback
+    is on. Better than top-k in L2 for correlated gradients only.
     Source: Wang et al., "FFT-based gradient sparsification for the distributed training of deep
     neural networks", HPDC 2020, arXiv 1811.08596; its theta = 0.85 is the share dropped.
     """
@@ -83,7 +83,7 @@ class Fft(Codec):
         self._deliver(packets, out, REPLACE)
 
     def _deliver(self, packets: list[Array], out: Array, way: int) -> None:
-        """Do with `out` and the sum of packets what `way` says."""
+        """Write the sum of packets to `out`, or add or subtract it, as `way` says."""
         numel = len(out)
         packets = [packet.view(np.uint8) for packet in packets]
         wrong = [packet for packet in packets if len(packet) != self._bytes(numel)]
@@ -116,7 +116,7 @@ class Fft(Codec):
 
 @CODECS.family(Fft.standard)
 def fft(parameters: list[str]) -> Fft:
-    """Read SHARE, and whether what is not sent is forgotten."""
+    """Read SHARE, and whether unsent values are forgotten."""
     parameters, forget = read.forgets(parameters)
     read.at_most(parameters, 1)
     return Fft(read.share(parameters[0]), forget)

@@ -25,7 +25,7 @@ class Fit(Codec):
     """Sort the values of each sign, fit curves through them, send coefficients and ranks.
 
     Two curves, of the negative and of the other values, both by ascending magnitude. `poly`: up to
-    8 polynomials of degree 5, the shorter the nearer to the largest values, where the curve bends.
+    8 polynomials of degree 5, shorter near the largest values, where the curve bends.
     `exp`: a e^(bx) + c e^(dx), by Jacquelin's linear integral equation. The place of each value in
     the sorted order travels in ceil(log2 n) bits.
     Source: Xu et al., "DeepReduce", NeurIPS 2021, arXiv 2102.03112 (there the indices travel in
@@ -108,7 +108,7 @@ class Fit(Codec):
 
 
 def _width(numel: int) -> int:
-    """Bits of a place among `numel`."""
+    """Return the bits of a place among `numel`."""
     return max(1, (numel - 1).bit_length())
 
 
@@ -121,7 +121,7 @@ def _cuts(numel: int) -> list[int]:
 
 
 def _powers(xp: Any, numel: int) -> Array:
-    """Chebyshev polynomials up to the degree at even places: (numel, DEGREE + 1) float64."""
+    """Return Chebyshev polynomials up to the degree at even places: (numel, DEGREE + 1) float64."""
     places = xp.linspace(-1.0, 1.0, numel) if numel > 1 else xp.zeros(1)
     rows = [places * 0 + 1, places]
     while len(rows) <= DEGREE:
@@ -130,7 +130,7 @@ def _powers(xp: Any, numel: int) -> Array:
 
 
 def fit_polynomials(values: Array) -> Array:
-    """Least squares through ascending magnitudes, piece by piece: (PIECES (DEGREE + 1),)."""
+    """Fit ascending magnitudes by least squares, piece by piece: (PIECES (DEGREE + 1),)."""
     xp = module_of(values)
     found = xp.zeros((PIECES, DEGREE + 1))
     cuts = _cuts(len(values)) if len(values) else [0]

@@ -17,9 +17,9 @@ FORMS = {"e4m3": eightbit.E4M3, "e5m2": eightbit.E5M2}
 class Fp8(Codec):
     """One byte per value; a partial sum is rounded once per hop, to nearest, and saturates.
 
-    e4m3 reaches from 2**-9 to 448, e5m2 from 2**-16 to 57344: gradients are multiplied by
-    2**EXPONENT first, the same on all ranks, so that sums stay exact powers apart. Infinity
-    becomes NaN. Source: Micikevicius et al., "FP8 formats for deep learning", arXiv 2209.05433.
+    e4m3 reaches from 2**-9 to 448, e5m2 from 2**-16 to 57344: all ranks first multiply gradients by
+    2**EXPONENT, so that sums stay exact powers apart. Infinity becomes NaN. Source: Micikevicius et
+    al., "FP8 formats for deep learning", arXiv 2209.05433.
     """
 
     standard = "fp8:e4m3"

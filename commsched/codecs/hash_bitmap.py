@@ -22,10 +22,10 @@ MOST_PARTS = 2**16
 class HashBitmap(Indexed):
     """Header, one bit per element and float32 values, both part after part.
 
-    I_p = {i : h0(i) = p} are the elements of part p, found once for every length of a run and kept:
-    8 B per element. As large as a bitmap; but as many of the non-zeros are in each part, wherever
-    they lie in the run, so that PARTS readers have as much to do.
-    Source: Wang et al., "Zen", OSDI 2025; its pull sends the part of each owner apart.
+    I_p = {i : h0(i) = p} are the elements of part p, cached for every length of a run: 8 B per
+    element. As large as a bitmap; but each part has equally many non-zeros, whatever their
+    positions, so that PARTS readers have equal work.
+    Source: Wang et al., "Zen", OSDI 2025; its pull sends the part of each owner separately.
     """
 
     standard = "hash-bitmap:16"

@@ -12,7 +12,7 @@ class OneBit(Blockwise):
     """A bit says whether a value is negative; both means of a block of 2048 travel.
 
     Source: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014 (there a column of a
-    weight matrix is what is a block here).
+    weight matrix is a block).
     """
 
     name = standard = "onebit"

@@ -6,7 +6,7 @@ from commsched.coding.registry import CODECS
 
 
 class Qsgd(EvenLevels):
-    """2**(BITS - 1) - 1 levels of either sign for blocks of 512 values; right on average.
+    """2**(BITS - 1) - 1 levels of either sign for blocks of 512 values, without bias.
 
     The scale is the largest magnitude, as in the paper's experiments, not the Euclidean norm of
     its theorems: then the error of a value is below one level, and feedback around a selection

@@ -10,14 +10,14 @@ from commsched.coding.blockwise import ABOVE, LARGEST, Blockwise
 from commsched.coding.registry import CODECS
 from commsched.kernels.quantise import UNITS, EvenSteps
 
-LEAST = 2.0**-100  # of a step: below this, which is nothing to a gradient, a block is constant
+LEAST = 2.0**-100  # of a step: below this, which is negligible in a gradient, a block is constant
 
 
 class Quant(Blockwise):
-    """2**BITS even steps for blocks of 2048 values, rounded at random: right on average.
+    """2**BITS even steps for blocks of 2048 values, rounded at random without bias.
 
     The least value and the step travel per block; the error of a value is below one step. `nearest`
-    rounds to the nearest step instead: half the error, faster, but with a bias, as fp16 has it.
+    rounds to the nearest step instead: half the error, faster, but with a bias, like fp16.
     Source: Wan et al., "AdaQP", MLSys 2023; Zhang et al., "Sylvie", arXiv 2303.07382 (there for
     the boundary messages of graph networks).
     """

@@ -1,4 +1,4 @@
-"""A random share of the elements, the same on all ranks: `randomk:SHARE[:unbiased]`."""
+"""A random share of the elements, equal on all ranks: `randomk:SHARE[:unbiased]`."""
 
 import numpy as np
 
@@ -20,10 +20,10 @@ BROKEN = 0x01_4B_4E_52  # the gradient is not finite: the run is NaN, and no val
 
 
 class RandomK(Codec):
-    """One element of each stretch of 1/SHARE, drawn by seed, step and name: no index travels.
+    """One element of each stretch of 1/SHARE, drawn by seed, step and name: no indices are sent.
 
-    As it stands values travel as they are, sums of packets are encoded without loss, and what is
-    not drawn is kept as error feedback. `unbiased` multiplies each value by the length of its
+    By default values are sent unchanged, sums of packets are encoded without loss, and error
+    feedback keeps the other values. `unbiased` multiplies each value by the length of its
     stretch and needs no feedback, but its packets cannot be added. Good as a cheap baseline.
     Source: Stich, Cordonnier & Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
     """
@@ -32,9 +32,9 @@ class RandomK(Codec):
     lossless = False
     fixed = False
     sums_exactly = True
-    encode_traffic = 1.0  # a look for NaN
+    encode_traffic = 1.0  # a check for NaN
     add_traffic = 6.0  # draw the indices, read the value, read and write the sum
-    decode_traffic = 1.0  # zero the run; the scatter is small beside it
+    decode_traffic = 1.0  # zero the run; the scatter is small in comparison
 
     def __init__(self, share: float, unbiased: bool) -> None:
         self.name = f"randomk:{read.written(share)}" + (":unbiased" if unbiased else "")
@@ -68,7 +68,7 @@ class RandomK(Codec):
         return np.asarray(HEADER + 4.0 * self._share * (stop - start))
 
     def _drawn(self, key: int, start: int, run: Array) -> tuple[Array, Array]:
-        """Drawn indices in a run, ascending, and the lengths of their stretches, float32."""
+        """Draw indices in a run; return them, ascending, and their stretches' lengths, float32."""
         first = max(int(start * self._share) - 1, 0)
         last = int((start + len(run)) * self._share) + 2
         edges = np.ceil(np.arange(first, last + 1) / self._share).astype(np.int64)

@@ -16,8 +16,7 @@ class Sign(Blockwise):
     `sum` adds the scaled signs of all ranks, with error feedback (Karimireddy et al., "Error
     feedback fixes SignSGD", ICML 2019). `vote` gives every element the sign of the majority, zero
     in a tie, and the sum of the scales, so that it stands for a sum of gradients; a rank cannot
-    tell what a vote has lost of its own gradient, so it has no feedback (Bernstein et al.,
-    "signSGD", ICML 2018).
+    know its own loss in a vote, so `vote` has no feedback (Bernstein et al., "signSGD", ICML 2018).
     """
 
     standard = "sign:vote"

@@ -5,9 +5,9 @@ from commsched.coding.registry import CODECS
 
 
 class TernGrad(EvenLevels):
-    """Two bits per value and a scale for blocks of 2048; right on average.
+    """Two bits per value and a scale for blocks of 2048, without bias.
 
-    Blocks stand for the paper's layers; without its clipping, which would cost a bias.
+    Blocks replace the paper's layers; its clipping is left out, because it adds a bias.
     Source: Wen et al., "TernGrad", NeurIPS 2017.
     """
 

@@ -13,7 +13,7 @@ from commsched.net.bucket import BucketSpec
 
 
 class Threshold(Selection):
-    """Elements of magnitude T or more; how many there are depends on the gradient alone.
+    """Elements of magnitude T or more; their number depends on the gradient alone.
 
     Bytes are predicted as if every non-zero reached T: an upper bound until a run is recorded.
     Source: Strom, "Scalable distributed DNN training using commodity GPU cloud computing",

@@ -13,20 +13,20 @@ from commsched.net.bucket import BucketSpec
 
 STEPS = 30  # of the bisection; source: Shi et al., MLSys 2021
 RENEW = 32  # steps that a threshold serves; source: Li & Hoefler (Ok-Topk), PPoPP 2022
-# A sampled or reused threshold may select fewer or more, up to here; else the exact one is taken.
+# A sampled or reused threshold may select fewer or more, up to these; else the exact one counts.
 FEWEST, MOST = 0.5, 1.5
 
-# Memory traffic per byte of values that takes as long as the way does in NumPy.
+# Memory traffic per byte of values that takes as long as each way in NumPy.
 TRAFFIC = {"exact": 25.0, "sampled": 3.0, "bisect": 40.0, "reused": 3.5}
 
 
 class TopK(Selection):
-    """ceil(SHARE n) elements of n, fewer where others are zero; of equal ones the first.
+    """ceil(SHARE n) elements of n, or all non-zeros if fewer; among equal magnitudes the first.
 
-    Ways: `exact` (a partition by rank), `sampled` (a threshold from a sample of the run; the count
-    is right on average), `bisect` (MSTopK: a threshold by bisection, filled up in order), `reused`
-    (Ok-Topk: the exact threshold of up to 31 steps ago). Good where few large elements carry most
-    of the gradient. Source: Aji & Heafield, "Sparse communication for distributed gradient
+    Ways: `exact` (a partition by rank), `sampled` (a threshold from a sample of the run; the
+    expected count is right), `bisect` (MSTopK: a threshold by bisection, filled up in order),
+    `reused` (Ok-Topk: the exact threshold of up to 31 steps ago). Good if few large elements carry
+    most of the gradient. Source: Aji & Heafield, "Sparse communication for distributed gradient
     descent", EMNLP 2017.
     """
 
@@ -87,7 +87,7 @@ class TopK(Selection):
 
 @CODECS.family(TopK.standard)
 def topk(parameters: list[str]) -> TopK:
-    """Read SHARE, WAY, and whether what is not sent is forgotten."""
+    """Read SHARE, WAY, and whether unsent values are forgotten."""
     parameters, forget = read.forgets(parameters)
     read.at_most(parameters, 2)
     way = read.choice(parameters[1], "the way", tuple(TRAFFIC)) if len(parameters) > 1 else "exact"

@@ -13,8 +13,8 @@ def all_gather_direct(group: Group) -> Schedule:
     """Send block r of rank r straight to everybody, to rank r + k in round k.
 
     p - 1 rounds that do not wait for each other; every rank sends its own block p - 1 times and
-    receives p - 1 blocks. Good where packets differ much in size: a large one delays its own rank,
-    not a chain of them.
+    receives p - 1 blocks. Good if packets differ much in size: a large packet delays its own rank,
+    not a chain of ranks.
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005 (pairwise exchange).
     """

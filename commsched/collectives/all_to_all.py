@@ -1,4 +1,4 @@
-"""The rotated all-to-all: every rank has one block for every other."""
+"""The rotated all-to-all: every rank has one block for every other rank."""
 
 from collections.abc import Iterator
 

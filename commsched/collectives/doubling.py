@@ -15,8 +15,8 @@ def doubling(group: Group) -> Schedule:
     """Swap whole sums with a partner at distance 1, 2, 4, ... until everyone has everything.
 
     q = the largest power of two up to p. log2 q rounds in which every active rank sends the whole
-    tensor; where p > q two more rounds fold the ranks left over in and out. Good for small tensors,
-    where latency is all, and for sparse packets that hardly grow when merged.
+    tensor; if p > q, two more rounds fold the other ranks in and out. Good for small tensors, whose
+    time is latency, and for sparse packets that hardly grow when merged.
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005; for sparse packets Renggli et al., "SparCML", SC 2019.
     """

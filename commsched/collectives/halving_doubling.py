@@ -12,12 +12,12 @@ from commsched.schedule.rounds import Goal, Round, Schedule
 
 @COLLECTIVES.add("halving-doubling")
 def halving_doubling(group: Group) -> Schedule:
-    """Reduce-scatter by halving the vector with partners ever further away, then gather back.
+    """Reduce-scatter by halving the vector with ever more distant partners, then gather back.
 
     q = the largest power of two up to p = blocks. 2 log2 q rounds; every active rank sends
-    2 (q - 1) / q of the tensor, half of it to its neighbour; where p > q two more rounds fold the
-    ranks left over in and out, each with the whole tensor. Good for middle-sized and large tensors
-    on many ranks, best where p is a power of two.
+    2 (q - 1) / q of the tensor, half of it to its neighbour; if p > q, two more rounds fold the
+    other ranks in and out, each with the whole tensor. Good for middle-sized and large tensors on
+    many ranks, best if p is a power of two.
     Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
     """
     on = fold(node_order(group))
@@ -39,7 +39,7 @@ def _rounds(on: Fold) -> Iterator[Round]:
     low, half = np.zeros_like(place), q
     for distance, partner in zip(distances, partners, strict=True):
         half //= 2
-        upper = (place & distance) // distance * half  # 0 where the rank keeps the lower half
+        upper = (place & distance) // distance * half  # 0 if the rank keeps the lower half
         give, low = low + half - upper, low + upper
         yield Round(on.active, partner, give, give + half, True, partial_sums(on, distance))
     for distance, partner in zip(distances[::-1], partners[::-1], strict=True):

@@ -17,7 +17,7 @@ def hierarchical(group: Group) -> Schedule:
     N nodes of K lanes; lane k owns blocks [k N, (k + 1) N), its rank in node n block k N + n, so
     that every move is one run of blocks. 2 (K - 1) + 2 (N - 1) rounds; every rank sends
     2 (K - 1) / K of the tensor inside its node and 2 (N - 1) / (N K) of it between nodes. Good
-    where nodes are joined by slower links than the ranks inside them; needs as many ranks on each.
+    if links between nodes are slower than links inside; needs equally many ranks on each node.
     Source: Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous
     network hierarchy", MLSys 2019.
     """

@@ -9,7 +9,7 @@ from commsched.schedule.rounds import Goal, Schedule
 def native(group: Group) -> Schedule:
     """Leave the route to MPI_Allreduce, which chooses by size, ranks and network.
 
-    No rounds to see and so no bytes to count: it is priced from measured seconds. Good for dense
+    Its rounds and bytes are unknown: it is priced from measured seconds. Good for dense
     tensors on a well-tuned MPI; the order of additions, and so the last bit, is the library's.
     Source: MPI: A Message-Passing Interface Standard, version 4.1, 2023, section 6.9.
     """

@@ -13,7 +13,7 @@ def reduce_scatter_direct(group: Group) -> Schedule:
     """Send block r straight to rank r, who adds; in round k rank r sends to rank r + k.
 
     p - 1 rounds that do not wait for each other; every rank sends and receives (p - 1) / p of the
-    tensor. Good for packets that are dear or lossy to merge: each is merged once, by its owner.
+    tensor. Good for packets with expensive or lossy merges: each is merged once, by its owner.
     Source: Li & Hoefler, "Near-optimal sparse allreduce", PPoPP 2022 (split and reduce); Wang et
     al., "Zen", OSDI 2025 (push).
     """

@@ -33,7 +33,7 @@ def ring(group: Group) -> Schedule:
 def by_number(group: Group) -> Schedule:
     """Make the ring in the order of the ranks, like a library that knows of no nodes.
 
-    Where ranks fill node after node it is `ring`; where they are dealt out to the nodes in turn
+    If ranks fill node after node, it equals `ring`. If ranks are dealt out to the nodes in turn,
     every hop leaves its node, and all ranks of a node share its ports.
     """
     order = np.arange(group.size)[np.newaxis]
@@ -42,7 +42,7 @@ def by_number(group: Group) -> Schedule:
 
 @COLLECTIVES.family("ring:nodes", listed=False)
 def ordered(parameters: list[str]) -> Callable[[Group], Schedule]:
-    """`ring:nodes` or `ring:ranks`; only the first is tried where nobody asks for the other."""
+    """Read `ring:nodes` or `ring:ranks`; planners try only the first unless asked."""
     orders = {"nodes": ring, "ranks": by_number}
     if len(parameters) != 1 or parameters[0] not in orders:
         raise CommschedError(f"order {':'.join(parameters)!r}; allowed: {', '.join(orders)}")

@@ -16,8 +16,8 @@ def tree(group: Group) -> Schedule:
     """Add up a binomial tree to its root, then broadcast down the same tree.
 
     2 ceil(log2 p) rounds; p - 1 whole tensors travel up and p - 1 down, and the root receives and
-    sends ceil(log2 p) of them. Good for small tensors where p is no power of two, and for lossy
-    merging: every sum is made by one rank only.
+    sends ceil(log2 p) of them. Good for small tensors if p is not a power of two, and for lossy
+    merging: only one rank makes each sum.
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005.
     """

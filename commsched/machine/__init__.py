@@ -1,1 +1,1 @@
-"""Machines: who sits where, how fast links and devices are, and where each number comes from."""
+"""Machines: the nodes of ranks, speeds of links and devices, and the source of each number."""

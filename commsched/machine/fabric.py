@@ -1,4 +1,4 @@
-"""Where a machine was calibrated, and how far off its predictions were there."""
+"""The hosts and MPI on which a machine was calibrated, and the errors of its predictions there."""
 
 from dataclasses import dataclass
 from math import inf
@@ -12,18 +12,18 @@ MICROSECONDS = unit("us", 1e-6)
 Seconds = Annotated[float, MICROSECONDS, NOT_NEGATIVE]
 
 MOST = 2**20  # ranks or cores of a host
-FACTOR = 1e6  # by which a prediction may be wrong before it is a mistake in the file
+FACTOR = 1e6  # largest error of a prediction that a file may hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """What ranks run on: what tells one calibration or run from another."""
+    """The hosts, MPI and transport of a calibration or a run."""
 
     hosts: tuple[str, ...]  # names, in node order
     ranks: tuple[int, ...]  # of each host
     mpi: str  # library and version
     transport: str  # such as "ch4:ofi tcp"
-    cores: int  # that each rank may use, shared or not: the least over the ranks
+    cores: int  # that each rank may use, shared or not; least over the ranks
     processor: str
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Fabric:
     def differences(
         self, other: "Fabric", verbs: tuple[str, str] = ("calibrated", "run")
     ) -> list[str]:
-        """Say what differs, a sentence each; `verbs` say what was done on this and on the other."""
+        """Describe each difference in a sentence; `verbs`: the uses of the two fabrics."""
         here, there = verbs
         found = []
         if self.ranks != other.ranks:
@@ -67,7 +67,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """A measurement that the calibration did not fit its numbers to, and its prediction: s."""
+    """A measurement that the calibration did not use for its fit, and its prediction: s."""
 
     name: str
     predicted: Annotated[float, MICROSECONDS]

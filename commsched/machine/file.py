@@ -30,5 +30,5 @@ def from_data(data: Any, where: str) -> Machine:
 
 
 def to_data(machine: Machine) -> dict[str, Any]:
-    """Turn a machine into plain JSON data; `from_data` makes an equal machine of it."""
+    """Turn a machine into plain JSON data; `from_data` reverses this."""
     return records.to_data(machine)

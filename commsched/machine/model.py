@@ -32,7 +32,7 @@ from commsched.units import significant
 MAX_RANKS = 2**20
 AT_LEAST_1 = Check("must be finite and at least 1", lambda v: isfinite(v) and v >= 1.0)
 PROPORTION = Check("must be in [0, 1]", lambda v: 0.0 <= v <= 1.0)
-UNKNOWN = "not stated"  # where numbers come from
+UNKNOWN = "not stated"  # source of numbers
 
 # s/B. The file has 10^9 B/s; null stands for bytes that cost nothing.
 RATE = Stored(
@@ -64,7 +64,7 @@ class Link:
     latency: Seconds
     overhead: Seconds
     per_byte: Annotated[PerByte, Key("bandwidth_GBps")]
-    # Measured (bytes, seconds on the wire) where one slope does not fit; ascending; empty: n G.
+    # Measured (bytes, seconds on the wire), ascending, if one slope does not fit; empty: n G.
     points: Points = ()
     source: Source = UNKNOWN
 
@@ -88,7 +88,7 @@ class Nic:
 
     per_node: Annotated[int, Check("must be at least 1", lambda ports: ports >= 1)]
     per_byte: Annotated[PerByte, Key("bandwidth_GBps")]  # s/B of one port in each direction
-    # B of one message that leave before another rank's have their turn
+    # B of one message that leave before another rank's turn
     turn: Annotated[float, unit("B", 1.0), NOT_NEGATIVE, WRITTEN] = 0.0
     source: Source = UNKNOWN
 
@@ -109,7 +109,7 @@ class CodecRate:
     source: Source = UNKNOWN
 
     def __post_init__(self) -> None:
-        normalise(self, "codec: ", rounds=False)  # a device rounds the rates that it holds
+        normalise(self, "codec: ", rounds=False)  # a device rounds its rates
 
     @property
     def per_add(self) -> float:
@@ -124,7 +124,7 @@ class CodecRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What computes and encodes on one rank."""
+    """The processor that computes and encodes on one rank."""
 
     name: str
     memory: Annotated[float, unit("GB", 1e9), POSITIVE]  # B
@@ -132,10 +132,10 @@ class Device:
     flops: Annotated[float, unit("", 1e12), POSITIVE, Key("tflops")]  # 1/s, peak
     # Share of the peak that dense layers reach.
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0
-    gather: PerByte = 0.0  # to bring a bucket together; 0: three passes over memory
-    fixed_gather: Seconds = 0.0  # to bring a bucket together, however small it is
+    gather: PerByte = 0.0  # to gather a bucket; 0: three passes over memory
+    fixed_gather: Seconds = 0.0  # to gather a bucket of any size
     scale: PerByte = 0.0  # to make a bucket's sum a mean; 0: a copy
-    fixed_scale: Seconds = 0.0  # to make a bucket's sum a mean, however small it is
+    fixed_scale: Seconds = 0.0  # to make a bucket's sum a mean, at any size
     codecs: Mapping[str, CodecRate] = field(default_factory=dict)  # measured; else from bandwidth
     source: Source = UNKNOWN
 
@@ -169,7 +169,7 @@ class Group:
 
     @property
     def lanes(self) -> int:
-        """Members per node, where every node has the same number; else an error."""
+        """Members per node; an error if nodes have different numbers."""
         counts = {len(m) for m in self.members}
         if len(counts) != 1:
             raise CommschedError(
@@ -189,7 +189,7 @@ class RankLayout:
 
     @classmethod
     def of(cls, node_of_rank: tuple[int, ...]) -> "RankLayout":
-        """Choose the counts where ranks fill one node after the other."""
+        """Use counts if ranks fill one node after the other, else one number per rank."""
         nodes, lanes = len(set(node_of_rank)), node_of_rank.count(0)
         if node_of_rank == tuple(node for node in range(nodes) for _ in range(lanes)):
             return cls(nodes=nodes, lanes=lanes)
@@ -259,7 +259,7 @@ class Machine:
     startup: Annotated[Seconds, WRITTEN] = 0.0
     # Before the first message of a launch's later exchanges: all ranks are awake.
     restart: Annotated[Seconds, Key(missing="startup")] = 0.0
-    handover: Seconds = 0.0  # mean until another thread of the rank takes up what is ready
+    handover: Seconds = 0.0  # mean until another thread of the rank takes up a ready operation
     # Coding seconds if no other rank codes, divided by those if all do.
     alone: Annotated[Rounded, SHARE] = 1.0
     # Coding seconds beside an exchange of the rank, divided by those apart.
@@ -273,7 +273,7 @@ class Machine:
     native: Points = ()  # measured (bytes, seconds) of MPI's all-reduce
     fabric: Fabric | None = None  # where it was calibrated
     held_out: tuple[HeldOut, ...] = ()  # measurements that the calibration did not fit to
-    # What the model does not use.
+    # Not used by the model.
     measured: Annotated[Mapping[str, float], NUMBERS] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -313,8 +313,8 @@ class Machine:
 def resized(machine: Machine, nodes: int | None = None, lanes: int | None = None) -> Machine:
     """Give a machine other counts of nodes and of ranks per node; links and device stay.
 
-    Overrides of nodes that are gone are dropped, and so is what holds for the old counts only: the
-    measured all-reduce of MPI and the held-out errors of the calibration.
+    Overrides of removed nodes are dropped, and so are numbers that hold only for the old counts:
+    the measured all-reduce of MPI and the held-out errors of the calibration.
     """
     nodes = machine.nodes if nodes is None else nodes
     lanes = machine.everyone.lanes if lanes is None else lanes
@@ -330,7 +330,7 @@ def resized(machine: Machine, nodes: int | None = None, lanes: int | None = None
 
 
 def placement(nodes: int, lanes: int) -> tuple[int, ...]:
-    """Node of each rank where ranks fill one node after the other."""
+    """Return the node of each rank if ranks fill one node after the other."""
     for name, count in (("nodes", nodes), ("lanes", lanes)):
         if count < 1:
             raise CommschedError(f"{name} must be at least 1, got {count}")
@@ -340,7 +340,7 @@ def placement(nodes: int, lanes: int) -> tuple[int, ...]:
 
 
 def _check_points(name: str, points: tuple[tuple[float, float], ...]) -> None:
-    """Points are (bytes, seconds): bytes ascend, seconds do not descend."""
+    """Check points (bytes, seconds): bytes must ascend, seconds must not descend."""
     last, before = -1.0, 0.0
     for nbytes, seconds in points:
         if not (nbytes >= 0 and nbytes > last and isfinite(nbytes) and before <= seconds < inf):

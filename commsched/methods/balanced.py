@@ -13,8 +13,9 @@ from commsched.net.bucket import BucketSpec
 class Balanced(Method):
     """Push lists of hashed parts to their owners, pull lists of their sums.
 
-    Every rank sends and receives (p - 1) / p (1 + g) 8 d N bytes, g = d_p / d, however the
-    non-zeros lie. Good where supports overlap; recursive doubling is better where they hardly do.
+    Every rank sends and receives (p - 1) / p (1 + g) 8 d N bytes, g = d_p / d, for any
+    positions of non-zeros. Good if supports overlap; if they rarely do, use recursive
+    doubling.
     Source: Wang et al., "Zen", OSDI 2025 (balanced parallelism).
     """
 

@@ -1,4 +1,4 @@
-"""Hierarchical centralisation: whole lists are merged by pairs, pairs of pairs, and so on."""
+"""Hierarchical centralisation: pairs of ranks merge whole lists, then pairs of pairs, and so on."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,12 +23,12 @@ SUM = "centralised sum"  # state key: the list of what this rank has summed
 
 
 class Centralised(Method):
-    """Swap the list of all that was summed with a partner at distance 1, 2, 4, ... and merge.
+    """Swap lists of sums with a partner at distance 1, 2, 4, ... and merge.
 
-    Every rank sends sum over i = 1..log2 p of g_(2^(i-1)) 8 d N bytes, g_k = d_k / d; where p is no
-    power of two, ranks left over lend their list to a neighbour first. `doubling+coo` sends the
+    Every rank sends sum over i = 1..log2 p of g_(2^(i-1)) 8 d N bytes, g_k = d_k / d; if p is not a
+    power of two, the other ranks first lend their lists to a neighbour. `doubling+coo` sends the
     same bytes, but looks for the non-zeros of the whole bucket in every round; here lists are
-    merged. Good where supports hardly overlap, or latency is all.
+    merged. Good if supports hardly overlap, or if latency dominates.
     Source: Wang et al., "Zen", OSDI 2025 (hierarchical centralisation); Renggli et al., "SparCML",
     SC 2019 (SSAR recursive doubling).
     """
@@ -47,7 +47,7 @@ class Centralised(Method):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MergeStage:
-    """One round: who gets whose list."""
+    """One round: the receiver of each list."""
 
     name: str
     schedule: Schedule
@@ -159,7 +159,7 @@ def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phas
 
 
 def _leave(state: State) -> None:
-    """Leave the sum as the caller wants it: as a list, or over the gradient."""
+    """Store the sum as the caller wants it: as a list, or over the gradient."""
     index, sums = state.pop(SUM)
     if "list" in state:
         state["list"] = Listed(index.astype(np.int64, copy=False), sums)

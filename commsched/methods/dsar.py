@@ -1,4 +1,4 @@
-"""SparCML's DSAR: sums that have filled up are gathered densely."""
+"""SparCML's DSAR: sums with many non-zeros are gathered densely."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from commsched.net.bucket import BucketSpec
 
 
 class DenseSwitch(Method):
-    """SSAR split, but values alone are gathered where more than half of the sum is not zero.
+    """SSAR split; if more than half of the sum is not zero, ranks gather dense values.
 
     The ranks add up the non-zeros of their shares: 8 B each way to agree.
     Source: Renggli et al., "SparCML", SC 2019 (DSAR_Split_allgather, switch at nnz > N / 2).

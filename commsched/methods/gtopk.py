@@ -18,7 +18,7 @@ STANDARD = "gtopk:0.01"
 
 
 class Merging(TopK):
-    """Top-k of sums of top-k: whoever merges keeps what does not fit, so packets never grow."""
+    """Top-k of sums of top-k: the rank that merges keeps the rest, so packets never grow."""
 
     addable = True
 
@@ -32,8 +32,8 @@ class GlobalTopK(Method):
     """Send the largest k up a tree, merge and keep the largest k, and send the root's k down.
 
     2 ceil(log2 p) rounds of 8 k bytes: what a rank receives grows with log p, not with p as in an
-    all-gather. Good for many ranks and small k. What a merge drops stays with the rank that merged,
-    and is offered again in the next step.
+    all-gather. Good for many ranks and small k. The rank that merges keeps the dropped values, and
+    offers them again in the next step.
     Source: Shi et al., "A distributed synchronous SGD algorithm with global top-k sparsification
     for low bandwidth networks", ICDCS 2019, arXiv 1901.04359.
     """

@@ -22,11 +22,12 @@ STANDARD = "hitopk:0.01"
 class HiTopK(Method):
     """Reduce-scatter in the node, all-gather the shard's largest along the lane, spread densely.
 
-    The shard's largest are found by bisection (MSTopK); lane k of a node keeps what of the node's
-    sum of its shard was not sent. m nodes of n ranks, N elements, k = SHARE N:
+    The shard's largest values are found by bisection (MSTopK); lane k of a node keeps the unsent
+    part of the node's sum of its shard. m nodes of n ranks, N elements, k = SHARE N:
     2 (n - 1) (a1 + 4 N / n b1) + (m - 1) (a2 + 8 k / n b2), and the time to select, for latencies a
-    and seconds per byte b inside (1) and between nodes (2). Good where nodes are fast inside. On
-    one level, and on nodes with different numbers of ranks, every rank gathers its own largest.
+    and seconds per byte b inside (1) and between nodes (2). Good if links inside nodes are
+    fast. On one level, and on nodes with different numbers of ranks, every rank gathers its own
+    largest values.
     Source: Shi et al., "Towards scalable distributed training of deep learning on public cloud
     clusters", MLSys 2021, arXiv 2010.10458.
     """

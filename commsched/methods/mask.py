@@ -1,4 +1,4 @@
-"""A static mask that all ranks share: only the values under it travel, never an index."""
+"""A static mask that all ranks share: ranks send the values under the mask, and no indices."""
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from commsched.net.bucket import BucketSpec
 class Mask(Method):
     """Gather the gradient's values under the mask, sum them in a ring, scatter the sum.
 
-    The state's "mask", (m,) ascending indices, is the same on all ranks: a strategy that prunes may
-    set it; else it is every element that was ever non-zero in a sum. Each step the ranks agree that
-    nobody has a non-zero outside it (8 B each way, the mask's size or -1); where somebody has, the
-    whole gradient travels densely and the mask grows by the sum's support, which all ranks see.
+    The state's "mask", (m,) ascending indices, is equal on all ranks: a strategy that prunes may
+    set it; else it has every element that was ever non-zero in a sum. In each step the ranks agree
+    whether all non-zeros lie inside (8 B each way, the mask's size or -1). If not, the whole
+    gradient is sent densely, and the mask grows by the sum's support, which all ranks see.
     Source: Singh & Bhatele, "Exploiting sparsity in pruned neural networks to optimize large model
     training" (SAMO), IPDPS 2023.
     """
@@ -48,7 +48,7 @@ def _vote(state: State) -> float:
 
 
 def _expected(spec: BucketSpec) -> float:
-    """Size of the mask after many steps: any other law than a mask reaches every element."""
+    """Return the size of the mask after many steps: laws other than a mask reach every element."""
     static = [law.density if law.law == "mask" else 1.0 for law, _, _, _ in spec.pieces]
     return float(np.sum(np.diff(spec.bounds) * static))
 

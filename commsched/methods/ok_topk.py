@@ -31,15 +31,16 @@ REGIONS = 64  # steps that the regions serve; source: Li & Hoefler, PPoPP 2022
 
 
 class OkTopK(Method):
-    """Each rank sends its largest to the owners of regions; these send the largest sums to all.
+    """Each rank sends its largest values to owners of regions, which send the largest sums to all.
 
-    Local thresholds and the one of the sums serve 32 steps, regions 64: they are chosen so that
-    each holds as many of the largest, in the mean of the ranks. Not as published, the threshold of
-    the sums rises before, where more than 1.5 k of them came: to the k-th of these, which all know.
-    A rank keeps whatever of its own is not in the sum that all get. Where a region holds more than
-    twice its part of the largest sums, they are dealt out evenly before they go to all. 2 k to 6 k
+    The local thresholds and the threshold of the sums serve 32 steps. Regions serve 64 steps: on
+    average over ranks, each region holds equally many of the largest values. Unlike the paper, the
+    threshold of the sums rises earlier if more than 1.5 k sums came: to the k-th of these, which
+    all ranks know. A rank keeps all of its own values that are not in the common sum. If a region
+    holds more than twice its part of the largest sums, they are dealt out evenly before they go to
+    all ranks. 2 k to 6 k
     words (p - 1) / p per rank for k = SHARE n, whatever the number of ranks, except in single steps
-    after a new threshold. Good for many ranks where the largest overlap.
+    after a new threshold. Good for many ranks if their largest values overlap.
     Source: Li & Hoefler, "Near-optimal sparse allreduce for distributed deep learning", PPoPP 2022,
     arXiv 2201.07598.
     """
@@ -118,7 +119,7 @@ class OkTopK(Method):
         )
 
     def _take_regions(self, state: State, numel: int) -> Array:
-        """Select the largest; where the regions are renewed, say where equal shares would end."""
+        """Select the largest; if the regions are renewed, propose the ends of equal shares."""
         gradient, lost = state["gradient"], lost_of(state)
         with np.errstate(over="ignore", invalid="ignore"):
             wanted = gradient + lost
@@ -178,7 +179,7 @@ def _give_threshold(state: State, packets: list[Array], count: int) -> None:
 
 
 def _chosen(state: State) -> float:
-    """Select the largest of the region's sums: how many there are."""
+    """Select the largest of the region's sums, and count them."""
     index, values = state["ok sum"]
     at = select.above(values, state["ok threshold"])
     state["ok kept"] = Listed(index.take(at) + _region(state)[0], values.take(at))
@@ -186,10 +187,10 @@ def _chosen(state: State) -> float:
 
 
 def _balance(group: Group, count: float) -> Choice:
-    """Deal the largest sums out where one rank has too many of them.
+    """Deal the largest sums out if one rank has too many of them.
 
-    A rank with m of T sends m (p - 1) of them to all; dealt out before, (m + T) (p - 1) / p, which
-    is less for m > T / (p - 1): for more than twice the mean wherever there are 3 ranks or more.
+    A rank with m of T sums sends m (p - 1) to all ranks; if dealt out before, (m + T) (p - 1) / p.
+    That is less for m > T / (p - 1), so for more than twice the mean on 3 ranks or more.
     """
     ranks = group.size
     every = np.arange(ranks, dtype=np.int64)
@@ -230,14 +231,14 @@ def _balance(group: Group, count: float) -> Choice:
 
 
 def _deal(state: State) -> list[Array]:
-    """As many of this rank's sums for each rank, in order."""
+    """Deal equally many of this rank's sums to each rank, in order."""
     index, values = state["ok kept"]
     ends = (np.arange(state["ranks"] + 1) * len(index) // int(state["ranks"])).tolist()
     return [pack_coordinates(index[a:b], values[a:b]) for a, b in pairwise(ends)]
 
 
 def _dealt(state: State, packets: list[Array]) -> None:
-    """Join what came: regions ascend with ranks, so it ascends."""
+    """Join the received lists: regions ascend with ranks, so the result ascends."""
     lists = [open_coordinates(packet, len(state["gradient"])) for packet in packets]
     state["ok kept"] = Listed(*map(np.concatenate, zip(*lists, strict=True)))
 
@@ -247,7 +248,7 @@ def _pull(state: State) -> Array:
 
 
 def _leave(state: State, packets: list[Array], numel: int, count: int) -> None:
-    """Write the sums that all get over the gradient; keep what of this rank's is not in them."""
+    """Write the common sums over the gradient; keep this rank's values that are not in them."""
     lists = [open_coordinates(packet, numel) for packet in packets]
     every = np.concatenate([sums for _, sums in lists])
     if len(every) > MOST * count:

@@ -14,8 +14,8 @@ from commsched.net.bucket import BucketSpec
 class OmniReduce(Method):
     """Push the non-zero blocks of 256 elements to their aggregators, pull the non-zero sums.
 
-    Shares end at blocks. Good where non-zeros lie together; where they are spread evenly nearly
-    every block has one above a density of 1 %.
+    Shares end at blocks. Good if non-zeros lie together; if they are spread evenly, nearly every
+    block has one above a density of 1 %.
     Source: Fei et al., "Efficient sparse collective communication and its application to accelerate
     distributed deep learning", SIGCOMM 2021; aggregators on the ranks themselves.
     """

@@ -23,7 +23,7 @@ from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 
 STANDARD = "powersgd:2"
-LEAST = 1e-6  # norm of a column, relative to the largest, below which it adds nothing
+LEAST = 1e-6  # norm of a column, relative to the largest, below which the column adds nothing
 
 
 class MatrixShape(NamedTuple):
@@ -44,14 +44,13 @@ def shape_of(numel: int, rank: int) -> MatrixShape:
 class PowerSgd(Method):
     """Sum P = M Q over the ranks, make its columns orthonormal, sum Q = M^T P; the sum is P Q^T.
 
-    M is the bucket and what was kept of earlier ones, as one nearly square matrix. Q serves the
-    next step as a start; a rank keeps M - P (M^T P)^T of its own M. A gradient that is not finite
-    makes the result NaN on all ranks, and leaves what was kept and Q as they were.
-    P is made orthonormal by NumPy, from 4 RANK sqrt(n) bytes, and P Q^T added up in one order, so
-    that a GPU and a processor have equal bits; M Q and M^T P are only used as sums, and round as
-    the device does.
-    Good for large dense tensors: 8 RANK sqrt(n) bytes instead of 4 n. Source: Vogels, Karimireddy &
-    Jaggi, "PowerSGD", NeurIPS 2019 (there for each weight matrix apart).
+    M is the bucket plus what was kept of earlier buckets, as one nearly square matrix. The next
+    step starts from Q; a rank keeps M - P (M^T P)^T of its own M. A gradient that is not finite
+    makes the result NaN on all ranks, and changes neither Q nor what was kept. P is made
+    orthonormal by NumPy, from 4 RANK sqrt(n) bytes, and P Q^T added up in one order, so that a GPU
+    and a processor have equal bits; M Q and M^T P are only used as sums, and round as the device
+    does. Good for large dense tensors: 8 RANK sqrt(n) bytes instead of 4 n. Source: Vogels,
+    Karimireddy & Jaggi, "PowerSGD", NeurIPS 2019 (there for each weight matrix apart).
     """
 
     lossless = False
@@ -78,13 +77,13 @@ class PowerSgd(Method):
                 take=take_right,
                 give=lambda state, total: give_right(state, total, shape),
                 take_seconds=product,
-                give_seconds=lambda device: 2 * product(device),  # the result, and what is left
+                give_seconds=lambda device: 2 * product(device),  # the result, and the loss
             ),
         )
 
     @staticmethod
     def _phase(name: str, side: int, shape: MatrixShape, group: Group) -> Phase:
-        """A dense ring of `side` rows of the rank; what it takes and gives is filled in."""
+        """Make a dense ring of `side` rows of the rank; the caller sets `take` and `give`."""
         schedule, spec = route("ring", group), BucketSpec.uniform(side * shape.rank)
         return Phase(
             name=name,
@@ -107,7 +106,7 @@ def product_seconds(numel: int, shape: MatrixShape) -> Callable[[Device], float]
 
 
 def take_left(state: State, shape: MatrixShape) -> Array:
-    """M Q, (rows rank,), where M is the gradient and what was kept."""
+    """Return M Q, (rows rank,); M is the gradient plus what was kept."""
     gradient, (rows, cols, _) = state["gradient"], shape
     if "powersgd right" not in state:
         state["powersgd right"] = module_of(gradient).asarray(start_of(state, shape))
@@ -120,7 +119,7 @@ def take_left(state: State, shape: MatrixShape) -> Array:
 
 
 def start_of(state: State, shape: MatrixShape) -> Array:
-    """Random columns to start from, (cols, rank) float32, the same on all ranks."""
+    """Draw random columns to start from, (cols, rank) float32, equal on all ranks."""
     draw = generator(state["seed"], state["step"], 0, f"{state['name']}/right")
     return draw.standard_normal((shape.cols, shape.rank), np.float32)
 
@@ -132,7 +131,7 @@ def give_left(state: State, total: Array, shape: MatrixShape) -> None:
 
 
 def take_right(state: State) -> Array:
-    """M^T P, (cols rank,)."""
+    """Return M^T P, (cols rank,)."""
     with np.errstate(over="ignore", invalid="ignore"):
         own = state["powersgd wanted"].T @ state["powersgd left"]
     state["powersgd own"] = own
@@ -140,26 +139,26 @@ def take_right(state: State) -> Array:
 
 
 def give_right(state: State, total: Array, shape: MatrixShape) -> None:
-    """Put the sum, P Q^T, over the gradient; keep what this rank did not send."""
+    """Write the sum, P Q^T, over the gradient; keep this rank's loss."""
     result, left = state["gradient"], state["powersgd left"]
     right = total.reshape(shape.cols, shape.rank)
     state["result"] = result
     with np.errstate(over="ignore", invalid="ignore"):
         spread(left, right, result)
     if not finite(result):
-        result[:] = np.nan  # on all ranks alike; the next step starts from what was there
+        result[:] = np.nan  # on all ranks; the next step starts from the old Q
         return
     wanted = state["powersgd wanted"].reshape(-1)[: len(result)]
     spread(left, state["powersgd own"], state["lost"], wanted)
     sent = right.any(axis=0)
-    if not sent.all():  # a column of zeros would stay one: nothing would ever be sent along it
+    if not sent.all():  # a column of zeros would stay zero and never send anything
         start = module_of(right).asarray(start_of(state, shape))
         right = np.where(sent, right, start)
     state["powersgd right"] = right
 
 
 def orthonormal(matrix: Array) -> Array:
-    """Gram-Schmidt over the columns, (m, rank); one that depends on the others becomes zero."""
+    """Apply Gram-Schmidt to the columns, (m, rank); dependent columns become zero."""
     out = matrix.astype(np.float64)
     with np.errstate(invalid="ignore"):
         least = LEAST * np.sqrt((out**2).sum(axis=0).max(initial=0.0))

@@ -11,8 +11,8 @@ from commsched.net.bucket import BucketSpec
 class SparseServer(Method):
     """Push coordinate lists of equal shares to their servers, pull the sums straight from them.
 
-    The server whose share holds most non-zeros decides: where hot rows lie together it receives and
-    sends `skew` times the mean. A baseline; `balanced` has no skew.
+    The server with most non-zeros decides the time: if hot rows lie together, it receives and sends
+    `skew` times the mean. A baseline; `balanced` has no skew.
     Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014,
     as in Wang et al., "Zen", OSDI 2025.
     """

@@ -11,8 +11,8 @@ from commsched.net.bucket import BucketSpec
 class SplitAllGather(Method):
     """SSAR split: coordinate lists of equal shares go straight to their owners, sums in a ring.
 
-    2 (p - 1) messages per rank; every non-zero travels once to its owner, every non-zero sum once
-    to each rank. Good where supports overlap, so that lists do not grow as in recursive doubling.
+    2 (p - 1) messages per rank; every non-zero goes once to its owner, every non-zero sum once
+    to each rank. Good if supports overlap, so that lists do not grow as in recursive doubling.
     Source: Renggli et al., "SparCML", SC 2019 (SSAR_Split_allgather).
     """
 

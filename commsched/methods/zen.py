@@ -16,7 +16,7 @@ from commsched.net.bucket import BucketSpec
 
 
 class Zen(Method):
-    """Balanced parallelism whose pull writes one bit per element of a part and the values.
+    """Balanced parallelism whose pull writes one bit per element of a part, and the values.
 
     Both sides know which elements are in a part, I_p = {i : h0(i) = p}, so that the bits of all
     parts together are one per element; below a density of 1/32 of the sum the pull is a coordinate
@@ -24,11 +24,11 @@ class Zen(Method):
     its node, sums it sparsely along its lane, and spreads it densely inside its node. With one
     level of n ranks every rank receives (n - 1) / n (2 d + d_n + 1/32) 4 N bytes.
 
-    A rank deals its non-zeros to their owners by counting. `zen:hierarchical` does it as the paper
-    does on a GPU: k = 3 tries to write into a parallel memory and to read back, then a serial area,
-    and a run ends with an error where that overflows. Parts, packets and bytes are the same. Many
-    threads that write at once need it; one thread of a processor takes 4.6 times as long by it as
-    by counting, which needs no memory that could overflow. On a GPU both ways are kernels.
+    A rank deals its non-zeros to their owners by counting. `zen:hierarchical` deals as the
+    paper does on a GPU: k = 3 tries to write into a parallel memory and to read back, then a serial
+    area; a run ends with an error if that area overflows. Parts, packets and bytes are equal. Many
+    threads that write at once need this way. A single thread takes 4.6 times as long as by
+    counting, which needs no memory that could overflow. On a GPU both ways are kernels.
     Source: Wang et al., "Zen", OSDI 2025.
     """
 

@@ -7,13 +7,13 @@ import numpy as np
 from commsched.arrays import Ints
 from commsched.schedule.rounds import Goal, Round, Schedule
 
-BLOCKS = 8  # the last member has all after 1 + (p - 2) / 8 times what one link needs
+BLOCKS = 8  # the last member has all blocks after 1 + (p - 2) / 8 times the seconds of one link
 
 
 def chain(ranks: int, root: int) -> Schedule:
     """Pass every block from the root to its successor, and so on, until all members have it.
 
-    p + 6 rounds for 8 blocks; the root and all but the last member send the tensor once. Good for
+    p + 6 rounds for 8 blocks; all members except the last send the tensor once. Good for
     large tensors in small groups.
     Source: van de Geijn, "On global combine operations", JPDC 22(2), 1994 (pipelined broadcast).
     """

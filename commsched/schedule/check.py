@@ -1,4 +1,4 @@
-"""Proofs about a schedule, by moving sets of ranks instead of numbers."""
+"""Proofs about a schedule, which move sets of ranks instead of numbers."""
 
 from typing import NamedTuple
 
@@ -21,9 +21,10 @@ def check(schedule: Schedule) -> None:
     Every rank's contribution to every block is one bit. The rules: in a round a rank sends at most
     one move and receives at most one, never to itself, never empty or out of range; a rank sends
     only what it holds; an addition counts nobody twice; a replacement loses nobody; `merged` is the
-    number of ranks in what is sent; a rank sends nothing that came after the rounds that it
-    `waits` for, and some of what came last in them; at the end the goal holds. A repeated
-    replacement breaks no rule. Data races need no rule: a round sends what was there before it.
+    number of ranks in the sent blocks; a rank sends no block that it received after the rounds that
+    it `waits` for, and sends at least one block of its last receive in these rounds; at the end the
+    goal holds. A repeated replacement breaks no rule. Data races need no rule: a round sends the
+    data from before the round.
 
     Memory: ranks² * blocks / 8 bytes for sums, ranks * blocks * 8 bytes for gathers, and ranks *
     blocks * 4 bytes. A schedule without rounds (the MPI library's own) has nothing to prove.
@@ -101,7 +102,7 @@ def _check_header(schedule: Schedule) -> None:
 
 
 def _at_the_start(schedule: Schedule) -> Words:
-    """(ranks, blocks, words): bit r of (rank, block) = the contribution of rank r is in there.
+    """Return (ranks, blocks, words): bit r of (rank, block) = rank r's contribution is included.
 
     In a gather a block has one contribution, its owner's, which is bit 0.
     """
@@ -119,7 +120,7 @@ def _at_the_start(schedule: Schedule) -> Words:
 
 
 def _check_form(round_: Round, schedule: Schedule, where: str) -> None:
-    """Check what does not depend on the data: shapes, ranges, and who sends to whom."""
+    """Check everything that does not depend on the data: shapes, ranges, senders and receivers."""
     src, dst, first, stop = round_[:4]
     count = len(src)
     if not all(isinstance(x, np.ndarray) and x.shape == (count,) for x in round_[:4]):
@@ -157,7 +158,7 @@ def _check_form(round_: Round, schedule: Schedule, where: str) -> None:
 
 
 class _Waiting:
-    """Proves that a round waits for what it needs, and for no more, with one clock per rank."""
+    """Proves that a round waits exactly for the receives that it needs, with one clock per rank."""
 
     def __init__(self, schedule: Schedule) -> None:
         # The number of rounds after which each block was last received; 0: never.
@@ -188,15 +189,15 @@ class _Waiting:
 
 
 def _check_needs(round_: Round, last: Ints, where: str) -> None:
-    """last: (2, m) first and stop of what senders received last in the rounds they wait for."""
+    """Check `last`: (2, m) first and stop of the senders' last receives before this round."""
     first, stop = last
     free = (first < stop) & ((round_.stop <= first) | (stop <= round_.first))
     if free.any():
         move = int(free.argmax())
         raise CommschedError(
-            f"{where}: rank {round_.src[move]} sends"
-            f" {_block_text(round_.first[move], round_.stop[move])}, but waits first for"
-            f" {_block_text(first[move], stop[move])}, which is not needed for that"
+            f"{where}: rank {round_.src[move]} waits for"
+            f" {_block_text(first[move], stop[move])} before it sends"
+            f" {_block_text(round_.first[move], round_.stop[move])}, which does not depend on it"
         )
 
 
@@ -236,7 +237,7 @@ def _fail(round_: Round, at: _Blocks, entries: Flags, where: str, text: str) -> 
 
 
 def _check_goal(schedule: Schedule, missing: Words) -> None:
-    """missing: (ranks, blocks, words), what a rank would need to hold everything."""
+    """Check `missing`: (ranks, blocks, words), contributions that a rank would still need."""
     lacks = missing.any(axis=2)
     block = np.arange(schedule.blocks)
     wanted = np.zeros_like(lacks)

@@ -16,7 +16,7 @@ class Circles:
     """Disjoint circles of equally many ranks; each place of a circle owns a run of blocks.
 
     The tables hold place 0 of every circle, then place 1, ..., and then all of it again, so that
-    "what the place k further owns" is a slice for every k and a round costs no copy.
+    the run of the place k further on is a slice for every k and a round costs no copy.
     """
 
     places: int  # ranks in one circle
@@ -28,7 +28,7 @@ class Circles:
     dst: Ints  # (places * circles,) its successor
 
     def ahead(self, table: Ints, places: int) -> Ints:
-        """View of what `table` says about the place `places` further on, 0 <= places <= all."""
+        """Return a view of `table` for the place `places` further on, 0 <= places <= all."""
         start = places * self.circles
         return table[start : start + self.places * self.circles]
 
@@ -44,7 +44,7 @@ class Circles:
 
 
 def circles(members: Sequence[Sequence[int]] | Ints, first: Ints, stop: Ints) -> Circles:
-    """Tables of circles. members, first, stop: (circles, places); rows must be disjoint ranks."""
+    """Build tables of circles. members, first, stop: (circles, places); rows are disjoint ranks."""
     table = np.asarray(members, dtype=np.int64)
     assert table.shape == first.shape == stop.shape
     ranks, firsts, stops = (_doubled(x) for x in (table, first, stop))

@@ -1,4 +1,4 @@
-"""The order in which collectives walk through a group, and how they reach a power of two."""
+"""The order of ranks in collectives, and the reduction of a group to a power of two."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from commsched.schedule.rounds import Round
 def node_order(group: Group) -> Ints:
     """List the members node after node, so that neighbours share a node wherever ranks are placed.
 
-    (p,); the identity where ranks fill one node after the other.
+    (p,); the identity if ranks fill one node after the other.
     """
     return np.array([rank for node in group.members for rank in node], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Fold:
-    """A power of two of active ranks; each rank left over lends its data to its neighbour.
+    """A power of two of active ranks; each other rank lends its data to its neighbour.
 
     Source: Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005.
     """
@@ -65,5 +65,5 @@ def partial_sums(on: Fold, distance: int) -> int | Ints:
 
 
 def same_or_each(merged: Ints) -> int | Ints:
-    """Shorten counts that are all the same to one number."""
+    """Shorten equal counts to one number."""
     return int(merged[0]) if (merged == merged[0]).all() else merged

@@ -9,13 +9,13 @@ from commsched.arrays import Ints
 
 
 class Goal(StrEnum):
-    """What holds before and after a schedule; `owner` is `Schedule.owner`.
+    """Conditions before and after a schedule; `owner` is `Schedule.owner`.
 
     ALL_REDUCE: every rank holds a contribution to every block -> every rank holds every sum.
-    REDUCE_SCATTER: the same -> rank owner[b] holds the sum of block b.
+    REDUCE_SCATTER: every rank holds a contribution to every block -> rank owner[b] holds sum b.
     ALL_GATHER: rank owner[b] holds block b -> every rank holds every block.
     ALL_TO_ALL: block s*p + d is held by rank s -> it is held by rank d.
-    BROADCAST: rank owner[b], the same for all, holds block b -> every rank holds every block.
+    BROADCAST: rank owner[b], equal for all b, holds block b -> every rank holds every block.
     """
 
     ALL_REDUCE = "all-reduce"
@@ -28,8 +28,8 @@ class Goal(StrEnum):
 class Rows(NamedTuple):
     """Tables of runs that stay the same objects over rounds; a round takes m rows of them.
 
-    Move i of the round carries [first[start + i], stop[start + i]). A reader can derive what it
-    needs from a table once, and slice that.
+    Move i of the round carries [first[start + i], stop[start + i]). A reader can derive its own
+    tables once, and slice them.
     """
 
     first: Ints  # (rows,)
@@ -53,7 +53,7 @@ class Round(NamedTuple):
     stop: Ints  # (m,)
     add: bool  # the receiver adds to what it has; otherwise it replaces it
     merged: int | Ints  # scalar or (m,)
-    # Senders wait for what they received in the first `waits` rounds, 0: for nothing; None: in all
+    # Senders wait for their receives in the first `waits` rounds, 0: for nothing; None: in all
     # rounds before this one. A number other than 0 is the round's own when it first appears.
     waits: int | None = None
     rows: Rows | None = None  # where `first` and `stop` are slices of
@@ -73,8 +73,8 @@ class Schedule:
     ranks: int
     blocks: int
     rounds: Callable[[], Iterator[Round]] = unseen
-    shared: bool = False  # several ranks make the same sum: they would all keep what it loses
-    owner: Ints | None = field(default=None, compare=False)  # (blocks,), where the goal needs it
+    shared: bool = False  # several ranks make equal sums, and would all keep the losses
+    owner: Ints | None = field(default=None, compare=False)  # (blocks,), if the goal needs it
 
     @property
     def library(self) -> bool:

@@ -7,7 +7,7 @@ def dumps(schedule: Schedule) -> str:
     """Write a header and one line per round, its moves sorted by sender.
 
     `0>1:2-5` is one message with blocks 2 to 5, which replaces; a `+` at the end adds. `waits=3`
-    ends a round that waits for what came in the first 3 rounds only. A schedule without rounds (the
+    ends a round that waits only for receives of the first 3 rounds. A schedule without rounds (the
     MPI library's own) is its header alone.
     """
     lines = [

@@ -1,4 +1,4 @@
-"""A schedule as one rank sees it: what it sends and what it receives, in order."""
+"""A schedule as one rank sees it: its sends and its receives, in order."""
 
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ def moves_of(schedule: Schedule, rank: int) -> tuple[list[Move], list[Move]]:
 
 
 def _place(side: Ints, rank: int) -> int:
-    """Find the move of `rank` on one side of a round; -1 where it has none."""
+    """Find the move of `rank` on one side of a round; -1 if there is none."""
     if not len(side):
         return -1
     place = int((side == rank).argmax())

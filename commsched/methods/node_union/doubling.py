@@ -27,10 +27,10 @@ from commsched.net.bucket import BucketSpec
 
 
 class DoublingLevels(elias.Elias):
-    """Lists as they are written inside nodes, those of the fewest bytes between them."""
+    """Lists of the quickest form inside nodes, and of the fewest bytes between nodes."""
 
     def __init__(self, inside: tuple[int, ...]) -> None:
-        self._inside = inside  # how many ranks what is sent inside nodes sums
+        self._inside = inside  # ranks summed in packets inside nodes
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         far = coded_bytes(spec, start, stop, merged)
@@ -43,10 +43,10 @@ class DoublingLevels(elias.Elias):
 
 @dataclass(frozen=True, kw_only=True)
 class Doubling:
-    """One phase, in which every piece goes through all of its sums while others are on the wire.
+    """One phase, in which each piece passes through all its sums while others are on the wire.
 
-    Lanes take pieces in turn, so that sums are complete from the first element on, and are left
-    where the caller wants them while others are on the wire.
+    Lanes take pieces in turn, so that sums are complete from the first element on, and are stored
+    for the caller while others are on the wire.
     State keys: "parts" (this rank's list by block, piece and lane), "sums" and "added" (of and to
     blocks of the own lane), "left" (the sums so far).
     """

@@ -1,4 +1,4 @@
-"""Lists of non-zeros on their way through a method: taken, cut, coded and left."""
+"""Lists of non-zeros on their way through a method: taken, cut, coded and stored."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from commsched.net.bucket import BucketSpec
 # Of a run, from which on lists keep float32: whether exponents of four bits pay for gradients that
 # are nearly dense is not for a method of lists to say.
 FULL = 0.5
-ROOM = 1.125  # times the expected entries of a list; more take a copy
+ROOM = 1.125  # times the expected entries of a list; more entries need a copy
 
 
 def taken(state: State) -> Listed:
@@ -29,18 +29,18 @@ def taken(state: State) -> Listed:
 def graded(count: int) -> Ints:
     """Return where each of `count` pieces begins, and the end, in units: (count + 1,).
 
-    They grow by a unit up to the middle and shrink again: the wire gets its first one soon, little
-    is left to do when it is done with the last one, and there are few.
+    Pieces grow by a unit up to the middle and shrink again: the first piece is soon ready for the
+    wire, little work is left after the last one, and there are few pieces.
     """
     place = np.arange(count)
     return np.append(0, np.cumsum(np.minimum(place, place[::-1]) + 1))
 
 
 class Left:
-    """Sums of blocks, left as they come where the caller wants them: a list, or the gradient.
+    """Stores sums of blocks as they come, where the caller wants them: a list, or the gradient.
 
-    Blocks of a list wait for those before them. `cuts` (blocks + 1,) say where each begins, and
-    about as many entries as are `expected` find room at once: fresh pages cost more than entries.
+    Blocks of a list wait for the blocks before them. `cuts` (blocks + 1,) are the blocks' bounds.
+    Memory for the `expected` entries is reserved at once: fresh pages cost more than entries.
     """
 
     def __init__(self, state: State, cuts: Ints, expected: float) -> None:
@@ -56,7 +56,7 @@ class Left:
             self._values = module.empty(size, np.float32)
 
     def put(self, block: int, part: Listed) -> None:
-        """Leave the sum of a block, an ascending list that counts from where the block begins."""
+        """Store the sum of a block, an ascending list that counts from the block's start."""
         start, stop = self._cuts[block : block + 2]
         if self._gradient is not None:
             run = self._gradient[start:stop]
@@ -76,7 +76,7 @@ class Left:
             self._next, self._count = self._next + 1, last
 
     def _grow(self, size: int) -> None:
-        """Reserve twice the entries that are needed, at most as many as there can be."""
+        """Reserve twice the needed entries, but no more than possible."""
         size = min(self._cuts[-1], 2 * size)
         for name in ("_index", "_values"):
             old = getattr(self, name)
@@ -84,7 +84,7 @@ class Left:
             getattr(self, name)[: self._count] = old[: self._count]
 
     def end(self, state: State) -> None:
-        """Give the caller the whole sum."""
+        """Store the whole sum for the caller."""
         if self._gradient is not None:
             state["result"] = self._gradient
             return
@@ -141,12 +141,12 @@ def compact_bytes(spec: BucketSpec, first: Ints, stop: Ints, merged: int | Ints)
 
 
 def most_bytes(numel: int) -> int:
-    """Bytes that a packet of either kind has at most: no form is chosen that takes more."""
+    """Return the most bytes of a packet of either kind: larger forms are never chosen."""
     return HEADER + 4 * numel
 
 
 def _in_runs(found: Listed, numel: int, start: int = 0, narrow: bool = False) -> Array | None:
-    """A list as runs of neighbours, where they are long and values of all are not cheaper."""
+    """Return a list as runs of neighbours, if runs are long and dense values are not cheaper."""
     bounds = runs.bounds_of(found.index)
     if bounds is None:
         return None

@@ -1,4 +1,4 @@
-"""Ours for two levels: sums of nodes, coded near their entropy, go once to every other node."""
+"""Our method for two levels: a node's sum, coded near entropy, goes once to every other node."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,10 +30,12 @@ from commsched.methods.node_union.lists import (
 from commsched.methods.node_union.routes import gathered, inside
 from commsched.net.bucket import BucketSpec
 
-WORTH = 0.04  # share of bytes from which on doubling is worth its later start and more coding
-PIECE = 2**15  # B of the first packet and of the last one, for which everybody waits
-DOUBLED = 2  # times as many where nodes double: every step sums and codes each piece once more
-MOST = 16  # pieces: each takes a core of every rank some 0.25 ms, however small it is
+WORTH = (
+    0.04  # saved share of bytes from which on doubling is worth its later start and extra coding
+)
+PIECE = 2**15  # B of the first packet and of the last packet, for which all ranks wait
+DOUBLED = 2  # times as many pieces if nodes double: every step sums and codes each piece once more
+MOST = 16  # pieces: each takes 0.25 ms of a core of every rank, however small it is
 
 
 class NodeUnion(Method):
@@ -41,14 +43,14 @@ class NodeUnion(Method):
 
     Lane k of a node sums share k of its node's gradients and sends it to lane k of every other
     node, in pieces that are summed and coded while others are on the wire; the sums of all nodes
-    are then shared inside the node. Shares and pieces have as many non-zeros as each other, as far
-    as the law says. Each node receives the union of each other node once: Elias-Fano lists of
-    values with exponents of four bits, (N - 1) (3.5 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n
-    elements, N nodes of K ranks; where non-zeros lie in runs, as rows of embeddings do, (N - 1) 3.5
-    d_K n and little for the runs. Lists of more than half of all keep float32. Where unions overlap
-    so much that recursive doubling saves WORTH of these bytes, and N is a power of two, pieces are
-    summed on the way: d_K + d_2K + ... instead of (N - 1) d_K. Good where the node's port is what
-    is short. One node: split all-gather. Nodes with different numbers of ranks count as none.
+    are then shared inside the node. By the law, shares and pieces have equally many non-zeros. Each
+    node receives the union of each other node once: Elias-Fano lists of values with exponents of
+    four bits, (N - 1) (3.5 + (2 + log2(1 / d_K)) / 8) d_K n bytes for n elements, N nodes of K
+    ranks; if non-zeros lie in runs, as rows of embeddings do, (N - 1) 3.5 d_K n and little for the
+    runs. Lists of more than half of all elements keep float32. If N is a power of two and unions
+    overlap so much that recursive doubling saves WORTH of these bytes, pieces are summed on the
+    way: d_K + d_2K + ... instead of (N - 1) d_K. Good if the node's port is the bottleneck. On one
+    node, or on nodes with different numbers of ranks: split all-gather.
     """
 
     name = "node-union"
@@ -64,7 +66,7 @@ class NodeUnion(Method):
 
 
 def levels(group: Group) -> tuple[tuple[int, ...], ...]:
-    """Members by node and lane; nodes that differ are taken apart."""
+    """Return members by node and lane; nodes of different sizes count as single ranks."""
     alike = len({len(members) for members in group.members}) == 1
     return group.members if alike else tuple((rank,) for rank in range(group.size))
 
@@ -148,7 +150,7 @@ class Union:
 
     @cached_property
     def overlaps(self) -> bool:
-        """Whether nodes double, so that what they have in common is sent once."""
+        """Whether nodes double, so that their common elements are sent once."""
         if self.nodes < 4 or self.nodes & (self.nodes - 1):
             return False
         steps = self.lanes << np.arange(self.nodes.bit_length() - 1)
@@ -249,10 +251,10 @@ class Union:
         )
 
     def between(self) -> Phase:
-        """Every lane gathers the pieces of its share of all nodes, and gives their node the sums.
+        """Gather, on every lane, all nodes' pieces of its share, and give the sums to its node.
 
-        What goes between nodes is a block (lane, piece, node), what goes inside one is the sum of
-        all N blocks of a piece.
+        A block (lane, piece, node) goes between nodes; the sum of all N blocks of a piece goes
+        inside a node.
         """
         nodes, count = self.nodes, self.count
 
@@ -306,7 +308,7 @@ class Union:
         return self.count * rate.fixed + self.raw * rate.encode
 
     def _within_seconds(self, device: Device) -> float:
-        """Read and add up what came; little of it is done before the last of it is here."""
+        """Return the seconds to read and add pieces, mostly after the last has come."""
         rate, payload = CODECS["elias"].rate(device), self._payload()
         each = self.count * rate.per_add + payload.packets / self.nodes / self.lanes * rate.add
         received = float(payload.sums().sum()) / self.lanes * (self.lanes - 1)
@@ -319,7 +321,7 @@ class Union:
 
 @dataclass(frozen=True, kw_only=True)
 class Unions(Payload):
-    """Unions of single nodes, and sums of all `repeat` nodes, which go as one packet."""
+    """Bytes of unions of single nodes, and of sums of all `repeat` nodes, which are one packet."""
 
     sums: Callable[[], Floats]  # B of each sum: (blocks / repeat,)
 

@@ -9,8 +9,8 @@ from commsched.exchange.node_lanes import rotated_all_to_all
 from commsched.schedule.circles import Circles, circles
 from commsched.schedule.rounds import Goal, Round, Schedule
 
-LAG = 2  # pieces on their way while one is summed and coded for its node
-STEP = 2  # the same where it is for the next partner
+LAG = 2  # pieces under way while one is summed and coded for its node
+STEP = 2  # pieces under way while one is summed and coded for the next partner
 
 
 @lru_cache(maxsize=64)
@@ -36,7 +36,7 @@ def inside(members: tuple[tuple[int, ...], ...]) -> Schedule:
 def gathered(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
     """All-gather of blocks (lane, piece, node) along all lanes, and then inside all nodes.
 
-    Piece after piece; a piece goes on inside the nodes when LAG further ones have left.
+    Pieces follow each other; a piece goes on inside the nodes once LAG further pieces have left.
     """
     ranks = np.array(members, np.int64)
     nodes, lanes = ranks.shape
@@ -77,7 +77,7 @@ def _straight(on: Circles, after: int, length: int, waits: int) -> Iterator[Roun
 def doubled(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
     """Sum blocks (piece, lane) inside nodes, by recursive doubling along lanes, and share them.
 
-    Every turn begins with a piece and carries on with those that began STEP and more turns ago. The
+    Every turn begins a piece and continues the pieces that began STEP or more turns ago. The
     nodes are a power of two.
     """
     ranks = np.array(members, np.int64)
