@@ -20,7 +20,7 @@ from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.early_bird import ROUND, distance, warm_up
-from commsched.train.forward_backward import ForwardBackward, Repeated
+from commsched.train.forward_backward import ForwardBackward, RecomputingForwardBackward
 from commsched.train.layers.layer import as_float16
 from commsched.train.optimizers import OPTIMIZERS, LossScale
 from commsched.train.profile import profile_net
@@ -158,7 +158,7 @@ def test_a_walk_keeps_the_inputs_of_segments_and_one_segment_on_its_way_back():
     net, some = NETS["mlp:8:3"], DATA["digits"](0).train.of(np.arange(6))
     places, starts = range(len(net.layers)), (0, 2)
     plain = ForwardBackward(net, net.start(0), some.inputs)
-    again = Repeated(net, net.start(0), some.inputs, starts)
+    again = RecomputingForwardBackward(net, net.start(0), some.inputs, starts)
     for walk in (plain, again):
         for index in places:
             walk.forward(index)

@@ -120,7 +120,7 @@ def beside(start: Floats, end: Floats, coding: Sequence[Spans], share: float | F
 
 
 def longer(coding: Spans, exchanges: Spans, slowed: float) -> Floats:
-    """How many times longer each coding lasts, (n, ranks), for its part beside exchanges.
+    """Return the factor by which each coding lasts longer, (n, ranks), for its part beside exchanges.
 
     A thread that polls for messages, and the processor time that messages take, keep coding from
     its core, its caches and the interpreter. `slowed` (see `Machine`) is measured.

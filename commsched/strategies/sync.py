@@ -36,7 +36,7 @@ class SyncStep(NamedTuple):
 
 
 class Sync(Strategy):
-    """Forward, backward, an exchange per bucket as soon as it is ready, apply.
+    """Forward, backward, an exchange per bucket once it is ready, apply.
 
     overlap "backward": all buckets are applied at the end of the step. "forward": a bucket is
     applied just before the first layer of the next step that reads it, so that late exchanges

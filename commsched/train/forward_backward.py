@@ -87,8 +87,8 @@ class ForwardBackward:
         return done
 
 
-class Repeated(ForwardBackward):
-    """A walk that keeps the inputs of segments, and passes a segment again on its way back.
+class RecomputingForwardBackward(ForwardBackward):
+    """A pass that keeps the inputs of segments, and computes each segment again on its way back.
 
     Segments begin at the layers `starts`, which include the first layer. If the parameters are
     the same on both ways, the bits are, too.

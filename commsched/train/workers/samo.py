@@ -33,7 +33,7 @@ WORDS = ("values", "mean", "square")  # what a checkpoint has of each tensor, (n
 class SamoWorker(OnStage):
     """A stage of a pruned net on one rank: kept parameters learn, the others are zero.
 
-    A layer's gradient is packed as soon as it is there, and the rest dropped. Microbatches are
+    A layer's gradient is packed at once, and pruned values are dropped. Microbatches are
     added as halves, in their order. A step counts only if no rank has a value from 65504 / D on,
     the largest half over the D replicas: then no partial sum exceeds the range, apart from
     rounding.

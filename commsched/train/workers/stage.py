@@ -20,7 +20,7 @@ from commsched.run.wire.device import HOST, ComputeDevice, Event
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import (
     ForwardBackward,
-    Repeated,
+    RecomputingForwardBackward,
     Score,
     forward_through,
     score_of,
@@ -107,7 +107,7 @@ class StageNet:
     def _walk(self, inputs: Array) -> ForwardBackward:
         if not self._starts:
             return ForwardBackward(self.net, self.used, inputs)
-        return Repeated(self.net, self.used, inputs, self._starts)
+        return RecomputingForwardBackward(self.net, self.used, inputs, self._starts)
 
     def _judge(self, walk: ForwardBackward, targets: Array, scale: float) -> Score:
         """Score a microbatch behind a head, where it turns back."""
