@@ -120,7 +120,7 @@ def beside(start: Floats, end: Floats, coding: Sequence[Spans], share: float | F
 
 
 def longer(coding: Spans, exchanges: Spans, slowed: float) -> Floats:
-    """Return the factor by which each coding lasts longer, (n, ranks), for its part beside exchanges.
+    """Return the factor by which each coding lasts longer beside exchanges: (n, ranks).
 
     A thread that polls for messages, and the processor time that messages take, keep coding from
     its core, its caches and the interpreter. `slowed` (see `Machine`) is measured.
