@@ -120,9 +120,8 @@ class _Sharing(Recorder):
         if span.stream in ("encode", "decode"):
             used = time.thread_time()
             lasted = span.end - span.start
-            spent = min(
-                used - self._used.get(span.stream, used), lasted
-            )  # waiting uses the processor, too
+            # Waiting uses processor time, too.
+            spent = min(used - self._used.get(span.stream, used), lasted)
             lasted = max(lasted, spent * self._ranks_per_core)
             span = span._replace(end=span.start + lasted)
             self._used[span.stream] = used

@@ -1,4 +1,4 @@
-"""`commsched bench convergence`: what strategies and codecs learn, send, and take per step."""
+"""`commsched bench convergence`: accuracy, bytes and step time of strategies and codecs."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ OPTIONS = (
 
 
 def convergence(args: argparse.Namespace) -> None:
-    """Train or time what is missing, and print the tables."""
+    """Train or time the missing cases, and print the tables."""
     from commsched.lab.convergence.cases import TABLES
     from commsched.lab.convergence.figure import draw
     from commsched.lab.convergence.trainings import kept, train
@@ -80,7 +80,7 @@ def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":
 
 
 def _time(args: argparse.Namespace, jobs: "Sequence[ConvergenceRequest]") -> None:
-    """Put the testbed up, calibrate it once, and time the cases."""
+    """Start the testbed, calibrate it once, and time the cases."""
     from commsched import files
     from commsched.lab.convergence.step_times import Where, timed
     from commsched.lab.testbed.bed import Testbed
@@ -125,7 +125,7 @@ TARGETS = ("target", "asked", "measured", "holds")
 
 
 def _lines(found: "ConvergenceTable") -> Iterator[str]:
-    """A table for people: what was learnt, how long it takes, what the papers promise."""
+    """Print accuracies, step times, and the targets from the papers."""
     from commsched.lab.convergence.targets import targets
 
     yield f"{found.net}, {found.ranks} ranks, {found.steps} steps; means +- intervals of 95 %"
@@ -146,7 +146,7 @@ def _lines(found: "ConvergenceTable") -> Iterator[str]:
 
 
 def _sources(every: "Sequence[StepTimes]") -> Iterator[str]:
-    """Whose each ratio of compute to exchanges is."""
+    """Give the source of each ratio of compute to exchanges."""
     from commsched.lab.convergence.cases import RATIOS
 
     for name, value in {times.ratio: times.value for times in every}.items():
@@ -173,7 +173,7 @@ def _learnt(case: "CaseResult", found: "ConvergenceTable") -> tuple[str, ...]:
 
 
 def _points(value: "Mean", sign: str = "") -> str:
-    """An accuracy in percent."""
+    """Return an accuracy in percent."""
     half = "" if value.half is None else f" +- {100 * value.half:.2f}"
     return f"{100 * value.value:{sign}.2f}{half}"
 
@@ -199,7 +199,7 @@ def _timed(case: "CaseResult", times: "StepTimes", found: "ConvergenceTable") ->
 
 
 def _data(found: "ConvergenceTable") -> dict[str, Any]:
-    """A table for scripts: accuracies as shares."""
+    """Return a table as JSON data; accuracies are shares."""
     import msgspec
 
     from commsched.lab.convergence.table import against

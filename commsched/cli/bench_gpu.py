@@ -1,4 +1,4 @@
-"""What `commsched bench` says of a GPU: its codecs, its messages, and how true predictions are."""
+"""Print the benchmarks of a GPU: codecs, messages, and prediction errors."""
 
 import argparse
 import json
@@ -39,7 +39,7 @@ def _options(args: argparse.Namespace) -> "GpuReportOptions":
 
 
 def _table(versions: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Codecs beside a copy."""
+    """Return the table of codecs, compared with a copy."""
     size = f"{nbytes(4 * rows[0]['numel'])} of float32; " if rows else ""
     lines = [
         ", ".join(f"{key} {value}" for key, value in versions.items()),
@@ -66,7 +66,7 @@ def _cells(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[s
 
 
 def _asked(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The bar; the partition's is a share of the selection's time, which is beside it."""
+    """Return the bar of a codec; the partition's is a share of the selection's time."""
     from commsched.lab.bench.codecs import PARTITION
     from commsched.lab.bench.gpu import SELECTION
 
@@ -80,7 +80,7 @@ def _asked(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def show_buffers(found: "Buffers", args: argparse.Namespace) -> None:
-    """Print rates of messages, and the bars; leave them in a file that is asked for."""
+    """Print rates and bars of messages; write them to --output, if given."""
     plain = {**found._asdict(), "of_copy": found.of_copy, "of_staged": found.of_staged}
     if args.output is not None:
         files.write(args.output, plain)
@@ -88,7 +88,7 @@ def show_buffers(found: "Buffers", args: argparse.Namespace) -> None:
 
 
 def messages(found: Mapping[str, Any]) -> str:
-    """Rates of messages, and the bars."""
+    """Return rates and bars of messages."""
     from commsched.lab.bench.gpu import POINTED, STAGED
 
     def rate(name: str) -> str:
@@ -111,7 +111,7 @@ def messages(found: Mapping[str, Any]) -> str:
 
 
 def everything(folder: Path, args: argparse.Namespace) -> None:
-    """Codecs, messages, and predicted against measured steps of 2 and of 4 ranks."""
+    """Measure codecs, messages, and the steps of 2 and 4 ranks against their predictions."""
     from commsched.kernels.device import gpus
     from commsched.lab.bench.gpu_report import lines, measured
     from commsched.plot.gpu import draw

@@ -1,4 +1,4 @@
-"""Find the command, run it, and turn what went wrong into one line and an exit status."""
+"""Find and run a command; print an error as one line and return an exit status."""
 
 import argparse
 import importlib
@@ -17,7 +17,7 @@ EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 is success, 2 what the user can fix, 130 an interrupt."""
+    """Run one command; return 0, 2 after an error that the user can fix, 130 after an interrupt."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         parsed = _parser(arguments).parse_args(arguments)
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         advice = f"pip install 'commsched[{EXTRAS[error.name]}]'"
         return _report(CommschedError(f"{error.name} is not installed; {advice}"))
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -39,14 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one sentence, like all else that a user can fix."""
+    """A parser that reports a wrong command line in one sentence, like other errors."""
 
     def error(self, message: str) -> NoReturn:
         sys.exit(_report(CommschedError(f"{message}; see '{self.prog} --help'")))
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Declare the command that `arguments` begin with, or all of them."""
+    """Declare the command at the start of `arguments`, or all commands."""
     parser = _Parser(prog="commsched", description=commsched.__doc__)
     version = f"commsched {commsched.__version__}"
     parser.add_argument("--version", action="version", version=version)
@@ -57,14 +57,14 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _modules(wanted: str) -> Iterator[ModuleType]:
-    """Import the module of the command `wanted`; of every command where there is none."""
+    """Import the module of the command `wanted`, or of all commands if there is no such command."""
     names = [m.name for m in pkgutil.iter_modules(commands.__path__)]
     for name in [wanted] if wanted in names else names:
         yield importlib.import_module(f"{commands.__name__}.{name}")
 
 
 def _report(error: CommschedError) -> int:
-    """Print the error: from rank 0 only, unless its attribute `rank` says whose it is."""
+    """Print an error on rank 0 only, or on any rank if its attribute `rank` names the source."""
     from commsched.run.job.launcher import environment_rank
 
     culprit = getattr(error, "rank", None)

@@ -1,4 +1,4 @@
-"""The table of `commsched price --strategy`: state and exchanges, a block for each setting."""
+"""Print the table of `commsched price --strategy`: state and exchanges for each setting."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ Found = tuple[dict[str, Param], StrategyPrice]
 
 
 def show(args: argparse.Namespace, machine: Machine, where: str) -> None:
-    """Print what a strategy asks for one tensor, for every combination of its parameters."""
+    """Print state and exchanges of one tensor for every combination of parameters."""
     given = pairs(args.param, "--param")
     found: list[Found] = []
     for values in product(*(words.split(",") for words in given.values())):
@@ -34,7 +34,7 @@ def show(args: argparse.Namespace, machine: Machine, where: str) -> None:
 
 
 def _rows(found: Found) -> Iterator[tuple[str, ...]]:
-    """A line for every exchange."""
+    """Yield a line for every exchange."""
     params, price = found
     first = (
         " ".join(f"{key}={value}" for key, value in params.items()),

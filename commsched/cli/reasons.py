@@ -1,4 +1,4 @@
-"""The reasons of a plan as a table and as data."""
+"""Show the reasons of a plan: the table of launches, notes, and the predicted iteration."""
 
 from commsched.plan.model import Launch, Plan
 from commsched.planner.reasons.margin import advice, margin_interval
@@ -22,7 +22,7 @@ RIGHT = {1, 5, 7, 8}
 
 
 def rows(plan: Plan) -> list[tuple[str, ...]]:
-    """A row per launch: what was chosen, the runner-up, and by how much."""
+    """Return a row per launch: the method, the runner-up, and the margin between them."""
     return [_row(plan, launch) for launch in plan.launches]
 
 
@@ -53,7 +53,7 @@ def _row(plan: Plan, launch: Launch) -> tuple[str, ...]:
 
 
 def method(launch: Launch) -> str:
-    """The method, and who exchanges how often, where that is not all ranks in every step."""
+    """Return the method, with its ranks and its period unless all ranks exchange every step."""
     text = launch.method
     if launch.among != "all":
         text += f" among {'ranks of a node' if launch.among == 'node' else launch.among}"
@@ -66,7 +66,7 @@ def method(launch: Launch) -> str:
 
 
 def notes(plan: Plan) -> list[str]:
-    """What the table means, and whether to compress."""
+    """Explain the columns of the table, and advise whether to compress."""
     if not plan.launches:
         return []
     found = [
@@ -84,7 +84,7 @@ def notes(plan: Plan) -> list[str]:
 
 
 def _place(plan: Plan) -> str:
-    """Where buckets are encoded, and what the other place would cost."""
+    """Tell which thread encodes buckets, and what the other choice would cost."""
     found = elsewhere(plan)
     if found is None:
         return ""
@@ -94,7 +94,7 @@ def _place(plan: Plan) -> str:
 
 
 def quality(plan: Plan) -> str:
-    """The predicted iteration and how near it is to the bound."""
+    """Return the predicted iteration time and its distance to the bound."""
     if not plan.iteration:
         return ""
     text = f"iteration {seconds(plan.iteration)}"
@@ -105,7 +105,7 @@ def quality(plan: Plan) -> str:
 
 
 def compared(a: Plan, b: Plan) -> str:
-    """The predicted iterations of two plans."""
+    """Compare the predicted iterations of two plans."""
     if not (a.iteration and b.iteration):
         return ""
     more = b.iteration - a.iteration

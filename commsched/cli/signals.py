@@ -1,11 +1,11 @@
-"""How a command ends that has started others: it takes them with it."""
+"""End a command together with the processes that it has started."""
 
 import signal
 from typing import NoReturn
 
 
 def end_well() -> None:
-    """Let a request to end, or a closed terminal, unwind this process like an interrupt."""
+    """Make SIGTERM and SIGHUP unwind this process like an interrupt."""
 
     def stop(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)

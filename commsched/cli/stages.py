@@ -1,4 +1,4 @@
-"""The stages of a pipeline plan in words."""
+"""Describe the stages of a pipeline plan."""
 
 from commsched.plan.model import Plan
 from commsched.program.recompute import kept, repeated
@@ -12,7 +12,10 @@ RIGHT = {0, 2, 5, 6, 7, 8, 9}
 
 
 def lines(plan: Plan, every: bool = True) -> list[str]:
-    """A row for `every` stage, times and bytes of one microbatch; nothing for other strategies."""
+    """Describe a pipeline plan, with a table of its stages if `every`; [] for other strategies.
+
+    Times and bytes are those of one microbatch.
+    """
     strategy = STRATEGIES[plan.strategy]
     if not isinstance(strategy, PipelineStrategy):
         return []

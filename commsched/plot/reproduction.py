@@ -89,11 +89,11 @@ def _height(panels: Sequence[Sequence[DrawnNumber]]) -> float:
 
 
 def _legend(met: bool) -> list[Line2D]:
-    """What the dots are; of the last kind there are only where a bar is missed."""
+    """Explain the dots; the last kind appears only if a bar is missed."""
     found = [
         Line2D([], [], ls="", marker="o", mfc="white", color=PUBLISHED, ms=5, label="published"),
         Line2D([], [], ls="", marker="o", color=PREDICTED, ms=4, label="predicted, with its error"),
-        Line2D([], [], ls="", marker="o", color=MISSED, ms=4, label="the same, beyond its bar"),
+        Line2D([], [], ls="", marker="o", color=MISSED, ms=4, label="predicted, beyond its bar"),
     ]
     return found[:2] if met else found
 

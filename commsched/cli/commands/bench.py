@@ -1,4 +1,4 @@
-"""`commsched bench`: rates and ratios, measured in one run."""
+"""`commsched bench`: benchmarks of this library."""
 
 import argparse
 import json
@@ -133,14 +133,14 @@ def bench(args: argparse.Namespace) -> None:
 
 
 def simulator(args: argparse.Namespace) -> None:
-    """Pricing and simulation, on one core, without mpiexec."""
+    """Measure pricing and simulation on one core, without mpiexec."""
     from commsched.lab.bench.simulator import rows
 
     _print(rows(), args)
 
 
 def planner(args: argparse.Namespace) -> None:
-    """First plans, converged plans and evaluations, on one core, without mpiexec."""
+    """Measure the planner on one core, without mpiexec, or its plans on real ranks."""
     from commsched.lab.bench.optimum import INSTANCES
     from commsched.lab.bench.planner import PARTS, rows
 
@@ -153,7 +153,7 @@ def planner(args: argparse.Namespace) -> None:
 
 
 def _measured(args: argparse.Namespace) -> "Iterator[BenchRow]":
-    """Plans on real ranks, on the fabrics that can be had."""
+    """Measure plans on real ranks, on the fabrics that this machine supports."""
     from commsched.cli.commands import validate
     from commsched.lab.bench.measured_plans import FABRICS, MeasuredPlansRequest, rows
     from commsched.lab.validate.cells import NETS
@@ -186,7 +186,7 @@ def _seeds(text: str) -> range:
 
 
 def _print(rows: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
-    """Print each row as soon as it is there."""
+    """Print each row as soon as it is measured."""
     found = []
     for row in rows:
         found.append(row)
@@ -197,7 +197,7 @@ def _print(rows: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
 
 
 def all_reduce(args: argparse.Namespace) -> None:
-    """Every dense all-reduce of ours against the MPI's own, 1 KB to 64 MB."""
+    """Compare our dense all-reduces with the MPI's own, 1 KB to 64 MB."""
     from commsched.run.job import launcher
 
     launcher.load()
@@ -225,7 +225,7 @@ def all_reduce(args: argparse.Namespace) -> None:
 
 
 def overlap(args: argparse.Namespace) -> None:
-    """How much of a 32 MB exchange passes under emulated compute."""
+    """Measure how much of a 32 MB exchange emulated compute hides."""
     from commsched.run.job import launcher
 
     launcher.load()
@@ -245,7 +245,7 @@ def overlap(args: argparse.Namespace) -> None:
 
 
 def buffers(args: argparse.Namespace) -> None:
-    """Messages between a device and MPI."""
+    """Measure messages between a device and MPI."""
     from commsched.run.job import launcher
 
     launcher.load()
@@ -258,14 +258,14 @@ def buffers(args: argparse.Namespace) -> None:
 
 
 def gpu(args: argparse.Namespace) -> None:
-    """Everything that is measured on a GPU."""
+    """Run all benchmarks of a GPU."""
     from commsched.cli import bench_gpu
 
     bench_gpu.everything(args.output or Path("gpu"), args)
 
 
 def sparse(args: argparse.Namespace) -> None:
-    """Sums of sparse gradients, from lists to lists."""
+    """Measure sums of sparse gradients, from lists to lists."""
     from commsched.run.job import launcher
 
     launcher.load()
@@ -295,7 +295,7 @@ def sparse(args: argparse.Namespace) -> None:
 
 
 def codecs(args: argparse.Namespace) -> None:
-    """Encode, add and decode of codecs, on one core or on a GPU, without mpiexec."""
+    """Measure encode, add and decode of codecs on one core or a GPU, without mpiexec."""
     if args.device == "cuda":
         from commsched.cli import bench_gpu
 
@@ -343,7 +343,7 @@ def _codec_cells(row: "CodecRow") -> tuple[str, ...]:
 
 
 def _codec_json(row: "CodecRow") -> dict[str, object]:
-    """Seconds as measured, and the rates that the table shows."""
+    """Return measured seconds and the rates of the table."""
     from commsched.lab.bench.codecs import Timing, gigabytes
 
     plain = {

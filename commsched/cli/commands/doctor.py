@@ -1,4 +1,4 @@
-"""`commsched doctor`: is this environment fit for a run, and if not, what to do."""
+"""`commsched doctor`: check whether this environment can run plans, and advise what to fix."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Print the findings from the first rank; 1 if one of them keeps a run from working."""
+    """Print the findings on the first rank; return 1 if one of them prevents a run."""
     from dataclasses import asdict
 
     from commsched.run.doctor import FindingStatus, examine

@@ -1,4 +1,4 @@
-"""`commsched models`: the nets and machines that are shipped, and transformers of any size."""
+"""`commsched models`: list shipped nets and machines, or write a transformer of any size."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ EXAMPLE = """example:
 NET = ("net", "layers", "tensors", "parameters (M)", "gradient (MB)", "fwd + bwd (ms)", "density")
 MACHINE = ("machine", "nodes x ranks", "inside", "between", "NIC", "device", "source")
 
-SIZES = {  # of a transformer; those of GPT-3 where not given, None: must be given
+SIZES = {  # of a transformer: default, or None if it must be given
     "layers": None,
     "hidden": None,
     "heads": None,
@@ -28,7 +28,7 @@ SIZES = {  # of a transformer; those of GPT-3 where not given, None: must be giv
     "vocabulary": 50257,
     "batch": 1,
 }
-MAX_LAYERS = 10_000  # more would be a mistake, and a file of many megabytes
+MAX_LAYERS = 10_000  # more would be a file of many megabytes
 
 
 OPTIONS = (
@@ -110,7 +110,7 @@ def show(as_json: bool) -> None:
 
 
 def _net(net: "Net") -> dict[str, Any]:
-    """What the table says of a net; seconds are None where they are modelled, not measured."""
+    """Return a net's row of the table; seconds are None unless all are measured."""
     from commsched.net.graph import ITEMSIZE
 
     tensors = net.tensors.values()
@@ -131,7 +131,7 @@ def _net(net: "Net") -> dict[str, Any]:
 
 
 def _machine(machine: "Machine") -> dict[str, Any]:
-    """What the table says of a machine; rates in B/s, None where bytes cost nothing."""
+    """Return a machine's row of the table; rates in B/s, None if bytes cost no time."""
     members = machine.everyone.members
     counts = sorted({len(ranks) for ranks in members})
     return {

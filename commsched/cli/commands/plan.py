@@ -100,7 +100,7 @@ def add(commands: Commands) -> None:
 
 
 def request(args: argparse.Namespace) -> Request:
-    """What the command line asks for."""
+    """Read and check the request of the command line."""
     lossy = tuple(filter(None, args.allow.split(",")))
     if args.lossless and lossy:
         raise CommschedError(
@@ -168,7 +168,7 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def headline(made: Plan) -> str:
-    """One line about a plan."""
+    """Describe a plan in one line."""
     size, quality = nbytes(4.0 * made.net.numel), reasons.quality(made)
     return (
         f"plan {made.hash[:12]}: {made.net.name} ({size} of gradients) on {made.machine.name},"
@@ -178,7 +178,7 @@ def headline(made: Plan) -> str:
 
 
 def summary(made: Plan) -> dict[str, object]:
-    """The plan in a few keys, for scripts; bytes are those of float32."""
+    """Return a summary of the plan as JSON data; bytes are those of float32."""
     return {
         "hash": made.hash,
         "net": made.net.name,

@@ -1,4 +1,4 @@
-"""`commsched price`: what would each method, or a strategy, cost for one tensor?"""
+"""`commsched price`: price each method, or one strategy, for one tensor."""
 
 import argparse
 import json
@@ -66,7 +66,7 @@ def add(commands: Commands) -> None:
 
 
 def price(args: argparse.Namespace) -> None:
-    """Print a line for each legal method, the least exposed first; or for each of a strategy's."""
+    """Print a line per legal method, the least exposed first, or per exchange of a strategy."""
     _check(args)
     machine = _machine(args)
     if args.figure is not None:
@@ -80,7 +80,7 @@ def price(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse numbers that make no sense, and options that do nothing together."""
+    """Reject numbers out of range, and options that contradict each other."""
     if not 0 <= args.numel <= 2**40:
         raise CommschedError(f"NUMEL must be in [0, 2^40], got {args.numel}")
     if not 0 < args.density <= 1:
@@ -95,7 +95,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _methods(args: argparse.Namespace, machine: "Machine") -> None:
-    """Price every method that is asked for; what does not compress comes first where it is even."""
+    """Price the selected methods; of equal ones, those that do not compress come first."""
     from commsched.cost.price import price as price_of
     from commsched.net.bucket import BucketSpec
 
@@ -120,7 +120,7 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
 
 
 def _asked(args: argparse.Namespace, group: "Group") -> Iterator["Method"]:
-    """The methods by name, or all that are legal."""
+    """Yield the methods of --method, or all legal methods."""
     from commsched.exchange.registry import find_method, legal_methods
 
     if not args.method:
@@ -133,7 +133,7 @@ def _asked(args: argparse.Namespace, group: "Group") -> Iterator["Method"]:
 
 
 def _draw(args: argparse.Namespace, machine: "Machine") -> None:
-    """Draw the map of winners and say how often each wins."""
+    """Draw the map of fastest methods, and print the share of each method."""
     from collections import Counter
 
     from commsched.planner.crossover import winners
@@ -181,7 +181,7 @@ def _row(method: "Method", found: "Price") -> tuple[str, ...]:
 
 
 def _refused(group: "Group") -> Iterator[tuple[str, str]]:
-    """Pairs that do not sum a bucket, and why; the collective alone where no codec would."""
+    """Yield illegal pairs and reasons; only the collective if it is illegal with every codec."""
     from commsched.coding.registry import CODECS
     from commsched.exchange.pair import illegal, route
     from commsched.schedule.registry import COLLECTIVES

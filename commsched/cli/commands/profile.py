@@ -1,4 +1,4 @@
-"""`commsched profile`: describe a net that is trained here, to plan with."""
+"""`commsched profile`: measure one of our nets and write a net file to plan with."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`commsched reproduce`: published numbers against the library's, paper by paper."""
+"""`commsched reproduce`: compare published numbers with predictions, paper by paper."""
 
 import argparse
 import json

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from commsched.plan.model import Plan
 
 PLANNING = 2.0  # s of search between two steps
-WORTH = 0.01  # share of the iteration that another plan has to save
+WORTH = 0.01  # share of the iteration that a new plan must save
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched run plan.json -o measured.json --steps 20
@@ -42,10 +42,10 @@ def add(commands: Commands) -> None:
 
 
 def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
-    """A plan for the machine as it is now; the same launches where no other are faster.
+    """Plan again for the machine as measured now; keep the launches if no others are faster.
 
-    Tensors that `stay`, and those of lossy methods, keep their methods; no other loses anything,
-    so that the budget is not measured again.
+    Tensors in `stay` and tensors with lossy methods keep their methods. All other methods are
+    lossless, so the error budget need not be measured again.
     """
     from commsched.exchange.registry import find_method
     from commsched.planner.make_plan import make_plan

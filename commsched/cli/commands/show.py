@@ -1,4 +1,4 @@
-"""`commsched show`: one net, machine, plan or timeline in words."""
+"""`commsched show`: describe a net, machine, plan or timeline."""
 
 import argparse
 import json
@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
 
 
 def show(args: argparse.Namespace) -> None:
-    """Print one thing, or how two plans differ."""
+    """Describe one object, or print how two plans differ."""
     thing = load(args.thing)
     if args.diff is None:
         print(json.dumps(as_data(thing), indent=1) if args.json else words(thing))
@@ -156,7 +156,7 @@ def _machine(machine: Machine) -> str:
 
 
 def _calibration(machine: Machine) -> list[str]:
-    """Where a machine was calibrated, and how wrong the predictions of held-out cells were."""
+    """Tell where a machine was calibrated, and the errors of its held-out cells."""
     lines = []
     if machine.fabric is not None:
         fabric = machine.fabric

@@ -27,9 +27,9 @@ EXAMPLE = """example:
   sudo commsched testbed run --hosts 2 --rate 1gbit --expect 8MB -- -n 4 python train.py
   sudo commsched testbed down
 
-What follows `--` is given to mpiexec. `run` compares the bytes that crossed the shaped ports with
-those that `commsched run` measured, or with --expect for each host that has ranks, and exits with
-status 1 where a transport went around the ports.
+The words after `--` are passed to mpiexec. `run` compares the bytes that crossed the shaped ports
+with those that `commsched run` measured, or with --expect for each host that has ranks. It exits
+with status 1 if a transport bypassed the ports.
 """
 
 
@@ -93,7 +93,7 @@ def add(commands: Commands) -> None:
 
 
 def up(args: argparse.Namespace) -> None:
-    """Make the hosts."""
+    """Create the hosts."""
     from commsched.lab.testbed.bed import NAME, Testbed
 
     end_well()
@@ -102,7 +102,7 @@ def up(args: argparse.Namespace) -> None:
 
 
 def down(args: argparse.Namespace) -> None:
-    """Take hosts away."""
+    """Remove hosts."""
     from commsched.lab.testbed import bed, network, system
 
     system.require()
@@ -133,7 +133,7 @@ def status(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a job; its status, or 1 where its bytes went around the ports."""
+    """Run a job; return its status, or 1 if its bytes bypassed the ports."""
     from commsched.lab.testbed.bed import NAME, Testbed
 
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
@@ -180,7 +180,7 @@ def _judge(
     expected: "tuple[Crossing, ...] | None",
     report: Path | None,
 ) -> int:
-    """Print what crossed the ports on stderr, and say what did not."""
+    """Print the traffic of the ports on stderr, and which expected bytes are missing."""
     from commsched import files
 
     rows = _rows(bed.spec, done.counters, expected)
@@ -204,7 +204,7 @@ def _judge(
 
 
 def _used(words: Sequence[str], spec: "Spec") -> int:
-    """How many hosts the ranks of mpiexec's words fill."""
+    """Count the hosts that the ranks of mpiexec's words fill."""
     counts = [
         int(n) for flag, n in pairwise(words) if flag in ("-n", "-np", "--np") and n.isdecimal()
     ]
@@ -212,7 +212,7 @@ def _used(words: Sequence[str], spec: "Spec") -> int:
 
 
 def _job(words: Sequence[str]) -> argparse.Namespace | None:
-    """The arguments of the `commsched run` among the words; None where there is none."""
+    """Return the arguments of the `commsched run` among mpiexec's words, or None."""
     from commsched.cli.commands import run as command
 
     for at, word in enumerate(words[:-1]):
@@ -227,7 +227,7 @@ def _job(words: Sequence[str]) -> argparse.Namespace | None:
 
 
 def _stamp(words: Sequence[str]) -> int | None:
-    """When the timeline of the `commsched run` among the words was written."""
+    """Return when the timeline of the `commsched run` among the words was written."""
     job = _job(words)
     try:
         return None if job is None else job.output.stat().st_mtime_ns
@@ -236,7 +236,7 @@ def _stamp(words: Sequence[str]) -> int | None:
 
 
 def _measured(words: Sequence[str], spec: "Spec") -> "tuple[Crossing, ...]":
-    """What the plan and the timeline of the `commsched run` among the words ask for."""
+    """Return the traffic that plan and timeline of the `commsched run` in the words require."""
     from commsched.lab.testbed.proof import crossing
     from commsched.plan import file as plan_file
     from commsched.timeline import file as timeline_file
@@ -250,7 +250,7 @@ def _measured(words: Sequence[str], spec: "Spec") -> "tuple[Crossing, ...]":
 def _rows(
     spec: "Spec", counters: "Sequence[Traffic]", expected: "Sequence[Crossing] | None" = None
 ) -> list[dict[str, object]]:
-    """A row per host, rates in B/s and sizes in B."""
+    """Return a row per host, with rates in B/s and sizes in B."""
     rows: list[dict[str, object]] = []
     for i, (host, rate, traffic) in enumerate(zip(spec.names, spec.rates, counters, strict=True)):
         row: dict[str, object] = {"host": host, "rate": rate, **traffic._asdict()}

@@ -131,7 +131,7 @@ def _sweep(args: argparse.Namespace) -> None:
 
 
 def _means(found: dict[str, Any]) -> list[str]:
-    """What many trainings say together, for people."""
+    """Describe the means over many trainings."""
     from commsched.train.trials import Mean
     from commsched.units import nbytes
 
@@ -182,7 +182,7 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse what contradicts itself."""
+    """Reject options that contradict each other."""
     if args.plan is not None:
         for flag in ("machine", "method", "force", "param", "later", "refresh"):
             if getattr(args, flag):
@@ -209,7 +209,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _check_sweep(args: argparse.Namespace) -> None:
-    """Refuse what is for one training."""
+    """Reject options of a single training."""
     if args.plan is None:
         raise CommschedError("--sweep needs --plan, the plan of all trainings")
     for flag in ("checkpoint", "log", "figure", "output"):
@@ -226,7 +226,7 @@ def _check_sweep(args: argparse.Namespace) -> None:
 
 
 def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
-    """A plan for the net as it was measured here."""
+    """Plan for the net as measured on this machine."""
     from commsched.cli.arguments import pairs
     from commsched.machine import file as machine_file
     from commsched.machine.model import resized
@@ -248,7 +248,7 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
 
 
 def _params(args: argparse.Namespace) -> "dict[str, Param]":
-    """Parameters of the strategy; the optimiser is one of most."""
+    """Return the strategy's parameters, with the optimiser if it is one of them."""
     from commsched.cli.arguments import pairs
     from commsched.program.registry import STRATEGIES
 
@@ -259,7 +259,7 @@ def _params(args: argparse.Namespace) -> "dict[str, Param]":
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    """The result for people."""
+    """Describe the result."""
     from commsched.run.summary import lines as measured
     from commsched.units import nbytes, seconds
 

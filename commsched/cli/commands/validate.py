@@ -1,4 +1,4 @@
-"""`commsched validate`: how wrong the predictions are on this machine, cell by cell."""
+"""`commsched validate`: measure the prediction errors on this machine, cell by cell."""
 
 import argparse
 import json
@@ -29,8 +29,8 @@ example:
 Each fabric is calibrated once; then each net, scaled so that one ring all-reduce of it lasts a
 fifth of a second, is predicted and run with one method for all of its buckets. Six families of
 methods meet every net; the others, unless asked for, one net per fabric. FOLDER keeps machines,
-plans and timelines; cells that are there already are not run again. Exits with status 1 where a
-bar is missed, or, with --fail-above, where a cell is further off than that.
+plans and timelines; finished cells are not run again. Exits with status 1 if a bar is missed, or,
+with --fail-above, if the error of a cell is larger.
 """
 QUICK_FABRICS, QUICK_NETS = ("shared", "400mbit"), ("resnet50", "lstm")
 QUICK_SCALE, QUICK_SECONDS = 0.5, 14.0
@@ -65,7 +65,7 @@ def add(commands: Commands) -> None:
 
 
 def validate(args: argparse.Namespace) -> int:
-    """Run what is missing, print the table, draw the figure."""
+    """Run the missing cells, print the table, draw the figure."""
     from commsched.lab.validate.main import validate as validated
     from commsched.lab.validate.table import bars
     from commsched.plot.accuracy import draw
@@ -125,7 +125,7 @@ def _wanted(args: argparse.Namespace) -> "ValidationRequest":
 def chosen(
     option: str, given: Sequence[str] | None, known: Sequence[str], default: Sequence[str]
 ) -> tuple[str, ...]:
-    """What the user asks for, in our order."""
+    """Return the names that the user gave, or the default, in the order of `known`."""
     for name in given or ():
         if name not in known:
             raise CommschedError(f"{option} must be one of {', '.join(known)}, got {name!r}")
@@ -133,7 +133,7 @@ def chosen(
 
 
 def _families(given: Sequence[str]) -> tuple[str, ...]:
-    """Families, or any methods."""
+    """Check families and methods, and remove duplicates."""
     from commsched.exchange.registry import find_method
     from commsched.lab.validate.cells import METHODS
 
@@ -143,7 +143,7 @@ def _families(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def possible(fabrics: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave out testbeds, and say so, where they cannot be made."""
+    """Leave out testbeds, with a message, if this machine cannot create them."""
     from commsched.lab.testbed.system import lacking
     from commsched.lab.validate.fabrics import SHARED
 
@@ -155,7 +155,7 @@ def possible(fabrics: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Progress:
-    """A line on stderr per finished cell."""
+    """Prints a line on stderr per finished cell."""
 
     def __init__(self, cells: int) -> None:
         self._cells, self._done, self._begun = cells, 0, time.monotonic()

@@ -1,4 +1,4 @@
-"""How fast messages between a device and MPI are, beside copies to pinned memory of the host."""
+"""Benchmark messages between a device and MPI, and copies to pinned memory of the host."""
 
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ def buffers(timeout: float, device: str) -> Buffers | None:
 
 
 def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) -> Buffers:
-    """The same for a place that is chosen; all ranks call it."""
+    """Measure messages with a chosen placement; all ranks call this function."""
     device = place.device
     values = device.module.zeros(nbytes, np.uint8)
     copy = _copied(place, values, budget) if comm.rank == 0 else 0.0

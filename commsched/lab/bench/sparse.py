@@ -45,9 +45,9 @@ METHODS = (
     "sparse-ps",
     "zen",
 )
-WARM = 2  # repeats that are dropped
-LEAST = 10  # repeats that count
-DENSE = 3  # repeats that count from dense to dense
+WARM = 2  # warm-up repeats
+LEAST = 10  # counted repeats
+DENSE = 3  # counted repeats from dense to dense
 STREAM = 2**22  # B of a message whose rate is measured
 
 
@@ -107,7 +107,7 @@ def sparse(options: SparseOptions) -> tuple[list[SparseCell], Group] | None:
 
 
 def _say(comm: MPI.Intracomm, cell: SparseCell) -> None:
-    """Tell whoever waits that one more cell is there."""
+    """Report one more finished cell on stderr."""
     if comm.rank == 0:
         what = f"{cell.method} at density {cell.density:g}: {in_words(cell.seconds)}"
         print(what, file=sys.stderr, flush=True)
@@ -175,7 +175,7 @@ class Bench:
         return most
 
     def _union(self, index: Array, size: int, mine: bool) -> int:
-        """How many numbers below `size` the lists of those ranks hold whose list counts."""
+        """Count the distinct numbers below `size` in the lists of the ranks with `mine`."""
         flags = np.zeros(size, np.uint8)
         if mine:
             flags[index] = 1
@@ -214,7 +214,7 @@ class Bench:
     def times(
         self, what: str, work: Callable[[], float], repeats: int
     ) -> tuple[float, float, float]:
-        """Median, least and most of the slowest rank's s; the first ones are dropped."""
+        """Return median, least and most s of the slowest rank, without the warm-up repeats."""
         found = np.zeros(WARM + repeats)
         for turn in range(len(found)):
             self._dog.stage(f"{what}, repeat {turn}")

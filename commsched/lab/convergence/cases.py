@@ -1,4 +1,4 @@
-"""What the convergence table trains: every trained strategy, every lossy codec and method."""
+"""The cases of the convergence table: every trained strategy, every lossy codec and method."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -235,9 +235,9 @@ def _lossy(name: str) -> Case:
 
 
 def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0) -> Plan:
-    """The case's plan: what is trained. Nothing in it was measured, so that it stays the same.
+    """Plan a case without measured numbers, so that the plan is equal on every machine.
 
-    With `scale` tensors and buckets have so many times the elements.
+    scale: factor on the elements of tensors and buckets.
     """
     machine = resized(machine_file.load("localhost"), hosts, lanes)
     request = Request(
@@ -251,7 +251,7 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
     made = given(request, case.method) if case.method else make_plan(request, "ddp-25mb")
     later = {round(case.later * net.steps): case.then} if case.then else {}
     made = scheduled(made, later, case.refresh)
-    # The MPI's own sum adds in an order of its own, which is not the same everywhere.
+    # The order of additions in the MPI's all-reduce depends on the MPI.
     methods = ["ring+dense" if x.method == LIBRARY else x.method for x in made.launches]
     launches = tuple(
         replace(x, method=method, reason=None)
@@ -261,7 +261,7 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
 
 
 def _params(case: Case, net: CaseNet) -> dict[str, Param]:
-    """The strategy's parameters: the optimiser, and epochs of this training where it asks."""
+    """Return the strategy's parameters, with optimiser and epochs if it has them."""
     defaults = STRATEGIES[case.strategy].defaults
     found: dict[str, Param] = {}
     if "optimizer" in defaults:
@@ -272,12 +272,12 @@ def _params(case: Case, net: CaseNet) -> dict[str, Param]:
 
 
 def rate_of(case: Case, net: CaseNet) -> float:
-    """The learning rate that suits a case's optimiser."""
+    """Return the learning rate for a case's optimiser."""
     return net.adam if case.optimizer == "adam" else net.rate
 
 
 def parts_of(case: Case, ranks: int) -> int:
-    """Into how many pieces a batch is cut: one for each rank, or microbatches."""
+    """Return the number of pieces of a batch: one per rank, or the microbatches."""
     if not isinstance(STRATEGIES[case.strategy], PipelineStrategy):
         return ranks
     return ranks // int(case.params["stages"]) * int(case.params["microbatches"])

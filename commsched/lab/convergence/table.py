@@ -1,4 +1,4 @@
-"""The convergence table: what each case was trained to, its bytes, and its seconds on a testbed."""
+"""The convergence table: accuracy, bytes, and step time on a testbed of each case."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -49,7 +49,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line: how it is trained, what came out, and how long a step takes."""
+    """A case: how it is trained, the results, and the time of a step."""
 
     name: Word
     family: Word
@@ -65,7 +65,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def losses(self) -> list[float]:
-        """Held out, at the end, nats; of those trainings that ended with a number."""
+        """Return the held-out losses at the end, nats, of the trainings that did not diverge."""
         ends = (trial.end.loss for trial in self.trained.trials)
         return [loss for loss in ends if loss is not None]
 
@@ -86,11 +86,11 @@ class ConvergenceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def by_loss(self) -> bool:
-        """Whether the loss says more than the share of right guesses: of text."""
+        """Tell whether cases are compared by loss, as for text, or by accuracy."""
         return self.net.startswith(("words", "gpt"))
 
     def with_case(self, case: CaseResult) -> "ConvergenceTable":
-        """With a case in its old place, or at the end."""
+        """Replace the case of this name, or append it."""
         names = [old.name for old in self.cases]
         found = [case if old.name == case.name else old for old in self.cases]
         return msgspec.structs.replace(self, cases=(*found, *[case] * (case.name not in names)))
@@ -123,7 +123,7 @@ class Against(NamedTuple):
 
 
 def against(case: CaseResult, dense: CaseResult) -> Against | None:
-    """Compare trainings of the same fold and seed; None where there are none."""
+    """Compare trainings of equal fold and seed; None without such trainings."""
     there = {trial.key: trial for trial in dense.trained.trials}
     pairs = [(own, there[own.key]) for own in case.trained.trials if own.key in there]
     if not pairs:
@@ -141,14 +141,14 @@ def against(case: CaseResult, dense: CaseResult) -> Against | None:
 
 
 def differences(case: CaseResult, other: CaseResult) -> list[float]:
-    """Of the losses at the end, training by training; of those that ended with a number."""
+    """Return the differences of final losses by training, without diverged trainings."""
     there = {trial.key: trial.end.loss for trial in other.trained.trials}
     pairs = ((own.end.loss, there.get(own.key)) for own in case.trained.trials)
     return [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
 
 
 def _mean_loss(trials: Sequence[Trial], place: int) -> float | None:
-    """The mean of the losses at one place of the curves; None where one is no number."""
+    """Return the mean loss at one point of the curves; None if a training has diverged."""
     losses = [trial.held_out[place].loss for trial in trials]
     return None if None in losses else mean([loss for loss in losses if loss is not None]).value
 

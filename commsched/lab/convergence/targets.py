@@ -1,4 +1,4 @@
-"""What the papers of the five systems promise, and what the convergence tables say of it."""
+"""Targets from the papers of the five systems, checked against the convergence tables."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,7 +11,7 @@ HALF = 0.005  # of the accuracy: half a point
 
 
 class Target(NamedTuple):
-    """One promise, what was found, and whether that keeps it."""
+    """One target, the measured value, and whether the target is met."""
 
     what: str
     asked: str
@@ -20,15 +20,15 @@ class Target(NamedTuple):
 
 
 def targets(table: ConvergenceTable) -> Iterator[Target]:
-    """The promises of which a table holds what is needed."""
+    """Yield the targets whose cases are in the table."""
     for each in (_fft, _daso, _samo, _zen, _local):
         yield from each(table)
 
 
 def _fft(table: ConvergenceTable) -> Iterator[Target]:
-    """Accuracy under the codec, and under plain top-k of the same bytes.
+    """Compare the accuracy of the FFT codec with top-k of equal bytes.
 
-    With error feedback, which the paper does not have, and as it is published.
+    Both with error feedback, which the paper does not use, and without.
     """
     dense = table.case("dense")
     for end, what in (("", "error feedback"), (":forget", "as published")):
@@ -49,7 +49,7 @@ def _fft(table: ConvergenceTable) -> Iterator[Target]:
 
 
 def _daso(table: ConvergenceTable) -> Iterator[Target]:
-    """Seconds to the loss that dense sums end with."""
+    """Compare the seconds to the final loss of dense sums."""
     dense = table.case("dense")
     for name in ("daso", "daso-short"):
         case = table.case(name)
@@ -75,7 +75,7 @@ def _daso(table: ConvergenceTable) -> Iterator[Target]:
 
 
 def _samo(table: ConvergenceTable) -> Iterator[Target]:
-    """State memory, and seconds of collectives, of the same stages and replicas."""
+    """Compare state memory and seconds of collectives for equal stages and replicas."""
     own, other = (table.times(name, "samo") for name in ("samo", "samo-dense"))
     if own is None or other is None:
         return
@@ -87,7 +87,7 @@ def _samo(table: ConvergenceTable) -> Iterator[Target]:
 
 
 def _zen(table: ConvergenceTable) -> Iterator[Target]:
-    """Seconds of the embedding's gradient."""
+    """Compare the seconds of the embedding's gradient."""
     case = table.case("zen")
     for own in case.times if case is not None else ():
         other = table.times("dense", own.ratio)
@@ -105,7 +105,7 @@ def _zen(table: ConvergenceTable) -> Iterator[Target]:
 
 
 def _local(table: ConvergenceTable) -> Iterator[Target]:
-    """Seconds of a step against a pipeline that flushes, and the losses at the end."""
+    """Compare step time and final loss with a pipeline that flushes."""
     case, flushed = table.case("local-chunked"), table.case("1f1b")
     own, other = table.times("local-chunked", "fft"), table.times("1f1b", "fft")
     if case is None or flushed is None or own is None or other is None:
@@ -121,7 +121,7 @@ def _local(table: ConvergenceTable) -> Iterator[Target]:
 
 
 def _saved(own: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """The measured share that is saved, and the predicted one."""
+    """Return the measured and the predicted share of time saved."""
     told, found = (1.0 - mine / theirs for mine, theirs in zip(own, other, strict=True))
     return found, told
 

@@ -1,4 +1,4 @@
-"""Trains the cases of the convergence table: what is missing, one job per case."""
+"""Train the missing cases of the convergence table, one job per case."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceRequest:
-    """What is trained and timed."""
+    """The cases to train and time."""
 
     table: str  # one of TABLES
     names: Sequence[str] = ()  # of cases; none: all
@@ -39,7 +39,7 @@ class ConvergenceRequest:
 
 
 def chosen(wanted: ConvergenceRequest) -> list[Case]:
-    """The cases that are asked for."""
+    """Return the requested cases."""
     known = {case.name: case for case in cases(wanted.table)}
     for name in wanted.names:
         if name not in known:
@@ -48,12 +48,12 @@ def chosen(wanted: ConvergenceRequest) -> list[Case]:
 
 
 def path_of(wanted: ConvergenceRequest, folder: Path) -> Path:
-    """Where a table is kept."""
+    """Return the path of a table."""
     return folder / wanted.table / TABLE
 
 
 def kept(wanted: ConvergenceRequest, folder: Path) -> ConvergenceTable:
-    """The table so far."""
+    """Read the table, or return an empty one."""
     path, net = path_of(wanted, folder), TABLES[wanted.table]
     nothing = ConvergenceTable(net=net.name, ranks=wanted.ranks, steps=net.steps)
     if not path.exists():
@@ -67,9 +67,9 @@ def kept(wanted: ConvergenceRequest, folder: Path) -> ConvergenceTable:
 
 
 def train(wanted: ConvergenceRequest, folder: Path, say: Say) -> ConvergenceTable:
-    """Train what is missing, case by case; the table is written after each.
+    """Train the missing cases, and write the table after each case.
 
-    A case whose plan has changed is trained anew. One that cannot be trained is said, and absent.
+    A case whose plan has changed is trained again. A case that fails is reported and left out.
     """
     begun, table = time.monotonic(), kept(wanted, folder)
     files.make_folder(path_of(wanted, folder).parent)
@@ -96,7 +96,7 @@ def train(wanted: ConvergenceRequest, folder: Path, say: Say) -> ConvergenceTabl
 def _trained(
     wanted: ConvergenceRequest, case: Case, old: convergence.CaseResult | None, folder: Path
 ) -> convergence.CaseResult:
-    """The case with all of its trainings."""
+    """Return the case with all of its trainings."""
     net = TABLES[wanted.table]
     plan = plan_of(case, net, wanted.hosts, wanted.lanes)
     stem = folder / wanted.table / case.name.replace(":", "-")

@@ -1,4 +1,4 @@
-"""What a paper provides: rows of published and predicted numbers, and what they must show."""
+"""The reproduction of a paper: published and predicted numbers, and trends they must show."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ PUBLISHED_ONLY = "published only: nothing here predicts it"
 
 
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One published number and what the library makes of the same inputs."""
+    """One published number and the library's prediction from equal inputs."""
 
     group: str  # of rows that belong together and have one unit
     what: str
@@ -72,7 +72,7 @@ def _no_trends(rows: Sequence[PublishedRow]) -> Iterable[Trend]:
 
 
 class Paper(NamedTuple):
-    """Where the published numbers are from, and how rows and trends are made."""
+    """The source of the published numbers, and the functions that compute rows and trends."""
 
     source: str
     rows: Callable[[], Iterable[PublishedRow]]
@@ -101,7 +101,7 @@ def write(path: Path, found: Reproduction) -> None:
 
 
 def missing(what: str, inputs: str) -> PublishedRow:
-    """What a paper has measured, too, and of which no number was available to us."""
+    """Return a row for a number of the paper that was not available to us."""
     return PublishedRow(
         group="other results",
         what=what,

@@ -1,4 +1,4 @@
-"""A testbed that is up: run MPI jobs on it, read what passed its ports, take it down."""
+"""A running testbed: run MPI jobs on it, read the traffic of its ports, remove it."""
 
 import itertools
 import math
@@ -37,7 +37,7 @@ class Completed(NamedTuple):
 
 
 class Testbed:
-    """Hosts that are up; a with block takes them down at its end."""
+    """Running hosts; a with block removes them at its end."""
 
     __test__ = False  # not a test case of pytest
 
@@ -49,9 +49,9 @@ class Testbed:
     def up(
         cls, hosts: int = 4, lanes: int = 2, rates: Sequence[str] = (), name: str | None = None
     ) -> "Testbed":
-        """Make it so; without a name it is temporary, and swept up should this process die.
+        """Create a testbed, or reuse an equal one of this name; replace a different one.
 
-        A testbed of that name that is like this stays as it is, another one is replaced.
+        A testbed without a name is temporary: `sweep` removes it if this process dies.
         """
         spec = Spec.of(hosts, lanes, rates)
         name = checked(name or f"run-{os.getpid()}-{next(NUMBERS)}")
@@ -66,7 +66,7 @@ class Testbed:
 
     @classmethod
     def find(cls, name: str = NAME) -> "Testbed":
-        """The testbed of that name, which must be up."""
+        """Return the running testbed of this name."""
         system.require()
         spec = network.read(checked(name))
         if spec is None:
@@ -86,11 +86,11 @@ class Testbed:
         self.down()
 
     def down(self) -> None:
-        """Take it away, with whatever runs on it."""
+        """Remove the testbed and end its processes."""
         down(self.name)
 
     def counters(self) -> tuple[Traffic, ...]:
-        """What passed each host's port since the testbed was made."""
+        """Return the traffic of each host's port since the testbed was created."""
         return network.traffic(self.name, self.spec)
 
     def run(
@@ -102,7 +102,7 @@ class Testbed:
         timeout: float | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> Completed:
-        """Run a program on so many ranks, the lanes of h0 first; see `launch`."""
+        """Run a program on a number of ranks, the lanes of h0 first; see `launch`."""
         words = ["-n", str(ranks), *argv]
         return self.launch(words, launcher=launcher, timeout=timeout, variables=variables)
 
@@ -115,10 +115,10 @@ class Testbed:
         variables: Mapping[str, str] | None = None,
         capture: bool = True,
     ) -> Completed:
-        """Run mpiexec with `words` on h0, ended with all its ranks after `timeout` s.
+        """Run mpiexec with `words` on h0; end it with all its ranks after `timeout` s.
 
-        A host that dies is an error, however mpiexec ends. Nothing that it started is left when
-        this returns or raises.
+        A host that dies is an error, whatever the status of mpiexec. All processes of the job have
+        ended when this method returns or raises.
         """
         line, own = mpi.start(launcher, self._files, words)
         with running(self.name):
@@ -159,7 +159,7 @@ class Testbed:
     def _watched(
         self, process: "subprocess.Popen[str]", words: Sequence[str], timeout: float | None
     ) -> tuple[str | None, str | None]:
-        """Wait for the end; a port that vanishes would let an MPI wait for ever."""
+        """Wait for the end; raise if a port vanishes, because an MPI would then wait forever."""
         end = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             try:
@@ -174,7 +174,7 @@ class Testbed:
                     ) from None
 
     def _end(self, process: "subprocess.Popen[str]") -> None:
-        """Kill the first process, with which all others end, and make sure that they did."""
+        """Kill the first process, which ends all others, and wait until they have ended."""
         process.kill()
         network.kill(network.found().get(self.name, []))
         process.wait()
@@ -184,7 +184,7 @@ class Testbed:
 
 
 def checked(name: str) -> str:
-    """Refuse a name that no namespace can have."""
+    """Reject a name that no namespace can have."""
     if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", name, re.ASCII) is None:
         raise CommschedError(
             f"testbed {name[:60]!r}: a name has 1 to 32 of the characters a-z, 0-9 and -"
@@ -201,7 +201,7 @@ def _build(name: str, spec: Spec) -> None:
 
 
 def down(name: str) -> bool:
-    """Take away whatever is there of a testbed; False where there was nothing."""
+    """Remove a testbed, complete or not; return False if there was nothing."""
     system.require()
     with _changing(checked(name)):
         there = network.remove(name)
@@ -210,7 +210,7 @@ def down(name: str) -> bool:
 
 
 def sweep() -> list[str]:
-    """Take away temporary testbeds whose process has died; returns their names."""
+    """Remove temporary testbeds whose process has died; return their names."""
     gone = [name for name in network.found() if _orphaned(name)]
     for name in gone:
         down(name)
@@ -223,7 +223,7 @@ def _orphaned(name: str) -> bool:
 
 
 def in_use(name: str) -> bool:
-    """Whether a job runs on a testbed."""
+    """Tell whether a job runs on a testbed."""
     try:
         with running(name):
             return False
@@ -232,7 +232,7 @@ def in_use(name: str) -> bool:
 
 
 def running(name: str) -> AbstractContextManager[None]:
-    """Hold a testbed for one job: the counters of two would mix."""
+    """Lock a testbed for one job: its counters cannot separate two jobs."""
     return system.lock(f"{name}-job", 0.0, f"testbed {name!r} is in use by another job")
 
 

@@ -34,12 +34,12 @@ LEAST_BURST = FRAME + 300  # B, a bucket smaller than a frame lets nothing throu
 QUEUE = 64_000_000  # B, more than what senders keep in flight: the switch loses nothing
 WINDOW = 20e-3  # s of the rate that a receiver lets one sender have in flight, at the most
 LEAST_WINDOW, MOST_WINDOW = 262_144, 6_291_456  # B, the latter is the kernel's default
-AGAIN = 0.1  # s until counters that could not be read are read again
+AGAIN = 0.1  # s between attempts to read counters
 KILL = 10.0  # s for killed processes to be gone
 
 
 class Traffic(NamedTuple):
-    """What passed one host's port."""
+    """Traffic of one host's port."""
 
     sent: int  # B, with all headers
     received: int
@@ -48,7 +48,7 @@ class Traffic(NamedTuple):
     dropped: int  # frames, in both directions
 
     def since(self, before: "Traffic") -> "Traffic":
-        """What passed after `before`."""
+        """Return the traffic after `before`."""
         return Traffic(*(now - then for now, then in zip(self, before, strict=True)))
 
     @property
@@ -72,7 +72,7 @@ def address(host: int) -> str:
 
 
 def found() -> dict[str, list[str]]:
-    """Every testbed of which anything is there, with its namespaces."""
+    """Return the namespaces of every testbed, complete or not."""
     beds: dict[str, list[str]] = {}
     if FOLDER.is_dir():
         for entry in sorted(os.listdir(FOLDER)):
@@ -83,7 +83,7 @@ def found() -> dict[str, list[str]]:
 
 
 def build(name: str, spec: Spec) -> None:
-    """Make everything; of a failure half of it may be left."""
+    """Create all namespaces, links and rates; a failure may leave a part of them."""
     hosts = [namespace(name, host) for host in spec.names]
     switch = namespace(name, SWITCH)
     command("ip", "-batch", "-", lines=_lines(f"netns add {x}" for x in [switch, *hosts]))
@@ -134,7 +134,7 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def read(name: str) -> Spec | None:
-    """What the kernel holds of a testbed; None where it is not there in full."""
+    """Read a testbed's state from the kernel; None unless it is complete."""
     there = found().get(name, [])
     switch = namespace(name, SWITCH)
     if switch not in there:
@@ -164,7 +164,7 @@ def _json(*words: str) -> Any:
 
 
 def traffic(name: str, spec: Spec) -> tuple[Traffic, ...]:
-    """What passed each host's port so far, as `tc -s` counts it."""
+    """Return the traffic of each host's port so far, as `tc -s` counts it."""
     for last in (False, False, True):
         try:
             ports = _counts(namespace(name, SWITCH))
@@ -174,7 +174,7 @@ def traffic(name: str, spec: Spec) -> tuple[Traffic, ...]:
         except (KeyError, CommschedError):
             if last:
                 raise vanished(name) from None
-            time.sleep(AGAIN)  # who ends all processes of a host ends a `tc` in it, too
+            time.sleep(AGAIN)  # ending all processes of a host ends a `tc` in it, too
     return tuple(
         Traffic(
             sent=int(out["bytes"]),
@@ -188,7 +188,7 @@ def traffic(name: str, spec: Spec) -> tuple[Traffic, ...]:
 
 
 def connected(name: str, spec: Spec) -> bool:
-    """Whether every host still has its port; quick enough to be asked during a job."""
+    """Tell whether every host still has its port, quickly enough for calls during a job."""
     try:
         switch = namespace(name, SWITCH)
         shown = command("ip", "-n", switch, "-o", "link", "show", "master", SWITCH)
@@ -198,7 +198,7 @@ def connected(name: str, spec: Spec) -> bool:
 
 
 def vanished(name: str) -> CommschedError:
-    """The error where a port is not there."""
+    """Return the error for a missing port."""
     return CommschedError(
         f"testbed {name!r}: a shaped port has vanished; commsched testbed down, then up"
     )
@@ -210,7 +210,7 @@ def _counts(where: str) -> dict[str, dict[str, Any]]:
 
 
 def processes(namespaces: list[str]) -> set[int]:
-    """The processes that live in any of the namespaces."""
+    """Return the processes that run in any of the namespaces."""
     inodes = set()
     for name in namespaces:
         try:
@@ -242,7 +242,7 @@ def kill(namespaces: list[str]) -> None:
 
 
 def remove(name: str) -> bool:
-    """Take away everything of a testbed, processes first; False where there was nothing."""
+    """Remove all of a testbed, processes first; return False if there was nothing."""
     there = found().get(name, [])
     kill(there)
     for each in there:

@@ -1,4 +1,4 @@
-"""Did the bytes cross the shaped ports? What a job must have sent, against what was counted."""
+"""Check that a job's bytes crossed the shaped ports: compare expected bytes with counters."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -24,7 +24,7 @@ TOLERANCE = 0.02
 
 
 class Crossing(NamedTuple):
-    """What one host must at least have sent to, and received from, other hosts: B of data."""
+    """Least bytes of data that one host must have sent to, and received from, other hosts."""
 
     sent: float
     received: float
@@ -33,7 +33,7 @@ class Crossing(NamedTuple):
 def missing(
     expected: Sequence[Crossing], counted: Sequence[Traffic], hosts: Sequence[str]
 ) -> list[str]:
-    """A sentence for each host and direction in which fewer bytes were counted than expected."""
+    """Return a sentence for each host and direction with fewer bytes than expected."""
     found = []
     for host, least, traffic in zip(hosts, expected, counted, strict=True):
         for word, wanted, seen in (
@@ -49,16 +49,16 @@ def missing(
 
 
 def stated(least: float, hosts: int, used: int) -> tuple[Crossing, ...]:
-    """The same expectation for each of the first `used` hosts."""
+    """Expect `least` bytes from each of the first `used` hosts, and 0 from the others."""
     return tuple(Crossing(least, least) if i < used else Crossing(0.0, 0.0) for i in range(hosts))
 
 
 def crossing(plan: Plan, measured: Timeline, spec: Spec) -> tuple[Crossing, ...]:
-    """What each host must have moved for the bytes that a run's timeline says were sent.
+    """Return the bytes that each host must have moved according to a run's timeline.
 
-    The timeline has the bytes that each rank handed to MPI for each exchange; the schedule says
-    what share of them goes from which host to which. MPI's own all-reduce has no schedule; but
-    every host must send its part of each element, or the sum of it, once, and receive it once.
+    The timeline has the bytes that each rank passed to MPI for each exchange; the schedule gives
+    the share of them between each pair of hosts. MPI's own all-reduce has no schedule, but every
+    host must send and receive each element, or a partial sum, at least once.
     """
     place = _places(measured, spec)
     moved = np.zeros((len(measured.names), measured.ranks))  # B per operation and sending rank

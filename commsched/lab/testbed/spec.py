@@ -1,4 +1,4 @@
-"""What a testbed is made of: hosts, lanes on each, and the rate of every host's port."""
+"""The shape of a testbed: hosts, lanes per host, and the rate of every host's port."""
 
 import math
 import re
@@ -12,7 +12,7 @@ MOST_LANES = 256
 # Below, one jumbo frame lasts a second; above, no processor forwards that much.
 LEAST_RATE, MOST_RATE = 0.1e6 / 8, 100e9 / 8  # B/s
 UNITS = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}  # B/s
-RATE = "1gbit"  # of a host of which nothing is said
+RATE = "1gbit"  # default rate
 ALLOWED = "allowed is 100kbit to 100gbit, such as 200mbit"
 
 

@@ -26,7 +26,7 @@ SECONDS = 60.0  # for one command of ip or tc; a hung one must not hang a test
 
 
 def lacking() -> str | None:
-    """What keeps this process from making a testbed, in one sentence; None where nothing does."""
+    """Return the reason why this process cannot create a testbed, or None."""
     if not Path("/proc/self/ns/net").exists():
         return "a testbed needs Linux with network namespaces"
     if os.geteuid() != 0:
@@ -44,14 +44,14 @@ def lacking() -> str | None:
 
 
 def require() -> None:
-    """Refuse where a testbed cannot be made."""
+    """Raise an error if this process cannot create a testbed."""
     reason = lacking()
     if reason is not None:
         raise CommschedError(reason)
 
 
 def command(*words: str, lines: str = "") -> str:
-    """Run a command that reads `lines`; returns its output, or an error with what it said."""
+    """Run a command that reads `lines`; return its output, or raise an error with its message."""
     try:
         done = subprocess.run(
             words,
@@ -74,7 +74,7 @@ def command(*words: str, lines: str = "") -> str:
 
 @contextmanager
 def lock(name: str, wait: float, busy: str) -> Iterator[None]:
-    """Hold a lock that ends with this process; raises `busy` where another has it for `wait` s.
+    """Hold a lock that ends with this process; raise `busy` if another has it for `wait` s.
 
     The lock is an abstract socket address: unlike a file, a crash leaves nothing of it.
     """

@@ -1,4 +1,4 @@
-"""What is validated: a net, scaled to a fabric, with one method for all of its buckets."""
+"""Cells of a validation: a net, scaled to a fabric, with one method for all buckets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from commsched.planner.launches import buckets, launches
 from commsched.planner.request import Request
 
 NETS = ("vgg16", "resnet50", "lstm", "bert-base", "gpt2")
-# Family -> the method that stands for it: these meet every net on every fabric.
+# Family -> its method; these run with every net on every fabric.
 CROSSED = {
     "native": "native+dense",
     "ring": "ring+dense",
@@ -28,7 +28,7 @@ CROSSED = {
     "coo": "all-gather+coo",
     "zen": "zen",
 }
-# These meet one net per fabric, each time another one. A family added later is one line here.
+# Family -> its method; these run with one net per fabric, in turn.
 ROTATED = {
     "dsar": "dsar",
     "omnireduce": "omnireduce",
@@ -42,7 +42,7 @@ ROTATED = {
     "fft": "all-gather+fft:0.15",
 }
 METHODS = CROSSED | ROTATED
-DENSITY = 0.05  # of the tensors that are dense by themselves, where the method is for sparse ones
+DENSITY = 0.05  # of dense tensors in cells whose method is for sparse ones
 DENSE_SECONDS = 0.2  # that one ring all-reduce of a net lasts: long enough to measure
 SHARED_SECONDS = 0.1  # in shared memory, where coding lasts several times as long as copying
 COMPUTE = 1.0  # seconds of compute per second of that
@@ -59,7 +59,7 @@ class ValidationCell(NamedTuple):
 
     @property
     def method(self) -> str:
-        """What stands for the family."""
+        """Return the method of the family."""
         return METHODS.get(self.family, self.family)
 
     @property
@@ -69,7 +69,7 @@ class ValidationCell(NamedTuple):
 
 
 def rotated(fabrics: Sequence[str], nets: Sequence[str]) -> list[ValidationCell]:
-    """The cells of the families that meet one net per fabric."""
+    """Return the cells of the families that run with one net per fabric."""
     return [
         ValidationCell(fabric, nets[(i + j) % len(nets)], family)
         for i, fabric in enumerate(fabrics)
@@ -86,7 +86,7 @@ class Scale:
 
 
 def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale:
-    """The scale at which a ring all-reduce of the net lasts so long, and compute as long."""
+    """Return the scale at which a ring all-reduce of the net, and its compute, last `seconds`."""
     graph, ring = net_file.load(net), find_method("ring+dense")
     sizes = np.array([2.0, 4.0]) * 2**20  # elements
     short, long = (
@@ -99,12 +99,12 @@ def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale
 
 
 def scaled(net: str, scale: Scale) -> Net:
-    """A shipped net with so much of its elements and its compute."""
+    """Scale elements and compute of a shipped net."""
     return net_file.load(net).scaled(scale.numel, scale.seconds / scale.numel)
 
 
 def make_plan(cell: ValidationCell, machine: Machine, scale: Scale) -> Plan:
-    """The cell's plan: every bucket by the family's method."""
+    """Plan a cell: every bucket uses the family's method."""
     net = scaled(cell.net, scale)
     if _for_sparse(find_method(cell.method)):
         net = _sparse(net)
@@ -123,7 +123,7 @@ def _for_sparse(method: Method) -> bool:
 
 
 def _sparse(net: Net) -> Net:
-    """The same net with gradients as sparse as top-k would leave them."""
+    """Make the dense gradients of a net as sparse as after top-k."""
     law = Sparsity(law="uniform", density=DENSITY)
 
     def thinned(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Repeats what other guests of the same host disturbed: how much processor time they took."""
+"""Repeat measurements from which other guests of the host took processor time."""
 
 import time
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from typing import TypeVar
 T = TypeVar("T")
 CALM = 0.02  # share of the processor time that may be stolen while something is measured
 TRIES = 3
-PATIENCE = 60.0  # s that all repetitions together may take, where nobody says
+PATIENCE = 60.0  # s, default limit of all repetitions together
 
 STAT = Path("/proc/stat")
 _STEAL = 7  # place of the time in which another guest ran, among those of the line "cpu"
 
 
 def _ticks(stat: Path) -> tuple[int, int]:
-    """Ticks stolen and of all kinds since the start of this machine; nothing where no one says."""
+    """Return the stolen and all ticks since the machine started; (0, 0) if unknown."""
     if not stat.exists():
         return 0, 0
     kinds = [int(word) for word in stat.read_text("ascii").split("\n", 1)[0].split()[1:9]]
@@ -23,14 +23,14 @@ def _ticks(stat: Path) -> tuple[int, int]:
 
 
 class Calm:
-    """Measures again, whatever came out, where processor time was stolen; the calmest counts."""
+    """Repeats measurements during which processor time was stolen; returns the calmest one."""
 
     def __init__(self, stat: Path = STAT, patience: float = PATIENCE) -> None:
         self._stat = stat
         self._left = patience
 
     def __call__(self, measure: Callable[[], T]) -> tuple[T, float]:
-        """What the calmest of up to TRIES measurements gives, and the share that it lost."""
+        """Return the result of the calmest of up to TRIES measurements, and its stolen share."""
         found: list[tuple[T, float]] = []
         while True:
             begun, (stolen, whole) = time.monotonic(), _ticks(self._stat)

@@ -200,7 +200,7 @@ def _plan(name: str, system: str, gpus: int, again: bool = False) -> Plan:
 
 
 def dealt(machine: Machine, gpus: int) -> Machine:
-    """As few nodes as hold so many ranks, which are dealt out to them in turn."""
+    """Return the fewest nodes for these ranks, assigned to nodes in turn."""
     nodes = -(-gpus // machine.everyone.lanes)
     return replace(machine, node_of_rank=tuple(rank % nodes for rank in range(gpus)))
 
