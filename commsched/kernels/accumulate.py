@@ -1,4 +1,4 @@
-"""What becomes of decoded values: they replace others, are added to them, or are taken off them."""
+"""Ways to deliver decoded values: replace others, add to them, or subtract from them."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 
 REPLACE, ADD, TAKE_OFF = 0, 1, -1
-CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
+CHUNK = 1 << 16  # values at a time: temporary arrays stay in the cache
 
 
 def put(values: Array, out: Array, way: int) -> None:
-    """Do with (n,) float32 `out` and values what `way` says."""
+    """Put values into (n,) float32 `out` as `way` says."""
     gpu = device(out)
     if way == REPLACE:
         out[:] = values

@@ -9,7 +9,7 @@ from commsched.kernels.accumulate import REPLACE, in_chunks
 from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 
-CHUNK = 1 << 16  # values at a time: what is made on the way stays in the cache
+CHUNK = 1 << 16  # values at a time: temporary arrays stay in the cache
 
 
 class Format(NamedTuple):
@@ -73,7 +73,7 @@ def table(form: Format) -> Array:
 
 
 def look_up(table: Array, codes: Array, out: Array, way: int = REPLACE) -> None:
-    """Do with (n,) `out` and what a table of 256 float32 says of (n,) uint8 what `way` says."""
+    """Look (n,) uint8 up in a table of 256 float32, and put the values into `out` as `way` says."""
     gpu = device(out)
     if gpu is not None:
         gpu.eightbit.look_up(table, codes, out, way)

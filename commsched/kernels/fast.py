@@ -253,7 +253,7 @@ def write_planes(index: Array, width: int, out: Array) -> None:
 
 @kernel
 def read_planes(packed: Array, width: int, out: Array) -> None:
-    """Fill (m,) int32 from what `write_planes` wrote."""
+    """Fill (m,) int32 from the output of `write_planes`."""
     count, whole = len(out), width // 8
     out[:] = 0
     for plane in range(whole):
@@ -295,7 +295,7 @@ def write_fields(index: Array, width: int, out: Array) -> None:
 
 @kernel
 def read_fields(packed: Array, width: int, out: Array) -> None:
-    """Fill (m,) int32 from what `write_fields` wrote."""
+    """Fill (m,) int32 from the output of `write_fields`."""
     more, mask = (2 if width == 2 else 1), np.int32((1 << width) - 1)
     for i in range(len(out)):
         place = np.int32((i & ((1 << more) - 1)) * width)

@@ -59,7 +59,7 @@ def write_values(
 def read_values(
     low: Array, middle: Array, codes: Array, top: int, escapes: Array, words: Array
 ) -> bool:
-    """Fill (m,) uint32 from what `write_values` wrote; whether it is what may be written."""
+    """Fill (m,) uint32 from the output of `write_values`; whether it is what may be written."""
     found, below = np.int64(0), np.int32(0)
     each = np.empty(2 * len(codes), np.uint8)
     for pair in range(len(codes)):

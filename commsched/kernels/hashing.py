@@ -87,7 +87,7 @@ def index_sets(module: Any, numel: int, parts: int) -> Sets:
 
 
 class HashMemory(NamedTuple):
-    """What hierarchical hashing leaves behind."""
+    """The memory that hierarchical hashing fills."""
 
     parallel: Array  # (parts, slots) int64, indices from 1 on; 0: empty
     serial: list[Array]  # per part, what found no slot: (r,)

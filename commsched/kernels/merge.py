@@ -56,7 +56,7 @@ def _here(values: Array) -> bool:
 
 
 def set_flags(flags: Array) -> Array:
-    """Ascending positions of what is True in (n,) bool: (m,) int64.
+    """Return the ascending positions of True in (n,) bool: (m,) int64.
 
     Where few of 8 flags are set, words of 8 are looked at first: half of the time of flatnonzero.
     """

@@ -92,7 +92,7 @@ def compute_with(state: Pruned, piece: slice) -> None:
         state.half[piece] = state.values[piece].astype(np.float16)
     elif gpu is None:
         state.half[state.index[piece]] = state.values[piece].astype(np.float16)
-    else:  # what is pruned stays zero
+    else:  # pruned values stay zero
         gpu.pruned.scatter(state.values[piece], state.index[piece], state.half)
 
 

@@ -1,4 +1,4 @@
-"""Sums of rows of a table: the gradient of what was looked up there."""
+"""Sums of rows of a table: the gradient of a look-up."""
 
 import numpy as np
 

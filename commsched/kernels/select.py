@@ -57,7 +57,7 @@ def added_above(values: Array, lost: Array, threshold: float) -> tuple[Array, bo
 
 
 def nonzeros(values: Array) -> Array:
-    """Ascending indices of what is not zero, NaN included: (m,) int64."""
+    """Return the ascending indices of non-zeros, NaN included: (m,) int64."""
     return np.flatnonzero(values != 0) if device(values) is None else above(values, 0.0)
 
 

@@ -21,7 +21,7 @@ from commsched.kernels.rangefloat import RangeFloat
 
 PIECE = 8192  # values
 SCALE = 4  # B before the bitmap of a packet: the largest magnitude, float32
-GROUP = 8  # pieces at a time: what is made on the way stays in the cache
+GROUP = 8  # pieces at a time: temporary arrays stay in the cache
 
 
 class SpectrumPart(NamedTuple):
@@ -125,7 +125,7 @@ def _powers(spectrum: Array) -> Array:
 
 
 def deliver(packets: list[Array], count: int, form: RangeFloat, out: Array, way: int) -> bool:
-    """Do with (n,) float32 `out` and what packets stand for together what `way` says.
+    """Put the sum of packets into (n,) float32 `out` as `way` says.
 
     A packet is, as bytes, the largest magnitude, the bitmap and the packed codes that `strongest`
     gives. Spectra are summed in the packets' order, and the sum is transformed back once. False

@@ -1,4 +1,4 @@
-"""How many cores a matrix product takes: one, where every rank has one."""
+"""Limit matrix products to one core if every rank has one."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What travels together: consecutive runs of tensors' elements, and how sparse they are."""
+"""Buckets: consecutive runs of tensors' elements, and how sparse they are."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ Work = Annotated[Rounded, NOT_NEGATIVE]  # floating-point operations, or B of me
 
 
 class Computes(Protocol):
-    """What `Net.seconds` reads of a device."""
+    """The part of a device that `Net.seconds` reads."""
 
     @property
     def flops(self) -> float:
@@ -96,7 +96,7 @@ class Layer:
     forward_bytes: Work = 0.0  # memory traffic, for layers that are not bound by flops
     backward_bytes: Work = 0.0
     activation: Bytes = 0.0  # kept from forward to backward
-    output: Bytes = 0.0  # what the layers after it read; 0: as much as `activation`
+    output: Bytes = 0.0  # that later layers read; 0: equal to `activation`
     tensors: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:

@@ -273,7 +273,7 @@ def _zipf_rows(law: Sparsity, merged: float) -> Floats:
     draws = _zipf_draws(law.rows, law.exponent, law.density) * merged
     rows = np.concatenate([[0.0], np.cumsum(-np.expm1(draws * log_miss) * np.diff(edges))])
     if merged == 1:
-        rows *= law.density * law.rows / rows[-1]  # what is left of the bisection
+        rows *= law.density * law.rows / rows[-1]  # correct the error that the bisection leaves
     return rows
 
 

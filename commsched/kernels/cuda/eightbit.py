@@ -19,7 +19,7 @@ def narrow(
 
 
 def look_up(table: Array, codes: Array, out: Array, way: int) -> None:
-    """Do with (n,) `out` and what a table of 256 float32 says of (n,) uint8 what `way` says."""
+    """Look (n,) uint8 up in a table of 256 float32, and put the values into `out` as `way` says."""
     held = module_of(out).asarray(table)
     given = held, codes, np.int64(len(out)), np.int32(way), out
     launch("eightbit", "look_up", strides(len(out)), *given)

@@ -34,7 +34,7 @@ def levels(
 
 
 def quant_values(codes: Array, scales: Array, block: int, width: int, out: Array, way: int) -> None:
-    """Do with (n,) float32 `out` and what the codes of `quant` mean what `way` says."""
+    """Put the values of `quant` codes into (n,) float32 `out` as `way` says."""
     run = np.int64(len(out)), np.int32(block), np.int32(width), np.int32(way)
     launch("quantise", "quant_values", strides(len(out)), codes, scales, *run, out)
 
@@ -42,7 +42,7 @@ def quant_values(codes: Array, scales: Array, block: int, width: int, out: Array
 def level_values(
     codes: Array, scales: Array, block: int, width: int, count: int, out: Array, way: int
 ) -> None:
-    """Do with (n,) float32 `out` and what the codes of `levels` mean what `way` says."""
+    """Put the values of `levels` codes into (n,) float32 `out` as `way` says."""
     form = np.int32(block), np.int32(width), np.int32(count)
     run = np.int64(len(out)), *form, np.int32(way)
     launch("quantise", "level_values", strides(len(out)), codes, scales, *run, out)

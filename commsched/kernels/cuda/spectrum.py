@@ -83,7 +83,7 @@ def _ranked(bins: Array, count: int) -> tuple[Array, Array]:
 def deliver(
     packets: list[Array], count: int, form: Form, values: Array, way: int, rest: Array
 ) -> bool:
-    """Do with whole pieces and what packets stand for together what `way` says.
+    """Put the sum of packets into whole pieces as `way` says.
 
     rest: the bins behind, whose sums it is overwritten with. False where a packet has not `count`.
     """
