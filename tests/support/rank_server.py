@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import os
 import re
 import sys
 import tempfile
@@ -20,7 +21,7 @@ class RankServer:
     def __init__(self, ranks: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="commsched-ranks-")
         self._ranks, self._number, self._seen = ranks, 0, 0
-        self.job = Job(ranks, [sys.executable, "-m", __name__, self._folder.name])
+        self.job = Job(ranks, [sys.executable, "-m", __name__, self._folder.name, str(os.getpid())])
 
     def run(self, words: tuple[str, ...], seconds: float) -> Ended:
         """Run a command; where it ends the job, the status is that of the job."""
@@ -66,16 +67,16 @@ def on_ranks(ranks: int, *words: str, seconds: float = 120.0) -> Ended:
         raise
 
 
-def serve(folder: Path) -> None:
-    """Run what is written to the folder, until the job is killed."""
+def serve(folder: Path, client: int) -> None:
+    """Run what is written to the folder, until the job is killed or the client is no more."""
     from commsched.cli.main import main
 
     number = 0
     while True:
         path = folder / f"{number}.json"
         while not path.exists():
-            if not folder.exists():
-                return  # nobody is left to ask
+            if not Path("/proc", str(client)).exists():
+                return
             time.sleep(IDLE)
         try:
             status = main(json.loads(path.read_text()))
@@ -91,4 +92,4 @@ def serve(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), int(sys.argv[2]))
