@@ -75,11 +75,14 @@ class Stored:
     rounds: bool = False  # `normalise` writes and reads the field
 
 
-def unit(suffix: str, scale: float) -> Stored:
-    """A number that the file stores in units of `scale`, to 12 significant digits."""
+def unit(suffix: str, scale: float, short: bool = False) -> Stored:
+    """A number that the file stores in units of `scale`, to 12 significant digits.
+
+    The field has the digits of the file times `scale`; if `short`, 12 digits as well.
+    """
     return Stored(
         kind=float,
-        read=lambda stored: stored * scale,
+        read=lambda stored: significant(stored * scale) if short else stored * scale,
         write=lambda value: significant(value / scale) if value else 0.0,
         suffix=suffix,
         rounds=True,

@@ -43,6 +43,7 @@ RATE = Stored(
     check=Check("must be in [1e-09, 1e+09] or null", lambda rate: 1e-9 <= rate <= 1e9),
     rounds=True,
 )
+Delay = Annotated[float, unit("us", 1e-6, short=True), NOT_NEGATIVE]  # s
 PerByte = Annotated[float, RATE, NOT_NEGATIVE]
 Points = Annotated[tuple[tuple[float, float], ...], pairs(NUMBER, MICROSECONDS)]  # (bytes, s)
 NUMBERS = Stored(
@@ -256,16 +257,16 @@ class Machine:
     # Sigma of the log-normal factor on coding, per rank and operation.
     coding_jitter: Annotated[Rounded, NOT_NEGATIVE] = 0.0
     # Before an exchange's first message: wake-up, skew of the ranks.
-    startup: Annotated[Seconds, WRITTEN] = 0.0
+    startup: Annotated[Delay, WRITTEN] = 0.0
     # Before the first message of a launch's later exchanges: all ranks are awake.
-    restart: Annotated[Seconds, Key(missing="startup")] = 0.0
-    handover: Seconds = 0.0  # mean until another thread of the rank takes up a ready operation
+    restart: Annotated[Delay, Key(missing="startup")] = 0.0
+    handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
     # Coding seconds if no other rank codes, divided by those if all do.
     alone: Annotated[Rounded, SHARE] = 1.0
     # Coding seconds beside an exchange of the rank, divided by those apart.
     slowed: Annotated[Rounded, AT_LEAST_1] = 1.0
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
-    burst: Annotated[Seconds, WRITTEN] = 0.0
+    burst: Annotated[Delay, WRITTEN] = 0.0
     # Cores of a node; 0 if cores are not a bottleneck and their sharing is not modelled.
     cores: Annotated[int, NOT_NEGATIVE] = 0
     # Share of a transfer that progresses while its rank computes.
