@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.jobs import Ended, Job
 
-IDLE = 0.005  # s between looks for another command line
+IDLE = 0.01  # s between looks for another command line, or its end
 
 
 class RankServer:
