@@ -1,6 +1,7 @@
 """Settings for all tests: repeatable examples, no screen, and which tests run side by side."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +11,26 @@ from tests.support import sampling
 os.environ["MPLBACKEND"] = "Agg"
 
 UNDER_MPI = environment_rank() is not None
+HERE = Path(__file__).parent
 
-# All ranks of an MPI test must draw the same examples, and CI the same ones every time.
-sampling.take(nightly=False, repeatable=UNDER_MPI or "CI" in os.environ)
 
-collect_ignore = ["nightly"] if UNDER_MPI else ["mpi", "nightly"]  # unless they are asked for
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = "all cases of every law, and tests/nightly too: what runs by night"
+    parser.addoption("--whole", action="store_true", help=help_text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many cases the laws take, before they are imported."""
+    # All ranks of an MPI test must draw the same examples, and CI the same ones every time.
+    sampling.take(nightly=config.getoption("--whole"), repeatable=UNDER_MPI or "CI" in os.environ)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what is neither asked for by its path nor of this kind of run."""
+    left_out = (not UNDER_MPI and collection_path == HERE / "mpi") or (
+        not config.getoption("--whole") and collection_path == HERE / "nightly"
+    )
+    return True if left_out else None
 
 
 # Files whose tests follow each other on one worker of pytest-xdist: two jobs of many ranks at once

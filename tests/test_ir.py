@@ -13,6 +13,7 @@ from commsched.machine.model import Device
 from commsched.net import file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
+from tests.support import sampling
 
 
 def chain(*names: str) -> tuple[Layer, ...]:
@@ -231,7 +232,7 @@ def mutated(data: st.DataObject, tree: object) -> object:
     return tree
 
 
-@settings(max_examples=300)
+@settings(max_examples=sampling.examples(300))
 @given(data=st.data())
 def test_a_damaged_net_gives_one_sentence_or_a_graph(data: st.DataObject) -> None:
     broken = mutated(data, NET)

@@ -58,7 +58,7 @@ def test_every_legal_pair_leaves_equal_bits_on_all_ranks(pair):
 
 
 @pytest.mark.parametrize("pair", sampling.pairwise(WHOLE), ids="+".join)
-@settings(max_examples=40 if sampling.whole else 8)
+@settings(max_examples=sampling.examples(40))
 @given(nodes=st.integers(1, 4), lanes=st.integers(1, 4), numel=st.integers(1, 60), data=st.data())
 def test_every_exact_pair_sums_mixed_supports_on_any_shape(pair, nodes, lanes, numel, data):
     ranks = nodes * lanes

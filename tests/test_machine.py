@@ -14,6 +14,7 @@ from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.fabric import Fabric, HeldOut
 from commsched.machine.model import CodecRate, Device, Link, Machine, Nic, resized
+from tests.support import sampling
 
 LINK = Link(latency=1e-6, overhead=2e-7, per_byte=1e-9, source="s")
 DEVICE = Device(name="d", memory=1e9, bandwidth=1e9, flops=1e12, source="s")
@@ -235,7 +236,7 @@ def test_a_rate_of_zero_names_its_place() -> None:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=sampling.examples(300))
 @given(data=st.data())
 def test_a_damaged_machine_gives_one_sentence_or_a_machine(data: st.DataObject) -> None:
     tree = copy.deepcopy(FILE)

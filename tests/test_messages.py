@@ -16,6 +16,7 @@ from commsched.simulate.clocks import Clocks
 from commsched.simulate.engine import simulate
 from commsched.simulate.pipelines import PipelineMessages
 from commsched.timeline.measure import overlaps
+from tests.support import sampling
 from tests.support.pipeline_plans import FREE, free, net, shared_nic, staged
 from tests.support.small_plans import SLOW, machine
 
@@ -74,7 +75,7 @@ pipes = st.builds(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=sampling.examples(25))
 @given(made=pipes)
 def test_every_message_has_two_ends_that_agree(made):
     roles = roles_of(made)
@@ -88,7 +89,7 @@ def test_every_message_has_two_ends_that_agree(made):
     assert set(tags.values()) <= {1}
 
 
-@settings(max_examples=25)
+@settings(max_examples=sampling.examples(25))
 @given(made=pipes)
 def test_no_message_comes_before_it_was_sent(made):
     found = simulate(made, 2)
@@ -102,7 +103,7 @@ def test_no_message_comes_before_it_was_sent(made):
             assert (p.end >= sent.start + least - 1e-12).all()
 
 
-@settings(max_examples=25)
+@settings(max_examples=sampling.examples(25))
 @given(made=pipes)
 def test_all_pipelines_at_once_are_each_pipeline_by_itself(made):
     found = simulate(made, 1)
@@ -118,7 +119,7 @@ def test_all_pipelines_at_once_are_each_pipeline_by_itself(made):
             assert ends[name][column] == pytest.approx(end, rel=1e-12)
 
 
-@settings(max_examples=50)
+@settings(max_examples=sampling.examples(50))
 @given(order=st.permutations(range(6)), times=st.lists(st.integers(1, 9), min_size=6, max_size=6))
 def test_what_arrives_first_goes_first_and_the_most_urgent_of_those_that_wait(order, times):
     """One rank gets messages from six others that compute for a time each; three are urgent."""

@@ -17,6 +17,7 @@ from commsched.planner.space import Candidate, MethodChoice, bucket, spec_of
 from commsched.program.model import Kind, Op
 from commsched.program.placer import EXCHANGES, StreamQueue, next_head, serve, serve_next
 from commsched.program.registry import STRATEGIES
+from tests.support import sampling
 from tests.support.small_plans import graph, machine
 
 METHODS = {
@@ -90,7 +91,7 @@ def placed_by_the_runtimes_rule(plan, seconds) -> float:
     startup=st.sampled_from([0.0, 1e-4]),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=sampling.examples(40), deadline=None)
 def test_planner_simulator_and_the_runtimes_programs_agree(
     sizes, ranks, cores, overlap, startup, data
 ):

@@ -18,6 +18,7 @@ from commsched.net.sparsity import Sparsity
 from commsched.plan import file
 from commsched.plan.model import Launch, Plan, Reason
 from commsched.records import digest
+from tests.support import sampling
 from tests.support.small_plans import graph, machine, plan
 
 METHODS = ("ring+dense", "tree+fp16", "all-gather+coo")
@@ -244,7 +245,7 @@ def test_a_plan_that_misplaces_a_gradient_is_refused(change, message):
 # --- Bad files. ---
 
 
-@settings(max_examples=300)
+@settings(max_examples=sampling.examples(300))
 @given(data=st.data())
 def test_a_damaged_plan_gives_one_sentence_or_a_plan(data):
     path = data.draw(st.sampled_from(PLACES))

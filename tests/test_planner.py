@@ -41,7 +41,7 @@ def test_buckets_hold_every_tensor_once_in_backward_order(sizes, limit, first):
 @pytest.mark.parametrize("planner", list(PLANNERS))
 @given(sizes=SIZES, nodes=st.integers(1, 2), lanes=st.integers(1, 4))
 @example(sizes=[1, 16, 16, 65, 365], nodes=1, lanes=1)  # without packing 0 s, but for rounding
-@settings(max_examples=10 if sampling.whole else 3, deadline=None)
+@settings(max_examples=sampling.examples(10), deadline=None)
 def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, lanes):
     codec = planner.removeprefix("all-")
     lossy = (codec,) if codec != planner and not CODECS[codec].lossless else ()
@@ -60,7 +60,7 @@ def test_every_planner_makes_complete_plans_with_reasons(planner, sizes, nodes, 
             assert slower or not launch.reason.runner_up
 
 
-@settings(max_examples=25 if sampling.whole else 10)
+@settings(max_examples=sampling.examples(25))
 @given(sizes=SIZES, shape=st.sampled_from([(2, 2), (3, 4)]), zeros=st.booleans())
 def test_only_the_chosen_method_is_cheaper_than_the_runner_up(sizes, shape, zeros):
     net = sparse(0.02, sum(sizes)) if zeros else graph(sizes)

@@ -165,7 +165,7 @@ def test_a_budget_that_lossy_methods_do_not_meet_leaves_the_bound():
     assert lower_bound(Problem(tight)) == lower_bound(Problem(lossless))
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=sampling.examples(6))
 @given(sizes=st.lists(st.integers(1, 10**6), min_size=1, max_size=4), lanes=st.integers(2, 4))
 def test_where_mpis_own_measured_sum_is_fast_the_bound_is_below_it(sizes, lanes):
     net = graph(sizes)

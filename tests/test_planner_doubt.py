@@ -18,6 +18,7 @@ from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate
+from tests.support import sampling
 from tests.support.small_plans import graph, machine, plan
 
 SIZES = [40_000, 3_000, 500, 120_000, 9_000, 60_000]
@@ -40,7 +41,7 @@ def candidate_of(problem: Problem, limit: float) -> Candidate:
 
 
 @given(limit=st.sampled_from([1e3, 1e5, 1e6]), factor=st.sampled_from([0.5, 1.0, 1.7]))
-@settings(max_examples=10)
+@settings(max_examples=sampling.examples(10))
 def test_where_all_errors_are_equal_every_launch_lasts_as_much_longer(limit, factor):
     problem = problem_on(machine(2, 2))
     candidate = candidate_of(problem, limit)

@@ -18,6 +18,7 @@ from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Bucket, Candidate, MethodChoice, bucket
 from commsched.simulate.engine import Known
+from tests.support import sampling
 from tests.support.small_plans import FAST, machine
 
 METHODS = {"ring+dense", "direct+dense", "halving-doubling+fp16", "native+dense", "all-gather+coo"}
@@ -75,7 +76,7 @@ def problem_of(net: Net, on: Machine, names: Set[str] = METHODS) -> Problem:
     startup=st.sampled_from([0.0, 1e-4]),
     draw=st.data(),
 )
-@settings(max_examples=60)
+@settings(max_examples=sampling.examples(60))
 def test_where_ranks_end_together_it_is_the_simulated_iteration(
     net, ranks, overlap, cores, startup, draw
 ):
@@ -88,7 +89,7 @@ def test_where_ranks_end_together_it_is_the_simulated_iteration(
 
 
 @given(net=nets(), nodes=st.integers(2, 4), lanes=st.integers(1, 3), draw=st.data())
-@settings(max_examples=40)
+@settings(max_examples=sampling.examples(40))
 def test_where_links_differ_it_is_near_the_simulated_iteration(net, nodes, lanes, draw):
     problem = problem_of(net, machine(nodes, lanes))
     candidate = cut(problem, draw)
@@ -98,7 +99,7 @@ def test_where_links_differ_it_is_near_the_simulated_iteration(net, nodes, lanes
 
 
 @given(net=nets(), lanes=st.integers(1, 2), cores=st.integers(1, 3), draw=st.data())
-@settings(max_examples=30)
+@settings(max_examples=sampling.examples(30))
 def test_coding_slows_other_coding_on_several_nodes_too(net, lanes, cores, draw):
     on = machine(2, lanes)
     slow = CodecRate(encode=3e-9, add=1e-9, decode=3e-9, fixed=1e-4, source="test")
@@ -118,7 +119,7 @@ def test_coding_slows_other_coding_on_several_nodes_too(net, lanes, cores, draw)
     draw=st.data(),
     late=st.booleans(),
 )
-@settings(max_examples=40)
+@settings(max_examples=sampling.examples(40))
 def test_a_batch_is_its_candidates_one_by_one(net, cores, nodes, draw, late):
     on = replace(machine(nodes, 4), inside=replace(FAST, latency=1e-5), cores=cores)
     slow = CodecRate(encode=3e-9, add=1e-9, decode=3e-9, fixed=1e-4, source="test")
@@ -140,7 +141,7 @@ def test_a_batch_is_its_candidates_one_by_one(net, cores, nodes, draw, late):
 
 
 @given(net=nets(), nodes=st.integers(1, 3), draw=st.data())
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 def test_kept_exchanges_change_no_iteration(net, nodes, draw):
     problem = problem_of(net, machine(nodes, 2))
     known: Known = {}

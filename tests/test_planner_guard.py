@@ -110,7 +110,7 @@ def test_the_error_does_not_depend_on_the_collective_of_a_pair():
     assert len(set(pair)) == 1
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=sampling.examples(20))
 @given(
     seed=st.integers(0, 2**31),
     name=st.sampled_from(KEEPING),

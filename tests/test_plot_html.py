@@ -24,6 +24,7 @@ from commsched.timeline.file import write
 from commsched.timeline.header import Measured, header_from_data
 from commsched.timeline.intervals import intervals, union
 from commsched.timeline.model import Span, Timeline
+from tests.support import sampling
 
 HASH = "3fa9c1d2e4b5a697" * 4
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,7 +136,7 @@ rows = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sampling.examples(60), deadline=None)
 @given(st.lists(rows, min_size=1, max_size=20))
 def test_the_page_holds_the_spans_whatever_their_names(tmp_path_factory, found):
     spans = [Span(r, s, n, k, a / 1e9, (a + b) / 1e9, b / 4e9, b) for r, s, n, k, a, b in found]

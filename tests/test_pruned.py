@@ -21,6 +21,7 @@ from commsched.kernels.pruned import (
 )
 from commsched.strategies.samo import state_memory
 from commsched.train.optimizers import LossScale
+from tests.support import sampling
 from tests.support.gradients import bits
 
 
@@ -53,7 +54,7 @@ class Dense:
         self.values[~self.mask] = 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=sampling.examples(40), deadline=None)
 @given(
     numel=st.integers(1, 200),
     pruned=st.sampled_from([0.0, 0.3, 0.9, 0.99]),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from commsched.cli import stages
 from commsched.errors import CommschedError
 from commsched.program.registry import STRATEGIES
+from tests.support import sampling
 from tests.support.pipeline_plans import (
     BACKWARD,
     FORWARD,
@@ -29,7 +30,7 @@ def in_flight(name: str, m: int, count: int) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=15)
+@settings(max_examples=sampling.examples(15))
 @given(count=st.integers(1, 5), m=st.integers(1, 8), segments=st.integers(0, 3))
 def test_every_backward_repeats_its_forward(name, count, m, segments):
     on = free(machine(1, count))
@@ -40,7 +41,7 @@ def test_every_backward_repeats_its_forward(name, count, m, segments):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=15)
+@settings(max_examples=sampling.examples(15))
 @given(
     count=st.integers(2, 4),
     each=st.integers(1, 6),

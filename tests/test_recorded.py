@@ -23,6 +23,7 @@ from commsched.net.sparsity import Sparsity
 from commsched.planner.limits.error_budget import verdict
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
+from tests.support import sampling
 from tests.support.small_plans import machine
 
 LARGE = (128, 256)  # SAMPLE elements
@@ -98,7 +99,7 @@ def test_the_explanation_says_where_an_error_comes_from():
         make_plan(Request(**fields, max_error=1e-9, recorded=known, force=force))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=sampling.examples(30))
 @given(numel=st.integers(1, 5 * SAMPLE))
 def test_a_sample_is_runs_of_neighbours_from_the_first_element_to_the_last(numel):
     taken = recorded.sample(np.arange(numel, dtype=np.float32))

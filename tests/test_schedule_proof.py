@@ -14,6 +14,7 @@ from commsched.machine.model import Group
 from commsched.schedule.check import check
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Round, Schedule
+from tests.support import sampling
 
 ROUTES = [name for name in COLLECTIVES if name != "native"]
 REDUCES = (Goal.ALL_REDUCE, Goal.REDUCE_SCATTER)
@@ -277,7 +278,7 @@ def test_check_raises_where_a_rule_is_broken_or_numbers_are_wrong(mutate, name, 
     assert raises(schedule) == broken
 
 
-@settings(max_examples=200)
+@settings(max_examples=sampling.examples(200))
 @given(name=st.sampled_from(ROUTES), group=grids(), seed=st.integers(0, 10**6), data=st.data())
 def test_whatever_passes_the_proof_sums_right(name, group, seed, data):
     chosen = data.draw(st.lists(st.sampled_from(SOMETIMES_WRONG), min_size=2, max_size=2))

@@ -20,6 +20,7 @@ from commsched.run.summary import summary
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
 from commsched.timeline.measure import busy, exposed, idle, iteration_seconds, step_starts
+from tests.support import sampling
 from tests.support.pipeline_plans import (
     BACKWARD,
     FORWARD,
@@ -122,7 +123,7 @@ def test_words_of_a_command_line_are_numbers(name):
 # --- Cutting a net. ---
 
 
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 @given(weights=st.lists(st.integers(0, 20), min_size=1, max_size=9), data=st.data())
 def test_no_other_cut_has_a_smaller_largest_run(weights, data):
 
@@ -186,7 +187,7 @@ def test_as_few_stages_as_fit_are_chosen(name):
 
 
 @pytest.mark.parametrize("name", FLUSHED)
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 @given(stages=st.integers(1, 6), m=st.integers(1, 12))
 def test_equal_stages_take_m_and_k_minus_1_turns(name, stages, m):
     made = staged(name, stages, on=free(machine(1, stages)), microbatches=m)
@@ -200,7 +201,7 @@ def test_equal_stages_take_m_and_k_minus_1_turns(name, stages, m):
 
 
 @pytest.mark.parametrize("name", FLUSHED)
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 @given(stages=st.integers(1, 6), m=st.integers(1, 12))
 def test_a_stage_keeps_the_microbatches_that_are_between_forward_and_backward(name, stages, m):
     made = staged(name, stages, microbatches=m)
@@ -229,7 +230,7 @@ def test_a_report_has_the_bubble_the_exposed_messages_and_the_memory(name):
 
 
 @given(stages=st.integers(1, 4), jitter=st.sampled_from([0.0, 0.2]))
-@settings(max_examples=10)
+@settings(max_examples=sampling.examples(10))
 def test_what_a_rank_does_and_its_idle_time_fill_its_steps(stages, jitter):
     made = staged("1f1b", stages, 2, on=machine(1, 2 * stages, jitter), microbatches=3)
     timeline = simulate(made, 3).timeline()

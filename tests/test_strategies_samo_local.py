@@ -16,6 +16,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.strategies.samo import packing_traffic, state_memory
 from commsched.timeline.measure import iteration_seconds
+from tests.support import sampling
 from tests.support.pipeline_plans import (
     BACKWARD,
     FORWARD,
@@ -87,7 +88,7 @@ def test_as_few_stages_as_the_memory_allows_are_planned_and_pruning_needs_fewer(
     assert [stages(memory, 0.9) for memory in (40e6, 20e6, 10e6)] == [1, 2, 4]
 
 
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 @given(stages=st.integers(1, 5), m=st.integers(1, 10), pruned=st.sampled_from([0.0, 0.9]))
 def test_a_message_driven_pipeline_keeps_its_limit_and_takes_as_long_as_1f1b(stages, m, pruned):
     on = free(machine(1, stages))
@@ -135,7 +136,7 @@ def period(made: Plan, steps: int = 12) -> float:
     return float(iteration_seconds(simulate(made, steps).timeline())[-3])
 
 
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 @given(seconds=st.lists(st.integers(1, 9), min_size=2, max_size=5), m=st.integers(1, 3))
 def test_greedy_streams_at_the_pace_of_its_slowest_stage(seconds, m):
     layers = net(len(seconds))
@@ -157,7 +158,7 @@ def test_there_is_a_fill_and_no_drain():
     assert makespan(made, batches) == pytest.approx(fill + batches * (FORWARD + BACKWARD))
 
 
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 @given(stages=st.integers(2, 5), head=st.sampled_from([0.0, 1.0]), cost=st.integers(0, 2))
 def test_the_period_of_overlapping_contains_the_round_trip_to_the_neighbour(stages, head, cost):
     link = replace(FREE, latency=cost * 1e-3, per_byte=cost * 1e-7)
@@ -170,7 +171,7 @@ def test_the_period_of_overlapping_contains_the_round_trip_to_the_neighbour(stag
     assert period(made, 16) == pytest.approx(max(trips + own), rel=1e-9)
 
 
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 @given(chunks=st.integers(1, 3), run=st.integers(1, 3), m=st.integers(1, 4))
 def test_chunks_are_pipelines_that_stream(chunks, run, m):
     stages = chunks * run
@@ -179,7 +180,7 @@ def test_chunks_are_pipelines_that_stream(chunks, run, m):
     assert period(made, 10) == pytest.approx((m + run - 1) * (FORWARD + BACKWARD), rel=1e-9)
 
 
-@settings(max_examples=20)
+@settings(max_examples=sampling.examples(20))
 @given(stages=st.integers(1, 4), m=st.integers(1, 5))
 def test_one_chunk_is_1f1b(stages, m):
     on = machine(1, stages)

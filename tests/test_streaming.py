@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
+from tests.support import sampling
 from tests.support.local_losses import VARIANTS, Stage, plan_of, sequential
 
 STEPS = 4
@@ -49,7 +50,7 @@ def streamed(made, stages, seed):
     return [worker.block.bits() for worker in workers], ahead
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=sampling.examples(20), deadline=None)
 @pytest.mark.parametrize("variant", VARIANTS)
 @given(stages=st.integers(2, 5), seed=st.integers(0, 99))
 def test_streaming_is_sequential_local_training_bit_for_bit(variant, stages, seed):

@@ -13,6 +13,7 @@ import pytest
 
 from commsched.run.job.launcher import environment, find_mpiexec
 from commsched.run.job.terminal import progress_bar
+from tests.support import sampling
 from tests.support.jobs import ROOT
 
 WORDS = ("--net", "mlp:8:1", "--steps", "5", "--method", "ring+dense")
@@ -27,7 +28,7 @@ def everything(terminal):
     return b"".join(parts).decode()
 
 
-@pytest.mark.parametrize("looked_at", [True, False])
+@pytest.mark.parametrize("looked_at", sampling.some([True, False], 1))
 def test_a_bar_is_seen_on_a_terminal_alone(looked_at, tmp_path):
     ours, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))

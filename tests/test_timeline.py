@@ -19,6 +19,7 @@ from commsched.timeline.file import read, write
 from commsched.timeline.header import Fallback, Measured, Predicted, Switch, Verified
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
+from tests.support import sampling
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 COLUMNS = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes")
@@ -157,7 +158,7 @@ def _read_or_refuse(path):
     assert "\n" not in sentence
 
 
-@settings(max_examples=200)
+@settings(max_examples=sampling.examples(200))
 @given(t=timelines(most=4), data=st.data())
 def test_a_file_with_a_wrong_value_is_refused_in_one_sentence(t, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("t") / "a.json"

@@ -18,6 +18,7 @@ from commsched.timeline.compare import compare
 from commsched.timeline.header import Measured, Predicted, header_from_data
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
+from tests.support import sampling
 from tests.support.small_plans import graph, machine, plan
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
@@ -138,7 +139,7 @@ def timelines(draw):
 # laws
 
 
-@settings(max_examples=300)
+@settings(max_examples=sampling.examples(300))
 @given(predicted=timelines(), measured=timelines(), skip=st.integers(0, 2))
 def test_the_parts_sum_to_the_whole(predicted, measured, skip):
     why = attribute(predicted, measured, skip)

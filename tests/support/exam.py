@@ -40,6 +40,7 @@ SHAPES = [shape for split in SPLITS for shape in split]
 UNLISTED_TOO = ((1, 1), (2, 1), (4, 3))  # take what is not listed, too: it is of the same codecs
 # Steps with one state. "rounded": sums that round; "mixed": another support on every rank.
 SERIES = ((300, ("rounded", "empty", "one", "alone", "skewed", "full")),)
+FEWER = ((300, ("rounded", "empty", "skewed")),)  # by day
 FURTHER = ((300, ("mixed",)), (5, ("empty", "full")), (1, ("alone",)))  # for what is listed
 BROKEN = ((7, ("broken",)),)  # a NaN on the last rank, which all must see
 SHORT = ((301, ("rounded", "mixed", "empty")),)
@@ -79,8 +80,9 @@ def cases(shape: Sequence[int], names: Sequence[str]) -> list[Case]:
     """
     members, names = group_of(shape), names if tuple(shape) in UNLISTED_TOO else ()
     listed = {method.name for method in legal_methods(members)}
+    series = SERIES if sampling.whole else FEWER
     found = [
-        Case(m.name, m, SERIES + BROKEN + FURTHER * (m.name in listed))
+        Case(m.name, m, series + BROKEN + FURTHER * (m.name in listed))
         for m in legal_methods(members, more=names)
     ]
     found += [Case(method.name, method) for method in sample_methods.ALL]

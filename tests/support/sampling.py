@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from commsched.coding.registry import CODECS
 
 Case = TypeVar("Case")
-BY_DAY, BY_NIGHT = 20, 100  # examples that hypothesis draws
+BY_DAY, BY_NIGHT = 15, 100  # examples that hypothesis draws
 whole = False  # set before the laws are imported
 
 
@@ -26,6 +26,11 @@ def take(*, nightly: bool, repeatable: bool) -> None:
         suppress_health_check=[HealthCheck.too_slow],  # a busy machine is not a mistake
     )
     settings.load_profile("commsched")
+
+
+def examples(count: int) -> int:
+    """Return how many examples hypothesis draws where `count` are needed by night."""
+    return count if whole else max(3, count // 3)
 
 
 def some(cases: Sequence[Case], count: int) -> list[Case]:
