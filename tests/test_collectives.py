@@ -144,7 +144,7 @@ def test_unequal_nodes_are_refused():
 
 def test_the_library_keeps_its_own_route():
     native = COLLECTIVES["native"](flat(5))
-    assert (native.rounds, native.blocks, native.goal) == (None, 1, Goal.ALL_REDUCE)
+    assert (native.library, native.blocks, native.goal) == (True, 1, Goal.ALL_REDUCE)
 
 
 @pytest.mark.parametrize(

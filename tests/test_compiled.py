@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from commsched.codecs import elias
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.kernels import compiled, half, merge, select
-from commsched.kernels import quantise as steps
+from commsched.kernels import compiled, half, merge, quantise, select
 from commsched.kernels.random import Dither
 from tests.test_codecs_lossy import LOSSY, ODD
 
@@ -75,11 +74,11 @@ def test_steps_are_the_same(switched, key, rows, width):
     rng = np.random.default_rng([rows, width])
     values = rng.standard_normal((rows, width)).astype(np.float32)
     low = values.min(axis=1, keepdims=True)
-    inverse = (200 * steps.UNITS / np.ptp(values, axis=1, keepdims=True).clip(1e-3)).astype("f4")
+    inverse = (200 * quantise.UNITS / np.ptp(values, axis=1, keepdims=True).clip(1e-3)).astype("f4")
     inverse[0] = np.nan if width % 2 else 0
 
     def numbers():
-        return steps.Steps(key, rows * width, values).numbers(values, low, inverse)
+        return quantise.EvenSteps(key, rows * width, values).numbers(values, low, inverse)
 
     with np.errstate(invalid="ignore"):
         same_bits(*switched(numbers))

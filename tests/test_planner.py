@@ -72,7 +72,7 @@ def test_only_the_chosen_method_is_cheaper_than_the_runner_up(sizes, shape, zero
         times = sorted(
             method_seconds(method, spec, made.machine, group)
             for method in legal_methods(group)
-            if method.lossless or getattr(method, "codec", method).name == "fp16"
+            if method.lossless or (method.codec or method).name == "fp16"
         )
         told = [reason.seconds, reason.runner_up_seconds]
         assert told == pytest.approx(times[:2], rel=1e-9)

@@ -36,9 +36,9 @@ def staged(self, name):
     stage(self, name)
     strike(name)
 
-def finished(self, *arguments):
+def finished(self, *arguments, **named):
     strike("finish")
-    return finish(self, *arguments)
+    return finish(self, *arguments, **named)
 
 Watchdog.stage, Measurement.finish = staged, finished
 strike("begin")

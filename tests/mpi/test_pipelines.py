@@ -68,7 +68,7 @@ class Signed:
         text = f"{step} {source} {name} ".encode()
         return np.resize(np.frombuffer(text, np.uint8), size)
 
-    def lie(self, device):
+    def use_device(self, device):
         """In memory of the host."""
 
     def compute(self, step, op):

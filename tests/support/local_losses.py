@@ -133,7 +133,7 @@ class Stage:
         self.got = {}  # step and name of a message -> what it brought
         self.made = {}  # step and name of a computation -> what it made
 
-    def lie(self, device):
+    def use_device(self, device):
         """In memory of the host."""
 
     def compute(self, step, op):
