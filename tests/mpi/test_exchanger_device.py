@@ -22,7 +22,7 @@ METHODS = ["ring+dense", "native+dense", "all-gather+coo", "zen", "node-union"]
 def where(request, monkeypatch):
     """A device in place of the GPU that is current."""
     found = request.param()
-    monkeypatch.setattr(exchanger, "choose", lambda name, comm, current: found)
+    monkeypatch.setattr(exchanger, "choose_placement", lambda name, comm, current: found)
     return found
 
 
@@ -77,7 +77,7 @@ def test_its_timeline_has_every_span_once_and_says_how_buffers_go(where, folder)
 
 
 def test_an_array_of_another_module_is_refused(monkeypatch):
-    monkeypatch.setattr(exchanger, "choose", lambda name, comm, current: staged())
+    monkeypatch.setattr(exchanger, "choose_placement", lambda name, comm, current: staged())
     with Exchanger(make_plan(), WORLD, device="cuda") as summing:
         given = np.zeros(SHAPES["b"], np.float32)
         refused(lambda: summing.ready("b", given), "a gradient is a CuPy array, got numpy.ndarray")
