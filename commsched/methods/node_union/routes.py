@@ -33,17 +33,17 @@ def inside(members: tuple[tuple[int, ...], ...]) -> Schedule:
 
 
 @lru_cache(maxsize=64)
-def gathered(members: tuple[tuple[int, ...], ...], count: int) -> Schedule:
+def gathered(members: tuple[tuple[int, ...], ...], count: int, lag: int = LAG) -> Schedule:
     """All-gather of blocks (lane, piece, node) along all lanes, and then inside all nodes.
 
-    Pieces follow each other; a piece goes on inside the nodes once LAG further pieces have left.
+    Pieces follow each other; a piece goes on inside the nodes once `lag` further ones have left.
     """
     ranks = np.array(members, np.int64)
     nodes, lanes = ranks.shape
     first = (np.arange(lanes) * count * nodes)[:, np.newaxis] + np.arange(nodes)
     on = circles(ranks.T, first, first + 1)
     beside = circles(ranks, *(np.tile(first[:, 0] + k * nodes, (nodes, 1)) for k in (0, 1)))
-    late = LAG if nodes > 1 else 0
+    late = lag if nodes > 1 else 0
 
     def rounds() -> Iterator[Round]:
         done = 0
