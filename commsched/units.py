@@ -25,3 +25,11 @@ def count(number: int, thing: str) -> str:
 def significant(value: float) -> float:
     """Round to 12 significant digits: what a file carries, stable when read and written again."""
     return float(f"{value:.12g}")
+
+
+def bits(rate: float) -> str:
+    """Format B/s as networks are sold: `25 Gbit/s`."""
+    for scale, unit in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if abs(rate) * 8 >= scale:
+            return f"{rate * 8 / scale:.4g} {unit}"
+    return f"{rate * 8:.4g} bit/s"

@@ -95,10 +95,10 @@ def test_a_wrong_option_is_one_sentence_that_names_the_help(capsys):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--bucket", "0"], "--bucket must be finite and more than 0 MB, got 0.0"),
-        (["--bucket", "nan"], "--bucket must be finite and more than 0 MB, got nan"),
+        (["--bucket", "0"], "--bucket must be finite and more than 0 MB; got 0"),
+        (["--bucket", "nan"], "--bucket is a size, such as 25MB; got 'nan'"),
         (["--seed", "-1"], "--seed must be from 0 to 4611686018427387904, got -1"),
-        (["--scale", "-1"], "scale must be finite and more than 0, got -1.0"),
+        (["--scale", "-1"], "--scale must be finite and more than 0; got -1"),
     ],
 )
 def test_a_plan_that_cannot_be_meant_is_refused(options, complaint, tmp_path, capsys):

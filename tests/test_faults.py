@@ -343,8 +343,8 @@ DAMAGES = {
 WRONG_OPTIONS = (
     (["--steps", "0"], "--steps must be at least 1, got 0"),
     (["--steps", "-3"], "--steps must be at least 1, got -3"),
-    (["--timeout", "0"], "--timeout must be more than 0 seconds, got 0.0"),
-    (["--timeout", "nan"], "--timeout must be more than 0 seconds, got nan"),
+    (["--timeout", "0"], "--timeout must be finite and more than 0 s; got 0"),
+    (["--timeout", "nan"], "--timeout is a time, such as 28 us; got 'nan'"),
     (["-o", "{folder}/none/m.json"], "{folder}/none/m.json: cannot be written there; give a"),
     (["-o", "{folder}"], "{folder}: cannot be written there; give a"),
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched.cli.options import Flag, ListOption, Option
+from commsched.cli.quantities import SECONDS, SPREAD
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.text_table import table
@@ -28,12 +29,12 @@ OPTIONS = (
     ListOption("--table", None, "digits, deep or text; default: all"),
     ListOption("--case", None, "case of a table; default: all"),
     Option("--folder", "DIR", "folder of the tables", Path, FOLDER),
-    Option("--time-limit", "S", "start no training after S seconds", float),
+    Option("--time-limit", "TIME", "start no training after this time", SECONDS),
     Flag("--timed", "measure step times of the trained cases on a testbed"),
     Flag("--show", "print the existing tables and do nothing else"),
     Option("--hosts", "N", "hosts of the testbed", int, 2),
     Option("--rate", None, "rate of the testbed's ports", default="200mbit"),
-    Option("--jitter", None, "jitter of compute on the testbed", float, 0.1),
+    Option("--jitter", None, "jitter of compute on the testbed", SPREAD, 0.1),
 )
 
 

@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from commsched.cli.quantities import SECONDS
+from commsched.quantity import NUMBER, Quantity
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -28,19 +31,21 @@ class Option:
     metavar: str | None
     help: str
     type: Callable[[str], object] = str
-    default: object = None  # the help ends with it, unless it is None or empty
+    default: object = None  # as it is used inside; the help ends with it, if it is not empty
     required: bool = False
     nargs: str | None = None
     choices: Sequence[str] | None = None
 
     def declare(self, parser: argparse._ActionsContainer) -> None:
         """Add the option to a parser or to a group of its options."""
-        default = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        help = _with_unit(self.help, self.type)
+        if self.default not in (None, ""):
+            help += f"; default: {_shown(self.default, self.type)}"
         action = parser.add_argument(
             *self.names.split(),
             metavar=self.metavar,
-            help=self.help if default in (None, "") else f"{self.help}; default: {default}",
-            type=self.type,
+            help=help,
+            type=_reader(self.names, self.type),
             default=self.default,
             nargs=self.nargs,
             choices=self.choices,
@@ -63,18 +68,49 @@ class ListOption:
         parser.add_argument(
             self.name,
             metavar=self.metavar,
-            help=f"{self.help}; may be repeated",
-            type=self.type,
+            help=f"{_with_unit(self.help, self.type)}; may be repeated",
+            type=_reader(self.name, self.type),
             default=[],
             action="append",
             choices=self.choices,
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The type of an option that holds a quantity; errors name the option."""
+
+    quantity: Quantity
+    name: str
+
+    def __call__(self, text: str) -> float:
+        """Read the value of the option."""
+        return self.quantity.read(text, self.name)
+
+
+def _reader(names: str, type: Callable[[str], object]) -> Callable[[str], object]:
+    return Reader(type, names.split()[-1]) if isinstance(type, Quantity) else type
+
+
+def _with_unit(help: str, type: Callable[[str], object]) -> str:
+    """Say in an option's help what a number without a unit means."""
+    if not isinstance(type, Quantity) or type.kind is NUMBER:
+        return help
+    unit = type.unit.replace("%", "%%")
+    meaning = f"a plain number is in {unit}" if unit else "1 is 100%%"
+    return f"{help} ({type.kind.what}, such as {type.kind.example.replace('%', '%%')}; {meaning})"
+
+
+def _shown(default: object, type: Callable[[str], object]) -> str:
+    if isinstance(type, Quantity) and isinstance(default, float):
+        return type.shown(default).replace("%", "%%")
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
 Table: TypeAlias = Sequence[Flag | Option | ListOption]
 
 DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")
-TIMEOUT = Option("--timeout", "S", "end the job after S seconds without progress", float, 60.0)
+TIMEOUT = Option("--timeout", "TIME", "end the job after this time without progress", SECONDS, 60.0)
 MACHINE = Option("--machine", "M", "shipped machine, or machine file", required=True)
 PARAM = ListOption("--param", "KEY=VALUE", "parameter of the strategy, such as overlap=backward")
 

@@ -24,7 +24,7 @@ def show(args: argparse.Namespace, machine: Machine, where: str) -> None:
     found: list[Found] = []
     for values in product(*(words.split(",") for words in given.values())):
         params: dict[str, Param] = dict(zip(given, values, strict=True))
-        question = (args.numel, args.density, machine, args.strategy, params, args.compute / 1e3)
+        question = (args.numel, args.density, machine, args.strategy, params, args.compute)
         found.append((params, price_strategy(*question)))
     if args.json:
         print(json.dumps({"strategy": args.strategy, "settings": [*map(_data, found)]}, indent=1))

@@ -22,8 +22,9 @@ def forgets(given: list[str]) -> tuple[list[str], bool]:
 
 
 def share(text: str, what: str = "the share that is kept") -> float:
-    """Read a number in (0, 1]."""
-    value = number(text, what, "in (0, 1]")
+    """Read a number in (0, 1], such as 0.01 or 1%."""
+    percent = text.endswith("%")
+    value = number(text.removesuffix("%"), what, "in (0, 1]") / (100 if percent else 1)
     if not 0.0 < value <= 1.0:
         raise CommschedError(f"{what} must be in (0, 1], got {text!r}")
     return value

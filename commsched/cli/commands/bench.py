@@ -20,6 +20,7 @@ from commsched.cli.options import (
     add_command,
     add_options,
 )
+from commsched.cli.quantities import DENSITY
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.text_table import table
@@ -63,7 +64,7 @@ CODING = (
 )
 CODECS = (ListOption("--codec", "NAME", "codec, or all; default: codecs with a required rate"),)
 SPARSE = (
-    ListOption("--density", "D", "share of non-zeros of a rank; default: 0.001 to 0.2", float),
+    ListOption("--density", "D", "share of non-zeros of a rank; default: 0.1%% to 20%%", DENSITY),
     ListOption("--method", "NAME", "method; default: the best ones"),
     Option(
         "--support",

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from commsched.cli.options import DEVICE, TIMEOUT, Commands, Option, add_command
+from commsched.cli.quantities import SECONDS
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched calibrate -o machine.json
@@ -13,7 +14,7 @@ EXAMPLE = """example:
 
 OPTIONS = (
     Option("-o --output", "FILE", "machine file to write", Path, required=True),
-    Option("--seconds", "S", "duration of the measurement", float, 20.0),
+    Option("--seconds", "TIME", "duration of the measurement", SECONDS, 20.0),
     DEVICE,
     TIMEOUT,
 )

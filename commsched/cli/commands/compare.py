@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.quantities import PERCENT
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -24,18 +25,6 @@ predicted timelines of different plans it says which plan is faster, if that can
 """
 
 
-def percent(text: str) -> float:
-    """Read `15%` as 0.15."""
-    number = text.removesuffix("%")
-    try:
-        value = float(number) / 100
-    except ValueError:
-        value = -1.0
-    if number == text or not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a percentage such as 15%, got {text!r}")
-    return value
-
-
 def count(text: str) -> int:
     """Read a whole number, at least 0."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
@@ -46,7 +35,7 @@ def count(text: str) -> int:
 OPTIONS = (
     Option("predicted", None, "timeline written by `commsched simulate`", Path),
     Option("measured", None, "timeline written by `commsched run`, or a second prediction", Path),
-    Option("--fail-above", "PERCENT", "largest error of the iteration time, as 15%%", percent),
+    Option("--fail-above", "SHARE", "largest error of the iteration time", PERCENT),
     Option("--limit", "N", "number of operations to print", count, 12),
     Flag("--json", "print the whole comparison as JSON"),
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 from commsched import files
 from commsched.cli.commands.plan import headline
 from commsched.cli.options import Commands, Option, add_command
+from commsched.cli.quantities import POSITIVE
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
@@ -38,8 +39,8 @@ OPTIONS = (
     Option("--net", "NET", "shipped net, or net file", default=NET),
     Option("--ranks", "N", "number of ranks", int, 4),
     Option("--steps", "N", "number of steps", int, 15),
-    Option("--scale", "F", "multiply bytes and seconds of the net", float, SCALE),
-    Option("--stretch", "F", "multiply compute seconds only", float, STRETCH),
+    Option("--scale", "F", "multiply bytes and seconds of the net", POSITIVE, SCALE),
+    Option("--stretch", "F", "multiply compute seconds only", POSITIVE, STRETCH),
 )
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from commsched.cli.options import (
     Option,
     add_command,
 )
+from commsched.cli.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE, POSITIVE, SPREAD
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
@@ -48,7 +48,7 @@ OPTIONS = (
     Option("-o --output", "FILE", "plan file to write", Path, required=True),
     Option("--nodes", "N", "number of nodes, instead of the machine file's", int),
     Option("--lanes", "N", "ranks per node, instead of the machine file's", int),
-    Option("--jitter", "SIGMA", "log-normal spread of compute per rank and step", float),
+    Option("--jitter", "SIGMA", "log-normal spread of compute per rank and step", SPREAD),
     Option("--strategy", "NAME", "synchronisation strategy", default="sync"),
     PARAM,
     Option("--planner", "NAME", "search algorithm", default=DEFAULT),
@@ -59,7 +59,7 @@ OPTIONS = (
         "E",
         "relative L2 error that a lossy codec may cause on a tensor in one step, measured with"
         " error feedback; biases, norms and small tensors stay dense; a run checks it",
-        float,
+        ERROR,
     ),
     Flag("--allow-small", "with --max-error: compress biases, norms and small tensors, too"),
     Option(
@@ -71,21 +71,21 @@ OPTIONS = (
     ListOption("--force", "TENSOR=METHOD", "put a tensor into its own bucket with this method"),
     Option(
         "--bucket",
-        "MB",
-        "bucket size in MB of float32; default: the size with the shortest simulated step",
-        float,
+        "SIZE",
+        "bucket size, as float32; default: the size with the shortest simulated step",
+        MEGABYTES,
     ),
-    Option("--scale", "F", "multiply bytes and compute seconds of the net", float, 1.0),
-    Option("--stretch", "F", "multiply compute seconds only", float, 1.0),
+    Option("--scale", "F", "multiply bytes and compute seconds of the net", POSITIVE, 1.0),
+    Option("--stretch", "F", "multiply compute seconds only", POSITIVE, 1.0),
     *schedule.OPTIONS,
     Flag("--sum", "sum gradients instead of averaging them"),
     Option("--seed", "N", "seed of jitter and random gradients", int, 0),
-    Option("--memory", "GB", "memory limit per rank", float),
+    Option("--memory", "SIZE", "memory limit per rank", GIGABYTES),
     Option(
         "--time-limit",
-        "S",
-        "seconds of search; default: until no change helps (Ctrl-C returns the best plan so far)",
-        float,
+        "TIME",
+        "longest search; default: until no change helps (Ctrl-C returns the best plan so far)",
+        PATIENCE,
     ),
     Flag("--progress", "print each better plan on stderr during the search"),
     Flag("--explain", "print the reason of every launch"),
@@ -110,10 +110,6 @@ def request(args: argparse.Namespace) -> Request:
         raise CommschedError("--allow-small needs --max-error; without it no tensor is spared")
     if args.gradients is not None and args.max_error is None:
         raise CommschedError("--gradients needs --max-error; without it no error is measured")
-    if args.memory is not None and not 0 < args.memory < math.inf:
-        raise CommschedError(f"--memory must be finite and more than 0 GB, got {args.memory}")
-    if args.bucket is not None and not 0 < args.bucket < math.inf:
-        raise CommschedError(f"--bucket must be finite and more than 0 MB, got {args.bucket}")
     if not 0 <= args.seed <= SEEDS:
         raise CommschedError(f"--seed must be from 0 to {SEEDS}, got {args.seed}")
     machine = machine_file.load(args.machine)
@@ -134,8 +130,8 @@ def request(args: argparse.Namespace) -> Request:
         small=args.allow_small,
         recorded=None if args.gradients is None else recorded.read(args.gradients, net),
         force=pairs(args.force, "--force"),
-        bucket=None if args.bucket is None else args.bucket * 1e6,
-        memory=None if args.memory is None else args.memory * 1e9,
+        bucket=args.bucket,
+        memory=args.memory,
         mean=not args.sum,
         seed=args.seed,
         time_limit=args.time_limit,

@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched.cli.options import MACHINE, Commands, Flag, ListOption, Option, add_command
+from commsched.cli.quantities import DENSITY, MILLISECONDS
 from commsched.errors import CommschedError
 from commsched.units import count
 
@@ -32,7 +32,7 @@ EXPOSED = ("exposed", "ms")  # one more column, with --compute
 OPTIONS = (
     Option("numel", "NUMEL", "number of float32 elements of the tensor", int),
     MACHINE,
-    Option("--density", "D", "share of non-zeros", float, 1.0),
+    Option("--density", "D", "share of non-zeros", DENSITY, 1.0),
     Option("--nodes", "N", "number of nodes, instead of the machine file's", int),
     Option("--lanes", "N", "ranks per node, instead of the machine file's", int),
     Flag("--lossless", "only lossless methods"),
@@ -45,9 +45,9 @@ OPTIONS = (
     ),
     Option(
         "--compute",
-        "MS",
+        "TIME",
         "compute that can hide the exchange; with --strategy: compute of one batch",
-        float,
+        MILLISECONDS,
         0.0,
     ),
     Option("--strategy", "NAME", "price the launches and the state of this strategy"),
@@ -83,10 +83,6 @@ def _check(args: argparse.Namespace) -> None:
     """Reject numbers out of range, and options that contradict each other."""
     if not 0 <= args.numel <= 2**40:
         raise CommschedError(f"NUMEL must be in [0, 2^40], got {args.numel}")
-    if not 0 < args.density <= 1:
-        raise CommschedError(f"--density must be in (0, 1], got {args.density}")
-    if not 0 <= args.compute < math.inf:
-        raise CommschedError(f"--compute must be finite and at least 0 ms, got {args.compute}")
     if args.param and args.strategy is None:
         raise CommschedError("--param needs --strategy, whose parameter it is")
     others = {"--method": args.method, "--all": args.all, "--figure": args.figure}
@@ -100,7 +96,7 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
     from commsched.net.bucket import BucketSpec
 
     spec, group = BucketSpec.uniform(args.numel, args.density), machine.everyone
-    hidden = args.compute / 1e3
+    hidden = args.compute
     priced = [(m, price_of(m, spec, machine, group)) for m in _asked(args, group)]
     priced.sort(key=lambda f: (f[1].exposed(hidden), f[0].compresses, f[1].seconds, f[0].name))
     refused = list(_refused(group)) if args.all else []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command
+from commsched.cli.quantities import SECONDS
 
 if TYPE_CHECKING:
     from commsched.machine.model import Machine
@@ -29,7 +30,7 @@ OPTIONS = (
     Flag("--replan", "plan again between two steps if exchange times differ from the prediction"),
     DEVICE,
     Option(
-        "--timeout", "S", "end the job if an operation waits longer than S seconds", float, 60.0
+        "--timeout", "TIME", "end the job if an operation waits longer than this", SECONDS, 60.0
     ),
     Flag("--json", "print the summary as JSON"),
 )

@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
+from commsched.cli.quantities import BYTES, SECONDS
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 
@@ -33,26 +33,6 @@ with status 1 if a transport bypassed the ports.
 """
 
 
-def size(text: str) -> float:
-    """Read `8MB` as bytes."""
-    units = {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)", text, re.ASCII)
-    if found is None or found[2] not in units:
-        raise argparse.ArgumentTypeError(f"must be a size such as 8MB, got {text!r}")
-    return float(found[1]) * units[found[2]]
-
-
-def duration(text: str) -> float:
-    """Read seconds, more than 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be seconds, more than 0, got {text!r}")
-    return value
-
-
 NAME = Option("--name", None, "name of the testbed; default: main")
 RATE = ListOption("--rate", "[HOST=]RATE", "rate of all ports, or of one host's; default: 1gbit")
 UP = (
@@ -66,8 +46,8 @@ RUN = (
     Option("--lanes", "N", f"ranks per host; default: {LANES}", int),
     RATE,
     NAME,
-    Option("--expect", "SIZE", "bytes that each host sends, such as 8MB", size),
-    Option("--timeout", "S", "end the job after S seconds", duration),
+    Option("--expect", "SIZE", "bytes that each host sends", BYTES),
+    Option("--timeout", "TIME", "end the job after this time", SECONDS),
     Option("--report", "FILE", "write the bytes as JSON", Path),
     Option("words", "-- WORDS", "arguments of mpiexec", nargs=argparse.REMAINDER),
 )
@@ -221,7 +201,7 @@ def _job(words: Sequence[str]) -> argparse.Namespace | None:
             command.add(parser.add_subparsers())
             try:
                 return parser.parse_args(list(words[at + 1 :]))
-            except (argparse.ArgumentError, SystemExit):
+            except (argparse.ArgumentError, CommschedError, SystemExit):
                 return None
     return None
 

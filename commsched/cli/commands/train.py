@@ -16,6 +16,7 @@ from commsched.cli.options import (
     add_command,
     add_options,
 )
+from commsched.cli.quantities import MEGABYTES, POSITIVE
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -42,16 +43,16 @@ OPTIONS = (
     ListOption("--force", "TENSOR=METHOD", "without --plan: method of a tensor, in its own bucket"),
     *schedule.OPTIONS,
     ListOption("--param", "KEY=VALUE", "without --plan: parameter of the strategy, as stages=2"),
-    Option("--bucket", "MB", "with --method: bucket size in MB of float32", float, 0.5),
+    Option("--bucket", "SIZE", "with --method: bucket size, as float32", MEGABYTES, 0.5e6),
 )
 LENGTH = (
     Option("--steps", "N", "number of steps", int, 200),
-    Option("--epochs", "N", "number of epochs, instead of --steps", float),
+    Option("--epochs", "N", "number of epochs, instead of --steps", POSITIVE),
 )
 LEARNING = (
     Option("--batch", "N", "samples per step, of all ranks together", int, 64),
     Option("--optimizer", "NAME", "sgd, momentum or adam; default: the plan's"),
-    Option("--rate", "RATE", "learning rate; default: sgd 0.1, momentum 0.02, adam 0.002", float),
+    Option("--rate", "R", "learning rate; default: sgd 0.1, momentum 0.02, adam 0.002", POSITIVE),
     Option("--precision", "P", "fp32 or fp16; default: fp32, with samo fp16"),
     Option("--seed", "N", "seed of parameters and batches", int, 0),
     Option("--fold", "N", "fold of the data to hold out, 0 to 4", int, 0),
@@ -200,8 +201,6 @@ def _check(args: argparse.Namespace) -> None:
         raise CommschedError("--figure needs --log, which it is drawn from")
     if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
         raise CommschedError(f"--figure must end in .png or .svg, got {args.figure}")
-    if not 0 < args.bucket < float("inf"):
-        raise CommschedError(f"--bucket must be finite and more than 0 MB, got {args.bucket}")
     if not 0 <= args.fold < 5:
         raise CommschedError(f"--fold must be from 0 to 4, got {args.fold}")
     if not 0 <= args.seed <= 2**62:
@@ -241,7 +240,7 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
         strategy=args.strategy,
         params=_params(args),
         force=pairs(args.force, "--force"),
-        bucket=args.bucket * 1e6 if args.method else None,
+        bucket=args.bucket if args.method else None,
     )
     made = given(request, args.method) if args.method else make_plan(request)
     return schedule.added(made, args)

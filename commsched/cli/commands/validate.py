@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched import files
-from commsched.cli.commands.compare import percent
 from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
+from commsched.cli.quantities import PATIENCE, PERCENT, POSITIVE, SECONDS
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.text_table import table
@@ -49,11 +49,11 @@ OPTIONS = (
     ListOption("--method", "FAMILY", "family or method, for every net; default: all families"),
     Option("--hosts", "N", "hosts of a testbed", int, 2),
     Option("--lanes", "N", "ranks per host", int, 2),
-    Option("--scale", "X", "multiply bytes and seconds of the nets; default: 1", float),
+    Option("--scale", "X", "multiply bytes and seconds of the nets; default: 1", POSITIVE),
     Option("--steps", "N", "steps per run, including one warm-up step", int, 11),
-    Option("--seconds", "S", "duration of the calibration of a fabric; default: 30", float),
-    Option("--patience", "S", "seconds for repeating disturbed measurements", float, 60.0),
-    Option("--fail-above", "PERCENT", "largest error allowed in a cell, such as 15%%", percent),
+    Option("--seconds", "TIME", "duration of the calibration of a fabric; default: 30 s", SECONDS),
+    Option("--patience", "TIME", "time for repeating disturbed measurements", PATIENCE, 60.0),
+    Option("--fail-above", "SHARE", "largest error allowed in a cell", PERCENT),
     Flag("--json", "print rows, summaries and bars as JSON"),
 )
 
@@ -101,8 +101,6 @@ def _wanted(args: argparse.Namespace) -> "ValidationRequest":
     for option, value in (("--scale", scale), ("--seconds", spent)):
         if not 0 < value < float("inf"):
             raise CommschedError(f"{option} must be more than 0, got {value:g}")
-    if not 0 <= args.patience < float("inf"):
-        raise CommschedError(f"--patience must be at least 0, got {args.patience:g}")
     default = QUICK_FABRICS if args.quick else FABRICS
     fabrics = chosen("--fabric", args.fabric, (*FABRICS, GPU), default)
     if not args.fabric:

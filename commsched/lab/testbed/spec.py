@@ -1,17 +1,19 @@
 """The shape of a testbed: hosts, lanes per host, and the rate of every host's port."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from commsched import quantity
 from commsched.errors import CommschedError
+from commsched.quantity import Quantity
 
 MOST_HOSTS = 64
 MOST_LANES = 256
 # Below, one jumbo frame lasts a second; above, no processor forwards that much.
 LEAST_RATE, MOST_RATE = 0.1e6 / 8, 100e9 / 8  # B/s
 UNITS = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}  # B/s
+PORT = Quantity(kind=quantity.RATE, needs_unit=True)
 RATE = "1gbit"  # default rate
 ALLOWED = "allowed is 100kbit to 100gbit, such as 200mbit"
 
@@ -65,11 +67,8 @@ def rate_text(rate: float) -> str:
 
 
 def parse_rate(text: str) -> float:
-    """Read `200mbit` as B/s."""
-    found = re.fullmatch(r"(-?[0-9]+(?:\.[0-9]+)?)([a-z]+)", text.strip().lower(), re.ASCII)
-    if found is None or found[2] not in UNITS:
-        raise CommschedError(f"rate {text!r}: not a number with a unit; {ALLOWED}")
-    rate = float(found[1]) * UNITS[found[2]]
+    """Read `200mbit` or `0.2 Gbit/s` as B/s."""
+    rate = PORT.parsed(text, "rate of a port")
     _check_rate(f"rate {text!r}", rate)
     return float(round(rate))  # the kernel counts whole bytes per second
 

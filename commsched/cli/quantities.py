@@ -1,0 +1,16 @@
+"""The quantities that options hold: what a plain number means, and which values are allowed."""
+
+from commsched.quantity import NUMBER, SHARE, SIZE, TIME, Quantity
+
+POSITIVE = Quantity(kind=NUMBER, above=True)
+SECONDS = Quantity(kind=TIME, unit="s", above=True)
+MILLISECONDS = Quantity(kind=TIME, unit="ms")
+PATIENCE = Quantity(kind=TIME, unit="s")
+SPREAD = Quantity(kind=SHARE, believed=1.0)  # sigma of a log-normal factor
+DENSITY = Quantity(kind=SHARE, above=True, most=1.0)
+ERROR = Quantity(kind=SHARE, above=True, believed=1.0)
+PERCENT = Quantity(kind=SHARE, unit="%", believed_from=0.01)
+# More than the memory of any device: 25e6 was meant in bytes.
+MEGABYTES = Quantity(kind=SIZE, unit="MB", above=True, believed=1e12)
+BYTES = Quantity(kind=SIZE, unit="B")
+GIGABYTES = Quantity(kind=SIZE, unit="GB", above=True, believed=1e14)
