@@ -5,6 +5,8 @@ canonical form derive from it:
 
     latency: Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]  # s; key "latency_us" in the file
 
+The file may hold a plain number in that unit, or a text with a unit of its own, such as "1.5 ms".
+
 The constructor of a record calls `normalise`: a record always equals what its file gives back. A
 field that has its default value is left out of the file, unless it is REQUIRED or WRITTEN.
 """
@@ -32,6 +34,8 @@ from msgspec import UNSET, UnsetType
 
 from commsched import files
 from commsched.errors import CommschedError
+from commsched.quantity import NUMBER as PLAIN
+from commsched.quantity import RATE, SIZE, SPEED, TIME, WORK, Quantity
 from commsched.units import significant
 
 T = TypeVar("T")
@@ -39,6 +43,19 @@ T = TypeVar("T")
 
 REQUIRED = "required"  # a file without the key is refused
 WRITTEN = "written"  # the key may be missing, but is always written
+
+
+QUANTITIES = {  # by the unit in the key
+    "": Quantity(kind=PLAIN),
+    "us": Quantity(kind=TIME, unit="us"),
+    "ms": Quantity(kind=TIME, unit="ms"),
+    "B": Quantity(kind=SIZE, unit="B"),
+    "bytes": Quantity(kind=SIZE, unit="B"),
+    "GB": Quantity(kind=SIZE, unit="GB"),
+    "GBps": Quantity(kind=RATE, unit="GB/s"),
+    "flops": Quantity(kind=WORK, unit="flop"),
+    "tflops": Quantity(kind=SPEED, unit="Tflop/s"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +90,14 @@ class Stored:
     check: Check | None = None  # of the file's value
     inline: bool = False  # the keys of `kind`, a record, replace the field's own key
     rounds: bool = False  # `normalise` writes and reads the field
+    quantity: Quantity | None = None  # how a text with a unit is read
 
 
-def unit(suffix: str, scale: float, short: bool = False) -> Stored:
+def unit(suffix: str, scale: float, short: bool = False, quantity: str = "") -> Stored:
     """A number that the file stores in units of `scale`, to 12 significant digits.
 
-    The field has the digits of the file times `scale`; if `short`, 12 digits as well.
+    The field has the digits of the file times `scale`; if `short`, 12 digits as well. `quantity`
+    is the key of QUANTITIES if it is not the suffix.
     """
     return Stored(
         kind=float,
@@ -86,6 +105,7 @@ def unit(suffix: str, scale: float, short: bool = False) -> Stored:
         write=lambda value: significant(value / scale) if value else 0.0,
         suffix=suffix,
         rounds=True,
+        quantity=QUANTITIES[quantity or suffix],
     )
 
 
@@ -212,6 +232,8 @@ def _field(field: Any, bare: Any, extras: tuple[Any, ...], nullable: bool) -> _F
     limits = tuple(each for each in extras if isinstance(each, msgspec.Meta))
     if limits:
         form = replace(form, kind=Annotated[form.kind, *limits])
+    if form.quantity is not None:
+        form = replace(form, kind=form.kind | str)
     name = key.name or "_".join(filter(None, (field.name, form.suffix)))
     default = field.default if field.default_factory is MISSING else field.default_factory()
     required = default is MISSING or REQUIRED in extras
@@ -311,6 +333,9 @@ def _build(cls: Any, stored: Any) -> Any:
             if field.same_as:
                 values[field.name] = values.get(field.same_as, field.default)
             continue
+        if isinstance(value, str) and form.quantity is not None:
+            text = form.quantity.parsed(value, field.key)
+            value = significant(text / form.quantity.scale)
         if form.check is not None and value is not None:
             form.check(field.key, value)
         values[field.name] = value if form.read is _same else _at(field.key, form.read, value)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsched import shipped
 from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.fabric import Fabric, HeldOut
@@ -303,3 +304,46 @@ def test_a_written_machine_is_read_again(tmp_path: Path) -> None:
 def test_a_measured_curve_goes_on_with_the_last_slope() -> None:
     link = Link(latency=0.0, overhead=0.0, per_byte=2.0, points=((0.0, 0.0), (10.0, 30.0)))
     np.testing.assert_allclose(link.wire(np.array([0.0, 5.0, 10.0, 11.0])), [0.0, 15.0, 30.0, 32.0])
+
+
+SHIPPED = sorted(shipped.folder("machines").glob("*.json"))
+UNITS = {
+    "us": (1e3, "ms"),
+    "GBps": (0.125, "Gbit/s"),
+    "GB": (1e-3, "MB"),
+    "tflops": (1e-3, "Gflop/s"),
+}
+
+
+def with_units(data: object, key: str = "") -> object:
+    """Write every number of a file whose key has a unit as a text with another unit."""
+    if isinstance(data, dict):
+        return {name: with_units(value, name) for name, value in data.items()}
+    if isinstance(data, list) and key == "overrides":
+        return [with_units(value) for value in data]
+    unit = UNITS.get(key.rpartition("_")[2])
+    if unit is None or not isinstance(data, int | float):
+        return data
+    return f"{data / unit[0]:.15g} {unit[1]}"
+
+
+@pytest.mark.parametrize("data", [FILE, *map(json.loads, map(Path.read_text, SHIPPED))])
+def test_a_number_of_a_file_may_carry_its_own_unit(data: dict[str, object]) -> None:
+    spelled = with_units(data)
+    assert " Gbit/s" in json.dumps(spelled)
+    assert file.from_data(spelled, "m") == file.from_data(data, "m")
+
+
+@given(text=st.text(max_size=12), key=st.sampled_from(["latency_us", "bandwidth_GBps"]))
+def test_a_text_in_the_place_of_a_number_is_read_or_refused_in_one_sentence(
+    text: str, key: str
+) -> None:
+    data = copy.deepcopy(FILE)
+    data["links"]["between"][key] = text  # type: ignore[index]
+    sentence = "m: "
+    try:
+        file.from_data(data, "m")
+    except CommschedError as error:
+        sentence = str(error)
+    assert sentence.startswith("m: ")
+    assert "\n" not in sentence

@@ -134,7 +134,7 @@ def test_a_record_equals_what_its_file_gives_back(first, again, maybe, share, cu
     ("changes", "message"),
     [
         ({"first_us": -1}, "w.json: whole: first must be finite and at least 0, got -1e-06"),
-        ({"first_us": "x"}, 'w.json: expected `float`, got `str` - at `.first_us`; it is "x"'),
+        ({"first_us": "x"}, "w.json: first_us is a time, such as 28 us; got 'x'"),
         ({"sides": {}}, "w.json: missing required field `right` - at `.sides`"),
         ({"sides": {"right": {"share": 2}}}, "sides.right: share must be in (0, 1], got 2.0"),
         ({"named": {"x": {"share": 2}}}, "w.json: named['x']: share must be in (0, 1], got 2.0"),

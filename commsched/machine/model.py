@@ -15,6 +15,7 @@ from commsched.records import (
     NOT_NEGATIVE,
     NUMBER,
     POSITIVE,
+    QUANTITIES,
     SHARE,
     WRITTEN,
     Check,
@@ -40,6 +41,7 @@ RATE = Stored(
     read=lambda rate: 0.0 if rate is None else 1e-9 / rate,
     write=lambda per_byte: significant(1e-9 / per_byte) if per_byte else None,
     suffix="GBps",
+    quantity=QUANTITIES["GBps"],
     check=Check("must be in [1e-09, 1e+09] or null", lambda rate: 1e-9 <= rate <= 1e9),
     rounds=True,
 )
@@ -130,7 +132,7 @@ class Device:
     name: str
     memory: Annotated[float, unit("GB", 1e9), POSITIVE]  # B
     bandwidth: Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
-    flops: Annotated[float, unit("", 1e12), POSITIVE, Key("tflops")]  # 1/s, peak
+    flops: Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE, Key("tflops")]  # 1/s, peak
     # Share of the peak that dense layers reach.
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0
     gather: PerByte = 0.0  # to gather a bucket; 0: three passes over memory

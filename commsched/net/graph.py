@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
 
 from commsched.errors import CommschedError
 from commsched.net.sparsity import DENSE, Sparsity
-from commsched.records import NOT_NEGATIVE, WRITTEN, Rounded, Source, check_name, normalise, unit
+from commsched.records import NOT_NEGATIVE, WRITTEN, Source, check_name, normalise, unit
 
 if TYPE_CHECKING:
     import networkx
@@ -21,7 +21,8 @@ MAX_NUMEL = 2**53  # so that element counts are exact as floats
 
 Seconds = Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]
 Bytes = Annotated[float, unit("bytes", 1.0), NOT_NEGATIVE]
-Work = Annotated[Rounded, NOT_NEGATIVE]  # floating-point operations, or B of memory traffic
+Work = Annotated[float, unit("", 1.0, quantity="flops"), NOT_NEGATIVE]  # operations
+Traffic = Annotated[float, unit("", 1.0, quantity="bytes"), NOT_NEGATIVE]  # B, of memory
 
 
 class Computes(Protocol):
@@ -93,8 +94,8 @@ class Layer:
     backward: Seconds | None = None  # measured
     forward_flops: Work = 0.0
     backward_flops: Work = 0.0
-    forward_bytes: Work = 0.0  # memory traffic, for layers that are not bound by flops
-    backward_bytes: Work = 0.0
+    forward_bytes: Traffic = 0.0  # for layers that are not bound by flops
+    backward_bytes: Traffic = 0.0
     activation: Bytes = 0.0  # kept from forward to backward
     output: Bytes = 0.0  # that later layers read; 0: equal to `activation`
     tensors: tuple[Tensor, ...] = ()
