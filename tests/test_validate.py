@@ -32,6 +32,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net.bucket import BucketSpec
 from commsched.plot.accuracy import draw
+from tests.support import sampling
 
 MACHINE = resized(machine_file.load("p3.16xlarge"), 2, 2)
 REASON = system.lacking()
@@ -189,7 +190,9 @@ def test_a_figure_of_another_kind_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "fabric",
-    ["shared", pytest.param("slow", marks=pytest.mark.skipif(bool(REASON), reason=str(REASON)))],
+    ["shared", pytest.param("slow", marks=pytest.mark.skipif(bool(REASON), reason=str(REASON)))][
+        : 2 if sampling.whole else 1
+    ],
 )
 def test_cells_are_predicted_and_run_once(tmp_path, capsys, fabric):
     words = ["validate", "-o", str(tmp_path), "--fabric", fabric, "--net", "lstm", "--hosts", "2"]
