@@ -1,5 +1,6 @@
 """The ranks that run a test under MPI: all of the job, or a group of them beside others."""
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,9 +13,15 @@ in_groups = False
 
 
 def split(sizes: Sequence[int]) -> None:
-    """Cut the job into groups of these sizes; tests that are imported from now on run in them."""
+    """Cut the job into groups of these sizes; tests that are imported from now on run in them.
+
+    Ranks that come early sleep: those that wait in MPI would take the cores of those that work.
+    """
     global WORLD, in_groups
     assert sum(sizes) == MPI.COMM_WORLD.size
+    everyone = MPI.COMM_WORLD.Ibarrier()
+    while not everyone.Test():
+        time.sleep(0.05)
     colour = np.repeat(range(len(sizes)), sizes)[MPI.COMM_WORLD.rank]
     WORLD, in_groups = MPI.COMM_WORLD.Split(int(colour)), True
 
