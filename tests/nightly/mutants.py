@@ -77,7 +77,9 @@ def mutants(old: bool) -> list[Mutant]:
             kind=row["kind"],
             what=row["what"],
             codes=tuple((code["snippet"], code["replacement"]) for code in row["code"]),
-            killers=tuple(row.get("old_killers" if old else "new_killers", ())),
+            killers=tuple(
+                row.get("old_killers" if old or "new_killers" not in row else "new_killers", ())
+            ),
         )
         for row in rows
     ]
