@@ -220,17 +220,13 @@ def test_beyond_the_limit_the_closed_form_starts_with_the_last(name):
         np.testing.assert_array_equal(few.messages, many.messages)
 
 
-def test_the_library_costs_the_cheaper_of_two_unless_measured():
-    on, start = flat(8), np.zeros(8)
-    for numel in (1, 10**7):
-        doubling, halving = (
-            closed_seconds(*asked(x, on, numel)) for x in ("doubling", "halving-doubling")
-        )
-        got = price.exchange(*asked("native", on, numel), start)
-        assert got.end.max() == min(doubling, halving)
-        assert (got.sent.tolist(), got.messages.tolist()) == ([4.0 * numel] * 8, [1] * 8)
-    known = replace(on, native=((4000.0, 0.25),))
-    assert price.exchange(*asked("native", known), start).end.tolist() == [0.25] * 8
+def test_a_measured_all_reduce_costs_its_seconds_and_the_bytes_of_its_algorithm():
+    on, start = flat(8), np.linspace(0.0, 1.0, 8)
+    known = replace(on, native=((4000.0, 0.25),), startup=0.1)
+    got = price.exchange(*asked("native", known), start)
+    assert got.end.tolist() == [1.25] * 8
+    want = price.exchange(*asked("halving-doubling", on), start)
+    np.testing.assert_array_equal(got.sent, want.sent)
     assert price.exchange(*asked("native", flat(1)), start[:1]).end.tolist() == [0.0]
 
 

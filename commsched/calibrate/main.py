@@ -16,6 +16,7 @@ from commsched.calibrate import coding, exercise, links, traits
 from commsched.calibrate.exercise import CellTimes, WorkloadCell
 from commsched.calibrate.fit import fit
 from commsched.coding.registry import CODECS
+from commsched.cost.library import mpi_library
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import HeldOut
@@ -120,6 +121,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         cores=here.cores,
         device=replace(device, source=source),
         fabric=here,
+        library="nccl" if place.by_nccl else mpi_library(here.mpi),
         source=f"{source}, {comm.size} ranks, {here.mpi}",
     )
     return traits.added(comm, machine, arena, seconds * TRAITS)

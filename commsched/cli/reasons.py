@@ -3,6 +3,7 @@
 from commsched.plan.model import Launch, Plan
 from commsched.planner.reasons.margin import advice, margin_interval
 from commsched.planner.search.encoding import elsewhere
+from commsched.simulate import native
 from commsched.units import nbytes, seconds
 
 HEADER = (
@@ -34,7 +35,7 @@ def _row(plan: Plan, launch: Launch) -> tuple[str, ...]:
         str(len(launch.pieces)),
         nbytes(4.0 * numel),
         launch.after,
-        method(launch),
+        method(launch) + _algorithm(plan, launch),
         f"{why.seconds * 1e3:.3f}" if why else "-",
     )
     if why is None or not why.runner_up:
@@ -50,6 +51,12 @@ def _row(plan: Plan, launch: Launch) -> tuple[str, ...]:
         shown,
         other,
     )
+
+
+def _algorithm(plan: Plan, launch: Launch) -> str:
+    """Return in brackets what the machine's library takes for a launch of `native`."""
+    name = native.algorithm(plan, launch)
+    return f" ({name})" if name else ""
 
 
 def method(launch: Launch) -> str:

@@ -1,4 +1,4 @@
-"""The all-reduce of the MPI library itself."""
+"""The all-reduce of the library itself: MPI's, or NCCL's on GPUs."""
 
 from commsched.machine.model import Group
 from commsched.schedule.registry import COLLECTIVES
@@ -7,10 +7,11 @@ from commsched.schedule.rounds import Goal, Schedule
 
 @COLLECTIVES.add("native")
 def native(group: Group) -> Schedule:
-    """Leave the route to MPI_Allreduce, which chooses by size, ranks and network.
+    """Leave the route to the library, which chooses by size, ranks and network.
 
-    Its rounds and bytes are unknown: it is priced from measured seconds. Good for dense
-    tensors on a well-tuned MPI; the order of additions, and so the last bit, is the library's.
+    Its rounds are not ours to see: it is priced from measured seconds, or as the algorithm that
+    `libraries` names. Good for dense tensors on a well-tuned library; the order of additions, and
+    so the last bit, is the library's.
     Source: MPI: A Message-Passing Interface Standard, version 4.1, 2023, section 6.9.
     """
     return Schedule(name="native", goal=Goal.ALL_REDUCE, ranks=group.size, blocks=1)

@@ -2,15 +2,16 @@
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from commsched.arrays import Floats
-from commsched.cost.closed import Cost, closed
+from commsched.cost.closed import closed
+from commsched.cost.library import Algorithm, algorithm_of
 from commsched.cost.play import Played, play
-from commsched.exchange.method import Choice, Method, resolved
+from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.vote import voting
@@ -51,30 +52,101 @@ def exchange(
     later: bool = False,
     limit: int = LIMIT,
     rest: Floats | float = 0.0,
+    taken: Algorithm | None = None,
 ) -> Played:
     """Price one exchange whose members arrive at `start`, (p,) s, the machine's start-up included.
 
     `later`: another exchange of the launch has just ended, so that all threads are awake. `rest`
     [s]: for how long each member's port has been idle, see `play`. Played up to `limit` moves;
     beyond, the closed form from the latest start on, with mean bytes and messages for every member.
-    `native` has only the latter.
+    `native` costs what `library.Algorithm` says, or what was measured of it: then from the latest
+    start on, and that includes the start-up. `taken`: the algorithm, if another machine decides.
     """
-    cost: Cost | None = None
-    moves = 1 if schedule.library else moves_up_to(schedule, limit)
-    if schedule.library:
-        cost = native(schedule, payload, machine, group)
-    elif moves > limit:
+    if group.size == 1 or (not schedule.library and moves_up_to(schedule, 0) == 0):
+        return Played(start, np.zeros(len(start)), np.zeros(len(start), np.int64))
+    begin = start + (machine.restart if later else machine.startup)
+    if not schedule.library:
+        return _routed(schedule, payload, machine, group, begin, limit, rest)
+    taken = taken or taken_by_library(schedule, payload, machine, group)
+    assert taken is not None
+    if not (machine.native and group.size == machine.size):
+        return _taken(taken, payload, machine, group, begin + taken.base, limit, rest)
+    counted = _taken(taken, payload, machine, group, start, 0, 0.0)
+    end = start.max() + measured(machine.native, _whole(schedule, payload))
+    return replace(counted, end=np.full(len(start), end))
+
+
+def taken_by_library(
+    schedule: Schedule, payload: Payload, machine: Machine, group: Group
+) -> Algorithm | None:
+    """Return the algorithm of the machine's library; None if a schedule is not the library's."""
+    if not schedule.library:
+        return None
+    return algorithm_of(machine, group, _whole(schedule, payload))
+
+
+def library_bytes(phase: Phase, machine: Machine, group: Group) -> Floats:
+    """Return the bytes that each member sends in a library's sum, (p,), by its modelled algorithm.
+
+    A library does not tell what it sends. Measured and predicted timelines both say this number.
+    """
+    start = np.zeros(group.size)
+    return exchange(phase.schedule, phase.payload, machine, group, start).sent
+
+
+def _whole(schedule: Schedule, payload: Payload) -> float:
+    """Return the bytes of a library's payload."""
+    return float(payload.wire(np.array([0]), np.array([schedule.blocks]), 1)[0])
+
+
+def _routed(
+    schedule: Schedule,
+    payload: Payload,
+    machine: Machine,
+    group: Group,
+    begin: Floats,
+    limit: int,
+    rest: Floats | float,
+) -> Played:
+    """Play a schedule whose members begin at `begin`, (p,) s, or apply its closed form."""
+    cost = None
+    if moves_up_to(schedule, limit) > limit:
         cost = closed(schedule, payload, machine, group)
-    # A measured all-reduce includes its start-up; without messages nothing starts.
-    whole = (schedule.library and bool(machine.native)) or moves == 0
-    startup = machine.restart if later else machine.startup
-    begin = start if whole or group.size == 1 else start + startup
     if cost is None:
         return play(schedule, payload, machine, group, begin, rest)
     return Played(
-        np.full(len(start), begin.max() + cost.seconds),
-        np.full(len(start), cost.sent),
-        np.full(len(start), round(cost.messages), np.int64),
+        np.full(len(begin), begin.max() + cost.seconds),
+        np.full(len(begin), cost.sent),
+        np.full(len(begin), round(cost.messages), np.int64),
+    )
+
+
+def _taken(
+    taken: Algorithm,
+    payload: Payload,
+    machine: Machine,
+    group: Group,
+    begin: Floats,
+    limit: int,
+    rest: Floats | float,
+) -> Played:
+    """Price a library's algorithm for members that begin at `begin`, (p,) s."""
+    assert payload.spec is not None
+    schedule, pipeline, spec = route(taken.collective, group), taken.pipeline, payload.spec
+    on, numel = taken.on(machine), spec.numel
+    if pipeline is not None:
+        spec = BucketSpec.uniform(min(-(-numel // pipeline.trees), math.ceil(pipeline.piece / 4)))
+    own = Payload.reducing(schedule, payload.codec, spec)
+    played = _routed(schedule, own, on, group, begin, limit, rest)
+    if pipeline is None:
+        return played
+    left = 4.0 * max(numel - pipeline.trees * spec.numel, 0)
+    per_byte = pipeline.between * on.between.per_byte + pipeline.inside * on.inside.per_byte
+    pieces = numel / max(spec.numel, 1)
+    return Played(
+        played.end + left * per_byte,
+        played.sent * pieces,
+        np.ceil(played.messages * pieces).astype(np.int64),
     )
 
 
@@ -93,29 +165,6 @@ def moves_up_to(schedule: Schedule, limit: int) -> int:
         if moves > limit:
             break
     return moves
-
-
-def native(schedule: Schedule, payload: Payload, machine: Machine, group: Group) -> Cost:
-    """Price the MPI library's own all-reduce: measured on all ranks of the machine, if possible.
-
-    Otherwise it costs the cheaper of recursive doubling and halving-doubling, between which MPICH
-    chooses by size (Thakur, Rabenseifner & Gropp, IJHPCA 19(1), 2005); Open MPI's tuned component
-    has both to choose from. The payload counts as sent once, because the real messages are unknown.
-    """
-    if group.size == 1:
-        return Cost(0.0)
-    whole = payload.wire(np.array([0]), np.array([schedule.blocks]), 1)
-    nbytes = float(whole[0])
-    if machine.native and group.size == machine.size:
-        return Cost(measured(machine.native, nbytes), nbytes, 1.0)
-    assert payload.spec is not None
-    seconds = []
-    for name in ("doubling", "halving-doubling"):
-        other = route(name, group)
-        found = closed(other, Payload.reducing(other, payload.codec, payload.spec), machine, group)
-        assert found is not None
-        seconds.append(found.seconds)
-    return Cost(min(seconds), nbytes, 1.0)
 
 
 def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:

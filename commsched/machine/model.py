@@ -48,6 +48,10 @@ RATE = Stored(
 Delay = Annotated[float, unit("us", 1e-6, short=True), NOT_NEGATIVE]  # s
 PerByte = Annotated[float, RATE, NOT_NEGATIVE]
 Points = Annotated[tuple[tuple[float, float], ...], pairs(NUMBER, MICROSECONDS)]  # (bytes, s)
+LIBRARY = Check(
+    "must be the name of a library, such as nccl, mpich or openmpi",
+    lambda name: name == "" or name.isidentifier(),
+)
 NUMBERS = Stored(
     kind=dict[str, float],
     read=dict,
@@ -273,7 +277,9 @@ class Machine:
     cores: Annotated[int, NOT_NEGATIVE] = 0
     # Share of a transfer that progresses while its rank computes.
     overlap: Annotated[Rounded, WRITTEN, PROPORTION] = 1.0
-    native: Points = ()  # measured (bytes, seconds) of MPI's all-reduce
+    native: Points = ()  # measured (bytes, seconds) of the library's all-reduce
+    # Whose all-reduce `native` is: nccl, mpich, openmpi; "": see `cost.library.default_library`.
+    library: Annotated[str, LIBRARY] = ""
     fabric: Fabric | None = None  # where it was calibrated
     held_out: tuple[HeldOut, ...] = ()  # measurements that the calibration did not fit to
     # Not used by the model.

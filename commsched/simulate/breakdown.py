@@ -75,8 +75,12 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
     else:
         phase = resolved(phase_of(plan, op))
         schedule, payload = phase.schedule, phase.payload
+        # All three by the algorithm that the library takes on the machine as it is.
+        taken = price.taken_by_library(schedule, payload, machines[0], group)
         full, dry, least = (
-            price.exchange(schedule, payload, m, group, start, later=later, limit=0).end.max()
+            price.exchange(
+                schedule, payload, m, group, start, later=later, limit=0, taken=taken
+            ).end.max()
             for m in machines
         )
         if schedule.library:  # a run cannot tell MPI's additions from its transfers

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from commsched.program.registry import STRATEGIES
+from commsched.simulate.native import sentence
 from commsched.simulate.result import Prediction
 from commsched.timeline.measure import exposed, hidden, idle
 from commsched.timeline.spread import Interval, interval
@@ -41,6 +42,7 @@ def report(prediction: Prediction) -> dict[str, Any]:
         "hidden_seconds": float(hidden(timeline)[:, settled].mean()),
         "bubble_seconds": float(np.median(idle(timeline)[:, settled])),
         "strategy": plan.strategy,
+        "native": sentence(plan),
         "bytes_per_rank_and_step": sum(float(p.sent.sum()) for p in prediction.placed)
         / (steps * plan.machine.size),
         "critical_path_seconds_per_step": dict(path),
@@ -73,6 +75,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         f" {nbytes(memory['buckets'])}, residuals {nbytes(memory['residuals'])}, packets"
         f" {nbytes(memory['packets'])})",
     ]
+    if found["native"]:
+        text.append(found["native"])
     if found["bubble_seconds"] > 0.0:
         share = found["bubble_seconds"] / found["iteration_seconds"]
         text.insert(2, f"bubble per step: {seconds(found['bubble_seconds'])} ({share:.1%})")

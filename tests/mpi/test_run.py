@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from commsched.coding.registry import CODECS
+from commsched.cost.price import library_bytes
 from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.method import Choice
@@ -209,7 +210,7 @@ def fixed_bytes(made, index):
         stem = made.launches[index].name + (f"/{phase.name}" if phase.name else "")
         sent = np.zeros(WORLD.size)
         if phase.schedule.library:
-            sent += 4 * made.spec(made.launches[index]).numel
+            sent += np.round(library_bytes(phase, made.machine, made.machine.everyone))
         else:
             for rnd in phase.schedule.rounds():
                 np.add.at(sent, rnd.src, phase.payload.wire(rnd.first, rnd.stop, rnd.merged))

@@ -19,6 +19,7 @@ from commsched.cli.options import (
     add_command,
 )
 from commsched.cli.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE, POSITIVE, SPREAD
+from commsched.cost.library import library_of
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
@@ -31,6 +32,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.reasons.margin import advice
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
+from commsched.simulate import native
 from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
@@ -153,7 +155,8 @@ def plan(args: argparse.Namespace) -> None:
         print(json.dumps({**summary(made), "errors": verdict(wanted)}, indent=1))
         return
     print(headline(made))
-    for line in (*verdict(wanted), *stages.lines(made, every=args.explain)):
+    lines = [native.sentence(made), *verdict(wanted), *stages.lines(made, every=args.explain)]
+    for line in filter(None, lines):
         print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
@@ -182,6 +185,7 @@ def summary(made: Plan) -> dict[str, object]:
         "ranks": made.machine.size,
         "strategy": made.strategy,
         "planner": made.planner,
+        "library": library_of(made.machine).title,
         "iteration_seconds": made.iteration or None,
         "bound_seconds": made.bound or None,
         "launches": [
@@ -191,6 +195,7 @@ def summary(made: Plan) -> dict[str, object]:
                 "bytes": 4 * sum(p.stop - p.start for p in launch.pieces),
                 "after": launch.after,
                 "method": launch.method,
+                "algorithm": native.algorithm(made, launch) or None,
                 "payload": launch.payload,
                 "among": launch.among,
                 "purpose": launch.purpose,

@@ -106,7 +106,8 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
     from commsched.text_table import table
 
     print(f"{count(args.numel, 'element')}, density {args.density:g}, {_where(machine)}")
-    rows = [HEADER, UNITS, *(_row(*found) for found in priced)]
+    rows: list[tuple[str, ...]] = [HEADER, UNITS]
+    rows += [_row(_name(m, machine, 4.0 * args.numel), m.lossless, found) for m, found in priced]
     if hidden:
         more = [*EXPOSED, *(f"{found.exposed(hidden) * 1e3:.4g}" for _, found in priced)]
         rows = [(*row[:2], new, *row[2:]) for row, new in zip(rows, more, strict=True)]
@@ -165,14 +166,23 @@ def _where(machine: "Machine") -> str:
     return f"{count(machine.size, 'rank')} on {count(machine.nodes, 'node')} of {machine.name}"
 
 
-def _row(method: "Method", found: "Price") -> tuple[str, ...]:
+def _name(method: "Method", machine: "Machine", nbytes: float) -> str:
+    """Name a method, and what the machine's library takes for `native`."""
+    from commsched.cost.library import described
+
+    if not method.library:
+        return method.name
+    return f"{method.name} ({described(machine, machine.everyone, nbytes)})"
+
+
+def _row(name: str, lossless: bool, found: "Price") -> tuple[str, ...]:
     times = (found.seconds, found.encode, found.exchange, found.decode)
     return (
-        method.name,
+        name,
         *(f"{seconds * 1e3:.4g}" for seconds in times),
         f"{found.sent / 1e6:.4g}",
         f"{found.messages:.4g}",
-        "yes" if method.lossless else "no",
+        "yes" if lossless else "no",
     )
 
 

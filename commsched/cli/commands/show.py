@@ -11,6 +11,7 @@ from commsched import files, shipped
 from commsched.cli import reasons, stages
 from commsched.cli.commands.plan import headline, summary
 from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cost.library import library_of
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
@@ -21,6 +22,7 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.summary import lines as timeline_lines
 from commsched.run.summary import summary as timeline_summary
+from commsched.simulate import native
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
 from commsched.timeline.model import Timeline
@@ -107,7 +109,8 @@ def words(thing: Thing) -> str:
         return _machine(thing)
     if isinstance(thing, Plan):
         shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
-        return "\n".join([headline(thing), *stages.lines(thing), shown, *reasons.notes(thing)])
+        lines = [headline(thing), native.sentence(thing), *stages.lines(thing), shown]
+        return "\n".join(filter(None, [*lines, *reasons.notes(thing)]))
     head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
     return "\n".join([head, *timeline_lines(timeline_summary(thing)), *thing.warnings])
 
@@ -147,12 +150,20 @@ def _machine(machine: Machine) -> str:
     if machine.nic is not None:
         rate = nbytes(1 / machine.nic.per_byte)
         lines.append(f"{machine.nic.per_node} NIC per node, {rate}/s each; {machine.nic.source}")
+    lines.append(_library(machine))
     device = machine.device
     lines.append(
         f"device {device.name}: {nbytes(device.memory)}, {nbytes(device.bandwidth)}/s,"
         f" {device.flops / 1e12:.4g} Tflop/s at {device.efficiency:.0%}; {device.source}"
     )
     return "\n".join([*lines, *_calibration(machine)])
+
+
+def _library(machine: Machine) -> str:
+    """Name the library that `native` and other systems' planners stand for."""
+    why = "" if machine.library else ", as the machine file names none"
+    seconds_known = "; its all-reduce was measured" if machine.native else ""
+    return f"library {library_of(machine).title}{why}{seconds_known}"
 
 
 def _calibration(machine: Machine) -> list[str]:

@@ -5,12 +5,14 @@ A price has one row per phase of the method: seconds to vote, encode, exchange a
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from commsched.cost import price
+from commsched.cost.library import algorithm_of
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
@@ -168,6 +170,8 @@ class Prices:
             low, high = self.least, max(self.most, self.least + 1)
             known = {n: self.exact(BucketSpec.uniform(n), method) for n in (low, high)}
             self._refine(method, known, low, high, DEPTH if self.limit else 1)
+            if self.methods[method].library:
+                self._add_switches(method, known)
             sizes = sorted(known)
             self._curves[method] = (
                 np.array(sizes, np.float64),
@@ -188,6 +192,20 @@ class Prices:
             return
         self._refine(method, known, low, middle, depth - 1)
         self._refine(method, known, middle, high, depth - 1)
+
+    def _add_switches(self, method: int, known: dict[int, Floats]) -> None:
+        """Add the sizes before and after which the machine's library takes another algorithm."""
+
+        def taken(numel: int) -> str:
+            return algorithm_of(self.request.machine, self.group, 4.0 * numel).title
+
+        for low, high in pairwise(sorted(known)):
+            first, last = taken(low), taken(high)
+            while first != last and high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if taken(middle) == first else (low, middle)
+            for numel in {low, high} - set(known):
+                known[numel] = self.exact(BucketSpec.uniform(numel), method)
 
     def by_size(self, method: int, numel: Floats) -> Floats:
         """(4, phases, r) s of dense buckets."""

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from mpi4py import MPI
 
-from commsched.exchange.registry import find_method
+from commsched.cost.price import library_bytes
+from commsched.exchange.method import resolved
+from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Group
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
@@ -38,6 +40,10 @@ class Active:
     exchange: Exchange
     start: float
     moved: float  # when it last got on
+    by_library: int | None = None  # B that a library's sum stands for
+
+    def sent(self) -> int:
+        return self.exchange.sent if self.by_library is None else self.by_library
 
 
 class Communication(threading.Thread):
@@ -58,6 +64,7 @@ class Communication(threading.Thread):
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
         self._timeout, self._deadlines, self._place = timeout, deadlines(), place
         self._comm = comm
+        self._sent: dict[int, int] = {}  # launch -> B on the wire that its library's sum stands for
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self._join()
@@ -88,9 +95,14 @@ class Communication(threading.Thread):
 
     def _join(self) -> None:
         """Get ready for native sums, all ranks together: in a step one would hold up another."""
-        for launch in self._plan.launches:
-            if find_method(launch.method).library and self._comms[channel(launch)]:
-                self._place.path.join(self._comms[channel(launch)])
+        self._sent = {}
+        for number, launch in enumerate(self._plan.launches):
+            comm = self._comms[channel(launch)]
+            if find_method(launch.method).library and comm:
+                self._place.path.join(comm)
+                (phase,) = phases_of(self._plan, number)
+                sent = library_bytes(resolved(phase), self._plan.machine, self._plan.group(launch))
+                self._sent[number] = round(sent[comm.rank])
 
     def free(self) -> None:
         """Give the communicators back to MPI; all ranks call it, after the thread has ended."""
@@ -142,7 +154,8 @@ class Communication(threading.Thread):
             tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
             path = self._place.path if self._buckets.away(op) else self._place.host
             exchange = begin(phase.schedule, held, comm, tag, path)
-            self._active[stream] = Active(step, op, exchange, start, now())
+            sent = self._sent[launch] if phase.schedule.library else None
+            self._active[stream] = Active(step, op, exchange, start, now(), sent)
         return bool(fresh)
 
     def _encode(self, stream: str, step: int, op: Op) -> None:
@@ -172,7 +185,7 @@ class Communication(threading.Thread):
         spent = exchange.coded
         end = now()
         coded = min(spent, end - active.start)
-        self._recorder.add(stream, op.name, step, active.start, end, exchange.sent, coded)
+        self._recorder.add(stream, op.name, step, active.start, end, active.sent(), coded)
         self._board.mark(step, op.name, end)
 
     def _look(self) -> None:

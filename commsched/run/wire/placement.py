@@ -40,6 +40,7 @@ class Placement(NamedTuple):
     host: Path  # of packets in memory of the host
     shown: str  # for people
     direct: bool = False  # MPI is given pointers of the device
+    by_nccl: bool = False  # NCCL makes native sums
 
     def header(self, compute: str, steps: int | None = None) -> Measured:
         """Begin a timeline's header: who computes, and where unless that is NumPy."""
@@ -79,7 +80,7 @@ def choose_placement(name: str, comm: MPI.Intracomm, *, current: bool = False) -
     path: Path = Pointers(device, cut) if direct else StagedPath(device, cut)
     if by_nccl:
         path = _with_nccl(path, device, comm)
-    return Placement(device, path, host, f"{shown}; native sums {why}", direct)
+    return Placement(device, path, host, f"{shown}; native sums {why}", direct, by_nccl)
 
 
 def _mode(switch: str, modes: Sequence[str]) -> str:

@@ -1,0 +1,150 @@
+"""What a communication library makes of an all-reduce: its algorithm, its protocol, their price.
+
+`native` leaves a sum to the machine's library. Its price is that of the collective that the library
+takes, on links as the protocol leaves them, after the library's own latency. So it is priced by the
+same model as our own schedule of that name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from commsched.errors import CommschedError
+from commsched.machine.model import Group, Link, Machine
+from commsched.registry import Registry
+
+WORDS = ("NVIDIA", "GPU", "AMD Instinct")  # in the names of devices whose users get NCCL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """What a protocol makes of a link."""
+
+    hop: float | None = None  # s of a message of no bytes; None: L + 2 o of the link
+    share: float = 1.0  # of the link's bandwidth that carries values
+
+
+PLAIN = Protocol()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Trees that pass pieces on: only the first piece of each is played, others follow it.
+
+        t = played(first piece) + (n - trees * piece) * (between * G + inside * G')
+
+    n [B] the payload; G, G' [s/B] of the links between and inside nodes.
+    Holds if the trees use the ports in turn, and all pieces take equally long.
+    """
+
+    trees: int  # each carries an equal part of the payload
+    piece: float  # B
+    between: float  # messages of the busiest rank to other nodes, per byte of the payload
+    inside: float  # and to its own node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """The collective that a library takes for an all-reduce, and its protocol."""
+
+    collective: str  # of ours
+    name: str = ""  # as the library calls it; "": as we do
+    protocol: str = ""
+    base: float = 0.0  # s before the first message
+    inside: Protocol = PLAIN
+    between: Protocol = PLAIN
+    # Circles or trees that leave each node by a port of their own, side by side.
+    channels: int = 1
+    pipeline: Pipeline | None = None
+
+    @property
+    def title(self) -> str:
+        name = self.name or self.collective
+        return f"{name}, {self.protocol}" if self.protocol else name
+
+    def on(self, machine: Machine) -> Machine:
+        """Return the machine as the algorithm sees it; the same object if nothing changes.
+
+            G'' = (G + (c - 1) G') / c     of the link between nodes
+
+        c channels cross each node's border by another rank, while its other c - 1 messages stay
+        inside: G, G' [s/B] between and inside nodes. A rank has one port, as everywhere in the
+        model: a message to its own node waits for one to another node.
+        """
+        if self.inside == self.between == PLAIN and self.channels == 1:
+            return machine
+        nic = 0.0 if machine.nic is None else machine.nic.per_byte
+        own = machine.inside.per_byte
+
+        def across(link: Link) -> Link:
+            mixed = (max(link.per_byte, nic) + (self.channels - 1) * own) / self.channels
+            return _by(self.between, replace(link, per_byte=mixed))
+
+        return replace(
+            machine,
+            inside=_by(self.inside, machine.inside),
+            between=across(machine.between),
+            overrides={node: across(link) for node, link in machine.overrides.items()},
+            nic=None,  # one message crosses at a time, and the link's seconds say how fast
+        )
+
+
+def _by(protocol: Protocol, link: Link) -> Link:
+    """Return a link by a protocol; threads of a GPU, not a processor, pay for the messages."""
+    return replace(
+        link,
+        latency=link.latency + 2 * link.overhead if protocol.hop is None else protocol.hop,
+        overhead=0.0,
+        per_byte=link.per_byte / protocol.share,
+        points=tuple((nbytes, seconds / protocol.share) for nbytes, seconds in link.points),
+    )
+
+
+ALONE = Algorithm(collective="doubling", name="of one rank")
+
+Chosen = Callable[[Machine, Group, float], Algorithm]  # the last argument: B of the payload
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A communication library."""
+
+    title: str
+    algorithm: Chosen
+
+
+LIBRARIES: Registry[Library] = Registry("library", "commsched.libraries")
+
+
+def mpi_library(version: str) -> str:
+    """Name the library of an MPI by its version string; MPICH's relatives choose as it does."""
+    return "openmpi" if "Open MPI" in version else "mpich"
+
+
+def default_library(machine: Machine) -> str:
+    """Name the library of a machine whose file names none.
+
+    A calibrated machine has the MPI of its ranks, other GPUs have NCCL, other processors MPICH.
+    """
+    if machine.fabric is not None:
+        return mpi_library(machine.fabric.mpi)
+    return "nccl" if any(word in machine.device.name for word in WORDS) else "mpich"
+
+
+def library_of(machine: Machine) -> Library:
+    """Return the library that sums for `native` on a machine."""
+    try:
+        return LIBRARIES[machine.library or default_library(machine)]
+    except CommschedError as error:
+        raise CommschedError(f"machine {machine.name!r}: {error}") from None
+
+
+def algorithm_of(machine: Machine, group: Group, nbytes: float) -> Algorithm:
+    """Return what the machine's library takes for an all-reduce of `nbytes` bytes."""
+    library = library_of(machine)
+    return library.algorithm(machine, group, nbytes) if group.size > 1 else ALONE
+
+
+def described(machine: Machine, group: Group, nbytes: float) -> str:
+    """Name what `native` is for a payload, such as "NCCL ring, LL128"."""
+    text = f"{library_of(machine).title} {algorithm_of(machine, group, nbytes).title}"
+    return f"{text}; measured" if machine.native and group.size == machine.size else text

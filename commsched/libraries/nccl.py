@@ -1,0 +1,227 @@
+"""NCCL's choice of an all-reduce: ring or tree, by protocol LL, LL128 or Simple.
+
+Source of all numbers unless another one is given: NCCL 2.30.7, src/graph/tuning.cc (BSD licence).
+Left out: NVLS and CollNet, which need switches that add; PAT, which sums nothing; limits per
+channel, because a machine file does not tell how many channels NCCL opens.
+"""
+
+from dataclasses import dataclass
+from math import inf, log2
+
+from commsched.cost.library import LIBRARIES, Algorithm, Library, Pipeline, Protocol
+from commsched.machine.model import Group, Machine
+
+US, GB = 1e-6, 1e9
+RING, TREE = "ring", "tree"
+LL, LL128, SIMPLE = "LL", "LL128", "Simple"
+PROTOCOLS = LL, LL128, SIMPLE
+
+# s before the first message: `baseLatencies`.
+BASE = {
+    (TREE, LL): 6.8 * US,
+    (TREE, LL128): 14.0 * US,
+    (TREE, SIMPLE): 8.4 * US,
+    (RING, LL): 6.6 * US,
+    (RING, LL128): 14.0 * US,
+    (RING, SIMPLE): 8.4 * US,
+}
+# s of a step: `hwLatencies`.
+NVLINK = {
+    (TREE, LL): 0.6 * US,
+    (TREE, LL128): 1.25 * US,
+    (TREE, SIMPLE): 4.0 * US,
+    (RING, LL): 0.6 * US,
+    (RING, LL128): 1.9 * US,
+    (RING, SIMPLE): 3.4 * US,
+}
+PCI = {
+    (TREE, LL): 1.0 * US,
+    (TREE, LL128): 1.9 * US,
+    (TREE, SIMPLE): 4.0 * US,
+    (RING, LL): 1.0 * US,
+    (RING, LL128): 2.5 * US,
+    (RING, SIMPLE): 5.7 * US,
+}
+NET = {
+    (TREE, LL): 5.0 * US,
+    (TREE, LL128): 8.5 * US,
+    (TREE, SIMPLE): 14.0 * US,
+    (RING, LL): 2.7 * US,
+    (RING, LL128): 4.0 * US,
+    (RING, SIMPLE): 14.0 * US,
+}
+POST = {LL: 1.0 * US, LL128: 1.0 * US, SIMPLE: 3.0 * US}  # per step if nodes > 1: `getNetOverhead`
+# B/s of LL at most, `llMaxBws`: on one node by GPU, on two and on more beside an Intel processor.
+LL_MOST = {70: 39.0 * GB, 80: 87.7 * GB, 90: 141.0 * GB, 100: 282.0 * GB}
+LL_MOST_NODES = 39.0 * GB, 20.4 * GB
+# Share of the bandwidth that a tree reaches, by the power of two of its bytes from 64 B on:
+# `treeCorrectionFactor`. It is part of the choice only, not of the price.
+REACHED = {
+    LL: "10 10 10 10 9 8 7 7 7 7 6 5 4 4 5 6 7 8 9 10 10 10 10 10",
+    LL128: "10 10 10 10 10 9 8 8 8 7 6 6 6 6 6 6 8 9 9 9 9 10 10 10",
+    SIMPLE: "9 9 9 9 9 9 9 8 7 6 6 5 5 5 5 6 7 8 7 7 8 9 9 9",
+}
+TENTHS = {name: [int(tenth) / 10 for tenth in text.split()] for name, text in REACHED.items()}
+# Compute capability by a word in the device's name (NVIDIA, CUDA GPUs); LL128 needs 70.
+CAPABILITY = {"P100": 60, "V100": 70, "A100": 80, "H100": 90, "H200": 90, "B200": 100}
+UNKNOWN = 80
+# B that a tree passes on as one piece: buffer / steps, src/init.cc and src/include/device.h.
+PIECES = {LL: 32768.0, LL128: 576000.0, SIMPLE: 524288.0}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A group of ranks as NCCL sees it."""
+
+    ranks: int
+    nodes: int
+    capability: int
+    channels: int
+    nvlink: bool
+    inside: float  # B/s of a ring in a node
+    between: float  # B/s that all channels of a node take across its border
+    near: float  # s of a message of no bytes in a node, protocol Simple
+    far: float  # ... and between nodes
+
+    @property
+    def bandwidth(self) -> float:
+        return self.inside if self.nodes == 1 else min(self.inside, self.between)
+
+    def near_step(self, kind: str, protocol: str) -> float:
+        """Seconds of a step in a node: the table's, moved by what this link is off for Simple."""
+        return _moved(NVLINK if self.nvlink else PCI, self.near, kind, protocol)
+
+    def far_step(self, kind: str, protocol: str) -> float:
+        """Seconds of a step between nodes; with a rank per node the ring's are those of trees."""
+        return _moved(NET, self.far, TREE if self.ranks == self.nodes else kind, protocol)
+
+
+def _moved(table: dict[tuple[str, str], float], simple: float, kind: str, protocol: str) -> float:
+    """Add to a machine's seconds per step of a ring what another protocol differs by.
+
+    The link of a GPU machine is stated for a ring by Simple, as the shipped ones say. No step takes
+    less than the table says for the protocol, or than the link if that is less.
+    """
+    least = min(table[kind, protocol], simple)
+    return max(least, simple + table[kind, protocol] - table[RING, SIMPLE])
+
+
+def _place(machine: Machine, group: Group) -> _Place:
+    lanes = min(len(members) for members in group.members)
+    ports = lanes if machine.nic is None else min(machine.nic.per_node, lanes)
+    channels = ports if len(group.members) > 1 else 1
+    links = [machine.between, *machine.overrides.values()]
+    across = max(link.per_byte for link in links)
+    if machine.nic is not None:
+        across = max(across, machine.nic.per_byte)
+    name = machine.device.name
+    return _Place(
+        ranks=group.size,
+        nodes=len(group.members),
+        capability=next((c for word, c in CAPABILITY.items() if word in name), UNKNOWN),
+        channels=channels,
+        nvlink="PCIe" not in name,
+        inside=1 / machine.inside.per_byte if machine.inside.per_byte else inf,
+        between=channels / across if across else inf,
+        near=machine.inside.latency + 2 * machine.inside.overhead,
+        far=max(link.latency + 2 * link.overhead for link in links),
+    )
+
+
+def _share(place: _Place, kind: str, protocol: str) -> float:
+    """Return the share of a place's bandwidth that carries values.
+
+    A ring by LL has half of it, by LL128 0.92; a tree has 0.92 by Simple, 1 / 3.8 of that by LL,
+    and 120 / 128 of it by LL128, 7 / 9 on one node. LL has at most `llMaxBws`.
+    """
+    if kind == TREE:
+        by_ll128 = 7 / 9 if place.nodes == 1 else 120 / 128
+        share = 0.92 * {LL: 1 / 3.8, LL128: by_ll128, SIMPLE: 1.0}[protocol]
+    else:
+        share = {LL: 0.5, LL128: 0.92, SIMPLE: 1.0}[protocol]
+    if protocol != LL:
+        return share
+    alone = LL_MOST[max(place.capability, 70)]
+    most = alone if place.nodes == 1 else LL_MOST_NODES[place.nodes > 2]
+    return min(share, most / place.bandwidth) if place.bandwidth < inf else share
+
+
+def _seconds(place: _Place, kind: str, protocol: str, nbytes: float) -> float:
+    """Return the seconds that NCCL expects: latency, and bytes over the bandwidth.
+
+    Ring: 2 (p - 1) steps, 2 (N - 1) of them between nodes; 2 (p - 1) / p n bytes. Tree: the chain
+    of a node and log2 N levels, up and down; 2 n bytes, half of it between two nodes.
+    """
+    p, nodes = place.ranks, place.nodes
+    near, far = place.near_step(kind, protocol), place.far_step(kind, protocol)
+    latency, rate = BASE[kind, protocol], place.bandwidth * _share(place, kind, protocol)
+    if kind == TREE:
+        latency += 2 * ((p // nodes - 1) * near + int(log2(nodes)) * far)
+        rate *= 0.5 if nodes != 2 else min(1.0, 0.5 * place.inside / place.bandwidth)
+        power = int(log2(nbytes / 64)) if nbytes >= 64 else -1
+        if 0 <= power < 23:
+            rate *= TENTHS[protocol][power]
+    else:
+        steps, crossing = 2 * (p - 1), 2 * (nodes - 1)
+        near = max(near, POST[protocol]) if nodes > 1 else near
+        latency += (steps - crossing) * near + crossing * far
+        rate *= p / steps
+        if protocol == SIMPLE and nodes > 1 and nbytes / (place.channels * p) >= 64:
+            latency *= 1.9 if place.capability < 80 else 1.4  # "plateau effect of ring"
+    return latency + nbytes / rate
+
+
+def _piece(place: _Place, protocol: str, nbytes: float) -> float:
+    """Return the bytes that a tree passes on as one; LL128 halves them for shorter payloads.
+
+    Source: NCCL 2.30.7, src/enqueue.cc, the size of a chunk.
+    """
+    piece = PIECES[protocol]
+    if protocol == LL128:
+        steps = (1 + int(log2(place.nodes)) + 0.1 * place.ranks / place.nodes) / (
+            place.ranks / place.nodes
+        )
+        for many, least in ((64, 131072), (16, 32768)):
+            while nbytes / (place.channels * piece) < steps * many and piece > least:
+                piece /= 2
+    return place.channels * piece
+
+
+def _pipeline(place: _Place, protocol: str, nbytes: float) -> Pipeline:
+    """Describe two binary trees over nodes with a chain in each node; each has half the payload.
+
+    The rank between a node's chain and the trees sends the payload twice to other nodes (once if
+    there is only one) and once down its chain; other ranks send it once up and once down.
+    """
+    lanes = place.ranks // place.nodes
+    if place.nodes == 1:
+        between, inside = 0.0, 2.0 if lanes > 2 else 1.0
+    else:
+        between, inside = 1.0 if place.nodes == 2 else 2.0, 1.0 if lanes > 1 else 0.0
+    return Pipeline(trees=2, piece=_piece(place, protocol, nbytes), between=between, inside=inside)
+
+
+def algorithm(machine: Machine, group: Group, nbytes: float) -> Algorithm:
+    """Take what NCCL expects to be the fastest of ring and tree by each protocol."""
+    place = _place(machine, group)
+    kinds = [
+        (kind, protocol)
+        for kind in (TREE, RING)
+        for protocol in PROTOCOLS
+        if protocol != LL128 or (place.nvlink and place.capability >= 70)
+    ]
+    kind, protocol = min(kinds, key=lambda pair: _seconds(place, pair[0], pair[1], nbytes))
+    share = _share(place, kind, protocol)
+    return Algorithm(
+        collective="ring" if kind == RING else "binary-tree:chains",
+        name=kind,
+        protocol=protocol,
+        base=BASE[kind, protocol],
+        inside=Protocol(hop=place.near_step(kind, protocol), share=share),
+        between=Protocol(hop=place.far_step(kind, protocol), share=share),
+        channels=place.channels,
+        pipeline=_pipeline(place, protocol, nbytes) if kind == TREE else None,
+    )
+
+
+LIBRARIES.add("nccl")(Library("NCCL", algorithm))
