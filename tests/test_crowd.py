@@ -86,8 +86,9 @@ def test_an_exchange_between_nodes_lacks_what_coding_takes_once_its_last_rank_ha
     """Whatever a rank codes while it waits for others costs nothing, however late these are."""
     net = graph([400_000] * 6, seconds=3e-4)
     lasts = []
+    on = replace(machine(2, 2), jitter=0.8, native=((1.0, 8e-3), (1e7, 8e-3)))
     for cores in (0, 1):
-        made = plan(net, replace(machine(2, 2), cores=cores, jitter=0.8), ["native+dense"])
+        made = plan(net, replace(on, cores=cores), ["native+dense"])
         t = simulate(made, 3).timeline()
         coding = np.isin(t.stream, [t.streams.index("encode"), t.streams.index("decode")])
         for step in range(3):

@@ -239,7 +239,8 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
 
     scale: factor on the elements of tensors and buckets.
     """
-    machine = resized(machine_file.load("localhost"), hosts, lanes)
+    # Plans of the recorded trainings name no library.
+    machine = resized(replace(machine_file.load("localhost"), library=""), hosts, lanes)
     request = Request(
         net=net_of(case, net, hosts * lanes).scaled(scale),
         machine=machine,

@@ -69,12 +69,13 @@ def crossing(plan: Plan, measured: Timeline, spec: Spec) -> tuple[Crossing, ...]
         if name not in measured.names:
             continue
         for ranks in plan.teams(plan.launches[launch]):
-            where, sizes = place[ranks], moved[measured.names.index(name)][ranks]
+            number = measured.names.index(name)
+            where, sizes = place[ranks], moved[number][ranks]
             if not phase.schedule.library:
                 between += _between(phase, where, sizes, spec.hosts)
-            elif len(set(where)) > 1:
-                np.maximum.at(most := np.zeros(spec.hosts), where, sizes)
-                own += most
+            elif len(hosts := np.unique(where)) > 1:
+                steps = len(np.unique(measured.step[measured.name == number]))
+                own[hosts] += steps * 4.0 * plan.spec(plan.launches[launch]).numel
     np.fill_diagonal(between, 0.0)
     sent, received = between.sum(axis=1) + own, between.sum(axis=0) + own
     return tuple(Crossing(float(s), float(r)) for s, r in zip(sent, received, strict=True))
