@@ -147,7 +147,7 @@ def test_the_largest_net_has_a_thousand_tensors() -> None:
     assert len(nets.load("gpt3-175b").tensors) >= 1000
 
 
-@pytest.mark.parametrize(("name", "theirs"), [(n, t) for n, (t, _) in generate.PROFILED.items()])
+@pytest.mark.parametrize(("name", "theirs"), [(n, t) for n, (t, *_) in generate.PROFILED.items()])
 def test_profiled_nets_keep_every_tensor_and_all_seconds(name: str, theirs: str) -> None:
     gaps, net = profiled.read(generate.PROFILES).models[theirs], nets.load(name)
     assert {t: x.numel for t, x in net.tensors.items()} == {g.name: g.numel for g in gaps}
@@ -158,6 +158,15 @@ def test_profiled_nets_keep_every_tensor_and_all_seconds(name: str, theirs: str)
     assert [x.after for x in net.layers] == [(), *((x.name,) for x, _ in pairwise(net.layers))]
     matrices = [t for t in net.tensors.values() if re_matrix(t.name) and t.numel > 4096]
     assert all(len(t.shape) > 1 for t in matrices)
+
+
+@pytest.mark.parametrize(
+    ("name", "gigaflops"), [("vgg16", 30.94), ("resnet50", 8.18), ("resnet101", 15.60)]
+)
+def test_profiled_nets_have_the_flops_of_their_architecture(name: str, gigaflops: float) -> None:
+    """torchvision's model pages: 15.47, 4.09 and 7.80 billion multiply-adds per image of 224."""
+    forward = sum(layer.forward_flops for layer in nets.load(name).layers)
+    assert forward / 32 == pytest.approx(gigaflops * 1e9, rel=1e-3)
 
 
 def re_matrix(name: str) -> bool:

@@ -57,6 +57,7 @@ def device(comm: MPI.Intracomm, arena: Arena, budget: Callable[[], float]) -> De
         fixed_scale=call,
         fixed_gather=call,
         flops=flops,
+        precision="float32",
         codecs=codecs,
     )
 

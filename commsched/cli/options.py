@@ -111,6 +111,14 @@ Table: TypeAlias = Sequence[Flag | Option | ListOption]
 
 DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")
 TIMEOUT = Option("--timeout", "TIME", "end the job after this time without progress", SECONDS, 60.0)
+COMPUTE = Option(
+    "--compute",
+    "HOW",
+    "forward and backward seconds of the net: measured (as they are), modelled (a roofline of the"
+    " machine's device) or scaled (from the device of the measurement to the machine's); default:"
+    " scaled if the devices differ, as far as that is known",
+    default="",
+)
 MACHINE = Option("--machine", "M", "shipped machine, or machine file", required=True)
 PARAM = ListOption("--param", "KEY=VALUE", "parameter of the strategy, such as overlap=backward")
 

@@ -25,6 +25,7 @@ from commsched.records import (
     Stored,
     check_name,
     normalise,
+    one_of,
     pairs,
     unit,
 )
@@ -137,6 +138,7 @@ class Device:
     memory: Annotated[float, unit("GB", 1e9), POSITIVE]  # B
     bandwidth: Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
     flops: Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE, Key("tflops")]  # 1/s, peak
+    precision: Annotated[str, one_of("float16", "float32")] = "float16"  # that `flops` counts
     # Share of the peak that dense layers reach.
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0
     gather: PerByte = 0.0  # to gather a bucket; 0: three passes over memory

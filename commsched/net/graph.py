@@ -9,6 +9,7 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
 
 from commsched.errors import CommschedError
+from commsched.net.measured import Fit, Measured
 from commsched.net.sparsity import DENSE, Sparsity
 from commsched.records import NOT_NEGATIVE, WRITTEN, Source, check_name, normalise, unit
 
@@ -132,6 +133,8 @@ class Net:
     name: str
     source: Source = "not stated"
     batch: int = 1  # samples per rank and step
+    measured: Measured | None = None  # where the layers' seconds were measured
+    compute: Fit | None = None  # how they were made for a machine's device; None: as measured
     layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:

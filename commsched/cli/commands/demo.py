@@ -11,6 +11,7 @@ from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.net import file as net_file
+from commsched.net.compute import fitted, origin
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
@@ -56,16 +57,18 @@ def demo(args: argparse.Namespace) -> None:
     folder: Path = args.output
     if args.ranks < 1 or args.steps < 3:
         raise CommschedError("the demo needs --ranks of at least 1 and --steps of at least 3")
-    net = net_file.load(args.net).scaled(args.scale, args.stretch)
+    net = net_file.load(args.net)
     files.make_folder(folder)
     print(f"1. measuring this machine with {args.ranks} ranks ({CALIBRATE:.0f} s)", flush=True)
     machine = folder / "machine.json"
     words = ("calibrate", "-o", str(machine), "--seconds", str(CALIBRATE))
     job.commsched(args.ranks, words, RUN_LIMIT)
     print(f"2. planning {args.net}, bytes and times x {args.scale}, compute x {args.stretch}")
-    plan = make_plan(Request(net=net, machine=machine_file.read(machine)))
+    on = machine_file.read(machine)
+    net = fitted(net.scaled(args.scale, args.stretch), on.device)
+    plan = make_plan(Request(net=net, machine=on))
     plan_file.write(folder / "plan.json", plan)
-    print(f"   {headline(plan)}")
+    print("\n".join(f"   {line}" for line in (headline(plan), *origin(net))))
     print("3. simulating it", flush=True)
     prediction = simulate(plan, args.steps)
     predicted = prediction.timeline()

@@ -10,6 +10,7 @@ from commsched.cli import method_schedule as schedule
 from commsched.cli import reasons, stages
 from commsched.cli.arguments import pairs
 from commsched.cli.options import (
+    COMPUTE,
     MACHINE,
     PARAM,
     Commands,
@@ -25,6 +26,7 @@ from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net import file as net_file
+from commsched.net.compute import compute_data, fitted, origin
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.limits.error_budget import verdict
@@ -79,6 +81,7 @@ OPTIONS = (
     ),
     Option("--scale", "F", "multiply bytes and compute seconds of the net", POSITIVE, 1.0),
     Option("--stretch", "F", "multiply compute seconds only", POSITIVE, 1.0),
+    COMPUTE,
     *schedule.OPTIONS,
     Flag("--sum", "sum gradients instead of averaging them"),
     Option("--seed", "N", "seed of jitter and random gradients", int, 0),
@@ -121,6 +124,7 @@ def request(args: argparse.Namespace) -> Request:
         machine = replace(machine, jitter=args.jitter)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
     net = net_file.load(args.net).scaled(args.scale, args.stretch)
+    net = fitted(net, machine.device, args.compute)
     return Request(
         net=net,
         machine=machine,
@@ -155,8 +159,8 @@ def plan(args: argparse.Namespace) -> None:
         print(json.dumps({**summary(made), "errors": verdict(wanted)}, indent=1))
         return
     print(headline(made))
-    lines = [native.sentence(made), *verdict(wanted), *stages.lines(made, every=args.explain)]
-    for line in filter(None, lines):
+    lines = [*origin(made.net), native.sentence(made), *verdict(wanted)]
+    for line in filter(None, [*lines, *stages.lines(made, every=args.explain)]):
         print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
@@ -186,6 +190,7 @@ def summary(made: Plan) -> dict[str, object]:
         "strategy": made.strategy,
         "planner": made.planner,
         "library": library_of(made.machine).title,
+        "compute": compute_data(made.net),
         "iteration_seconds": made.iteration or None,
         "bound_seconds": made.bound or None,
         "launches": [

@@ -94,11 +94,14 @@ def run(args: argparse.Namespace) -> None:
     timeline = run_file(args.plan, args.output, options, progress=not args.json)
     if timeline is None:
         return
+    from commsched.net.compute import compute_data, origin
+    from commsched.plan import file as plan_file
     from commsched.run.summary import lines, summary
 
-    found = summary(timeline)
+    net = plan_file.read(args.plan).net
+    found = {**summary(timeline), "compute": compute_data(net)}
     print(
         json.dumps(found, indent=1)
         if args.json
-        else "\n".join([*lines(found), f"written to {args.output}"])
+        else "\n".join([*origin(net), *lines(found), f"written to {args.output}"])
     )

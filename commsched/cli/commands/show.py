@@ -17,6 +17,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.machine.model import Link, Machine
 from commsched.net import file as net_file
+from commsched.net.compute import measured_on, origin
 from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
@@ -109,8 +110,8 @@ def words(thing: Thing) -> str:
         return _machine(thing)
     if isinstance(thing, Plan):
         shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
-        lines = [headline(thing), native.sentence(thing), *stages.lines(thing), shown]
-        return "\n".join(filter(None, [*lines, *reasons.notes(thing)]))
+        lines = [headline(thing), *origin(thing.net), native.sentence(thing), *stages.lines(thing)]
+        return "\n".join(filter(None, [*lines, shown, *reasons.notes(thing)]))
     head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
     return "\n".join([head, *timeline_lines(timeline_summary(thing)), *thing.warnings])
 
@@ -133,7 +134,15 @@ def _net(net: Net) -> str:
     size = nbytes(4.0 * net.numel)
     head = f"{net.name}: {len(net.layers)} layers, {len(net.tensors)} tensors, {size} of float32"
     header = ("layer", "tensors", "gradient", "density", "forward", "backward")
-    return "\n".join([head, f"source: {net.source}", table(header, rows, {1, 3})])
+    return "\n".join([head, f"source: {net.source}", *_measured(net), table(header, rows, {1, 3})])
+
+
+def _measured(net: Net) -> list[str]:
+    on = net.measured
+    if on is None:
+        return []
+    others = [f"; also for {other.device}: {other.source}" for other in on.throughputs]
+    return [f"seconds {measured_on(on)}; {on.source}{''.join(others)}"]
 
 
 def _work(measured: float | None, flops: float) -> str:

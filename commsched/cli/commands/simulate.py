@@ -6,6 +6,7 @@ from pathlib import Path
 
 from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.errors import CommschedError
+from commsched.net.compute import compute_data, origin
 from commsched.plan import file as plan_file
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.replay import Replay, replay
@@ -46,7 +47,9 @@ def simulate(args: argparse.Namespace) -> None:
     prediction = predict(plan, args.steps, taken.decisions, changes=taken.changes)
     if args.output is not None:
         timeline_file.write(args.output, prediction.timeline(args.ranks))
-    found = report(prediction)
-    print(json.dumps(found, indent=1) if args.json else "\n".join(lines(found)))
+    found = {**report(prediction), "compute": compute_data(plan.net)}
+    print(
+        json.dumps(found, indent=1) if args.json else "\n".join([*origin(plan.net), *lines(found)])
+    )
     if args.output is not None and not args.json:
         print(f"written to {args.output}")

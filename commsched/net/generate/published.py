@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.measured import Measured
 from commsched.net.sparsity import Sparsity
 
 FFT_PAPER = "Wang et al., 'FFT-based gradient sparsification', HPDC 2020, arXiv 1811.08596"
@@ -41,7 +42,15 @@ def alexnet() -> Net:
         " assumption: the printed compute is forward and backward together, split 1:2; batch and"
         " activations are not stated there: batch 1 stands for one step, activations are 0"
     )
-    return Net(name="alexnet", layers=tuple(layers), source=source)
+    on = Measured(
+        device="NVIDIA P100-PCIe-16GB",
+        flops=18.7e12,
+        float32=9.3e12,
+        bandwidth=732e9,
+        precision="float32",
+        source=f"{FFT_PAPER}; peaks and bandwidth: NVIDIA P100 PCIe data sheet",
+    )
+    return Net(name="alexnet", layers=tuple(layers), source=source, measured=on)
 
 
 def lm1b() -> Net:

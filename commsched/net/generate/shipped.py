@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from commsched import shipped
 from commsched.net import file
-from commsched.net.generate import convolutional, profiled, published, transformer
+from commsched.net.generate import convolutional, profiled, published, transformer, work
 from commsched.net.graph import Net
+from commsched.net.measured import Measured, Published
 
 PROFILES = Path(__file__).resolve().parents[3] / "traces" / "backward_profiles_v100.json"
 
@@ -19,14 +21,87 @@ GPT_SIZES = {  # layers, hidden, heads
     "gpt3-175b": (96, 12288, 96),
 }
 
-PROFILED = {  # our name: name in the profile, shapes
-    "vgg16": ("vgg16", profiled.vgg_shapes()),
-    "resnet50": ("resnet50", profiled.resnet_shapes()),
-    "resnet101": ("resnet101", profiled.resnet_shapes()),
-    "gpt2": ("gpt2", profiled.GPT2_SHAPES),
-    "bert-base": ("bert", profiled.BERT_SHAPES),
-    "lstm": ("LSTM", profiled.LSTM_SHAPES),
+IMAGES = "batch: 32 images, Espresso, EuroSys 2023, table 4"
+A100 = Published(
+    device="NVIDIA A100-SXM4-80GB",
+    flops=312e12,
+    float32=156e12,
+    bandwidth=2039e9,
+    rate=938,
+    reference=367,
+    source=(
+        "NVIDIA DeepLearningExamples, PyTorch ResNet50 v1.5, README, training performance, 1 GPU,"
+        " container 21.03: 938 images/s on an A100 80GB with TF32, 367 on a V100 16GB with FP32;"
+        " peaks and bandwidth: NVIDIA A100 data sheet"
+    ),
+)
+PROFILED: dict[str, tuple[str, profiled.Shapes, int, str, tuple[Published, ...]]] = {
+    # our name: name in the profile, shapes, batch, where the batch comes from, throughputs
+    "vgg16": ("vgg16", profiled.vgg_shapes(), 32, IMAGES, ()),
+    "resnet50": (
+        "resnet50",
+        profiled.resnet_shapes(),
+        0,
+        "batch: not stated; the default of the repository's image script is 32",
+        (A100,),
+    ),
+    "resnet101": ("resnet101", profiled.resnet_shapes(), 32, IMAGES, ()),
+    "gpt2": (
+        "gpt2",
+        profiled.GPT2_SHAPES,
+        4,
+        "batch: 4 per GPU in the repository's gpt-2 script; assumption: sequences of 1,024 tokens",
+        (),
+    ),
+    "bert-base": (
+        "bert",
+        profiled.BERT_SHAPES,
+        8,
+        "batch: 8 per GPU in the repository's BERT script, 1024 tokens in Espresso, EuroSys 2023,"
+        " table 4",
+        (),
+    ),
+    "lstm": (
+        "LSTM",
+        profiled.LSTM_SHAPES,
+        80,
+        "batch: 80 sequences of 70 steps, the defaults of the repository's lstm script",
+        (),
+    ),
 }
+V100 = (
+    "device: V100 of 32 GB (README of the repository zhuangwang93/Espresso); precision: its scripts"
+    " train with FP32; peaks and bandwidth: NVIDIA V100 data sheet; efficiency: 39 Tflop/s on one"
+    " V100 (Shoeybi et al., 'Megatron-LM', 2019)"
+)
+
+
+def measured(batch: int, where: str, throughputs: tuple[Published, ...]) -> Measured:
+    """Say on what the profile was measured."""
+    return Measured(
+        device="NVIDIA V100-SXM2-32GB",
+        flops=125e12,
+        float32=15.7e12,
+        bandwidth=900e9,
+        efficiency=0.31,
+        precision="float32",
+        batch=batch,
+        source=f"{V100}; {where}",
+        throughputs=throughputs,
+    )
+
+
+def with_work(net: Net) -> Net:
+    """Add flops and memory traffic to a profiled net."""
+    if net.name == "lstm":
+        return work.recurrent(net)
+    if net.name == "bert-base":
+        tokens = work.BERT_POSITIONS, work.BERT_SEQUENCE
+        return work.transformer(net, *tokens, "self.value", "intermediate.dense_act")
+    if net.name == "gpt2":
+        tokens = work.GPT2_POSITIONS, work.GPT2_SEQUENCE
+        return work.transformer(net, *tokens, "attn.c_attn", "mlp.c_fc")
+    return work.convolutional(net, work.vgg_sizes() if net.name == "vgg16" else work.resnet_sizes())
 
 
 def shipped_nets() -> Iterator[Net]:
@@ -37,10 +112,11 @@ def shipped_nets() -> Iterator[Net]:
         " before the first gradient is not in the profile; forward estimated as"
         f" {profiled.FORWARD_SHARE} of backward (1:2 in flops); layers chained in the profile's"
         " order, also where the net branches; batch not stated: batch 1 stands for one step;"
-        " activations not measured, 0; gradients taken as dense"
+        f" activations not measured, 0; gradients taken as dense; {work.NOTE}"
     )
-    for name, (theirs, shapes) in PROFILED.items():
-        yield profiled.graph(name, profile.models[theirs], shapes, note)
+    for name, (theirs, shapes, batch, where, throughputs) in PROFILED.items():
+        net = profiled.graph(name, profile.models[theirs], shapes, note)
+        yield replace(with_work(net), measured=measured(batch, where, throughputs))
     for name, (layers, hidden, heads) in GPT_SIZES.items():
         yield transformer.gpt(
             name,

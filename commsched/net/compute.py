@@ -1,0 +1,195 @@
+"""Seconds of a net on a machine's device: as measured, modelled, or scaled by a roofline."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from commsched.errors import CommschedError
+from commsched.net.graph import Layer, Net
+from commsched.net.measured import (
+    SAME,
+    Fit,
+    Measured,
+    Peaks,
+    Published,
+    check_choice,
+    distance,
+    rates,
+)
+
+# A device this many times slower than the measured one is taken for a processor whose runs wait
+# for the measured seconds instead of computing: from a V100 to a P100 it is 1.7, to a core 1,000.
+EMULATED = 20.0
+
+
+def fitted(net: Net, device: Peaks, choice: str = "") -> Net:
+    """Give a net the seconds that its layers take on a device; `net.compute` says how.
+
+    choice: measured, modelled or scaled; "": scaled if the device is another one than the seconds
+    were measured on, as far as that is known.
+    """
+    check_choice(choice)
+    timed = any(layer.forward is not None or layer.backward is not None for layer in net.layers)
+    if choice == "modelled":
+        return _modelled(net, device) if timed else net
+    if not timed:
+        if choice:
+            raise CommschedError(
+                f"--compute {choice}: {net.name} has no measured seconds; leave the option out"
+            )
+        return net
+    if choice == "measured":
+        same = net.measured is not None and distance(net.measured, device) <= 2 * SAME
+        return net if same else _with(net, Fit(choice="measured", device=device.name))
+    return _scaled(net, device, insists=choice == "scaled")
+
+
+def origin(net: Net) -> list[str]:
+    """Say in a line where the seconds of a net come from, if they were not measured as they are."""
+    fit, measured = net.compute, net.measured
+    if fit is None:
+        return []
+    if fit.choice == "modelled":
+        return [f"forward and backward seconds modelled by a roofline of {fit.device}"]
+    on = "measured on an unknown device" if measured is None else measured_on(measured)
+    said = f"forward and backward seconds {on}"
+    if fit.choice == "measured":
+        why = f": {fit.warning}" if fit.warning else ""
+        return [f"{said}, used as they are for {fit.device}{why}"]
+    steps = [f"to the throughput published for {fit.through}"] if fit.through else []
+    if fit.through != fit.device:
+        steps.append(f"by roofline to {fit.device}")
+    return [f"{said}, scaled {' and '.join(steps)}: x {fit.factor:.3g}"]
+
+
+def measured_on(measured: Measured) -> str:
+    """Name the device, precision and batch of measured seconds."""
+    batch = f", batch {measured.batch}" if measured.batch else ""
+    return f"measured on {measured.device} ({measured.precision}{batch})"
+
+
+def compute_data(net: Net) -> dict[str, object]:
+    """Return how the seconds of a net were made as JSON data."""
+    fit, measured = net.compute, net.measured
+    return {
+        "choice": fit.choice if fit else "measured" if measured else "modelled",
+        "measured_on": measured.device if measured else None,
+        "factor": fit.factor if fit else 1.0,
+        "origin": "".join(origin(net)),
+    }
+
+
+def _with(net: Net, fit: Fit) -> Net:
+    return replace(net, compute=fit)
+
+
+def _modelled(net: Net, device: Peaks) -> Net:
+    """Forget the measured seconds: `Net.seconds` then takes the roofline of the device."""
+    if not _has_work(net):
+        raise CommschedError(
+            f"--compute modelled: no layer of {net.name} states flops or bytes, so that nothing"
+            " can be modelled; use --compute measured"
+        )
+    layers = tuple(replace(layer, forward=None, backward=None) for layer in net.layers)
+    return _with(replace(net, layers=layers), Fit(choice="modelled", device=device.name))
+
+
+def _scaled(net: Net, device: Peaks, insists: bool) -> Net:
+    measured = net.measured
+    problem = ""
+    if measured is None:
+        problem = "the net does not say on which device they were measured"
+    elif distance(measured, device) <= 2 * SAME or not _total(net.layers):
+        return net
+    elif rates(measured, device.precision) is None:
+        problem = f"the net does not state the peaks of {measured.device}"
+    elif not _has_work(net):
+        problem = "no layer states flops or bytes, so that they cannot be scaled"
+    if problem and insists:
+        raise CommschedError(f"--compute scaled: {net.name}: {problem}")
+    if problem or measured is None:
+        return _with(net, Fit(choice="measured", device=device.name, warning=problem))
+    known: tuple[Measured | Published, ...] = (measured, *measured.throughputs)
+    near = min(known, key=lambda one: distance(one, device))
+    layers, before = net.layers, _total(net.layers)
+    if isinstance(near, Published):
+        layers = _at(layers, _ratio(measured, measured, near, device.precision))
+        level = before * near.reference / near.rate / _total(layers)
+        layers = _at(layers, lambda flops, nbytes: level)
+    layers = _at(layers, _ratio(measured, near, device, device.precision))
+    factor = _total(layers) / before
+    if factor > EMULATED and not insists:
+        slow = f"{factor:,.0f} times slower, so that a run waits for them instead of computing"
+        return _with(net, Fit(choice="measured", device=device.name, warning=slow))
+    through = near.device if isinstance(near, Published) else ""
+    fit = Fit(choice="scaled", device=device.name, factor=factor, through=through)
+    return _with(replace(net, layers=layers), fit)
+
+
+Ratio = Callable[[float, float], float]
+
+
+def _ratio(
+    measured: Measured, before: Measured | Published, after: Published | Peaks, precision: str
+) -> Ratio:
+    """Return by how much seconds grow from one device to another, for flops and bytes of a layer.
+
+        r = max(F / (e P'), b / B') / max(F / (e P), b / B)
+
+    F = flops; b [B] = memory traffic; P, P' [1/s] = peaks and B, B' [B/s] = memory bandwidths
+    before and after; e = share of the peak that layers reach, taken to be the same on both.
+    Source: Williams, Waterman & Patterson, "Roofline", CACM 52(4), 2009.
+    Holds for layers that keep both devices busy.
+    """
+    old, new = rates(before, precision), rates(after, precision)
+    assert old is not None
+    assert new is not None
+    share = measured.efficiency
+
+    def ratio(flops: float, nbytes: float) -> float:
+        then = max(flops / (share * old[0]), nbytes / old[1])
+        return max(flops / (share * new[0]), nbytes / new[1]) / then
+
+    return ratio
+
+
+def _at(layers: tuple[Layer, ...], ratio: Ratio) -> tuple[Layer, ...]:
+    """Multiply seconds by their layer's ratio; a layer without work takes the others' mean."""
+    known = [
+        (seconds, ratio(flops, nbytes))
+        for layer in layers
+        for seconds, flops, nbytes in _directions(layer)
+        if flops or nbytes
+    ]
+    spent = sum(seconds for seconds, _ in known)
+    mean = sum(s * r for s, r in known) / spent if spent else 1.0
+
+    def scaled(seconds: float | None, flops: float, nbytes: float) -> float | None:
+        if seconds is None:
+            return None
+        return seconds * (ratio(flops, nbytes) if flops or nbytes else mean)
+
+    return tuple(
+        replace(
+            layer,
+            forward=scaled(layer.forward, layer.forward_flops, layer.forward_bytes),
+            backward=scaled(layer.backward, layer.backward_flops, layer.backward_bytes),
+        )
+        for layer in layers
+    )
+
+
+def _directions(layer: Layer) -> list[tuple[float, float, float]]:
+    """Measured seconds, flops and bytes of a layer's forward and backward."""
+    both = (
+        (layer.forward, layer.forward_flops, layer.forward_bytes),
+        (layer.backward, layer.backward_flops, layer.backward_bytes),
+    )
+    return [(seconds, *work) for seconds, *work in both if seconds is not None]  # type: ignore[misc]
+
+
+def _total(layers: tuple[Layer, ...]) -> float:
+    return sum(seconds for layer in layers for seconds, _, _ in _directions(layer))
+
+
+def _has_work(net: Net) -> bool:
+    return any(flops or nbytes for layer in net.layers for _, flops, nbytes in _directions(layer))

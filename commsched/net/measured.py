@@ -1,0 +1,126 @@
+"""On which device the seconds of a net were measured, and how they were fitted to another one."""
+
+from dataclasses import dataclass
+from math import hypot, inf, log
+from typing import Annotated, Literal, Protocol
+
+from commsched.errors import CommschedError
+from commsched.records import (
+    POSITIVE,
+    REQUIRED,
+    SHARE,
+    WRITTEN,
+    Check,
+    Key,
+    Rounded,
+    Source,
+    check_name,
+    normalise,
+    one_of,
+    unit,
+)
+
+Choice = Literal["measured", "modelled", "scaled"]
+CHOICES: tuple[Choice, ...] = ("measured", "modelled", "scaled")
+SAME = 0.01  # largest relative difference of two data sheets of one device
+NOT_BELOW_0 = Check("must be at least 0", lambda count: count >= 0)
+
+Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
+Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
+
+
+class Peaks(Protocol):
+    """What a roofline needs of a device."""
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+
+    @property
+    def flops(self) -> float:
+        """Peak, 1/s."""
+
+    @property
+    def precision(self) -> str:
+        """The numbers that `flops` counts."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Of memory, B/s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """How many samples a second a source gives for another device, and for the measured one.
+
+    Only the ratio of the two is used: batch and software of the source may differ from the net's.
+    """
+
+    device: str
+    flops: Annotated[Peak, Key("tflops")]  # float16
+    float32: Annotated[Peak, Key("float32_tflops")]  # as the source's numbers were computed
+    bandwidth: Bandwidth
+    rate: Annotated[Rounded, POSITIVE, Key("samples_per_second")]
+    reference: Annotated[Rounded, POSITIVE, Key("reference_samples_per_second")]  # measured device
+    source: Source
+
+    def __post_init__(self) -> None:
+        check_name("throughput", self.device)
+        normalise(self, f"throughput of {self.device!r}: ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The device, batch and precision of the measured seconds of a net's layers."""
+
+    device: str
+    # Peaks in float16, with matrix units, and float32; None: not stated, and nothing is scaled.
+    flops: Annotated[Peak | None, Key("tflops")] = None
+    float32: Annotated[Peak | None, Key("float32_tflops")] = None
+    bandwidth: Bandwidth | None = None
+    efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0  # share of the peak that layers reach
+    precision: Annotated[str, one_of("float32", "float16"), REQUIRED] = "float32"
+    batch: Annotated[int, NOT_BELOW_0, WRITTEN] = 0  # samples; 0: not stated
+    source: Source
+    throughputs: tuple[Published, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name("measured on", self.device)
+        normalise(self, "measured: ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How a net's seconds were made for a machine's device."""
+
+    choice: Annotated[str, one_of(*CHOICES), REQUIRED]
+    device: str  # of the machine
+    factor: Annotated[Rounded, POSITIVE] = 1.0  # new seconds of the whole net / measured ones
+    through: Annotated[str, WRITTEN] = ""  # device of a published throughput
+    warning: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("compute", self.device)
+        normalise(self, "compute: ")
+
+
+def rates(device: Measured | Published | Peaks, precision: str) -> tuple[float, float] | None:
+    """Return peak [1/s], counted as `precision` says, and memory bandwidth [B/s], if stated."""
+    flops: float | None = device.flops
+    if isinstance(device, Measured | Published) and precision == "float32":
+        flops = device.float32
+    return None if flops is None or device.bandwidth is None else (flops, device.bandwidth)
+
+
+def distance(a: Measured | Published, b: Peaks) -> float:
+    """Return how far two devices are apart: 0 for equal ones, 0.69 for one twice as fast."""
+    here, there = rates(a, b.precision), rates(b, b.precision)
+    if here is None or there is None:
+        return 0.0 if a.device in b.name else inf
+    return hypot(log(here[0] / there[0]), log(here[1] / there[1]))
+
+
+def check_choice(choice: str) -> None:
+    """Refuse an unknown way to make seconds."""
+    if choice and choice not in CHOICES:
+        raise CommschedError(f"--compute must be one of {', '.join(CHOICES)}, got {choice!r}")

@@ -1,0 +1,211 @@
+"""Seconds belong to a device: measured, modelled, scaled, and said so."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched import shipped
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine.model import Device
+from commsched.net import file as net_file
+from commsched.net.compute import fitted, origin
+from commsched.net.graph import Layer, Net
+from commsched.net.measured import Measured
+from commsched.plan import file as plan_file
+
+V100 = Measured(
+    device="v", flops=125e12, float32=15.7e12, bandwidth=900e9, efficiency=0.31, source="s"
+)
+PROFILED = ("vgg16", "resnet50", "resnet101", "gpt2", "bert-base", "lstm")
+
+
+def device(flops: float, bandwidth: float, name: str = "d") -> Device:
+    return Device(name=name, memory=1e9, bandwidth=bandwidth, flops=flops, source="s")
+
+
+def total(net: Net) -> float:
+    return sum((layer.forward or 0.0) + (layer.backward or 0.0) for layer in net.layers)
+
+
+def one_layer(flops: float, nbytes: float) -> Net:
+    layer = Layer(
+        name="l",
+        forward=1e-3,
+        backward=2e-3,
+        forward_flops=flops,
+        backward_flops=flops,
+        forward_bytes=nbytes,
+        backward_bytes=nbytes,
+    )
+    return Net(name="n", layers=(layer,), measured=V100, source="s")
+
+
+work = st.floats(1e6, 1e12)
+speed = st.floats(0.1, 10.0)
+
+
+@given(flops=work, nbytes=work, faster=speed, wider=speed)
+def test_a_layer_is_scaled_by_no_more_than_peak_and_memory_differ(
+    flops: float, nbytes: float, faster: float, wider: float
+) -> None:
+    to = device(125e12 * faster, 900e9 * wider)
+    net = one_layer(flops, nbytes)
+    factor = total(fitted(net, to, "scaled")) / total(net)
+    low, high = sorted((1 / faster, 1 / wider))
+    assert low * (1 - 2e-2) <= factor <= high * (1 + 2e-2)  # 2 %: the same device, not scaled
+    if flops / nbytes > 1e3:  # far beyond the ridge of both
+        assert factor == pytest.approx(1 / faster, rel=2e-2)
+
+
+@given(flops=work, nbytes=work, faster=speed, wider=speed)
+def test_scaling_there_and_back_changes_nothing(
+    flops: float, nbytes: float, faster: float, wider: float
+) -> None:
+    there = device(125e12 * faster, 900e9 * wider)
+    moved = fitted(one_layer(flops, nbytes), there, "scaled")
+    on = replace(V100, device="d", flops=there.flops, bandwidth=there.bandwidth)
+    back = fitted(replace(moved, measured=on, compute=None), device(125e12, 900e9), "scaled")
+    assert total(back) == pytest.approx(3e-3, rel=1e-9)  # a file has 12 digits
+
+
+@pytest.mark.parametrize("name", PROFILED)
+@pytest.mark.parametrize("machine", ["p3.16xlarge", "p3dn.24xlarge", "summit"])
+def test_on_its_own_device_a_net_stays_as_it_is(name: str, machine: str) -> None:
+    net = net_file.load(name)
+    assert fitted(net, machine_file.load(machine).device) is net
+
+
+@pytest.mark.parametrize("name", shipped.names("nets"))
+def test_measured_seconds_name_their_device_and_modelled_ones_none(name: str) -> None:
+    net = net_file.load(name)
+    assert (total(net) > 0) == (net.measured is not None)
+    assert net.compute is None
+
+
+@pytest.mark.parametrize("name", PROFILED)
+def test_a_faster_machine_takes_less_time_and_says_why(name: str) -> None:
+    net, h100 = net_file.load(name), machine_file.load("h100-8x400").device
+    made = fitted(net, h100)
+    assert 900 / 3350 > total(made) / total(net) > 125 / 989
+    (line,) = origin(made)
+    assert f"x {total(made) / total(net):.3g}" in line
+    assert "V100" in line
+    assert "H100" in line
+    assert net_file.from_data(net_file.to_data(made), "n") == made
+
+
+def test_a_roofline_comes_near_to_the_throughput_that_is_published() -> None:
+    """ResNet-50 on an A100 of 80 GB: 938 images/s where a V100 has 367, NVIDIA's examples."""
+    net = net_file.load("resnet50")
+    assert net.measured is not None
+    (published,) = net.measured.throughputs
+    a100 = device(published.flops, published.bandwidth, published.device)
+    with_source = fitted(net, a100)
+    assert total(with_source) / total(net) == pytest.approx(367 / 938, rel=1e-9)
+    alone = replace(net, measured=replace(net.measured, throughputs=()))
+    assert total(fitted(alone, a100)) / total(net) == pytest.approx(367 / 938, rel=0.15)
+
+
+def test_a_processor_is_no_slow_gpu() -> None:
+    net = net_file.load("resnet50")
+    local = machine_file.load("localhost").device
+    made = fitted(net, local)
+    assert total(made) == total(net)
+    assert "a run waits for them" in origin(made)[0]
+    assert total(fitted(net, local, "scaled")) > 100 * total(net)
+
+
+def test_what_cannot_be_scaled_is_said_or_refused() -> None:
+    net, v100 = net_file.load("alexnet"), machine_file.load("p3.16xlarge").device
+    assert "no layer states flops" in origin(fitted(net, v100))[0]
+    unknown = replace(net_file.load("vgg16"), measured=None)
+    assert "does not say on which device" in origin(fitted(unknown, v100))[0]
+    for wrong, choice in ((net, "scaled"), (unknown, "scaled"), (net, "modelled")):
+        with pytest.raises(CommschedError, match=f"--compute {choice}: "):
+            fitted(wrong, v100, choice)
+    with pytest.raises(CommschedError, match="has no measured seconds"):
+        fitted(net_file.load("vgg19"), v100, "measured")
+
+
+def test_modelled_seconds_are_those_of_a_net_without_measurements() -> None:
+    net, h100 = net_file.load("bert-base"), machine_file.load("h100-8x400").device
+    bare = tuple(replace(layer, forward=None, backward=None) for layer in net.layers)
+    assert fitted(net, h100, "modelled").layers == bare
+    assert "modelled" in origin(fitted(net, h100, "modelled"))[0]
+
+
+def test_a_plan_keeps_its_seconds_and_every_command_says_where_they_are_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "lstm", "--nodes", "2", "--lanes", "2", "--planner", "ddp-25mb", "-o"]
+    seconds = {}
+    for name in ("p3.16xlarge", "h100-8x400"):
+        path = tmp_path / f"{name}.json"
+        assert main([*words, str(path), "--machine", name, "--json"]) == 0
+        summary = json.loads(capsys.readouterr().out)
+        plan = plan_file.read(path)
+        expected = fitted(net_file.load("lstm"), plan.machine.device)
+        assert plan.net == expected
+        seconds[name] = summary["iteration_seconds"]
+        for command in (["simulate", str(path), "--json"], ["show", str(path), "--json"]):
+            assert main(command) == 0
+            assert json.loads(capsys.readouterr().out)["compute"] == summary["compute"]
+        for command in (["simulate", str(path)], ["show", str(path)]):
+            assert main(command) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert [line for line in lines if "seconds measured" in line] == origin(expected)
+    assert seconds["h100-8x400"] < 0.3 * seconds["p3.16xlarge"]
+
+
+def test_peak_flops_of_a_machine_file_change_the_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = machine_file.to_data(machine_file.load("p3.16xlarge"))
+    compute, quick = [], ("--planner", "ddp-25mb", "--nodes", "2", "--lanes", "2")
+    for tflops in (125, 1000):
+        data["device"]["tflops"] = tflops
+        path = tmp_path / f"{tflops}.json"
+        path.write_text(json.dumps(data))
+        out = str(tmp_path / "plan.json")
+        assert main(["plan", "bert-base", "--machine", str(path), *quick, "-o", out, "--json"]) == 0
+        compute.append(json.loads(capsys.readouterr().out)["compute"])
+    assert [part["choice"] for part in compute] == ["measured", "scaled"]
+    assert 0.125 <= compute[1]["factor"] < 0.6  # memory is as fast as before
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tflops": 0}, "must be finite and more than 0"),
+        ({"tflops": "25 GB"}, "tflops is a speed, such as 125 Tflop/s; got '25 GB'"),
+        ({"batch": -1}, "batch must be at least 0, got -1"),
+        ({"efficiency": 2}, "efficiency must be in (0, 1], got 2.0"),
+        ({"device": ""}, "a name has 1 to 200 printable characters"),
+        ({"precision": "int8"}, "invalid enum value 'int8'"),
+        ({"gpu": 1}, "unknown field `gpu`"),
+        ({"throughputs": [{}]}, "missing required field"),
+    ],
+)
+def test_a_wrong_measurement_in_a_file_is_one_sentence(
+    change: dict[str, object], sentence: str
+) -> None:
+    data = net_file.to_data(net_file.load("resnet50"))
+    data["measured"] = data["measured"] | change
+    with pytest.raises(CommschedError) as caught:
+        net_file.from_data(data, "n.json")
+    assert str(caught.value).startswith("n.json: ")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_choice_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "lstm", "--machine", "summit", "-o", "x.json", "--compute", "guessed"]
+    assert main(words) == 2
+    expected = "commsched: --compute must be one of measured, modelled, scaled, got 'guessed'\n"
+    assert capsys.readouterr().err == expected
