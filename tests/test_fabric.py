@@ -19,6 +19,7 @@ from commsched.run.summary import summary
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
 from commsched.timeline.compare import compare
+from commsched.timeline.cycles import totals
 from commsched.timeline.file import read, write
 from commsched.timeline.header import header_from_data
 from commsched.timeline.report import comparison_data, comparison_table, rivals_data, rivals_table
@@ -138,7 +139,7 @@ def test_a_prediction_carries_the_residuals_and_the_fabric_of_its_machine(tmp_pa
     assert found.header.residuals == pytest.approx([-0.1, 0.02, 0.05])
     assert found.header.fabric == HERE
     assert found.warnings == ()
-    assert interval(found).residuals == 3
+    assert report(predicted())["interval_held_out_errors"] == 3
     write(tmp_path / "p.json", found)
     assert read(tmp_path / "p.json").header.fabric == HERE
     bare = predicted(machine(2, 2)).timeline()
@@ -148,15 +149,17 @@ def test_a_prediction_carries_the_residuals_and_the_fabric_of_its_machine(tmp_pa
 def test_the_report_says_how_sure_the_iteration_is():
     prediction = predicted()
     found = report(prediction)
-    sure = interval(prediction.timeline())
-    assert (found["iteration_p10"], found["iteration_p90"]) == (sure.low, sure.high)
-    assert found["iteration_p10"] < found["iteration_seconds"] < found["iteration_p90"]
-    assert lines(found)[1] == (
-        f"p10 to p90 of the iteration: {sure}; that is the spread of the steps and 3 held-out"
-        " errors of calibration"
+    t = prediction.timeline()
+    sure = interval(totals(t), t.header.residuals)
+    low, high = found["interval_p10_seconds"], found["interval_p90_seconds"]
+    assert (low, high) == pytest.approx((sure.low, sure.high), rel=1e-12)
+    assert low < found["iteration_median_seconds"] < high
+    assert lines(found)[2] == (
+        f"p10 to p90 of the iteration of a run: {sure}; that is the spread of the steps and 3"
+        " held-out errors of calibration"
     )
     without = report(predicted(machine(2, 2)))
-    assert without["held_out_errors"] == 0
+    assert without["interval_held_out_errors"] == 0
     assert not any("p10" in line for line in lines(without))
 
 
@@ -170,7 +173,7 @@ def test_simulating_another_shape_than_was_calibrated_says_so(tmp_path, capsys):
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["warnings"][0].startswith(sentence)
-    assert told["held_out_errors"] == 0
+    assert told["interval_held_out_errors"] == 0
     found = read(tmp_path / "p.json")
     assert found.warnings == tuple(told["warnings"])
     run = replace(found, header=header_from_data("measured", found.header.to_data()))

@@ -90,7 +90,7 @@ def test_one_bucket_without_overlap_is_a_sum_of_its_parts():
     apply = 20.0 * numel / device.bandwidth
     gather = 3 * 4.0 * numel / device.bandwidth  # read, written, and looked at for NaN
     want = 1e-3 + 2e-3 + gather + exchange + copy + apply
-    found = iteration_seconds(simulate(made, 3).timeline())
+    found = iteration_seconds(simulate(made, 4).timeline())[:-1]
     np.testing.assert_allclose(found, want, rtol=1e-9)
 
 
@@ -121,7 +121,7 @@ def test_jitter_makes_the_ranks_wait_and_the_seed_repeats_it():
     assert one.waited.max() > 0
     calm = simulate(plan(graph([1000] * 4), machine(1, 8), ["ring+dense"]), 5).timeline()
     assert calm.waited.max() == 0
-    assert iteration_seconds(one)[1:].mean() > iteration_seconds(calm)[1:].mean()
+    assert iteration_seconds(one)[1:-1].mean() > iteration_seconds(calm)[1:-1].mean()
 
 
 def test_a_straggler_delays_everyone():

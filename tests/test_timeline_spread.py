@@ -19,6 +19,7 @@ from commsched.simulate.engine import simulate
 from commsched.timeline import parts
 from commsched.timeline.attribute import attribute
 from commsched.timeline.compare import check_clocks, compare
+from commsched.timeline.cycles import totals
 from commsched.timeline.file import read, write
 from commsched.timeline.header import Measured, Predicted, header_from_data
 from commsched.timeline.measure import communicates
@@ -30,8 +31,8 @@ from tests.support.small_plans import graph, machine, plan
 
 
 def steps(*seconds, kind="predicted", plan_hash="h", exchange=0.01, **meta):
-    """One rank whose steps last so long, with an exchange of 1 % of a second in each."""
-    starts = np.concatenate([[0.0], np.cumsum(seconds)])
+    """One rank whose steps last so long, with an exchange of 10 ms in each; one more ends them."""
+    starts = np.concatenate([[0.0], np.cumsum([*seconds, 1.0])])
     spans = []
     for step, (a, b) in enumerate(pairwise(starts)):
         spans.append(Span(0, "compute", "f", step, a, b, 0.0, 0))
@@ -48,7 +49,7 @@ def steps(*seconds, kind="predicted", plan_hash="h", exchange=0.01, **meta):
     errors=st.lists(st.floats(-0.5, 2), max_size=9),
 )
 def test_an_interval_is_what_brute_force_counts(seconds, errors):
-    found = interval(steps(*seconds, residuals=errors))
+    found = interval(totals(steps(*seconds)), errors)
     settled = np.diff(np.concatenate([[0.0], np.cumsum(seconds)]))[1:]
     values = [s / (1 + e) for s in settled for e in errors or [0.0]]
     assert found.low == pytest.approx(np.quantile(values, 0.1), rel=1e-9)
@@ -58,7 +59,7 @@ def test_an_interval_is_what_brute_force_counts(seconds, errors):
 
 def test_residuals_say_where_the_measured_iteration_may_lie():
     """A calibration whose predictions were 10 % too low expects longer iterations."""
-    found = interval(steps(1.0, 1.0, 1.0, residuals=[-0.1] * 5))
+    found = interval(totals(steps(1.0, 1.0, 1.0)), [-0.1] * 5)
     assert found.low == found.high == pytest.approx(1 / 0.9)
     alone = comparison_table(compare(steps(1.0, 1.0, 1.2), steps(1.0, 1.1, 1.1, kind="measured")))
     assert "the spread of the steps only: the machine file has no held-out errors" in alone
@@ -199,7 +200,7 @@ def test_files_and_parts_without_coding_read_as_none(tmp_path):
     t = steps(1.0, kind="measured")
     write(tmp_path / "m.json", t)
     assert "coded" not in (tmp_path / "m.json").read_text()
-    np.testing.assert_array_equal(read(tmp_path / "m.json").coded, [0, 0])
+    np.testing.assert_array_equal(read(tmp_path / "m.json").coded, [0] * 4)
     old = parts.part_path(tmp_path / "old.json", 0)
     old.write_text('{"plan_hash":"h","ranks":1,"rank":0}\n["inside","b",0,0,1,0,8]\n')
     assert read(tmp_path / "old.json").coded.tolist() == [0.0]

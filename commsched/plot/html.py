@@ -14,10 +14,11 @@ from commsched.arrays import Floats, Ints
 from commsched.plot import colours
 from commsched.plot.view import MOST_RANKS, median_step, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
-from commsched.timeline.compare import compare
+from commsched.timeline.cycles import totals
 from commsched.timeline.intervals import Intervals, difference, intervals
 from commsched.timeline.model import Timeline
 from commsched.timeline.names import label
+from commsched.timeline.totals import median
 
 SCRIPTS = ("data.js", "draw.js", "operations.js", "page.js")  # in this order, as one script
 
@@ -78,6 +79,7 @@ def page_data(
         "look": [colours.LOOKS.index(colours.look(name, measure.COMPUTE)) for name in names],
         "streams": [[stream, *_stream_look(stream)] for stream in streams],
         "totals": _totals(sides),
+        "statistic": " and ".join(dict.fromkeys(totals(t).statistic for t in sides)),
         "sides": [_side(t, names, streams) for t in sides],
     }
 
@@ -98,19 +100,14 @@ def _stream_look(stream: str) -> tuple[int, bool]:
 
 
 def _totals(sides: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Return seconds per side: medians over the steps that count, a mean over the ranks."""
-    if len(sides) == 2:
-        c = compare(sides[0], sides[1])
-        rows = {"iteration": c.iteration, "exposed communication": c.exposed, "hidden": c.hidden}
-        return [{"what": k, "seconds": [pair.predicted, pair.measured]} for k, pair in rows.items()]
-    t = sides[0]
-    by_step = {
-        "iteration": measure.iteration_seconds(t),
-        "exposed communication": measure.exposed(t).mean(axis=0),
-        "hidden": measure.hidden(t).mean(axis=0),
+    """Return seconds per side, see `Totals`; None is unknown."""
+    found = [totals(t) for t in sides]
+    rows = {
+        "iteration": [t.iteration for t in found],
+        "exposed communication": [t.exposed for t in found],
+        "hidden": [t.hidden for t in found],
     }
-    skip = 1 if len(measure.steps(t)) > 1 else 0  # the first step warms up, as in `compare`
-    return [{"what": k, "seconds": [float(np.median(v[skip:]))]} for k, v in by_step.items()]
+    return [{"what": k, "seconds": [median(v) for v in values]} for k, values in rows.items()]
 
 
 def _side(t: Timeline, names: list[str], streams: list[str]) -> dict[str, Any]:
@@ -154,11 +151,12 @@ def _steps(t: Timeline) -> dict[str, Any]:
     last = np.full(len(steps), -np.inf)
     np.maximum.at(last, np.searchsorted(steps, t.step), t.end)
     start = np.nanmin(measure.step_starts(t), axis=0)
+    iterations = measure.iteration_seconds(t).tolist()
     return {
         "step": steps,
         "start": _nanoseconds(start),
         "end": _nanoseconds(np.maximum(start, last)),
-        "iteration": _nanoseconds(measure.iteration_seconds(t)),
+        "iteration": [None if np.isnan(x) else round(x * 1e9) for x in iterations],
         "exposed": _nanoseconds(measure.exposed(t).mean(axis=0)),
     }
 

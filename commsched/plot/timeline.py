@@ -22,9 +22,11 @@ from commsched.plot.picture import check_suffix, picture
 from commsched.plot.view import View, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
 from commsched.timeline.compare import compare
+from commsched.timeline.cycles import totals
 from commsched.timeline.intervals import Intervals, intersection
 from commsched.timeline.model import Timeline
 from commsched.timeline.names import label
+from commsched.timeline.totals import median
 
 WIDTH, LEFT, RIGHT = 14.0, 2.1, 0.2  # inches: the figure, and its margins
 LANE, TOP, BOTTOM = 0.19, 0.75, 1.0  # inches: one lane, and the margins
@@ -87,14 +89,20 @@ def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> 
         steps = f"step {views[0].step} (predicted) and {views[-1].step} (measured)"
     head = ", ".join(s for s in (" on ".join(what), ranks, f"plan {t.plan_hash[:12]}", steps) if s)
     if len(sides) == 1:
-        seconds = float(np.median(measure.iteration_seconds(t)))
-        return f"{head}\niteration {seconds * 1e3:.2f} ms {t.kind} (median)"
+        found = totals(t)
+        iteration, bare = median(found.iteration), median(found.exposed)
+        if iteration is None or bare is None:
+            return head
+        return (
+            f"{head}\niteration {iteration * 1e3:.2f} ms {t.kind}, exposed communication"
+            f" {bare * 1e3:.2f} ms ({found.statistic})"
+        )
     c = compare(sides[0], sides[1])
     error = "" if c.iteration.error is None else f", error {c.iteration.error:+.1%}"
     return (
         f"{head}\niteration {c.iteration.predicted * 1e3:.2f} ms predicted, "
         f"{c.iteration.measured * 1e3:.2f} ms measured{error}; exposed communication "
-        f"{c.exposed.predicted * 1e3:.2f} and {c.exposed.measured * 1e3:.2f} ms (medians)"
+        f"{c.exposed.predicted * 1e3:.2f} and {c.exposed.measured * 1e3:.2f} ms"
     )
 
 

@@ -53,11 +53,12 @@ def _moved(t: Timeline, origin: float, stop: float) -> Timeline:
 
 
 def median_step(t: Timeline) -> int:
-    """Return the step of median iteration time, without the first where there are more."""
-    skip = 1 if len(measure.steps(t)) > 1 else 0
-    seconds = measure.iteration_seconds(t)[skip:]
-    middle = np.argsort(seconds, kind="stable")[(len(seconds) - 1) // 2]
-    return int(measure.steps(t)[skip + middle])
+    """Return the counted step of median duration; the only step where there is one."""
+    count = np.flatnonzero(measure.settled(t))
+    if not len(count):
+        return int(measure.steps(t)[0])
+    order = np.argsort(measure.iteration_seconds(t)[count], kind="stable")
+    return int(measure.steps(t)[count[order[(len(order) - 1) // 2]]])
 
 
 def steps_to_draw(sides: Sequence[Timeline], step: int | None) -> list[int]:

@@ -1,63 +1,54 @@
-"""A measured timeline in a few lines."""
+"""A timeline in a few lines."""
 
 from collections.abc import Iterable
 from math import nan
 from typing import Any
 
-import numpy as np
-
 from commsched.errors import CommschedError
+from commsched.timeline import measure
+from commsched.timeline.cycles import totals
 from commsched.timeline.header import Fallback
-from commsched.timeline.measure import exposed, has_messages, idle, iteration_seconds
 from commsched.timeline.model import Timeline
-from commsched.units import nbytes, seconds
+from commsched.timeline.spread import interval, interval_data, interval_lines
+from commsched.timeline.totals import totals_data, totals_lines
+from commsched.units import seconds
 
 TOLD = ("placement", "other_fabric", "verified", "polling_cpu_s", "fallbacks", "switches")
 
 
 def summary(timeline: Timeline) -> dict[str, Any]:
-    """Iteration time, exposed communication and bytes, in SI units."""
+    """Return the totals of a step, in s and B, and what a run told."""
     if not len(timeline):
         raise CommschedError(
             f"the {timeline.kind} timeline has no spans, so there is nothing to say"
         )
-    iterations = iteration_seconds(timeline)
-    settled = iterations[1:] if len(iterations) > 1 else iterations
-    steps = len(iterations)
-    total = float(timeline.nbytes.sum()) / (steps * timeline.ranks)
-    apart = exposed(timeline)
-    bubble, header = {}, timeline.header.to_data()
-    if has_messages(timeline):
-        nothing = idle(timeline)
-        bubble["bubble_seconds"] = float(np.median(nothing[:, 1:] if steps > 1 else nothing))
+    found, header = totals(timeline), timeline.header.to_data()
+    sure, clocks = None, None
+    if timeline.kind == "predicted":
+        sure = interval(found, timeline.prediction.residuals)
+    else:
+        clocks = timeline.clock_uncertainty
     return {
         "plan": timeline.plan_hash,
+        "kind": timeline.kind,
         "ranks": timeline.ranks,
-        "steps": steps,
-        "iteration_seconds": float(np.median(settled)),
-        "iteration_p10": float(np.quantile(settled, 0.1)),
-        "iteration_p90": float(np.quantile(settled, 0.9)),
-        "exposed_seconds": float(np.median(apart[:, 1:] if steps > 1 else apart)),
-        **bubble,
-        "bytes_per_rank_and_step": total,
-        "clock_uncertainty_seconds": timeline.clock_uncertainty,
+        "ranks_in_file": len(measure.ranks_seen(timeline)),
+        **totals_data(found),
+        **interval_data(sure),
+        "clock_uncertainty_seconds": clocks,
         **{key: header[key] for key in TOLD if key in header},
     }
 
 
 def lines(found: dict[str, Any]) -> list[str]:
     """Return a summary as lines of text."""
-    text = [
-        f"iteration {seconds(found['iteration_seconds'])}"
-        f" (p10 {seconds(found['iteration_p10'])}, p90 {seconds(found['iteration_p90'])},"
-        f" {found['steps']} steps, the first left out)",
-        f"exposed communication {seconds(found['exposed_seconds'])} per step,"
-        f" {nbytes(found['bytes_per_rank_and_step'])} sent per rank and step,"
-        f" clocks within {seconds(found['clock_uncertainty_seconds'])}",
-    ]
-    if "bubble_seconds" in found:
-        share = found["bubble_seconds"] / found["iteration_seconds"]
-        text.append(f"bubble {seconds(found['bubble_seconds'])} per step ({share:.1%})")
+    text = [*totals_lines(found), *interval_lines(found)]
+    if found["clock_uncertainty_seconds"] is not None:
+        text.append(f"clocks within {seconds(found['clock_uncertainty_seconds'])}")
+    if found["ranks_in_file"] < found["ranks"]:
+        text.append(
+            f"the timeline has spans of {found['ranks_in_file']:,} of {found['ranks']:,} ranks"
+        )
     if "verified" in found:
         errors = found["verified"]["largest_relative_error"]
         shown = ", ".join(

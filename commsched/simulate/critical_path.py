@@ -35,6 +35,15 @@ class PathPart(NamedTuple):
     seconds: float
 
 
+class StepPath(NamedTuple):
+    """What one step of a rank waits for, a mean over steps; the parts sum to the step."""
+
+    rank: int
+    steps: int
+    seconds: float  # of one step of the rank
+    streams: dict[str, float]  # s of one step, by stream; "idle": between operations
+
+
 class _Place(NamedTuple):
     """An operation on one rank."""
 
@@ -50,6 +59,29 @@ def critical_path(placed: Sequence[Placed], changes: Container[int] = ()) -> lis
     """
     walk = _Dependencies(placed, changes)
     return [walk.part(place) for place in chain_to(walk.last_before(np.inf), walk.before)]
+
+
+def step_path(
+    placed: Sequence[Placed], starts: Floats, count: int, changes: Container[int] = ()
+) -> StepPath:
+    """Walk back from the start of the last step, over `count` steps of the rank that took longest.
+
+    starts: (steps, ranks) s, when each rank begins to compute; changes: see `critical_path`.
+    """
+    lengths = starts[-1] - starts[-1 - count]
+    rank = int(lengths.argmax())
+    begin, seconds = float(starts[-1 - count, rank]), float(lengths[rank]) / count
+    walk = _Dependencies(placed, changes)
+    streams: dict[str, float] = defaultdict(float)
+    place = walk.before(walk.first(rank, len(starts) - 1))
+    while place is not None and place.end > begin:
+        part = walk.part(place)
+        streams[part.stream] += min(part.seconds, place.end - begin) / count
+        place = walk.before(place)
+    idle = seconds - sum(streams.values())
+    if idle > TOUCH:
+        streams["idle"] = idle
+    return StepPath(rank, count, seconds, dict(streams))
 
 
 class _Dependencies:
@@ -82,6 +114,15 @@ class _Dependencies:
         p = self._placed[place.number]
         seconds = place.end - float(p.start[place.column])
         return PathPart(int(p.ranks[place.column]), p.op.stream, p.op.name, p.step, seconds)
+
+    def first(self, rank: int, step: int) -> _Place:
+        """Return the first computation of a rank in a step."""
+        role, column = int(self._role[rank]), int(self._column[rank])
+        index = min(
+            (i for i in self._lanes[role, "compute"] if self._placed[i].step == step),
+            key=lambda i: float(self._placed[i].start[column]),
+        )
+        return _Place(index, column, float(self._placed[index].end[column]))
 
     def last_before(self, step: float) -> _Place | None:
         """Return the operation that ends last before a step."""

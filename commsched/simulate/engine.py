@@ -31,6 +31,7 @@ from commsched.simulate.team_exchange import (
 )
 
 Progress = Callable[[int], None]
+STEPS = 10  # that a prediction has by default, before the one that ends the last
 MOVES = 2**26  # moves that one simulation plays in about a second
 CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)
 SAME = 1e-11  # s: starts that differ less count as equal when an exchange is looked up

@@ -1,92 +1,62 @@
-"""A prediction in a few lines: iteration, exposed communication, critical path, memory."""
+"""A prediction in a few lines: a step's totals, what it waits for, and memory."""
 
-from collections import defaultdict
 from typing import Any
 
-import numpy as np
-
+from commsched.machine.trust import errors_of
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.native import sentence
 from commsched.simulate.result import Prediction
-from commsched.timeline.measure import exposed, hidden, idle
-from commsched.timeline.spread import Interval, interval
+from commsched.timeline.spread import interval, interval_data, interval_lines
+from commsched.timeline.totals import totals_data, totals_lines
 from commsched.units import nbytes, seconds
-
-SPANS = 500_000  # limit for exposed and hidden time, which take 2 s
 
 
 def report(prediction: Prediction) -> dict[str, Any]:
-    """Numbers of a prediction, in s and B; from the first ranks' spans if there are very many."""
-    plan, steps = prediction.plan, prediction.steps
-    spans = sum(len(p.ranks) for p in prediction.placed)
-    timeline = prediction.timeline(max(1, plan.machine.size * SPANS // max(spans, SPANS)))
-    first = 1 if steps > 1 else 0
-    settled = slice(first, None)
-    path: dict[str, float] = defaultdict(float)
-    for part in prediction.critical_path:
-        path[part.stream] += part.seconds / steps
-    sure = interval(timeline)
+    """Numbers of a prediction, in s and B."""
+    plan, path = prediction.plan, prediction.step_path
     memory, limit = prediction.memory, plan.machine.device.memory
+    used: dict[str, float | None] = {**memory._asdict(), "total": memory.total}
+    if not any(layer.activation for layer in plan.net.layers):
+        used["activations"] = None
     return {
         "plan": plan.hash,
         "ranks": plan.machine.size,
-        "steps": steps,
-        "iteration_seconds": float(np.median(prediction.iterations[settled])),
-        "mean_step_seconds": (prediction.end - float(prediction.starts[first].mean()))
-        / (steps - first),
-        "iteration_p10": sure.low,
-        "iteration_p90": sure.high,
-        "held_out_errors": sure.residuals,
-        # Means: strategies that exchange every few steps do nothing in most steps.
-        "exposed_seconds": float(exposed(timeline)[:, settled].mean()),
-        "hidden_seconds": float(hidden(timeline)[:, settled].mean()),
-        "bubble_seconds": float(np.median(idle(timeline)[:, settled])),
         "strategy": plan.strategy,
         "native": sentence(plan),
-        "bytes_per_rank_and_step": sum(float(p.sent.sum()) for p in prediction.placed)
-        / (steps * plan.machine.size),
-        "critical_path_seconds_per_step": dict(path),
-        "memory_bytes": {**memory._asdict(), "total": memory.total},
-        "activations_known": any(layer.activation for layer in plan.net.layers),
+        **totals_data(prediction.totals),
+        **interval_data(interval(prediction.totals, errors_of(plan.machine))),
+        "critical_path": None
+        if path is None
+        else {
+            "rank": path.rank,
+            "steps": path.steps,
+            "seconds": path.streams,
+            "sum_seconds": path.seconds,
+        },
+        "memory_bytes": used,
         "memory_limit_bytes": limit,
         "fits": memory.total <= limit,
-        "warnings": list(timeline.warnings),
+        "warnings": list(prediction.warnings),
     }
 
 
 def lines(found: dict[str, Any]) -> list[str]:
     """Return the report as text, line by line."""
-    path = found["critical_path_seconds_per_step"]
     memory = found["memory_bytes"]
-    shown = ", ".join(f"{stream} {seconds(value)}" for stream, value in path.items())
-    activations = nbytes(memory["activations"])
-    if not found["activations_known"]:
-        activations = "unknown"
+    activations = memory["activations"]
+    shown = "unknown" if activations is None else nbytes(activations)
     text = [
-        f"iteration {seconds(found['iteration_seconds'])} on {found['ranks']} ranks (median of"
-        f" {found['steps']} steps, the first left out; mean {seconds(found['mean_step_seconds'])})",
-        f"communication per step: exposed {seconds(found['exposed_seconds'])}, hidden"
-        f" {seconds(found['hidden_seconds'])}; {nbytes(found['bytes_per_rank_and_step'])} sent"
-        " per rank",
-        f"critical path per step: {shown}",
+        *totals_lines(found),
+        *interval_lines(found),
+        *_path_lines(found),
         f"memory per rank: {nbytes(memory['total'])} of {nbytes(found['memory_limit_bytes'])}"
         f" (parameters {nbytes(memory['parameters'])}, gradients {nbytes(memory['gradients'])},"
-        f" optimizer {nbytes(memory['optimizer'])}, activations {activations}, buckets"
+        f" optimizer {nbytes(memory['optimizer'])}, activations {shown}, buckets"
         f" {nbytes(memory['buckets'])}, residuals {nbytes(memory['residuals'])}, packets"
         f" {nbytes(memory['packets'])})",
     ]
     if found["native"]:
         text.append(found["native"])
-    if found["bubble_seconds"] > 0.0:
-        share = found["bubble_seconds"] / found["iteration_seconds"]
-        text.insert(2, f"bubble per step: {seconds(found['bubble_seconds'])} ({share:.1%})")
-    if found["held_out_errors"]:
-        sure = Interval(
-            low=found["iteration_p10"],
-            high=found["iteration_p90"],
-            residuals=found["held_out_errors"],
-        )
-        text.insert(1, f"p10 to p90 of the iteration: {sure}; {sure.basis}")
     text += [f"warning: {sentence}" for sentence in found["warnings"]]
     if not found["fits"]:
         why = "more stages need less on each rank"
@@ -94,3 +64,18 @@ def lines(found: dict[str, Any]) -> list[str]:
             why = "every rank of data parallelism holds the whole model"
         text.append(f"warning: this does not fit the device's memory: {why}")
     return text
+
+
+def _path_lines(found: dict[str, Any]) -> list[str]:
+    """Say what a step waits for, and what that sums to where it is not the iteration."""
+    path, iteration = found["critical_path"], found["iteration_median_seconds"]
+    if path is None:
+        return []
+    shown = ", ".join(f"{stream} {seconds(value)}" for stream, value in path["seconds"].items())
+    total = "the iteration"
+    if abs(path["sum_seconds"] - iteration) > 1e-6 * iteration:
+        total = (
+            f"{seconds(path['sum_seconds'])}, the mean of {path['steps']} steps of rank"
+            f" {path['rank']}"
+        )
+    return [f"critical path of a step: {shown}; together {total}"]

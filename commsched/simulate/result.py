@@ -1,27 +1,37 @@
 """Results of a simulation: the timeline, the critical path, and the memory per rank."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from commsched.machine.fabric import shape
-from commsched.machine.model import Machine
+from commsched.machine.trust import doubts, errors_of
 from commsched.plan.model import Plan
 from commsched.program.launch_ops import teams_apart
 from commsched.program.model import STREAMS, After, Kind, by_name
 from commsched.program.strategy import Memory
 from commsched.simulate.breakdown import Makeup, makeups, message_makeup
-from commsched.simulate.critical_path import PathPart, Placed, critical_path
+from commsched.simulate.critical_path import (
+    PathPart,
+    Placed,
+    StepPath,
+    critical_path,
+    step_path,
+)
+from commsched.timeline.cycles import iterations, totals
 from commsched.timeline.header import Predicted
 from commsched.timeline.measure import waiting_filled
 from commsched.timeline.model import Timeline
+from commsched.timeline.totals import Totals
 from commsched.units import significant
 
 Floats = npt.NDArray[np.float64]
+SPANS = 500_000  # limit for exposed and hidden time, which take 2 s
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +45,14 @@ class Prediction:
     changes: Mapping[int, Plan] = field(default_factory=dict)  # first step -> plan from there on
 
     def timeline(self, ranks: int | None = None) -> Timeline:
-        """Return the spans of all ranks, or of the first `ranks`."""
+        """Return the spans of all ranks, or of the first `ranks` with the totals of all."""
+        found = self._spans(ranks)
+        if ranks is None or ranks >= self.plan.machine.size:
+            return found
+        header = msgspec.structs.replace(found.header, totals=self.totals)
+        return replace(found, header=header)
+
+    def _spans(self, ranks: int | None) -> Timeline:
         names = tuple(dict.fromkeys(p.op.name for p in self.placed if p.step == self.steps - 1))
         names = tuple(dict.fromkeys([*names, *(p.op.name for p in self.placed)]))
         to_name = {name: i for i, name in enumerate(names)}
@@ -79,13 +96,27 @@ class Prediction:
             strategy=self.plan.strategy,
             steps=self.steps,
             fabric=machine.fabric,
-            warnings=_warnings(machine),
+            warnings=self.warnings,
             after=_inputs(self.placed),
             exchanges={
                 name: (significant(part.latency * 1e6), significant(part.bandwidth * 1e6))
                 for name, part in made.items()
             },
-            residuals=tuple(significant(cell.error) for cell in machine.held_out),
+            residuals=errors_of(machine),
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warn of a poor calibration, and of a shape that differs from the calibrated one."""
+        machine = self.plan.machine
+        found = doubts(errors_of(machine))
+        if machine.fabric is None or machine.fabric.ranks == machine.ranks_of_node:
+            return found
+        was, now = shape(machine.fabric.ranks), shape(machine.ranks_of_node)
+        return (
+            *found,
+            f"the machine was calibrated as {was}, not as {now}: how far off its predictions are"
+            " there was not measured",
         )
 
     @cached_property
@@ -105,10 +136,19 @@ class Prediction:
 
     @cached_property
     def iterations(self) -> Floats:
-        """From each step's start to the next one's, the longest over the ranks: (steps,) s."""
-        following = np.append(self.starts[1:], np.full((1, self.plan.machine.size), self.end), 0)
-        longest: Floats = (following - self.starts).max(axis=1)
+        """From each step's start to the next one's, the longest over the ranks: (steps - 1,) s."""
+        longest: Floats = np.diff(self.starts, axis=0).max(axis=1)
         return longest
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Return the totals of a step; of very many ranks, only the first ones' spans are asked."""
+        size = self.plan.machine.size
+        spans = sum(len(p.ranks) for p in self.placed)
+        found = totals(self._spans(max(1, size * SPANS // max(spans, SPANS))))
+        seconds = np.diff(self.starts, axis=0).T[:, -found.counted :]
+        lengths = iterations(seconds, found.cycle) if found.counted else ()
+        return msgspec.structs.replace(found, iteration=tuple(map(float, lengths)))
 
     def _messages(self) -> dict[str, Makeup]:
         """Return the makeup of each message's two ends, by name."""
@@ -136,6 +176,15 @@ class Prediction:
         """From the first operation to the last: what must get faster for the run to get faster."""
         return critical_path(self.placed, self.changes)
 
+    @cached_property
+    def step_path(self) -> StepPath | None:
+        """Why the counted steps, in whole cycles, take as long; None if no step is counted."""
+        found = self.totals
+        if not found.counted:
+            return None
+        whole = found.counted // found.cycle * found.cycle
+        return step_path(self.placed, self.starts, whole, self.changes)
+
 
 def _inputs(placed: list[Placed]) -> dict[str, tuple[After, ...]]:
     """Return each operation's inputs on its own rank, of any rank and step; empty for a RECV."""
@@ -144,14 +193,3 @@ def _inputs(placed: list[Placed]) -> dict[str, tuple[After, ...]]:
     for after, name in dict.fromkeys(own):
         found.setdefault(name, {}).update(dict.fromkeys(after))
     return {name: tuple(inputs) for name, inputs in found.items()}
-
-
-def _warnings(machine: Machine) -> tuple[str, ...]:
-    """Warn if the machine's shape differs from the calibrated one."""
-    if machine.fabric is None or machine.fabric.ranks == machine.ranks_of_node:
-        return ()
-    was, now = shape(machine.fabric.ranks), shape(machine.ranks_of_node)
-    return (
-        f"the machine was calibrated as {was}, not as {now}: how far off its predictions are there"
-        " was not measured",
-    )

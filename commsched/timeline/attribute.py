@@ -20,6 +20,7 @@ from commsched.arrays import Floats
 from commsched.timeline import measure
 from commsched.timeline.breakdown import CAUSES, OVERLAP, STRAGGLERS, Exchanges, makeup
 from commsched.timeline.chain import After, Walk
+from commsched.timeline.cycles import totals
 from commsched.timeline.model import Timeline
 
 END = "(end of the step)"
@@ -51,7 +52,7 @@ def attribute(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> W
     """Split the difference of the median iterations; None where no rank has all steps of both."""
     known = predicted.prediction
     rank = _rank(predicted, measured, skip_first)
-    if rank is None:
+    if rank is None or min(len(measure.steps(t)) for t in (predicted, measured)) < 2:
         return None
     coded = bool(known.exchanges) and bool(measured.coded.any())
     names = tuple(dict.fromkeys((*predicted.names, *measured.names, END)))
@@ -79,7 +80,9 @@ def _rank(predicted: Timeline, measured: Timeline, skip_first: int) -> int | Non
     """Return a rank with all steps on both sides and median waiting in the measured steps."""
     whole = []
     for t in (predicted, measured):
-        starts = measure.step_starts(t)[:, measure.settled(t, skip_first)]
+        counts = measure.settled(t, skip_first)
+        counts[1:] |= counts[:-1]  # a step ends where the next one begins
+        starts = measure.step_starts(t)[:, counts]
         whole.append(measure.ranks_seen(t)[~np.isnan(starts).any(axis=1)])
     both = np.intersect1d(whole[0], whole[1])
     if not len(both):
@@ -132,13 +135,16 @@ class _ChainSide:
         coded: bool,
     ) -> None:
         settled = np.flatnonzero(measure.settled(t, skip_first))
-        iterations = measure.iteration_seconds(t)[settled]
-        order = np.argsort(iterations, kind="stable")
+        order = np.argsort(measure.iteration_seconds(t)[settled], kind="stable")
         starts = measure.step_starts(t)[np.searchsorted(measure.ranks_seen(t), rank)]
-        ends = np.append(starts[1:], t.end.max())
-        self.begin, self.end = starts[settled][order], ends[settled][order]
+        self.begin, self.end = starts[settled][order], starts[settled + 1][order]
         self.steps: list[int] = measure.steps(t)[settled][order].tolist()
-        self.weights = central(iterations[order])
+        found = totals(t, skip_first)
+        iterations = np.array(found.iteration)
+        # a window of several steps gives each of them an equal share of its weight
+        self.weights = np.convolve(central(iterations), np.full(found.cycle, 1 / found.cycle))[
+            order
+        ]
         self.median = float(np.median(iterations))
         self.spread = self.median - float(self.weights @ (self.end - self.begin))
         self.walk = Walk(t, rank, after)

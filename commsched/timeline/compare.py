@@ -1,6 +1,6 @@
 """Compare a predicted with a measured timeline of the same plan, operation by operation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,11 @@ from commsched.arrays import Bools, Floats, Ints
 from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.attribute import Why, attribute
+from commsched.timeline.cycles import totals
 from commsched.timeline.header import fabric_differences
 from commsched.timeline.model import Timeline
 from commsched.timeline.spread import Interval, interval
+from commsched.timeline.totals import NO_ITERATION, Totals, median
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +56,15 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All compared quantities; seconds are medians over the compared steps."""
+    """All compared quantities; seconds are medians over the compared steps, see `Totals`."""
 
     plan_hash: str
     ranks: int
-    steps: tuple[int, int]  # how many were compared: predicted, measured
+    totals: tuple[Totals, Totals]  # predicted, measured
     iteration: PredictedAndMeasured  # s, the longest over the ranks
     exposed: PredictedAndMeasured  # s of communication while compute was idle, mean over ranks
     hidden: PredictedAndMeasured  # s of communication under compute, mean over ranks
+    sent: PredictedAndMeasured  # B handed to MPI by a rank
     streams: tuple[tuple[str, PredictedAndMeasured], ...]  # s busy in one step, mean over ranks
     operations: tuple[Operation, ...]  # in program order
     only_predicted: tuple[str, ...]
@@ -83,19 +86,19 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
     streams = dict.fromkeys((*predicted.streams, *measured.streams))
     busy = [_busy(t, keep) for t, keep in sides]
     uncertainty = max(predicted.clock_uncertainty, measured.clock_uncertainty)
+    found = [totals(t, skip_first) for t, _ in sides]
+
+    def both(values: Sequence[Sequence[float]]) -> PredictedAndMeasured:
+        return PredictedAndMeasured(*(float(median(side) or 0.0) for side in values))
+
     return Comparison(
         plan_hash=measured.plan_hash,
         ranks=measured.ranks,
-        steps=(int(sides[0][1].sum()), int(sides[1][1].sum())),
-        iteration=PredictedAndMeasured(
-            *(_median(measure.iteration_seconds(t)[keep]) for t, keep in sides)
-        ),
-        exposed=PredictedAndMeasured(
-            *(_median(measure.exposed(t).mean(axis=0)[keep]) for t, keep in sides)
-        ),
-        hidden=PredictedAndMeasured(
-            *(_median(measure.hidden(t).mean(axis=0)[keep]) for t, keep in sides)
-        ),
+        totals=(found[0], found[1]),
+        iteration=both([side.iteration for side in found]),
+        exposed=both([side.exposed for side in found]),
+        hidden=both([side.hidden for side in found]),
+        sent=both([side.sent for side in found]),
         streams=tuple(
             (s, PredictedAndMeasured(*(side.get(s, 0.0) for side in busy))) for s in streams
         ),
@@ -108,7 +111,9 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
             *measured.warnings,
             *fabric_differences(predicted.header, measured.header),
         ),
-        interval=interval(predicted, skip_first) if predicted.kind == "predicted" else None,
+        interval=None
+        if predicted.kind == "measured"
+        else interval(found[0], predicted.prediction.residuals),
         why=attribute(predicted, measured, skip_first),
     )
 
@@ -119,6 +124,8 @@ def _comparable(predicted: Timeline, measured: Timeline) -> None:
             raise CommschedError(
                 f"the {what} timeline has no spans, so there is nothing to compare"
             )
+        if len(measure.steps(t)) < 2:
+            raise CommschedError(NO_ITERATION.format(kind=what))
     if predicted.plan_hash != measured.plan_hash:
         raise CommschedError(
             f"the timelines are of different plans: predicted {predicted.plan_hash[:12]!r}, "

@@ -11,6 +11,7 @@ import msgspec
 
 from commsched import files
 from commsched.machine.fabric import Fabric
+from commsched.timeline.totals import Totals
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -47,6 +48,7 @@ class Predicted(Header, frozen=True, kw_only=True, omit_defaults=True):
     exchanges: dict[str, tuple[Microseconds, Microseconds]] = {}
     # (predicted - measured) / measured of iterations that the machine's calibration held out
     residuals: tuple[RelativeError, ...] = ()
+    totals: Totals | None = None  # over all ranks, if the file holds the spans of some of them
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

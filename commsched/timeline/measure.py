@@ -2,7 +2,8 @@
 
 Results per rank have one row for each of `ranks_seen(t)`, results per step one column for each of
 `steps(t)`. Steps may overlap: a step of a rank begins with its first compute span and lasts until
-the rank's next step begins; the last one lasts until the whole timeline ends.
+the rank's next step begins. Nothing tells how long the last one lasts, so it does not count; what
+ends after its start lies in it.
 """
 
 from collections.abc import Mapping
@@ -43,10 +44,13 @@ def steps(t: Timeline) -> npt.NDArray[np.int32]:
     return np.unique(t.step)
 
 
-def settled(t: Timeline, skip_first: int) -> Bools:
-    """Return (steps,) which steps are compared: all except the first ones, at least the last."""
-    count = len(steps(t))
-    return np.arange(count) >= min(skip_first, count - 1)
+def settled(t: Timeline, skip_first: int = 1) -> Bools:
+    """Return (steps,) which steps count: all except the first ones and the last.
+
+    Of two steps the first one counts, of one step none does.
+    """
+    index, count = np.arange(len(steps(t))), len(steps(t))
+    return (index >= min(skip_first, count - 2)) & (index < count - 1)
 
 
 def communicates(t: Timeline) -> Bools:
@@ -59,7 +63,7 @@ def computes(t: Timeline) -> Bools:
     return np.array([s == COMPUTE for s in t.streams], bool)[t.stream]
 
 
-def _cells(t: Timeline) -> tuple[Ints, Ints, tuple[int, int]]:
+def cells(t: Timeline) -> tuple[Ints, Ints, tuple[int, int]]:
     """Return (n,) the row of each span's rank, (n,) the column of its step, and their numbers."""
     seen, step = ranks_seen(t), steps(t)
     shape = (len(seen), len(step))
@@ -68,7 +72,7 @@ def _cells(t: Timeline) -> tuple[Ints, Ints, tuple[int, int]]:
 
 def step_starts(t: Timeline) -> Floats:
     """Return (ranks, steps) s: the first compute span, else the first span, else NaN."""
-    row, column, shape = _cells(t)
+    row, column, shape = cells(t)
     first = np.full((2, *shape), np.inf)
     computing = computes(t)
     np.minimum.at(first[0], (row[computing], column[computing]), t.start[computing])
@@ -77,16 +81,26 @@ def step_starts(t: Timeline) -> Floats:
     return np.where(np.isfinite(starts), starts, np.nan)
 
 
+def step_seconds(t: Timeline) -> Floats:
+    """Return (ranks, steps) s from each step's start to the next one's; NaN for the last step.
+
+    A rank that was lost before its next step counts until its last span of the step ends.
+    """
+    starts = step_starts(t)
+    if not starts.size:
+        return starts
+    ends = np.full(starts.shape, np.nan)
+    np.fmax.at(ends, cells(t)[:2], t.end)
+    following = np.column_stack([starts[:, 1:], np.full(len(starts), np.nan)])
+    following[:, :-1] = np.where(np.isnan(following), ends, following)[:, :-1]
+    return following - starts
+
+
 def iteration_seconds(t: Timeline) -> Floats:
-    """Return (steps,) s from each step's start to the next one's, the longest over the ranks."""
+    """Return (steps,) s of each step on the rank on which it is longest; NaN for the last step."""
     if not len(t):
         return np.zeros(0)
-    starts = step_starts(t)
-    following = np.column_stack([starts[:, 1:], np.full(len(starts), t.end.max())])
-    ends = np.full(starts.shape, -np.inf)  # if a rank was lost before its next step
-    np.maximum.at(ends, _cells(t)[:2], t.end)
-    following = np.where(np.isnan(following), ends, following)
-    longest: Floats = np.fmax.reduce(following - starts, axis=0)  # fmax passes over NaN
+    longest: Floats = np.fmax.reduce(step_seconds(t), axis=0)  # fmax passes over NaN
     return longest
 
 
@@ -154,7 +168,7 @@ def _windows(t: Timeline) -> tuple[Intervals, Ints]:
 
 def busy(t: Timeline) -> Floats:
     """Return (ranks, steps, streams) s: the total duration of each step's spans."""
-    row, column, (ranks, count) = _cells(t)
+    row, column, (ranks, count) = cells(t)
     shape = (ranks, count, len(t.streams))
     place = (row * count + column) * len(t.streams) + t.stream
     return np.bincount(place, t.end - t.start, prod(shape)).astype(np.float64).reshape(shape)

@@ -8,7 +8,7 @@ from commsched.text_table import table
 from commsched.timeline.attribute import Why
 from commsched.timeline.breakdown import CAUSES
 from commsched.timeline.compare import Comparison, Operation, PredictedAndMeasured
-from commsched.timeline.spread import Interval, Rival, Rivals
+from commsched.timeline.spread import Rival, Rivals, interval_data
 
 
 def comparison_table(c: Comparison, limit: int | None = None) -> str:
@@ -19,10 +19,18 @@ def comparison_table(c: Comparison, limit: int | None = None) -> str:
         ("hidden communication", c.hidden),
         *((f"busy: {stream}", pair) for stream, pair in c.streams),
     ]
-    head = ("in ms", "predicted", "measured", "difference", "error")
+    head = ("per step, in ms", "predicted", "measured", "difference", "error")
     lines = [
-        f"plan {c.plan_hash[:12]}, {c.ranks} ranks, medians of "
-        f"{c.steps[0]} predicted and {c.steps[1]} measured steps",
+        f"plan {c.plan_hash[:12]}, {c.ranks} ranks",
+        *(
+            f"{side}: {t.statistic}; {units.nbytes(sent)} sent per rank and step"
+            for side, t, sent in zip(
+                ("predicted", "measured"),
+                c.totals,
+                (c.sent.predicted, c.sent.measured),
+                strict=True,
+            )
+        ),
         "",
         table(head, [[name, *_cells(pair)] for name, pair in totals], range(1, 5)),
         "",
@@ -131,53 +139,46 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
 
 
 def comparison_data(c: Comparison) -> dict[str, Any]:
-    """Return everything as plain data, with units in the keys."""
+    """Return everything as plain data, in s and B, with units in the keys; None is unknown."""
+    sides = zip(("predicted", "measured"), c.totals, strict=True)
     return {
         "plan_hash": c.plan_hash,
         "ranks": c.ranks,
-        "steps": {"predicted": c.steps[0], "measured": c.steps[1]},
-        "iteration": _pair_data(c.iteration),
-        "prediction_interval": None if c.interval is None else _interval_data(c.interval),
+        "steps": {
+            side: {"steps": t.steps, "counted_steps": t.counted, "cycle_steps": t.cycle}
+            for side, t in sides
+        },
+        "iteration_median": _pair_data(c.iteration, "seconds"),
+        **interval_data(c.interval),
         "why": None if c.why is None else _why_data(c.why),
-        "exposed_communication": _pair_data(c.exposed),
-        "hidden_communication": _pair_data(c.hidden),
-        "streams": {stream: _pair_data(pair) for stream, pair in c.streams},
+        "exposed_median": _pair_data(c.exposed, "seconds"),
+        "hidden_median": _pair_data(c.hidden, "seconds"),
+        "sent_median": _pair_data(c.sent, "bytes"),
+        "streams": {stream: _pair_data(pair, "seconds") for stream, pair in c.streams},
         "operations": [
             {
                 "name": o.name,
                 "stream": o.stream,
-                **_pair_data(o.seconds),
-                "predicted_waited_ms": _milliseconds(o.waited.predicted),
-                "measured_waited_ms": _milliseconds(o.waited.measured),
-                "predicted_nbytes": units.significant(o.nbytes.predicted),
-                "measured_nbytes": units.significant(o.nbytes.measured),
+                **_pair_data(o.seconds, "seconds"),
+                "predicted_waited_seconds": units.significant(o.waited.predicted),
+                "measured_waited_seconds": units.significant(o.waited.measured),
+                "predicted_bytes": units.significant(o.nbytes.predicted),
+                "measured_bytes": units.significant(o.nbytes.measured),
                 "below_clock_uncertainty": o.below_clock,
             }
             for o in c.operations
         ],
         "only_predicted": list(c.only_predicted),
         "only_measured": list(c.only_measured),
-        "clock_uncertainty_us": units.significant(c.clock_uncertainty * 1e6),
+        "clock_uncertainty_seconds": units.significant(c.clock_uncertainty),
         "warnings": list(c.warnings),
-    }
-
-
-def _milliseconds(seconds: float) -> float:
-    return units.significant(seconds * 1e3)
-
-
-def _interval_data(interval: Interval) -> dict[str, Any]:
-    return {
-        "p10_ms": _milliseconds(interval.low),
-        "p90_ms": _milliseconds(interval.high),
-        "residuals": interval.residuals,
     }
 
 
 def _why_data(why: Why) -> dict[str, Any]:
     def keyed(values: Iterable[float]) -> dict[str, float]:
-        names = (cause.replace(" ", "_") + "_ms" for cause in CAUSES)
-        return {k: _milliseconds(v) for k, v in zip(names, values, strict=True)}
+        names = (cause.replace(" ", "_") + "_seconds" for cause in CAUSES)
+        return {k: units.significant(v) for k, v in zip(names, values, strict=True)}
 
     return {
         "rank": why.rank,
@@ -190,11 +191,11 @@ def _why_data(why: Why) -> dict[str, Any]:
     }
 
 
-def _pair_data(pair: PredictedAndMeasured) -> dict[str, float | None]:
+def _pair_data(pair: PredictedAndMeasured, unit: str) -> dict[str, float | None]:
     return {
-        "predicted_ms": _milliseconds(pair.predicted),
-        "measured_ms": _milliseconds(pair.measured),
-        "difference_ms": _milliseconds(pair.difference),
+        f"predicted_{unit}": units.significant(pair.predicted),
+        f"measured_{unit}": units.significant(pair.measured),
+        f"difference_{unit}": units.significant(pair.difference),
         "ratio": None if pair.ratio is None else units.significant(pair.ratio),
         "error": None if pair.error is None else units.significant(pair.error),
     }
@@ -202,13 +203,15 @@ def _pair_data(pair: PredictedAndMeasured) -> dict[str, float | None]:
 
 def rivals_table(r: Rivals) -> str:
     """Return a line per plan, and which plan is faster."""
-    head = ("in ms", "strategy", "iteration", "p10", "p90", "exposed communication")
+    head = ("per step, in ms", "strategy", "iteration", "p10", "p90", "exposed communication")
     counts = [plan.interval.residuals for plan in r.plans]
     basis = "intervals hold the spread of the steps only: the machine has no held-out errors"
     if any(counts):
         shown = " and ".join(map(str, counts))
         basis = f"intervals hold the spread of the steps and {shown} held-out errors of calibration"
-    lines = [table(head, [_rival_row(plan) for plan in r.plans], range(2, 6)), "", r.verdict, basis]
+    taken = " and ".join(dict.fromkeys(plan.statistic for plan in r.plans))
+    rows = table(head, [_rival_row(plan) for plan in r.plans], range(2, 6))
+    lines = [rows, f"iteration and exposed communication: {taken}", "", r.verdict, basis]
     return "\n".join([*lines, *(f"warning: {sentence}" for sentence in r.warnings)])
 
 
@@ -224,9 +227,9 @@ def rivals_data(r: Rivals) -> dict[str, Any]:
             {
                 "plan_hash": plan.plan_hash,
                 "strategy": plan.strategy,
-                "iteration_ms": _milliseconds(plan.iteration),
-                "interval": _interval_data(plan.interval),
-                "exposed_communication_ms": _milliseconds(plan.exposed),
+                "iteration_median_seconds": units.significant(plan.iteration),
+                **interval_data(plan.interval),
+                "exposed_median_seconds": units.significant(plan.exposed),
             }
             for plan in r.plans
         ],

@@ -1,16 +1,17 @@
 """Uncertainty of predictions: intervals of iterations, and whether two plans can be told apart."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from commsched import units
 from commsched.errors import CommschedError
-from commsched.timeline import measure
+from commsched.timeline.cycles import totals
 from commsched.timeline.header import fabric_differences
 from commsched.timeline.model import Timeline
-
-LOW, HIGH = 0.1, 0.9
+from commsched.timeline.totals import HIGH, LOW, NO_ITERATION, Totals, median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,30 +39,53 @@ class Interval:
         return self.low <= other.high and other.low <= self.high
 
 
-def interval(t: Timeline, skip_first: int = 1) -> Interval:
-    """Return the interval of a predicted timeline's iteration: p10 to p90 of
+def interval(found: Totals, residuals: Sequence[float]) -> Interval | None:
+    """Return the interval of a predicted iteration: p10 to p90 of
 
         I / (1 + e)
 
-    over the iterations I [s] of all steps and all residuals e, the relative errors
+    over the iterations I [s] of all counted steps and all residuals e, the relative errors
     (predicted - measured) / measured that the calibration of the machine held out. Without
-    residuals e = 0: the interval is only the spread of the steps under jitter.
+    residuals e = 0: the interval is only the spread of the steps under jitter. None without a
+    counted step.
     """
-    iterations = measure.iteration_seconds(t)[measure.settled(t, skip_first)]
-    residuals = t.prediction.residuals
-    values = np.divide.outer(iterations, 1.0 + np.array(residuals or (0.0,)))
+    if not found.iteration:
+        return None
+    values = np.divide.outer(np.array(found.iteration), 1.0 + np.array(residuals or (0.0,)))
     low, high = np.quantile(values, (LOW, HIGH)).tolist()
     return Interval(low=low, high=high, residuals=len(residuals))
 
 
+def interval_data(found: Interval | None) -> dict[str, Any]:
+    """Return an interval as JSON data; None is unknown."""
+    return {
+        "interval_p10_seconds": None if found is None else found.low,
+        "interval_p90_seconds": None if found is None else found.high,
+        "interval_held_out_errors": 0 if found is None else found.residuals,
+    }
+
+
+def interval_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return what `interval_data` holds as text, if held-out errors are in it."""
+    if not found["interval_held_out_errors"]:
+        return []
+    sure = Interval(
+        low=found["interval_p10_seconds"],
+        high=found["interval_p90_seconds"],
+        residuals=found["interval_held_out_errors"],
+    )
+    return [f"p10 to p90 of the iteration of a run: {sure}; {sure.basis}"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """The prediction of one plan; seconds are medians over the steps."""
+    """The prediction of one plan; seconds are of one step, see `Totals`."""
 
     plan_hash: str
     strategy: str
     iteration: float  # s
     exposed: float  # s of communication while compute was idle, mean over ranks
+    statistic: str  # of both
     interval: Interval
     warnings: tuple[str, ...]
 
@@ -115,12 +139,17 @@ def rivals(a: Timeline, b: Timeline, skip_first: int = 1) -> Rivals:
 def _rival(t: Timeline, skip_first: int) -> Rival:
     if not len(t):
         raise CommschedError("a timeline has no spans, so there is nothing to compare")
-    keep = measure.settled(t, skip_first)
+    found = totals(t, skip_first)
+    iteration, exposed = median(found.iteration), median(found.exposed)
+    sure = interval(found, t.prediction.residuals)
+    if iteration is None or exposed is None or sure is None:
+        raise CommschedError(NO_ITERATION.format(kind=t.kind))
     return Rival(
         plan_hash=t.plan_hash,
         strategy=t.header.strategy or "-",
-        iteration=float(np.median(measure.iteration_seconds(t)[keep])),
-        exposed=float(np.median(measure.exposed(t).mean(axis=0)[keep])),
-        interval=interval(t, skip_first),
+        iteration=iteration,
+        exposed=exposed,
+        statistic=found.statistic,
+        interval=sure,
         warnings=t.warnings,
     )

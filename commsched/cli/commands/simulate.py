@@ -8,6 +8,7 @@ from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
 from commsched.plan import file as plan_file
+from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.replay import Replay, replay
 from commsched.simulate.report import lines, report
@@ -23,7 +24,7 @@ DRAWN = 64  # ranks whose spans are written by default: enough to look at, small
 OPTIONS = (
     Option("plan", None, "plan file", Path),
     Option("-o --output", "FILE", "timeline to write", Path),
-    Option("--steps", "N", "number of steps", int, 10),
+    Option("--steps", "N", "number of steps; one more ends the last", int, STEPS),
     Option("--replay", "FILE", "repeat the decisions and plan changes of a measured run", Path),
     Option("--ranks", "N", "write the spans of the first N ranks only", int, DRAWN),
     Flag("--json", "print the report as JSON"),
@@ -40,11 +41,15 @@ def simulate(args: argparse.Namespace) -> None:
     """Predict, write, report."""
     if args.ranks < 1:
         raise CommschedError(f"--ranks must be at least 1, got {args.ranks}")
+    if args.steps < 2:
+        raise CommschedError(
+            f"--steps must be at least 2, since the first step is not counted; got {args.steps}"
+        )
     plan = plan_file.read(args.plan)
     taken = Replay({}, {})
     if args.replay is not None:
         taken = replay(plan, timeline_file.read(args.replay), args.steps, str(args.replay))
-    prediction = predict(plan, args.steps, taken.decisions, changes=taken.changes)
+    prediction = predict(plan, args.steps + 1, taken.decisions, changes=taken.changes)
     if args.output is not None:
         timeline_file.write(args.output, prediction.timeline(args.ranks))
     found = {**report(prediction), "compute": compute_data(plan.net)}

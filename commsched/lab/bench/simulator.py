@@ -20,7 +20,6 @@ from commsched.plan.model import Plan
 from commsched.planner.launches import buckets, launches
 from commsched.planner.request import Request
 from commsched.simulate.engine import simulate
-from commsched.timeline.measure import iteration_seconds
 
 NUMEL = 25_000_000  # 100 MB of float32
 RINGS = 32
@@ -84,7 +83,7 @@ def _gpt3() -> BenchRow:
     begin = time.perf_counter()
     prediction = simulate(plan, 1)
     seconds = time.perf_counter() - begin
-    iteration = float(iteration_seconds(prediction.timeline())[0])
+    iteration = prediction.end
     fits = "fits" if prediction.memory.total <= machine.device.memory else "does not fit the memory"
     rate = f"iteration {iteration:.3g} s, {len(plan.launches)} launches; {fits}"
     return BenchRow("one iteration of gpt3-175b, 1024 ranks, jitter", seconds, rate, "< 1 s")

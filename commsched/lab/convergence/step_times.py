@@ -71,7 +71,7 @@ def _times(
     predicted = simulate(plan, steps).timeline()
     stem = place / "timed"
     found = where.execute(plan, stem, steps)
-    seconds = measure.iteration_seconds(found)[1:]
+    seconds = measure.iteration_seconds(found)[measure.settled(found)]
     low, high = np.quantile(seconds, (0.1, 0.9)).tolist()
     for each in (plan_path(stem), measured_path(stem)):
         each.unlink(missing_ok=True)

@@ -3,15 +3,14 @@
 import numpy as np
 
 from commsched.plan.model import Plan
-from commsched.simulate.engine import Known, simulate
+from commsched.simulate.engine import STEPS, Known, simulate
 
 
 def iteration(plan: Plan, known: Known | None = None) -> float:
-    """Seconds of the simulated iteration, the longest over the ranks.
+    """Seconds of the simulated iteration, as `simulate` reports it.
 
     `known` keeps exchanges that plans on one machine share.
-    Without jitter all steps but the first are alike; with jitter it is the median of eight.
+    Without jitter all steps but the first are alike.
     """
-    steps = 3 if plan.machine.jitter == 0.0 else 10
-    starts = simulate(plan, steps=steps, known=known).starts
-    return float(np.median(np.diff(starts[1:], axis=0).max(axis=1)))
+    steps = 2 if plan.machine.jitter == 0.0 else STEPS
+    return float(np.median(simulate(plan, steps=steps + 1, known=known).iterations[1:]))

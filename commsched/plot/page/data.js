@@ -17,7 +17,7 @@ const most = (column) => column.reduce((a, b) => Math.max(a, b), -Infinity);
 const key = (rank, name, step) => (step * D.names.length + name) * D.ranks + rank;
 
 function decode(S) {
-  const milliseconds = (v) => v / 1e6, floats = (n) => new Float64Array(n), L = S.lanes;
+  const milliseconds = (v) => v === null ? NaN : v / 1e6, floats = (n) => new Float64Array(n), L = S.lanes;
   const n = S.name.length, m = S.exposed.start.length;
   const start = floats(n), end = floats(n), reach = floats(n);
   const bare = { start: floats(m), end: floats(m) }; // exposed communication
@@ -66,9 +66,9 @@ function fixed(v, digits) { // zero has no sign
   return text.replace("-", /[1-9]/.test(text) ? "−" : "");
 }
 const ms = (v) => fixed(v, v && Math.abs(v) < 0.1 ? 4 : 3) + " ms";
-const brief = (v) => fixed(v, 2) + " ms";
+const brief = (v) => Number.isNaN(v) ? "–" : fixed(v, 2) + " ms"; // a step without end has no time
 const signed = (v, f) => (v > 0 && /[1-9]/.test(f(v)) ? "+" : "") + f(v);
-const percent = (p, m) => (m ? ` (${signed(100 * (p - m) / m, (v) => fixed(v, 1))} %)` : "");
+const percent = (p, m) => (m && !Number.isNaN(p) ? ` (${signed(100 * (p - m) / m, (v) => fixed(v, 1))} %)` : "");
 const many = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 function bytes(v) {
   const k = v < 1 ? 0 : Math.min(4, Math.floor(Math.log10(v) / 3));

@@ -12,10 +12,10 @@ function totals() {
   const here = (what) => sides.map((S) => S.steps[own[what]][S.steps.step.indexOf(S.now)]);
   const which = ascending(sides.map((S) => S.now)).length === 1 ? `step ${state.step}`
     : sides.map((S) => `step ${S.now} (${S.kind})`).join(", ");
-  const lines = D.totals.map(({ what, seconds }) => [what, ...cells(seconds.map((s) => s * 1e3)),
+  const lines = D.totals.map(({ what, seconds }) => [what, ...cells(seconds.map((s) => s === null ? NaN : s * 1e3)),
     ...(stepped && own[what] ? cells(here(what)) : [])]);
   const head = make("thead");
-  const titles = ["median of the steps", ...(stepped ? [which] : [])];
+  const titles = [D.statistic, ...(stepped ? [which] : [])];
   head.append(...table([
     ["", ...titles.map((text) => th(text, columns, "part"))],
     ["", ...titles.flatMap(kinds)],
@@ -31,7 +31,7 @@ function dress() {
   $("about").append(make("p", known.join("; ")), ...D.warnings.map((w) => make("p", w, "warning")));
   $("step").append(...steps.map((k) => {
     const seconds = last.steps.iteration[last.steps.step.indexOf(k)];
-    const text = seconds === undefined ? `${k}` : `${k}: ${brief(seconds)}`;
+    const text = seconds === undefined || Number.isNaN(seconds) ? `${k}` : `${k}: ${brief(seconds)}`;
     return new Option(k === D.step ? `${text} *` : text, k);
   }), new Option("all", "all"));
   $("names").append(...D.names.slice(0, 2000).map((n) => new Option(n)));

@@ -1,0 +1,71 @@
+"""Which steps of a timeline count, when their operations repeat, and the totals of one step."""
+
+import numpy as np
+
+from commsched.arrays import Bools, Floats, Ints
+from commsched.timeline import measure
+from commsched.timeline.model import Timeline
+from commsched.timeline.totals import Totals
+
+
+def cycle(t: Timeline, keep: Bools) -> int:
+    """Return after how many steps the operations of the kept steps repeat; at most all of them.
+
+    Names tell, so that a run and its prediction have the same cycle.
+    """
+    present = np.zeros((len(keep), len(t.names)), bool)
+    present[np.searchsorted(measure.steps(t), t.step), t.name] = True
+    alike: Ints = np.unique(present[keep], axis=0, return_inverse=True)[1].reshape(-1)
+    for length in range(1, len(alike) // 2 + 1):
+        if (alike[length:] == alike[:-length]).all():
+            return length
+    return max(len(alike), 1)
+
+
+def windows(values: Floats, length: int) -> Floats:
+    """Return the mean over every `length` neighbours: (..., n) -> (..., n - length + 1)."""
+    if values.shape[-1] < length:
+        return values[..., :0]
+    found: Floats = np.lib.stride_tricks.sliding_window_view(values, length, -1).mean(axis=-1)
+    return found
+
+
+def totals(t: Timeline, skip_first: int = 1) -> Totals:
+    """Return the totals of a timeline's counted steps.
+
+    A prediction that holds some of its ranks only knows the totals of all its ranks.
+    """
+    if t.prediction.totals is not None and skip_first == 1:
+        return t.prediction.totals
+    keep = measure.settled(t, skip_first)
+    length = cycle(t, keep)
+    row, column, shape = measure.cells(t)
+    sent = np.bincount(row * shape[1] + column, t.nbytes, shape[0] * shape[1]).reshape(shape)
+    bubble = measure.idle(t).mean(axis=0) if measure.has_messages(t) else np.zeros(len(keep))
+
+    def per_window(values: Floats) -> tuple[float, ...]:
+        return tuple(windows(values[keep], length).tolist())
+
+    return Totals(
+        steps=len(keep),
+        counted=int(keep.sum()),
+        cycle=length,
+        iteration=tuple(iterations(measure.step_seconds(t)[:, keep], length).tolist()),
+        exposed=per_window(measure.exposed(t).mean(axis=0)),
+        hidden=per_window(measure.hidden(t).mean(axis=0)),
+        bubble=per_window(bubble) if measure.has_messages(t) else (),
+        sent=per_window(sent.sum(axis=0) / max(shape[0], 1)),
+    )
+
+
+def iterations(seconds: Floats, length: int) -> Floats:
+    """Return (windows,) the mean step of each window on the rank on which the window is longest.
+
+    seconds: (ranks, steps) s of each step on each rank; NaN where a rank has no such step.
+    """
+    longest_step = np.fmax.reduce(seconds, axis=0) if len(seconds) else np.zeros(seconds.shape[1:])
+    if length > 1:  # a rank that lacks a step of the window counts as the longest there
+        seconds = np.where(np.isnan(seconds), longest_step, seconds)
+    found = windows(seconds, length)
+    longest: Floats = np.fmax.reduce(found, axis=0) if len(found) else np.zeros(0)
+    return longest
