@@ -216,17 +216,17 @@ def test_a_stage_keeps_the_microbatches_that_are_between_forward_and_backward(na
 @pytest.mark.parametrize("name", FLUSHED)
 def test_a_report_has_the_bubble_the_exposed_messages_and_the_memory(name):
     quiet = report(simulate(without_launches(staged(name, 4, on=free(machine(1, 4)))), 3))
-    assert quiet["bubble_seconds"] == pytest.approx(3 * (FORWARD + BACKWARD), rel=1e-9)
-    assert quiet["exposed_seconds"] == 0.0
+    assert quiet["bubble_median_seconds"] == pytest.approx(3 * (FORWARD + BACKWARD), rel=1e-9)
+    assert quiet["exposed_median_seconds"] == 0.0
     made = staged(name, 4, 2)
     found = report(simulate(made, 3))
-    assert found["exposed_seconds"] > 0.0
+    assert found["exposed_median_seconds"] > 0.0
     assert found["memory_bytes"]["total"] == STRATEGIES[name].memory(made).total
     said = lines(found)
     assert any(line.startswith("bubble per step: ") for line in said)
     timeline = simulate(made, 3).timeline()
-    assert summary(timeline)["bubble_seconds"] == found["bubble_seconds"]
-    assert "bubble_seconds" not in summary(simulate(staged(name, 1, 2), 3).timeline())
+    assert summary(timeline)["bubble_median_seconds"] == found["bubble_median_seconds"]
+    assert summary(simulate(staged(name, 1, 2), 3).timeline())["bubble_median_seconds"] is None
 
 
 @given(stages=st.integers(1, 4), jitter=st.sampled_from([0.0, 0.2]))
@@ -243,7 +243,7 @@ def test_what_a_rank_does_and_its_idle_time_fill_its_steps(stages, jitter):
     least = compute + exposed(timeline) + empty
     starts = step_starts(timeline)
     lengths = np.diff(np.column_stack([starts, np.full(len(starts), timeline.end.max())]), axis=1)
-    assert (lengths <= longest + 1e-12).all()
+    assert (lengths <= longest + 1e-12)[:, :-1].all()
     assert (least <= lengths + 1e-12).all()
     assert (lengths <= least + coding + 1e-12).all()
 

@@ -14,6 +14,7 @@ from commsched.arrays import Floats, Ints
 from commsched.plot import colours
 from commsched.plot.view import MOST_RANKS, median_step, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
+from commsched.timeline.compare import check_comparable
 from commsched.timeline.cycles import totals
 from commsched.timeline.intervals import Intervals, difference, intervals
 from commsched.timeline.model import Timeline
@@ -101,6 +102,8 @@ def _stream_look(stream: str) -> tuple[int, bool]:
 
 def _totals(sides: Sequence[Timeline]) -> list[dict[str, Any]]:
     """Return seconds per side, see `Totals`; None is unknown."""
+    if len(sides) == 2:
+        check_comparable(*sides)
     found = [totals(t) for t in sides]
     rows = {
         "iteration": [t.iteration for t in found],

@@ -21,7 +21,7 @@ from commsched.plot import colours
 from commsched.plot.picture import check_suffix, picture
 from commsched.plot.view import View, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
-from commsched.timeline.compare import compare
+from commsched.timeline.compare import check_comparable
 from commsched.timeline.cycles import totals
 from commsched.timeline.intervals import Intervals, intersection
 from commsched.timeline.model import Timeline
@@ -88,22 +88,22 @@ def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> 
     if views[0].step != views[-1].step:
         steps = f"step {views[0].step} (predicted) and {views[-1].step} (measured)"
     head = ", ".join(s for s in (" on ".join(what), ranks, f"plan {t.plan_hash[:12]}", steps) if s)
-    if len(sides) == 1:
-        found = totals(t)
-        iteration, bare = median(found.iteration), median(found.exposed)
-        if iteration is None or bare is None:
-            return head
-        return (
-            f"{head}\niteration {iteration * 1e3:.2f} ms {t.kind}, exposed communication"
-            f" {bare * 1e3:.2f} ms ({found.statistic})"
-        )
-    c = compare(sides[0], sides[1])
-    error = "" if c.iteration.error is None else f", error {c.iteration.error:+.1%}"
-    return (
-        f"{head}\niteration {c.iteration.predicted * 1e3:.2f} ms predicted, "
-        f"{c.iteration.measured * 1e3:.2f} ms measured{error}; exposed communication "
-        f"{c.exposed.predicted * 1e3:.2f} and {c.exposed.measured * 1e3:.2f} ms"
+    if len(sides) == 2:
+        check_comparable(*sides)
+    found = [totals(side) for side in sides]
+    if not all(side.counted for side in found):
+        return head
+    iterations, exposed = ([median(getattr(f, k)) for f in found] for k in ("iteration", "exposed"))
+    said = ", ".join(
+        f"{(iteration or 0.0) * 1e3:.2f} ms {side.kind}"
+        for iteration, side in zip(iterations, sides, strict=True)
     )
+    error = ""
+    if len(sides) == 2 and iterations[0] and iterations[1]:
+        error = f", error {iterations[0] / iterations[1] - 1:+.1%}"
+    bare = " and ".join(f"{(value or 0.0) * 1e3:.2f}" for value in exposed)
+    taken = " and ".join(dict.fromkeys(side.statistic for side in found))
+    return f"{head}\niteration {said}{error}; exposed communication {bare} ms ({taken})"
 
 
 def _draw_axes(figure: Figure, lanes: list[DrawnLane], depth: float, longest: float) -> None:

@@ -80,7 +80,10 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
 
     The first step warms up connections and caches. Names that only one side has are listed.
     """
-    _comparable(predicted, measured)
+    check_comparable(predicted, measured)
+    for what, t in (("predicted", predicted), ("measured", measured)):
+        if len(measure.steps(t)) < 2:
+            raise CommschedError(NO_ITERATION.format(kind=what))
     sides = [(t, measure.settled(t, skip_first)) for t in (predicted, measured)]
     p, m = (_side(t, keep) for t, keep in sides)
     streams = dict.fromkeys((*predicted.streams, *measured.streams))
@@ -118,14 +121,13 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
     )
 
 
-def _comparable(predicted: Timeline, measured: Timeline) -> None:
+def check_comparable(predicted: Timeline, measured: Timeline) -> None:
+    """Refuse timelines of different plans or numbers of ranks, and empty ones."""
     for what, t in (("predicted", predicted), ("measured", measured)):
         if not len(t):
             raise CommschedError(
                 f"the {what} timeline has no spans, so there is nothing to compare"
             )
-        if len(measure.steps(t)) < 2:
-            raise CommschedError(NO_ITERATION.format(kind=what))
     if predicted.plan_hash != measured.plan_hash:
         raise CommschedError(
             f"the timelines are of different plans: predicted {predicted.plan_hash[:12]!r}, "

@@ -11,13 +11,15 @@ from commsched.timeline.totals import Totals
 def cycle(t: Timeline, keep: Bools) -> int:
     """Return after how many steps the operations of the kept steps repeat; at most all of them.
 
-    Names tell, so that a run and its prediction have the same cycle.
+    Names tell, so that a run and its prediction have the same cycle. Where there are three cycles
+    the first may differ: nothing of earlier steps is merged in it.
     """
     present = np.zeros((len(keep), len(t.names)), bool)
     present[np.searchsorted(measure.steps(t), t.step), t.name] = True
     alike: Ints = np.unique(present[keep], axis=0, return_inverse=True)[1].reshape(-1)
     for length in range(1, len(alike) // 2 + 1):
-        if (alike[length:] == alike[:-length]).all():
+        same = alike[length:] == alike[:-length]
+        if same.all() or (len(alike) >= 3 * length and same[length:].all()):
             return length
     return max(len(alike), 1)
 

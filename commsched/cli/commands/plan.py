@@ -191,7 +191,7 @@ def summary(made: Plan) -> dict[str, object]:
         "planner": made.planner,
         "library": library_of(made.machine).title,
         "compute": compute_data(made.net),
-        "iteration_seconds": made.iteration or None,
+        "iteration_median_seconds": made.iteration or None,
         "bound_seconds": made.bound or None,
         "launches": [
             {

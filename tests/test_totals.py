@@ -1,0 +1,147 @@
+"""The numbers of a step: the same for any number of steps, in every command, file and page."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.cli.main import main
+from commsched.net import file as net_file
+from commsched.plan import file as plan_file
+from commsched.planner.search.timing import iteration
+from commsched.plot.html import page_data
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+from commsched.simulate.engine import simulate
+from commsched.simulate.report import report
+from commsched.timeline.cycles import totals
+from commsched.timeline.file import read, write
+from commsched.timeline.header import Measured, Predicted
+from commsched.timeline.model import Span, Timeline
+from commsched.timeline.totals import median
+from tests.support.small_plans import graph, machine, plan, strategy_plan
+
+CYCLES = {  # steps until the operations of a strategy repeat
+    "daso": ({"warmup": 0, "cooldown": 0, "batches": 1000, "gs": 4, "wait": 1}, 4),
+    "shadow": ({"every": 3, "lag": 2}, 3),
+}
+# Relative: samo's stages settle against each other in the second step, by messages of 1.6 us; no
+# result is merged in the first steps of the others.
+SETTLES = {"samo": 1e-3, "daso": 1e-2, "shadow": 1e-3}
+NUMBERS = ("iteration", "exposed", "hidden", "bubble", "sent")
+
+
+def made(name, jitter=0.0):
+    net, on = graph([3000, 40000, 200, 25000]), machine(2, 4, jitter=jitter)
+    params = dict(CYCLES.get(name, ({}, 1))[0])
+    if isinstance(STRATEGIES[name], PipelineStrategy):
+        params |= {"stages": 2, "microbatches": 3}
+    return strategy_plan(net, on, name, **params)
+
+
+def numbers(found):
+    return [median(getattr(found, what)) for what in NUMBERS]
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in CYCLES])
+def test_without_jitter_every_counted_step_is_like_the_others(name):
+    of = [simulate(made(name), steps + 1) for steps in (2, 3, 10)]
+    for other in of[1:]:
+        rel = SETTLES.get(name, 1e-9)
+        assert numbers(other.totals) == pytest.approx(numbers(of[0].totals), rel=rel)
+    assert np.ptp(of[-1].totals.iteration[1:]) <= 1e-9 * of[-1].totals.iteration[0]
+    assert [found.totals.counted for found in of] == [1, 2, 9]
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_a_cycle_counts_as_a_whole_however_many_there_are(name):
+    length = CYCLES[name][1]
+    few, many = (simulate(made(name), 2 + n * length).totals for n in (4, 7))
+    assert few.cycle == many.cycle == length
+    assert numbers(many) == pytest.approx(numbers(few), rel=1e-9)
+    starts = simulate(made(name), 2 + 7 * length).starts
+    first, stop = 3 * length, 7 * length
+    assert median(many.iteration) == pytest.approx(
+        (starts[stop] - starts[first]).max() / (stop - first), rel=1e-9
+    )
+    assert "cycles of" in few.statistic
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_critical_path_of_a_step_sums_to_the_iteration(name):
+    prediction = simulate(made(name), 2 + 6 * CYCLES.get(name, ({}, 1))[1])
+    path = prediction.step_path
+    assert sum(path.streams.values()) == pytest.approx(path.seconds, rel=1e-9)
+    rel = SETTLES.get(name, 1e-9)
+    assert path.seconds == pytest.approx(median(prediction.totals.iteration), rel=rel)
+    assert all(seconds >= 0 for seconds in path.streams.values())
+
+
+def test_a_plan_states_the_iteration_of_its_simulation():
+    for jitter in (0.0, 0.3):
+        of = made("sync", jitter)
+        found = simulate(of, 11).totals
+        assert iteration(of) == pytest.approx(median(found.iteration), rel=1e-12)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.3])
+def test_a_file_of_some_ranks_has_the_numbers_of_all(jitter, tmp_path):
+    prediction = simulate(made("sync", jitter), 5)
+    write(tmp_path / "p.json", prediction.timeline(3))
+    assert totals(read(tmp_path / "p.json")) == prediction.totals
+    assert prediction.timeline().header.totals is None
+    assert numbers(totals(prediction.timeline())) == pytest.approx(numbers(prediction.totals))
+
+
+def data(capsys, *words):
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("ranks", ["2", "64"])
+def test_every_command_and_the_page_say_the_same_numbers(ranks, tmp_path, capsys):
+    of = str(tmp_path / "plan.json")
+    p, m = str(tmp_path / "p.json"), str(tmp_path / "m.json")
+    plan_file.write(of, made("sync", 0.2))
+    told = data(capsys, "simulate", of, "-o", p, "--ranks", ranks)
+    shown = data(capsys, "show", p)
+    names = [f"{what}_median_{'bytes' if what == 'sent' else 'seconds'}" for what in NUMBERS]
+    want = [told[name] for name in names]
+    assert [shown[name] for name in names] == pytest.approx(want, rel=1e-6)  # whole ns in a file
+    run = simulate(plan_file.read(of), 11).timeline()
+    write(m, replace(run, header=Measured()))
+    compared = data(capsys, "compare", p, m)
+    for what in ("iteration", "exposed", "hidden", "sent"):
+        unit = "bytes" if what == "sent" else "seconds"
+        pair = compared[f"{what}_median"]
+        assert pair[f"predicted_{unit}"] == pytest.approx(told[f"{what}_median_{unit}"], rel=1e-6)
+    page = page_data([read(p)], None, None)["totals"]
+    want = [told["iteration_median_seconds"], told["exposed_median_seconds"]]
+    assert [row["seconds"][0] for row in page[:2]] == pytest.approx(want, rel=1e-6)
+
+
+def test_what_is_unknown_is_null():
+    of = plan(net_file.load("bert-base"), machine(), ["ring+dense"])
+    found = report(simulate(of, 4))
+    assert found["bubble_median_seconds"] is None
+    assert found["memory_bytes"]["activations"] is None
+
+
+def test_one_step_has_no_iteration(tmp_path, capsys):
+    plan_file.write(tmp_path / "plan.json", made("sync"))
+    assert main(["simulate", str(tmp_path / "plan.json"), "--steps", "1"]) == 2
+    assert "--steps must be at least 2" in capsys.readouterr().err
+    one = Timeline.of(
+        [Span(0, "compute", "f", 0, 0.0, 1.0, 0.0, 0)],
+        header=Measured(),
+        plan_hash="h",
+        ranks=1,
+    )
+    write(tmp_path / "m.json", one)
+    assert data(capsys, "show", str(tmp_path / "m.json"))["iteration_median_seconds"] is None
+    assert main(["show", str(tmp_path / "m.json")]) == 0
+    assert "no iteration: a step lasts until the next one begins" in capsys.readouterr().out
+    write(tmp_path / "p.json", Timeline.of(list(one), header=Predicted(), plan_hash="h", ranks=1))
+    assert main(["compare", str(tmp_path / "p.json"), str(tmp_path / "m.json")]) == 2
+    assert "has one step, but an iteration lasts until" in capsys.readouterr().err
