@@ -14,9 +14,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.model import Machine, resized
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net
-from commsched.plan.model import Reason
 from commsched.planner.make_plan import make_plan
-from commsched.planner.reasons.margin import advice
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.exact import exact
@@ -25,7 +23,7 @@ from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate, MethodChoice
 from commsched.simulate.engine import Known
 from tests.support import sampling
-from tests.support.small_plans import graph, machine, plan
+from tests.support.small_plans import graph, machine
 
 SOME = sampling.some(range(40), 15)  # seeds; `commsched bench planner` takes 300
 # Every shipped machine once; `commsched bench planner` takes all nets on all of them.
@@ -136,34 +134,6 @@ def test_margins_say_what_another_method_would_cost():
         assert find_method(launch.method).name.endswith("+dense")
         assert not find_method(launch.reason.opposite).codec.fixed  # it leaves out zeros
         assert launch.reason.opposite_margin > 0
-
-
-@pytest.mark.parametrize(
-    ("margins", "sentence"),
-    [
-        ([2.9e-3], r"do not compress: the best codec would cost \+2\.9 ms \(b0, ring\+coo\)"),
-        ([0.0, 1e-9], "do not compress: it would gain nothing, the exchanges are hidden"),
-        ([0.0, 2e-3], r"nothing for 1 of 2 launches, and cost up to \+2 ms \(b1, ring\+coo\) for"),
-        ([4e-3, 2e-3], r"cost \+2 ms \(b1, ring\+coo\) to \+4 ms \(b0, ring\+coo\)"),
-        ([], "do not compress: no method that does is allowed"),
-    ],
-)
-def test_the_advice_names_launch_codec_and_cost(margins, sentence):
-    made = plan(graph([10] * max(len(margins), 1)), machine(), ["ring+dense"])
-    reasons = [Reason(seconds=1e-3, opposite="ring+coo", opposite_margin=m) for m in margins]
-    launches = tuple(
-        replace(launch, reason=reason)
-        for launch, reason in zip(made.launches, reasons or [Reason(seconds=1e-3)], strict=True)
-    )
-    assert re.search(sentence, advice(replace(made, launches=launches, iteration=0.1)))
-
-
-def test_where_compressing_helps_the_advice_says_what_it_saves():
-    request = Request(net=graph([10**7], seconds=1e-4), machine=machine(4, 1), lossy=("fp16",))
-    made = make_plan(request)
-    said = advice(made)
-    assert re.match(r"compress \d+ of \d+ launches: without, the iteration would take up to", said)
-    assert "+dense)" in said
 
 
 def on_one_rank() -> Machine:

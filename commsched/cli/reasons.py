@@ -1,7 +1,8 @@
 """Show the reasons of a plan: the table of launches, notes, and the predicted iteration."""
 
 from commsched.plan.model import Launch, Plan
-from commsched.planner.reasons.margin import advice, margin_interval
+from commsched.planner.reasons.margin import margin_interval
+from commsched.planner.reasons.verdict import lines as verdict
 from commsched.planner.search.encoding import elsewhere
 from commsched.simulate import native
 from commsched.units import nbytes, seconds
@@ -73,7 +74,7 @@ def method(launch: Launch) -> str:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Explain the columns of the table, and advise whether to compress."""
+    """Explain the columns of the table, and say whether to compress."""
     if not plan.launches:
         return []
     found = [
@@ -87,7 +88,7 @@ def notes(plan: Plan) -> list[str]:
             "a margin below 0: the runner-up is predicted to be faster, but less surely: its"
             " exchanges are of those that the calibration predicted worse"
         )
-    return [*found, *filter(None, [_place(plan), advice(plan)])]
+    return [*found, *filter(None, [_place(plan)]), *verdict(plan)]
 
 
 def _place(plan: Plan) -> str:

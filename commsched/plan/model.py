@@ -35,6 +35,7 @@ Difference = Annotated[float, unit("ms", 1e-3), WRITTEN]  # s
 Seconds = Annotated[Difference, Meta(ge=0)]
 Rank = Annotated[int, Meta(ge=0, le=2**53)]
 PURPOSES = one_of("", "blocking", "cycling", "spread", "average", "refresh")
+FAMILIES = one_of("planner", "dense", "lossless", "half", "allowed")
 PARAMS = Stored(
     kind=dict[str, Param],
     read=dict,
@@ -103,6 +104,23 @@ class Launch:
             at += stop - start
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """The best plan for the same request by one family of methods, as it is predicted."""
+
+    family: Annotated[str, FAMILIES]
+    allow: Annotated[tuple[str, ...], WRITTEN] = ()  # lossy codecs and methods that it may use
+    used: Annotated[tuple[str, ...], WRITTEN] = ()  # codecs and methods of its launches
+    iteration: Seconds
+    low: Seconds  # p10 and p90 of the iteration
+    high: Seconds
+    exposed: Seconds  # communication while a rank does not compute, mean over ranks
+    memory: Annotated[float, unit("bytes", 1.0), WRITTEN, Meta(ge=0)]  # on the rank that needs most
+
+    def __post_init__(self) -> None:
+        normalise(self)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity: caches hang on it
 class Plan:
     """Self-contained and frozen; what it means for each rank is the strategy's `lower`."""
@@ -119,6 +137,8 @@ class Plan:
     launches: tuple[Launch, ...]
     machine: Annotated[Machine, MACHINE]
     net: Annotated[Net, NET, Key("graph")]
+    # What the planner compared; empty: nothing.
+    alternatives: tuple[Alternative, ...] = ()
     # Share of a tensor's norm that a step may leave behind; 0: not watched.
     max_error: Annotated[float, EXACT, Meta(ge=0)] = 0.0
 

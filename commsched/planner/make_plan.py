@@ -14,15 +14,7 @@ from commsched.program.registry import STRATEGIES
 
 def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
     """Return the plan of a request as its file will hold it."""
-    validate_request.check(request)
-    error_budget.check(request)
-    if planner not in PLANNERS:
-        near, known = validate_request.close(planner, PLANNERS), ", ".join(PLANNERS)
-        raise CommschedError(f"no planner named {planner!r}{near}; known: {known}")
-    strategy = STRATEGIES[request.strategy]
-    nothing = Plan(net=request.net, machine=request.machine, launches=(), params=request.params)
-    settings = strategy.settings(nothing)
-    request = replace(request, params={key: settings[key] for key in request.params})
+    request = checked(request, planner)
     if request.strategy in FRAMES:
         if request.max_error is not None:
             raise CommschedError(
@@ -34,7 +26,24 @@ def make_plan(request: Request, planner: str = DEFAULT) -> Plan:
         plan = fitting(request, PLANNERS[planner])
     else:
         plan = PLANNERS[planner](request)
-    strategy.lower(plan, 0, {})
+    return accepted(request, plan)
+
+
+def checked(request: Request, planner: str) -> Request:
+    """Refuse what cannot be planned; return the request with parameters of the right types."""
+    validate_request.check(request)
+    error_budget.check(request)
+    if planner not in PLANNERS:
+        near, known = validate_request.close(planner, PLANNERS), ", ".join(PLANNERS)
+        raise CommschedError(f"no planner named {planner!r}{near}; known: {known}")
+    nothing = Plan(net=request.net, machine=request.machine, launches=(), params=request.params)
+    settings = STRATEGIES[request.strategy].settings(nothing)
+    return replace(request, params={key: settings[key] for key in request.params})
+
+
+def accepted(request: Request, plan: Plan) -> Plan:
+    """Return a plan that keeps what its request demands; refuse others."""
+    STRATEGIES[plan.strategy].lower(plan, 0, {})
     if request.memory is not None and not fits(request, plan):
         raise refusal(request, plan)
     error_budget.check_plan(request, plan)

@@ -38,7 +38,7 @@ def scheduled(plan: Plan, later: Mapping[int, str], refresh: int) -> Plan:
             found.append(replace(launch, name=label, method=method.name, since=step, reason=None))
     if refresh:
         found += _broadcasts(plan, refresh)
-    made = replace(plan, launches=tuple(found), iteration=0.0, bound=0.0)
+    made = replace(plan, launches=tuple(found), iteration=0.0, bound=0.0, alternatives=())
     STRATEGIES[plan.strategy].lower(made, 0, {})
     made.check()
     return made

@@ -118,6 +118,10 @@ class StepClock:
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),
         )
 
+    def floor(self, numel: int) -> float:
+        """Seconds of a rank's own work in a step that applies `numel` elements."""
+        return sum(self.backward) + sum(self.forward) + numel * self.apply
+
     @cached_property
     def ready(self) -> tuple[float, ...]:
         """When the backward of each layer has ended, in s from the start of the pass."""

@@ -29,9 +29,9 @@ from commsched.net import file as net_file
 from commsched.net.compute import compute_data, fitted, origin
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
-from commsched.planner.limits.error_budget import verdict
-from commsched.planner.make_plan import make_plan
-from commsched.planner.reasons.margin import advice
+from commsched.planner.families import NO_PLAN, plan_with_verdict
+from commsched.planner.limits.error_budget import verdict as errors
+from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
 from commsched.simulate import native
@@ -152,21 +152,27 @@ def _progress(what: str, iteration: float) -> None:
 
 def plan(args: argparse.Namespace) -> None:
     """Plan, write, report."""
-    wanted = request(args)
-    made = schedule.added(make_plan(wanted, args.planner), args)
+    try:
+        wanted = request(args)
+        found = plan_with_verdict(wanted, args.planner)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(NO_PLAN) from None
+    if found.interrupted:
+        print("interrupted: this is the best plan so far", file=sys.stderr)
+    made = schedule.added(found.plan, args)
     plan_file.write(args.output, made)
     if args.json:
-        print(json.dumps({**summary(made), "errors": verdict(wanted)}, indent=1))
+        print(json.dumps({**summary(made), "errors": errors(wanted)}, indent=1))
         return
     print(headline(made))
-    lines = [*origin(made.net), native.sentence(made), *verdict(wanted)]
-    for line in filter(None, [*lines, *stages.lines(made, every=args.explain)]):
+    notes = [*origin(made.net), native.sentence(made), *errors(wanted)]
+    for line in filter(None, [*notes, *stages.lines(made, every=args.explain)]):
         print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
         print("\n".join(reasons.notes(made)))
-    elif advised := advice(made):
-        print(advised)
+    else:
+        print("\n".join(verdict.lines(made)))
     print(f"written to {args.output}")
 
 
@@ -193,6 +199,7 @@ def summary(made: Plan) -> dict[str, object]:
         "compute": compute_data(made.net),
         "iteration_median_seconds": made.iteration or None,
         "bound_seconds": made.bound or None,
+        "verdict": verdict.data(made),
         "launches": [
             {
                 "launch": launch.name,

@@ -13,7 +13,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net import file as net_file
 from commsched.planner.make_plan import make_plan
-from commsched.planner.planners.best import plan_of
+from commsched.planner.planners.best import found_by, with_reasons
 from commsched.planner.request import Request
 from commsched.planner.search.candidates import Search
 from commsched.planner.search.improve import SAME
@@ -64,8 +64,8 @@ def _speed(net: str, machine: str, nodes: int, bars: tuple[str, str]) -> Iterato
         first = min(first, time.perf_counter() - begin)
     shown = f"{len(search.first.choices)} launches, iteration {search.least * 1e3:.5g} ms"
     yield BenchRow(f"first plan, {what}", first, shown, bars[0])
-    search.run()
-    plan = plan_of(search)
+    found = found_by(search)
+    plan = with_reasons(found.plan, found.placed)
     seconds = time.perf_counter() - begin
     gap = max(plan.iteration / plan.bound - 1, 0.0)
     shown = (

@@ -5,7 +5,6 @@ from commsched.errors import CommschedError
 from commsched.planner.baseline import baseline
 from commsched.planner.baselines.ddp import BUCKET, FIRST
 from commsched.planner.search.problem import Baseline, Problem
-from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import Candidate, MethodChoice
 
 NAMES = ("topk", "fft", "qsgd", "coo")
@@ -28,7 +27,7 @@ def _with(codec: str) -> Baseline:
             )
         scale = problem.request.scale
         made = problem.filled(scale * BUCKET, scale * FIRST)
-        quick = Problem(problem.request, quick=True, kept=Shortlist.of(wanted))
+        quick = problem.rough(wanted)
         names = [quick.prices.methods[m].name for m in quick.cheapest(made)]
         choices = tuple(MethodChoice(b, problem.named(n)) for b, n in zip(made, names, strict=True))
         return Candidate(choices, problem.early)

@@ -2,35 +2,77 @@
 
 import time
 from dataclasses import replace
+from typing import NamedTuple
 
 from commsched.plan.model import Plan
 from commsched.planner.planners.greedy import greedy
 from commsched.planner.reasons.explain import explained
 from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
-from commsched.planner.search.candidates import Search
+from commsched.planner.search.candidates import NOTHING, Narrower, Over, Placed, Search
 from commsched.planner.search.encoding import encoded
+from commsched.planner.search.prices import PriceTables
+from commsched.planner.search.problem import Problem
 from commsched.program.registry import STRATEGIES
+
+
+class Found(NamedTuple):
+    """What a search has found."""
+
+    placed: Placed
+    plan: Plan  # without reasons
+    stopped: bool  # by an interrupt
 
 
 @PLANNERS.add("best")
 def best(request: Request) -> Plan:
     """Search until nothing helps, the time is up, or Ctrl-C; then return the best plan so far."""
-    if not (STRATEGIES[request.strategy].sums_every_step and request.net.tensors):
+    if not searches(request):
         return replace(greedy(request), planner="best")
-    deadline = None
-    if request.time_limit is not None:
-        deadline = time.monotonic() + request.time_limit
-    search = Search(request, lambda: deadline is not None and time.monotonic() >= deadline)
+    found = searched(request, until(request.time_limit))
+    return with_reasons(found.plan, found.placed)
+
+
+def searches(request: Request) -> bool:
+    """Tell whether there is something to search for: gradients that all ranks sum each step."""
+    return STRATEGIES[request.strategy].sums_every_step and bool(request.net.tensors)
+
+
+def until(limit: float | None) -> Over:
+    """Return a function that tells whether `limit` s have passed from now on; None: never."""
+    deadline = None if limit is None else time.monotonic() + limit
+    return lambda: deadline is not None and time.monotonic() >= deadline
+
+
+def searched(
+    request: Request,
+    over: Over,
+    tables: PriceTables | None = None,
+    narrower: Narrower = NOTHING,
+) -> Found:
+    """Search from the best first plan, or on what searches among fewer methods have found."""
+    return found_by(Search(request, over, tables=tables, narrower=narrower))
+
+
+def found_by(search: Search) -> Found:
+    """Run a search; return the best candidate and its plan, with its iteration."""
     try:
         search.run()
+        chosen, seconds = search.result()
     except KeyboardInterrupt:
         search.stopped = True
-    return plan_of(search)
+        chosen, seconds = search.result()
+    problem = search.problem
+    plan = problem.plan(chosen, "best")
+    if seconds is None:
+        plan = replace(plan, iteration=problem.evaluator.one(chosen))
+    else:
+        plan = encoded(replace(plan, iteration=seconds), search.request)
+    return Found(Placed(problem, chosen), plan, search.stopped)
 
 
-def plan_of(search: Search) -> Plan:
-    """Return the plan of a search's best candidate, with its reasons."""
-    chosen, seconds = search.result()
-    plan = explained(search.problem, chosen, "best")
-    return plan if seconds is None else encoded(replace(plan, iteration=seconds), search.request)
+def with_reasons(plan: Plan, placed: Placed, problem: Problem | None = None) -> Plan:
+    """Give a plan the reasons of its candidate, among the methods of `problem`, and the bound."""
+    problem = problem or placed.problem
+    told = explained(problem, problem.moved(placed.candidate, placed.problem), "best")
+    return replace(plan, launches=told.launches, bound=min(told.bound, plan.iteration))

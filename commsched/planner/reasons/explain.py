@@ -10,7 +10,6 @@ from commsched.plan.model import Plan, Reason
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.improve import Change, evaluated
 from commsched.planner.search.problem import Problem
-from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import Bucket, Candidate, MethodChoice, spec_of
 
 FEW = 64  # launches whose own seconds are all played
@@ -110,7 +109,7 @@ def _roughly(
     if not several:
         return [None] * len(where)
     used = {c.method: problem.prices.methods[c.method] for c in candidate.choices}
-    rough = Problem(problem.request, quick=True, kept=Shortlist.of([*used.values(), *several]))
+    rough = problem.rough([*used.values(), *several])
     options: list[list[int]] = [[] for _ in candidate.choices]
     for k in where:
         made = candidate.choices[k].bucket

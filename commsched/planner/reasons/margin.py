@@ -1,13 +1,10 @@
-"""How sure a margin is, and whether a plan compresses."""
+"""How sure a margin is."""
 
 import numpy as np
 
 from commsched.plan.model import Plan, Reason
-from commsched.program.registry import STRATEGIES
-from commsched.program.stages import PipelineStrategy
 
 LOW, HIGH = 0.1, 0.9
-NOTHING = 1e-4  # share of the iteration that is not worth a word
 
 
 def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
@@ -26,52 +23,3 @@ def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:
     values = np.subtract.outer(reason.runner_up_seconds * off, reason.seconds * off)
     low, high = np.quantile(reason.margin + values, (LOW, HIGH)).tolist()
     return low, high
-
-
-def advice(plan: Plan) -> str:
-    """Say whether to compress, and for which launch the opposite would cost how much."""
-    if isinstance(STRATEGIES[plan.strategy], PipelineStrategy):
-        return ""  # what is exchanged follows from the strategy
-    told = [
-        (launch, launch.reason)
-        for launch in plan.launches
-        if launch.reason is not None and not launch.purpose
-    ]
-    if not told:
-        return ""
-    packed = [pair for pair in told if _packs(pair[0].method)]
-    known = [
-        (reason.opposite_margin, launch.name, reason.opposite)
-        for launch, reason in packed or told
-        if reason.opposite
-    ]
-    if packed:
-        start = f"compress {len(packed)} of {len(told)} launches: "
-        if not known:
-            return start + "nothing else is allowed for them"
-        return start + f"without, the iteration would take up to {_cost(*max(known))} longer"
-    if not known:
-        return "do not compress: no method that does is allowed"
-    hidden = [other for other in known if other[0] <= NOTHING * plan.iteration]
-    if len(hidden) == len(known):
-        return "do not compress: it would gain nothing, the exchanges are hidden"
-    if hidden:
-        return (
-            f"do not compress: it would gain nothing for {len(hidden)} of {len(known)} launches,"
-            f" and cost up to {_cost(*max(known))} for the others"
-        )
-    if len(known) == 1:
-        return f"do not compress: the best codec would cost {_cost(*known[0])}"
-    return (
-        f"do not compress: for one launch the best codec would cost {_cost(*min(known))} to"
-        f" {_cost(*max(known))}"
-    )
-
-
-def _cost(margin: float, launch: str, method: str) -> str:
-    return f"{margin * 1e3:+.3g} ms ({launch}, {method})"
-
-
-def _packs(method: str) -> bool:
-    """Tell by its name whether a method sends something else than the values as they are."""
-    return not method.endswith("+dense")

@@ -31,8 +31,7 @@ def lower_bound(problem: Problem) -> float:
     Holds for buckets and parts of any kind in any order, where ranks end an exchange together.
     """
     clock = problem.clock
-    total = problem.request.net.numel * clock.apply
-    best = sum(clock.backward) + sum(clock.forward) + total
+    best = clock.floor(problem.request.net.numel)
     units = [unit for made in problem.tensors for unit in made.units]
     plain = not any(unit.sparse or unit.forced for unit in units)
     lines = _lines(*_cheapest(problem)) if plain else []

@@ -7,8 +7,9 @@ never slower than a baseline. If the machine file records held-out errors, the s
 candidates of similar predicted time, the one least sensitive to them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,13 +21,12 @@ from commsched.planner.search.exact import MOST, UNITS, bounds, exact, size
 from commsched.planner.search.fit_memory import fit_memory
 from commsched.planner.search.improve import GAIN, SAME, improved, tidied
 from commsched.planner.search.order import by_priority
-from commsched.planner.search.prices import LINEAR
+from commsched.planner.search.prices import LINEAR, PriceTables
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.risk import Risk
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.search.timing import iteration
 from commsched.planner.space import Candidate, MethodChoice, Unit, bucket
-from commsched.simulate.engine import Known
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # buckets of the first plans
 FINAL = 3  # candidates that are simulated
@@ -42,25 +42,52 @@ MANY = 64  # launches: of such plans only the first is simulated
 Over = Callable[[], bool]
 
 
+class Placed(NamedTuple):
+    """A candidate, and the problem that numbers its methods."""
+
+    problem: Problem
+    candidate: Candidate
+
+    @property
+    def names(self) -> set[str]:
+        """The names of its methods."""
+        return {self.problem.prices.methods[c.method].name for c in self.candidate.choices}
+
+
+class Narrower(NamedTuple):
+    """What searches among fewer methods have found."""
+
+    starts: Sequence[Placed] = ()  # candidates to improve on
+    methods: frozenset[str] = frozenset()  # baselines by these alone were asked there
+
+
+NOTHING = Narrower()
+
+
 class Search:
-    """The candidates found so far."""
+    """The candidates found so far; an interrupt at any moment leaves them whole."""
 
     def __init__(
-        self, request: Request, over: Over, exact: int = MOST, kept: Shortlist | None = None
+        self,
+        request: Request,
+        over: Over,
+        exact: int = MOST,
+        kept: Shortlist | None = None,
+        tables: PriceTables | None = None,
+        narrower: Narrower = NOTHING,
     ) -> None:
         self.request = request
         self.over = over
         self.kept = kept  # methods; None: those that closed forms put near the fastest
         self.exact = exact  # candidates of an instance that is solved exactly
         self.stopped = False
-        self.known: Known = {}  # exchanges that were played
-        self.quick = Problem(request, quick=True, kept=kept)
+        self.tables = tables or PriceTables()
+        self.narrower = narrower
+        self.quick = Problem(request, quick=True, kept=kept, tables=self.tables)
         self.problem = self.quick
-        self.found: list[tuple[float, Candidate]] = []  # by the fast evaluation
+        self.found: list[tuple[float, Candidate]] = []  # by the fast evaluation, the best first
         self.rivals: list[tuple[float, Candidate]] = []  # baselines
-        clock = self.problem.clock
-        total = request.net.numel * clock.apply
-        self.floor = sum(clock.backward) + sum(clock.forward) + total
+        self.floor = self.quick.clock.floor(request.net.numel)
         self.simulated: tuple[Candidate | None, float] = None, 0.0  # the last leader, and its s
         held_out = request.machine.held_out
         self.doubt = Risk(held_out) if held_out else None
@@ -90,8 +117,7 @@ class Search:
         better = not self.found or seconds < self.least * (1 - SAME)
         if better and self.request.report is not None:
             self.request.report(what, seconds)
-        self.found.append((seconds, candidate))
-        self.found.sort(key=lambda entry: entry[0])
+        self.found = sorted([*self.found, (seconds, candidate)], key=lambda entry: entry[0])
 
     @property
     def least(self) -> float:
@@ -119,12 +145,16 @@ class Search:
         """Search until nothing helps."""
         if self.over():
             return
-        quick = self.quick
-        self.problem = Problem(self.request, kept=self.kept)
-        self.found = []
-        self.offer(self.problem.moved(self.first, quick), "first")
+        whole = Problem(self.request, kept=self.kept, tables=self.tables)
+        first = whole.moved(self.first, self.quick)
+        seconds = whole.evaluator.one(first)
+        self.problem, self.found = whole, [(seconds, first)]
         if self.request.bucket is not None:
             self._improve(self.leader, methods_only=True)
+            return
+        for start in self.narrower.starts:
+            self.offer(self.problem.moved(start.candidate, start.problem), "narrower")
+        if self.narrower.starts and self.done():
             return
         for candidate in self._equal():
             self.offer(candidate, "equal buckets")
@@ -145,7 +175,8 @@ class Search:
                 candidate = self.problem.within(BASELINES[name](self.problem))
             except CommschedError:
                 continue  # it needs a codec that is not allowed
-            if self._far(candidate):
+            asked = Placed(self.problem, candidate).names <= self.narrower.methods
+            if asked or self._far(candidate):
                 continue
             self.rivals.append((self.problem.evaluator.one(candidate), candidate))
             self.offer(candidate, name)
@@ -159,7 +190,7 @@ class Search:
         if self.over() or library < 0 or not (self.doubt or self.request.lossy):
             return
         kept = Shortlist.of([self.problem.prices.methods[library]])
-        plain = Problem(self.request, kept=kept)
+        plain = Problem(self.request, kept=kept, tables=self.tables)
         for late in (plain.late, plain.early):
             found = boundaries(plain, plain.units, late)
             self._improve(self.problem.moved(found, plain))
@@ -189,7 +220,7 @@ class Search:
         both = candidate, self.leader
         methods = self.problem.prices.methods
         used = {c.method: methods[c.method] for one in both for c in one.choices}
-        rough = Problem(self.request, quick=True, kept=Shortlist.of(used.values()))
+        rough = self.problem.rough(used.values())
         theirs, ours = (rough.evaluator.one(rough.moved(one, self.problem)) for one in both)
         return theirs > FAR * ours
 
@@ -256,7 +287,7 @@ class Search:
 
     def _timed(self, candidate: Candidate) -> float:
         """Seconds of the simulated iteration."""
-        return iteration(self.problem.plan(candidate, "best"), self.known)
+        return iteration(self.problem.plan(candidate, "best"), self.tables.played)
 
     def _extra(self, candidate: Candidate) -> float:
         """Seconds that are expected on top of the predicted ones."""

@@ -28,6 +28,7 @@ from commsched.program.parts import (
     parts_in,
     seconds,
 )
+from commsched.simulate.engine import Known
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -52,18 +53,27 @@ class PricedRows(NamedTuple):
         return np.unique(self.after + 1j * self.apply, return_inverse=True)[1].reshape(-1)
 
 
-class Prices:
-    """Prices of a request's methods; those of equal questions are kept."""
+class PriceTables:
+    """Prices that requests share which differ only in the methods that they allow."""
 
-    def __init__(self, request: Request, limit: int) -> None:
+    def __init__(self) -> None:
+        # Keys: the limit of moves that are played, the bucket, the name of the method.
+        self.exact: dict[tuple[int, BucketSpec, str], Floats] = {}
+        self.curves: dict[tuple[int, str], tuple[Floats, Floats]] = {}
+        self.played: Known = {}  # exchanges of the simulator
+
+
+class Prices:
+    """Prices of a request's methods; those of equal questions are kept in `tables`."""
+
+    def __init__(self, request: Request, limit: int, tables: PriceTables) -> None:
         self.request = request
         self.limit = limit
+        self.tables = tables
         self.group = request.machine.everyone
         self.methods: list[Method] = []
         self.free: list[int] = []  # methods that any bucket may have
         self.plain: list[int] = []  # of these, what a bucket without zeros may have
-        self._known: dict[tuple[BucketSpec, str], Floats] = {}
-        self._curves: dict[int, tuple[Floats, Floats]] = {}
         self.most = 4096  # elements that the curves reach
         self.least = 1
 
@@ -87,10 +97,13 @@ class Prices:
 
     def exact(self, spec: BucketSpec, method: int) -> Floats:
         """(4, phases) s of one bucket."""
-        key = spec, self.methods[method].name
-        if key not in self._known:
-            self._known[key] = self._seconds(self.methods[method], spec, self.limit)
-        return self._known[key]
+        return self._priced(self.methods[method], spec, self.limit)
+
+    def _priced(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
+        key = limit, spec, method.name
+        if key not in self.tables.exact:
+            self.tables.exact[key] = self._seconds(method, spec, limit)
+        return self.tables.exact[key]
 
     def unpacked(self, spec: BucketSpec, method: int) -> float:
         """Return the seconds of one bucket alone, without packing; never less than 0."""
@@ -103,10 +116,7 @@ class Prices:
 
     def closed(self, method: Method, spec: BucketSpec) -> Floats:
         """(4,) s of one bucket by closed forms."""
-        found = self._seconds(method, spec, 0)
-        if self.limit == 0:
-            self._known[spec, method.name] = found
-        four: Floats = found.sum(axis=1)
+        four: Floats = self._priced(method, spec, 0).sum(axis=1)
         return four
 
     def _seconds(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
@@ -166,18 +176,19 @@ class Prices:
 
     def curve(self, method: int) -> tuple[Floats, Floats]:
         """Elements (g,) and seconds (4, phases, g) of a method on dense buckets."""
-        if method not in self._curves:
+        key = self.limit, self.methods[method].name
+        if key not in self.tables.curves:
             low, high = self.least, max(self.most, self.least + 1)
             known = {n: self.exact(BucketSpec.uniform(n), method) for n in (low, high)}
             self._refine(method, known, low, high, DEPTH if self.limit else 1)
             if self.methods[method].library:
                 self._add_switches(method, known)
             sizes = sorted(known)
-            self._curves[method] = (
+            self.tables.curves[key] = (
                 np.array(sizes, np.float64),
                 np.stack([known[n] for n in sizes], axis=-1),
             )
-        return self._curves[method]
+        return self.tables.curves[key]
 
     def _refine(
         self, method: int, known: dict[int, Floats], low: int, high: int, depth: int

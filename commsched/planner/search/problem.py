@@ -9,6 +9,7 @@ import numpy as np
 
 from commsched.cost import price
 from commsched.errors import CommschedError
+from commsched.exchange.method import Method
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
@@ -16,7 +17,7 @@ from commsched.planner.launches import launches
 from commsched.planner.limits.error_budget import ErrorBudget
 from commsched.planner.request import Request
 from commsched.planner.search.evaluate import Evaluator, Lasting
-from commsched.planner.search.prices import Prices
+from commsched.planner.search.prices import Prices, PriceTables
 from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import (
     MOST_PARTS,
@@ -36,15 +37,24 @@ BASELINES: Registry[Baseline] = Registry("baseline planner", "commsched.planner.
 
 
 class Problem:
-    """What planners search in; `quick` prices by closed forms only, and fewer methods."""
+    """What planners search in; `quick` prices by closed forms only, and fewer methods.
+
+    `tables` are prices of another problem with the same net and machine.
+    """
 
     def __init__(
-        self, request: Request, *, quick: bool = False, kept: Shortlist | None = None
+        self,
+        request: Request,
+        *,
+        quick: bool = False,
+        kept: Shortlist | None = None,
+        tables: PriceTables | None = None,
     ) -> None:
         self.request = request
         self.clock = StepClock.of(request)
         self.guard = ErrorBudget(request)
-        self.prices = Prices(request, 0 if quick else price.LIMIT)
+        self.tables = tables or PriceTables()
+        self.prices = Prices(request, 0 if quick else price.LIMIT, self.tables)
         sizes = [t.numel for t in request.net.tensors.values()] or [1]
         least = max(1, min(sizes) // MOST_PARTS)
         self.prices.least, self.prices.most = least, max(sum(sizes), least + 1)
@@ -70,6 +80,11 @@ class Problem:
         lossless = [m for m in methods if m.lossless]
         every = [self.prices.choose(some, sizes, pairs) for some in (inside, lossless)]
         return every[0].joined(every[1])
+
+    def rough(self, methods: Iterable[Method]) -> "Problem":
+        """Return the problem of the same request with other methods, priced by closed forms."""
+        kept = Shortlist.of(methods)
+        return Problem(self.request, quick=True, kept=kept, tables=self.tables)
 
     def lasting(self, how_long: Lasting) -> "Problem":
         """Return this problem with other durations of launches; candidates fit both problems."""

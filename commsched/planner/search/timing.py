@@ -4,6 +4,7 @@ import numpy as np
 
 from commsched.plan.model import Plan
 from commsched.simulate.engine import STEPS, Known, simulate
+from commsched.simulate.result import Prediction
 
 
 def iteration(plan: Plan, known: Known | None = None) -> float:
@@ -12,5 +13,10 @@ def iteration(plan: Plan, known: Known | None = None) -> float:
     `known` keeps exchanges that plans on one machine share.
     Without jitter all steps but the first are alike.
     """
+    return float(np.median(predicted(plan, known).iterations[1:]))
+
+
+def predicted(plan: Plan, known: Known | None = None) -> Prediction:
+    """Simulate the steps of which an iteration is the median, and the one that ends the last."""
     steps = 2 if plan.machine.jitter == 0.0 else STEPS
-    return float(np.median(simulate(plan, steps=steps + 1, known=known).iterations[1:]))
+    return simulate(plan, steps=steps + 1, known=known)

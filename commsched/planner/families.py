@@ -1,0 +1,258 @@
+"""Plans of one request by wider and wider families of methods, and what each gains."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from commsched.coding.registry import CODECS
+from commsched.errors import CommschedError
+from commsched.exchange.registry import METHODS, find_method, lossy_name
+from commsched.machine.trust import errors_of
+from commsched.plan.model import Alternative, Plan
+from commsched.planner.limits.memory import fitting, needed
+from commsched.planner.make_plan import accepted, checked, make_plan
+from commsched.planner.planners.best import Found, searched, searches, until, with_reasons
+from commsched.planner.reasons.verdict import NOTHING, label
+from commsched.planner.registry import DEFAULT, FRAMES
+from commsched.planner.request import Report, Request
+from commsched.planner.search.candidates import IDEAL, Narrower, Over
+from commsched.planner.search.prices import PriceTables
+from commsched.planner.search.problem import Problem
+from commsched.planner.search.timing import predicted
+from commsched.planner.space import StepClock
+from commsched.timeline.spread import interval
+from commsched.timeline.totals import median
+
+HALF = ("fp16", "bf16")
+NO_PLAN = "interrupted before a plan was found; nothing is written"
+
+
+class Family(NamedTuple):
+    """The methods that a plan may use, as the request that allows no others."""
+
+    name: str
+    request: Request
+    methods: frozenset[str]
+
+    @classmethod
+    def of(cls, name: str, request: Request) -> "Family":
+        """List the methods of a request, those that it forces included."""
+        allowed = {method.name for method in request.methods(request.machine.everyone)}
+        forced = {find_method(wanted).name for wanted in request.force.values()}
+        return cls(name, request, frozenset(allowed | forced))
+
+    def has(self, plan: Plan) -> bool:
+        """Tell whether a plan uses no other methods."""
+        return all(launch.method in self.methods for launch in plan.launches)
+
+
+class Known(NamedTuple):
+    """A plan, what is told of it, and the search that found it."""
+
+    plan: Plan
+    told: Alternative | None  # None: the search was interrupted
+    found: Found | None  # None: a planner made it that does not search
+
+
+class Planned(NamedTuple):
+    """The plan that a request gets."""
+
+    plan: Plan
+    interrupted: bool
+
+
+def plan_with_verdict(request: Request, planner: str = DEFAULT) -> Planned:
+    """Plan, and compare with the best plans of narrower and wider families of methods.
+
+    The plan of a family is the best one that any search has found in it: no wider family has a
+    slower one. A search starts from the best plan of the families inside its own; dense values
+    need none if the best lossless plan is dense. Of plans that differ by NOTHING that of the
+    narrowest family counts. `time_limit` is for all together. Ctrl-C ends the comparison: the best
+    plan so far that the request allows is returned.
+    """
+    request = checked(request, planner)
+    compared = request.strategy not in FRAMES and request.machine.size > 1
+    if not (compared and searches(request)):
+        return Planned(make_plan(request, planner), interrupted=False)
+    chain = _Chain(request, planner)
+    try:
+        chain.run()
+    except KeyboardInterrupt:
+        chain.interrupted = True
+    return chain.result()
+
+
+def families(request: Request) -> Iterator[Family]:
+    """Yield the families to compare, each after those inside it; the request's own is one of them.
+
+    Dense values only; all lossless methods; 16 bits; all that the request allows. If it allows no
+    16 bits, those come last that the device codes fastest, unless the request refuses losses.
+    """
+    exact = replace(request, lossy=())
+    lossless = list(exact.methods(request.machine.everyone))
+    packed = frozenset(method.name for method in lossless if method.compresses)
+    yield Family.of("dense", replace(exact, without=exact.without | packed))
+    yield Family.of("lossless", exact)
+    allowed = lossy(request)
+    half = tuple(name for name in HALF if name in allowed)
+    if half and len(half) < len(allowed):
+        yield Family.of("half", replace(request, lossy=half))
+    if allowed:
+        yield Family.of("allowed", request)
+    if not half and not request.lossless:
+        yield Family.of("half", replace(request, lossy=(_fastest(request),)))
+
+
+def lossy(request: Request) -> tuple[str, ...]:
+    """The codecs and methods that a request allows, and that lose something."""
+    names = dict.fromkeys(lossy_name(name) for name in request.lossy)
+    return tuple(n for n in names if not (CODECS[n] if n in CODECS else METHODS[n]).lossless)
+
+
+def _fastest(request: Request) -> str:
+    """The 16 bits of the smaller error if there is a budget, else those that are coded faster."""
+
+    def seconds(name: str) -> float:
+        rate = CODECS[name].rate(request.machine.device)
+        return rate.encode + rate.add + rate.decode
+
+    return HALF[0] if request.max_error is not None else min(HALF, key=seconds)
+
+
+class _Chain:
+    """The plans made so far."""
+
+    def __init__(self, request: Request, planner: str) -> None:
+        self.request = request
+        self.planner = planner
+        self.families = list(families(request))
+        self.asked: list[Family] = []  # those that were searched
+        self.tables = PriceTables()
+        self.floor = StepClock.of(request).floor(request.net.numel)
+        self.known: list[Known] = []
+        self.refused: CommschedError | None = None
+        self.interrupted = False
+
+    @property
+    def own(self) -> Family:
+        """The family of all that the request allows."""
+        name = "allowed" if lossy(self.request) else "lossless"
+        return next(family for family in self.families if family.name == name)
+
+    def run(self) -> None:
+        """Plan by the planner that was asked for, then by the families."""
+        if self.planner != DEFAULT:
+            self._add(make_plan(self.request, self.planner))
+        dense, lossless, *lossy = self.families
+        limit, count = self.request.time_limit, len(self.families)
+        ends = [until(limit and limit * k / count) for k in range(1, count + 1)]
+        for family, over in zip((lossless, dense, *lossy), ends, strict=True):
+            best = self._best(family)
+            if best is None or not self._certain(family, best):
+                if family is not self.own and over():
+                    continue
+                try:
+                    found = self._search(family, best, over)
+                except CommschedError as error:  # nothing fits into the memory
+                    self.refused = error
+                    continue
+                self.interrupted = found.stopped
+                self._add(found.plan, found)
+            if self.interrupted:
+                return
+            self.asked.append(family)
+
+    def _best(self, family: Family) -> Known | None:
+        """The best plan in a family; of those that differ by NOTHING that of the fewest methods."""
+        inside = [one for one in self.known if family.has(one.plan)]
+        least = min((one.plan.iteration for one in inside), default=0.0)
+        near = [one for one in inside if one.plan.iteration <= least * (1 + NOTHING)]
+        return min(near, key=lambda one: (self._width(one), one.plan.iteration), default=None)
+
+    def _width(self, one: Known) -> int:
+        """The place of the first family that has a plan."""
+        return next((k for k, family in enumerate(self.families) if family.has(one.plan)), 0)
+
+    def _certain(self, family: Family, best: Known) -> bool:
+        """Tell whether no search of a family is needed: nothing is shorter than its best plan.
+
+        That plan takes no longer than a rank's own work, or is the best of a wider family.
+        """
+        wider = (one for one in self.asked if family.methods <= one.methods)
+        least = best.plan.iteration <= self.floor * (1 + IDEAL)
+        return least or any(self._best(one) is best for one in wider)
+
+    def _search(self, family: Family, best: Known | None, over: Over) -> Found:
+        """Search a family from the best plan inside it."""
+        found: list[Found] = []
+        starts = [best.found.placed] if best is not None and best.found is not None else []
+        inside = [one.methods for one in self.asked if one.methods < family.methods]
+        narrower = Narrower(starts, max(inside, key=len, default=frozenset()))
+
+        def planner(request: Request) -> Plan:
+            def ended() -> bool:
+                return over() or any(one.stopped for one in found)
+
+            found.append(searched(request, ended, self.tables, narrower))
+            return found[-1].plan
+
+        request = replace(family.request, report=self._report(family))
+        plan = planner(request) if request.memory is None else fitting(request, planner)
+        (made,) = (one for one in found if one.plan is plan)
+        return made._replace(stopped=any(one.stopped for one in found))
+
+    def _add(self, plan: Plan, found: Found | None = None) -> None:
+        """Note a plan, and what the simulator says of it unless the search was interrupted."""
+        self.known.append(Known(plan, None, found))
+        if self.interrupted:
+            return
+        totals = predicted(plan, self.tables.played).totals
+        iteration, exposed = median(totals.iteration), median(totals.exposed)
+        sure = interval(totals, errors_of(plan.machine))
+        assert iteration is not None
+        assert exposed is not None
+        assert sure is not None
+        used = {find_method(launch.method).coding for launch in plan.launches} - {"dense"}
+        told = Alternative(
+            family="planner",
+            used=tuple(sorted(used)),
+            iteration=iteration,
+            low=sure.low,
+            high=sure.high,
+            exposed=exposed,
+            memory=needed(plan),
+        )
+        plan = replace(plan, iteration=iteration, bound=min(plan.bound, iteration))
+        self.known[-1] = Known(plan, told, found)
+
+    def _report(self, family: Family) -> Report | None:
+        """Report better plans with the name of their family."""
+        report = self.request.report
+        if report is None:
+            return None
+        title = label(family.name, lossy(family.request))
+        return lambda what, seconds: report(f"{title}, {what}", seconds)
+
+    def result(self) -> Planned:
+        """Return the plan of the request with its reasons and all that was compared."""
+        chosen = self._best(self.own) if self.planner == DEFAULT else next(iter(self.known), None)
+        if chosen is None:
+            raise self.refused or KeyboardInterrupt(NO_PLAN)
+        plan = chosen.plan
+        if chosen.found is not None:
+            try:
+                problem = Problem(self.own.request, tables=self.tables)
+                plan = with_reasons(plan, chosen.found.placed, problem)
+            except KeyboardInterrupt:
+                self.interrupted = True
+        plan = accepted(self.request, replace(plan, alternatives=tuple(self._rows())))
+        return Planned(plan, self.interrupted)
+
+    def _rows(self) -> Iterator[Alternative]:
+        """The plan of the planner that was asked for, and the best one of each family searched."""
+        if self.planner != DEFAULT and self.known[0].told is not None:
+            yield self.known[0].told
+        for family in self.families:
+            best = self._best(family) if family in self.asked else None
+            if best is not None and best.told is not None:
+                yield replace(best.told, family=family.name, allow=lossy(family.request))
