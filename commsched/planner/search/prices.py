@@ -36,6 +36,7 @@ Ints = npt.NDArray[np.int64]
 LINEAR = 2e-3  # relative error of a curve between two of its points
 ROWS = {Kind.DECIDE: 0, Kind.ENCODE: 1, Kind.EXCHANGE: 2, Kind.DECODE: 3}  # of a price
 DEPTH = 7  # halvings of a gap, at most
+LOOKS = 33  # sizes at which a library is asked for its algorithm, at first
 
 
 class PricedRows(NamedTuple):
@@ -179,10 +180,10 @@ class Prices:
         key = self.limit, self.methods[method].name
         if key not in self.tables.curves:
             low, high = self.least, max(self.most, self.least + 1)
-            known = {n: self.exact(BucketSpec.uniform(n), method) for n in (low, high)}
-            self._refine(method, known, low, high, DEPTH if self.limit else 1)
-            if self.methods[method].library:
-                self._add_switches(method, known)
+            ends = self._ends(method, low, high)
+            known = {n: self.exact(BucketSpec.uniform(n), method) for n in ends}
+            for first, last in pairwise(ends):
+                self._refine(method, known, first, last, DEPTH if self.limit else 1)
             sizes = sorted(known)
             self.tables.curves[key] = (
                 np.array(sizes, np.float64),
@@ -204,19 +205,28 @@ class Prices:
         self._refine(method, known, low, middle, depth - 1)
         self._refine(method, known, middle, high, depth - 1)
 
-    def _add_switches(self, method: int, known: dict[int, Floats]) -> None:
-        """Add the sizes before and after which the machine's library takes another algorithm."""
+    def _ends(self, method: int, low: int, high: int) -> list[int]:
+        """List the sizes from `low` to `high` between which a curve is smooth.
+
+        A library takes another algorithm from one size to the next: both are ends.
+        """
+        if not self.methods[method].library:
+            return [low, high]
 
         def taken(numel: int) -> str:
             return algorithm_of(self.request.machine, self.group, 4.0 * numel).title
 
-        for low, high in pairwise(sorted(known)):
-            first, last = taken(low), taken(high)
-            while first != last and high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if taken(middle) == first else (low, middle)
-            for numel in {low, high} - set(known):
-                known[numel] = self.exact(BucketSpec.uniform(numel), method)
+        found = {low, high}
+        looks = np.clip(np.geomspace(low, high, LOOKS).astype(int), low, high)
+        for before, after in pairwise(sorted({low, high, *looks.tolist()})):
+            first = taken(before)
+            if taken(after) == first:
+                continue
+            while after - before > 1:
+                middle = (before + after) // 2
+                before, after = (middle, after) if taken(middle) == first else (before, middle)
+            found |= {before, after}
+        return sorted(found)
 
     def by_size(self, method: int, numel: Floats) -> Floats:
         """(4, phases, r) s of dense buckets."""
