@@ -1,4 +1,4 @@
-"""The one exception that a user sees."""
+"""The one exception that a user sees, and how to install what an error misses."""
 
 
 class CommschedError(Exception):
@@ -6,3 +6,8 @@ class CommschedError(Exception):
 
     The command line prints it as `commsched: ...` and exits with status 2.
     """
+
+
+def install(extra: str) -> str:
+    """Say how to install an extra; commsched is on no package index."""
+    return f"pip install '.[{extra}]' in the folder of commsched's source"

@@ -121,5 +121,5 @@ def test_without_scikit_learn_one_sentence_says_how_to_get_the_digits():
     assert done.returncode == 2
     assert done.stderr == (
         "commsched: the digits come with scikit-learn, which is not installed; pip install"
-        " 'commsched[train]'\n"
+        " '.[train]' in the folder of commsched's source\n"
     )

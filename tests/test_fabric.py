@@ -253,4 +253,4 @@ def test_a_machine_is_shown_with_its_fabric_and_its_held_out_errors(tmp_path, ca
         "calibrated on h0, h1 as 2 nodes x 2 ranks, 8 cores usable, Xeon; MPICH 5.0.2 over"
         " ch4:ofi tcp"
     )
-    assert how == "3 held-out cells: median error 5.0%, p90 9.0%, maximum 10.0%"
+    assert how == "3 held-out exchanges: median error 5.0%, p90 9.0%, maximum 10.0%"

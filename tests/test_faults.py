@@ -282,7 +282,10 @@ def test_a_wrong_number_of_ranks_is_told_the_right_one(tmp_path):
 
 def test_the_launcher_of_another_mpi_is_seen(tmp_path):
     made = written(tmp_path / "a.json", lanes=2)
-    other, want = ("PMI_RANK", "PMI_SIZE"), "the launcher started 2 ranks, but MPI sees 1"
+    other, want = (
+        ("PMI_RANK", "PMI_SIZE"),
+        "the launcher started 2 ranks (PMI_SIZE), but MPI sees 1",
+    )
     if family(library()) != "Open MPI":
         other = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
         want = f"the launcher is Open MPI's, but mpi4py loads {family(library())}"

@@ -9,6 +9,7 @@ import pytest
 
 from commsched.run.doctor import ucx_words
 from commsched.run.job.launcher import (
+    alone,
     environment,
     environment_rank,
     expected_size,
@@ -86,6 +87,43 @@ def test_a_version_text_tells_the_mpi(text, name):
 )  # fmt: skip
 def test_the_environment_tells_rank_and_size(variables, rank, size):
     assert (environment_rank(variables), expected_size(variables)) == (rank, size)
+
+
+@pytest.mark.parametrize(
+    ("variables", "size", "stated"),
+    [
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, 1, "SLURM_STEP_NUM_TASKS"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 1, "SLURM_NTASKS"),
+        ({"PMI_SIZE": "2"}, 1, "PMI_SIZE"),
+        ({"PMIX_RANK": "0", "PMIX_SIZE": "2"}, 1, "PMIX_SIZE"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, 1, "OMPI_COMM_WORLD_SIZE"),
+        ({"PMI_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 2, None),
+        ({"SLURM_NTASKS": "4"}, 1, None),  # a shell of salloc
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 1, None),
+        ({}, 1, None),
+    ],
+)
+def test_ranks_that_do_not_see_each_other_are_refused(variables, size, stated):
+    found = alone(size, variables)
+    if stated is None:
+        assert found is None
+    else:
+        started = int(variables[stated])
+        assert found.startswith(f"the launcher started {started} ranks ({stated}), but MPI sees 1:")
+        assert f"{find_mpiexec()} -n {started} ..." in found
+        assert ("srun --mpi=pm" in found) == stated.startswith("SLURM")
+
+
+def test_under_slurm_no_command_works_as_one_rank_of_many(tmp_path):
+    slurm = {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
+    output = tmp_path / "machine.json"
+    done = run([sys.executable, "-m", "commsched", "calibrate", "-o", str(output)], **slurm)
+    assert done.returncode == 2
+    assert "the launcher started 4 ranks (SLURM_NTASKS), but MPI sees 1" in done.stderr
+    assert not output.exists()
+    done = run(DOCTOR, **slurm)
+    assert done.returncode == 1
+    assert findings(done.stdout)["ranks"]["status"] == "fail"
 
 
 def test_a_python_without_its_launcher_is_told_what_was_seen(tmp_path):

@@ -145,3 +145,16 @@ def test_one_step_has_no_iteration(tmp_path, capsys):
     write(tmp_path / "p.json", Timeline.of(list(one), header=Predicted(), plan_hash="h", ranks=1))
     assert main(["compare", str(tmp_path / "p.json"), str(tmp_path / "m.json")]) == 2
     assert "has one step, but an iteration lasts until" in capsys.readouterr().err
+
+
+def test_the_order_of_two_files_does_not_turn_the_signs(tmp_path, capsys):
+    p, m = str(tmp_path / "p.json"), str(tmp_path / "m.json")
+    found = simulate(made("sync"), 5).timeline()
+    write(p, found)
+    write(m, replace(found, header=Measured(), end=found.end * 1.5, start=found.start * 1.5))
+    right = data(capsys, "compare", p, m)
+    assert right["iteration_median"]["error"] == pytest.approx(-1 / 3, rel=1e-4)
+    assert main(["compare", m, p, "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == right
+    assert f"{m} is measured and {p} predicted: they are taken so" in said.err

@@ -7,6 +7,8 @@ from mpi4py import MPI
 from commsched.calibrate.main import Progress, calibrate
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
+from commsched.machine.model import Machine
+from commsched.machine.trust import doubts, errors_of, held_out_line
 from commsched.run.job import agree
 from commsched.run.job.terminal import progress_visible
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
@@ -34,7 +36,18 @@ def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "
         dog.stage("writing the machine file")
         if comm.rank == 0:
             machine_file.write(output, machine)
-            print(f"{machine.source}; written to {output}")
+            print("\n".join(_report(machine, output)))
+
+
+def _report(machine: Machine, output: Path) -> list[str]:
+    """Say where the machine was measured, and how far to trust it."""
+    text = [f"{machine.source}; written to {output}"]
+    if machine.size == 1:
+        text.append("warning: 1 rank exchanges nothing; use 'mpiexec -n P' to measure links")
+    errors = errors_of(machine)
+    if errors:
+        text.append(held_out_line(errors))
+    return [*text, *(f"warning: {sentence}" for sentence in doubts(errors))]
 
 
 def _progress(comm: MPI.Intracomm, dog: Watchdog) -> Progress:

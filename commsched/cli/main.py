@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import commsched
 from commsched.cli import commands
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, install
 
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        advice = f"pip install 'commsched[{EXTRAS[error.name]}]'"
+        advice = install(EXTRAS[error.name])
         return _report(CommschedError(f"{error.name} is not installed; {advice}"))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from commsched.arrays import Array
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, install
 
 # Values from which on the compiled kernels serve. Loading takes 0.3 s, once: a process that codes
 # short runs only is spared it.
@@ -58,7 +58,8 @@ def load(*, needed: bool = False) -> Any:
         from commsched.kernels import fast
     except ImportError as error:
         if needed:
-            advice = "pip install 'commsched[fast]'"
-            raise CommschedError(f"the compiled kernels need Numba ({error}): {advice}") from error
+            raise CommschedError(
+                f"the compiled kernels need Numba ({error}): {install('fast')}"
+            ) from error
         return None
     return fast

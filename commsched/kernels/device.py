@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.arrays import Array
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, install
 
 
 def device(values: Array) -> ModuleType | None:
@@ -40,9 +40,7 @@ def gpus() -> int:
     try:
         import cupy
     except ImportError as error:
-        raise CommschedError(
-            f"--device cuda needs CuPy ({error}): pip install 'commsched[cuda]'"
-        ) from None
+        raise CommschedError(f"--device cuda needs CuPy ({error}): {install('cuda')}") from None
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, install
 from commsched.kernels.compiled import SWITCH, mode
 from commsched.kernels.device import gpus
 from commsched.run.job import launcher
@@ -57,7 +57,7 @@ def examine() -> list[Finding]:
     found = [OK("Python", python), OK("NumPy", np.__version__), _wheels()]
     mpi4py = _version("mpi4py")
     if mpi4py is None:
-        found.append(FAIL("mpi4py", "not installed", "pip install 'commsched[mpi]'"))
+        found.append(FAIL("mpi4py", "not installed", install("mpi")))
     else:
         found.append(OK("mpi4py", mpi4py))
         found += _mpi()
@@ -134,15 +134,14 @@ def _threads(level: int) -> Finding:
 
 
 def _size(size: int) -> Finding:
-    expected = launcher.expected_size()
-    if expected is None:
+    wrong = launcher.alone(size)
+    if wrong is not None:
+        what, advice = wrong.split("; ", 1)
+        return FAIL("ranks", what, advice)
+    if launcher.expected_size() is None:
         value = "1, started without a launcher"
         advice = "also try: mpiexec -n 2 commsched doctor"
         return OK("ranks", value, advice)
-    if expected != size:
-        value = f"the launcher started {expected}, but the MPI library sees {size}"
-        advice = "use the launcher of the MPI that mpi4py loads; see the line on the launcher"
-        return FAIL("ranks", value, advice)
     return OK("ranks", str(size))
 
 
@@ -250,7 +249,7 @@ def _compiled() -> Finding:
     if chosen == "never":
         return OK("compiled codecs", f"left out by {SWITCH}, NumPy computes")
     if version is None:
-        advice = "pip install 'commsched[fast]' for faster fp16, bf16 and quantisers"
+        advice = f"{install('fast')} for faster fp16, bf16 and quantisers"
         return OK("compiled codecs", "none, NumPy computes", advice)
     return OK("compiled codecs", f"by Numba {version}")
 
@@ -258,7 +257,7 @@ def _compiled() -> Finding:
 def _gpu() -> Finding:
     if importlib.util.find_spec("cupy") is None:
         if _device():
-            advice = "pip install 'commsched[cuda]' to use the GPU"
+            advice = f"{install('cuda')} to use the GPU"
             return WARN("GPU", "present, but CuPy is not installed", advice)
         return OK("GPU", "none, NumPy computes")
     import cupy

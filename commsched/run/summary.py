@@ -36,6 +36,7 @@ def summary(timeline: Timeline) -> dict[str, Any]:
         **totals_data(found),
         **interval_data(sure),
         "clock_uncertainty_seconds": clocks,
+        "warnings": list(timeline.warnings),
         **{key: header[key] for key in TOLD if key in header},
     }
 
@@ -57,7 +58,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         text.append(f"verified against the dense sum; largest relative L2 error: {shown}")
     text += [_fallen(Fallback(**fall)) for fall in found.get("fallbacks", [])]
     text += [f"from step {s['step']} on: {s['why']}" for s in found.get("switches", [])]
-    wrong = [*found.get("placement", []), *found.get("other_fabric", [])]
+    wrong = [*found["warnings"], *found.get("placement", []), *found.get("other_fabric", [])]
     text += [f"warning: {sentence}" for sentence in wrong]
     return text
 

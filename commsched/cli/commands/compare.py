@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ example:
   commsched compare predicted.json measured.json --fail-above 15%
   commsched compare plan-a.predicted.json plan-b.predicted.json
 
-The first step of each file is left out. A difference above zero means that the prediction is too
-high. Exits with status 1 when the iteration time is wrong by more than --fail-above. Of two
-predicted timelines of different plans it says which plan is faster, if that can be told.
+The first and the last step of each file do not count. A difference above zero means that the
+prediction is too high. The files say which is predicted: their order does not matter. Exits with
+status 1 when the iteration time is wrong by more than --fail-above. Of two predicted timelines of
+different plans it says which plan is faster, if that can be told.
 """
 
 
@@ -55,6 +57,10 @@ def compare(args: argparse.Namespace) -> None:
     from commsched.timeline.report import comparison_data, comparison_table
 
     predicted, measured = timeline_file.read(args.predicted), timeline_file.read(args.measured)
+    if predicted.kind == "measured" and measured.kind == "predicted":
+        told = f"{args.predicted} is measured and {args.measured} predicted: they are taken so"
+        print(f"commsched: {told}", file=sys.stderr)
+        predicted, measured = measured, predicted
     both = predicted.kind == measured.kind == "predicted"
     if both and predicted.plan_hash != measured.plan_hash:
         _rivals(args, predicted, measured)

@@ -25,6 +25,7 @@ from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
+from commsched.machine.trust import doubts, errors_of
 from commsched.net import file as net_file
 from commsched.net.compute import compute_data, fitted, origin
 from commsched.plan import file as plan_file
@@ -165,7 +166,8 @@ def plan(args: argparse.Namespace) -> None:
         print(json.dumps({**summary(made), "errors": errors(wanted)}, indent=1))
         return
     print(headline(made))
-    notes = [*origin(made.net), native.sentence(made), *errors(wanted)]
+    doubted = [f"warning: {sentence}" for sentence in doubts(errors_of(made.machine))]
+    notes = [*doubted, *origin(made.net), native.sentence(made), *errors(wanted)]
     for line in filter(None, [*notes, *stages.lines(made, every=args.explain)]):
         print(line)
     if args.explain:

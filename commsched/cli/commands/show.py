@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from commsched import files, shipped
 from commsched.cli import reasons, stages
 from commsched.cli.commands.plan import headline, summary
@@ -16,6 +14,7 @@ from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.machine.model import Link, Machine
+from commsched.machine.trust import doubts, errors_of, held_out_line
 from commsched.net import file as net_file
 from commsched.net.compute import measured_on, origin
 from commsched.net.graph import Net
@@ -110,10 +109,17 @@ def words(thing: Thing) -> str:
         return _machine(thing)
     if isinstance(thing, Plan):
         shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
-        lines = [headline(thing), *origin(thing.net), native.sentence(thing), *stages.lines(thing)]
+        doubted = [f"warning: {sentence}" for sentence in doubts(errors_of(thing.machine))]
+        lines = [
+            headline(thing),
+            *doubted,
+            *origin(thing.net),
+            native.sentence(thing),
+            *stages.lines(thing),
+        ]
         return "\n".join(filter(None, [*lines, shown, *reasons.notes(thing)]))
     head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
-    return "\n".join([head, *timeline_lines(timeline_summary(thing)), *thing.warnings])
+    return "\n".join([head, *timeline_lines(timeline_summary(thing))])
 
 
 def _net(net: Net) -> str:
@@ -185,14 +191,10 @@ def _calibration(machine: Machine) -> list[str]:
             f"calibrated on {hosts} as {shape(fabric.ranks)}, {count(fabric.cores, 'core')} usable,"
             f" {fabric.processor}; {fabric.mpi} over {fabric.transport}"
         )
-    if machine.held_out:
-        errors = np.abs([cell.error for cell in machine.held_out])
-        median, p90, most = np.quantile(errors, (0.5, 0.9, 1.0)).tolist()
-        lines.append(
-            f"{count(len(errors), 'held-out cell')}: median error {median:.1%}, p90 {p90:.1%},"
-            f" maximum {most:.1%}"
-        )
-    return lines
+    errors = errors_of(machine)
+    if errors:
+        lines.append(held_out_line(errors))
+    return [*lines, *(f"warning: {sentence}" for sentence in doubts(errors))]
 
 
 def _link(where: str, link: Link) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 
 from commsched import files
 from commsched.lab.validate.fabrics import GPU, ON_THIS, SHARED
+from commsched.machine import trust
 
-MEDIAN, P90, MOST, COLLECTIVE, HIDDEN = 0.05, 0.10, 0.15, 0.07, 0.95
+MEDIAN, P90, MOST, COLLECTIVE, HIDDEN = 0.05, 0.10, 0.15, trust.LIMIT, 0.95
 SHARED_MEDIAN = 0.10  # in shared memory, where runs differ more among themselves
 ON_GPU, CROWDED = 0.10, 0.20  # each cell of two ranks of a machine's GPUs, and of more
 

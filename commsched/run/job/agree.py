@@ -10,7 +10,7 @@ from mpi4py import MPI
 from commsched.errors import CommschedError
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
-from commsched.run.job.launcher import expected_size
+from commsched.run.job.launcher import alone
 
 T = TypeVar("T")
 
@@ -20,13 +20,10 @@ class Agreed(CommschedError):
 
 
 def check_launcher() -> None:
-    """Refuse N singletons, which come from one MPI's launcher with another MPI's library."""
-    expected, actual = expected_size(), MPI.COMM_WORLD.size
-    if expected is not None and expected != actual:
-        raise Agreed(
-            f"the launcher started {expected} ranks, but MPI sees {actual}: it belongs to another"
-            " MPI than the library that mpi4py loads; run 'commsched doctor'"
-        )
+    """Refuse N singletons, which come from a launcher that does not speak to our MPI."""
+    wrong = alone(MPI.COMM_WORLD.size)
+    if wrong is not None:
+        raise Agreed(wrong)
 
 
 def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:

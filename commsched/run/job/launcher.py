@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, install
 from commsched.kernels.threads import one_thread
 from commsched.run.job.malloc import keep_freed
 
@@ -20,6 +20,14 @@ VARIABLES = {
     # Not SLURM_NTASKS: a batch script, which is no rank, has that variable, too.
     "slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
+# Variables that state a number of ranks although they name no rank of ours: those of a launcher
+# whose rank is known come first. A batch script has Slurm's, too; started there without a
+# launcher, a command of several ranks would run as one.
+STATED = (
+    *(size for _, size in VARIABLES.values()),
+    "PMIX_SIZE",
+    "SLURM_NTASKS",
+)
 # Words in `mpiexec --version` and in MPI_Get_library_version, in the order of asking.
 FAMILIES = {
     "Intel": "Intel MPI",
@@ -43,6 +51,36 @@ def environment_rank(variables: Mapping[str, str] = os.environ) -> int | None:
 def expected_size(variables: Mapping[str, str] = os.environ) -> int | None:
     """Return how many ranks a launcher says it started; None without a launcher."""
     return _number(variables, 1)
+
+
+def alone(size: int, variables: Mapping[str, str] = os.environ) -> str | None:
+    """Say what is wrong where a launcher started more ranks than the `size` that MPI sees.
+
+    Such ranks are singletons: each of them does all of the work, and writes the same files.
+    """
+    stated = next((name for name in STATED if variables.get(name, "").isdecimal()), None)
+    if stated is None or int(variables[stated]) == size:
+        return None
+    if stated == "SLURM_NTASKS" and "SLURM_PROCID" not in variables:
+        return None  # a shell of salloc
+    wanted = int(variables[stated])
+    return (
+        f"the launcher started {wanted} ranks ({stated}), but MPI sees {size}: it does not speak"
+        f" to the MPI that mpi4py loads; {_way_out(wanted, stated.startswith('SLURM'))}"
+    )
+
+
+def _way_out(ranks: int | str, slurm: bool) -> str:
+    """Name the launchers that start ranks of the MPI that mpi4py loads."""
+    found = []
+    if slurm:
+        speech = "pmix" if family(library()) == "Open MPI" else "pmi2"
+        found.append(f"'srun --mpi={speech} -n {ranks} ...'")
+    try:
+        found.append(f"'{find_mpiexec()} -n {ranks} ...'")
+    except CommschedError as error:
+        found.append(str(error))
+    return f"use {' or '.join(found)}; 'commsched doctor' tells more"
 
 
 def _number(variables: Mapping[str, str], which: int) -> int | None:
@@ -74,9 +112,7 @@ def library() -> str:
     if done is None or done.returncode:
         last = done.stderr.strip().splitlines()[-1:] if done else []
         reason = last[0] if last else "it did not answer"
-        raise CommschedError(
-            f"mpi4py cannot load an MPI library ({reason}); pip install 'commsched[mpi]'"
-        )
+        raise CommschedError(f"mpi4py cannot load an MPI library ({reason}); {install('mpi')}")
     return done.stdout.strip("\0 \n")
 
 
@@ -92,6 +128,11 @@ def load() -> None:
         raise CommschedError(
             f"the launcher is Open MPI's, but mpi4py loads {found or 'another MPI'}; use the"
             " launcher that 'commsched doctor' names"
+        )
+    if "PMIX_RANK" in os.environ and family(library()) == "MPICH" and "pmix" not in library():
+        raise CommschedError(  # MPICH aborts
+            "the launcher speaks PMIx, but mpi4py loads an MPICH that does not;"
+            f" {_way_out(os.environ.get('PMIX_SIZE', 'P'), 'SLURM_PROCID' in os.environ)}"
         )
     try:
         from mpi4py import MPI  # noqa: F401

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, install
 from commsched.train.registry import DATA
 from commsched.train.samples import FOLDS, Data, Samples, split
 
@@ -31,8 +31,7 @@ def _read() -> Samples:
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise CommschedError(
-            "the digits come with scikit-learn, which is not installed; pip install"
-            " 'commsched[train]'"
+            f"the digits come with scikit-learn, which is not installed; {install('train')}"
         )
     path = Path(found.submodule_search_locations[0], FILE)
     try:

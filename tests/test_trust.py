@@ -1,0 +1,65 @@
+"""A poor calibration is said to be so wherever its predictions are shown."""
+
+from dataclasses import replace
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.machine import file as machine_file
+from commsched.machine.fabric import HeldOut
+from commsched.machine.trust import LIMIT, doubts, errors_of, held_out_line
+from commsched.net import file as net_file
+from commsched.plot.html import page_data
+from commsched.timeline.file import read
+from tests.support.rank_server import on_ranks
+from tests.support.small_plans import graph, machine
+
+SENTENCE = "the calibration of this machine is poor: 3 held-out exchanges: median error 20.0%"
+
+
+def calibrated(*errors):
+    cells = (HeldOut(name=f"c{i}", predicted=1 + e, measured=1.0) for i, e in enumerate(errors))
+    return replace(machine(2, 2), held_out=tuple(cells))
+
+
+def test_the_limit_is_on_the_median_of_the_errors_size():
+    assert doubts(()) == doubts(errors_of(calibrated(-LIMIT, 0.5, 0.01))) == ()
+    (said,) = doubts(errors_of(calibrated(-0.2, 0.2, 0.01)))
+    assert said.startswith(SENTENCE)
+    assert "asks for a median of at most 7%" in said
+    assert held_out_line([0.02]) == (
+        "1 held-out exchange: median error 2.0%, p90 2.0%, maximum 2.0%"
+    )
+
+
+@pytest.mark.parametrize(("errors", "poor"), [((-0.2, 0.2, 0.3), True), ((0.0, 0.2, 0.0), False)])
+def test_every_command_repeats_it(errors, poor, tmp_path, capsys):
+    names = ("m", "n", "plan", "p", "other")
+    m, net, made, p, other = (str(tmp_path / f"{name}.json") for name in names)
+    machine_file.write(m, calibrated(*errors))
+    net_file.write(net, graph([3000, 40000]))
+    for words in (
+        ["show", m],
+        ["plan", net, "--machine", m, "-o", made],
+        ["show", made],
+        ["simulate", made, "-o", p],
+        ["show", p],
+        ["plan", net, "--machine", m, "-o", other, "--planner", "ddp-25mb"],
+        ["compare", p, p],
+    ):
+        assert main(words) == 0
+        assert (f"warning: {SENTENCE}" in capsys.readouterr().out) == poor, words
+    assert any(SENTENCE in text for text in page_data([read(p)], None, None)["warnings"]) == poor
+
+
+def test_calibrate_ends_with_its_held_out_error(tmp_path):
+    words = ("calibrate", "-o", str(tmp_path / "m.json"), "--seconds", "0.5")
+    said = on_ranks(2, *words).output
+    errors = errors_of(machine_file.read(tmp_path / "m.json"))
+    assert held_out_line(errors) in said
+    assert ("the calibration of this machine is poor" in said) == bool(doubts(errors))
+
+
+def test_a_calibration_of_one_rank_says_that_nothing_was_exchanged(tmp_path):
+    words = ("calibrate", "-o", str(tmp_path / "m.json"), "--seconds", "0.2")
+    assert "warning: 1 rank exchanges nothing" in on_ranks(1, *words).output
