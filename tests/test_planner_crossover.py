@@ -2,6 +2,7 @@
 
 import pytest
 
+from commsched.cli.main import main
 from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method, legal_methods
@@ -14,7 +15,7 @@ DENSITIES, RATES = (0.001, 1.0), (1e7, 1e10)
 
 def test_every_winner_is_the_cheapest_of_all_legal_methods():
     on = machine(2, 2)
-    found = winners(10**6, on, lossless=False, densities=DENSITIES, rates=RATES)
+    found = winners(10**6, on, list(legal_methods(on.everyone)), densities=DENSITIES, rates=RATES)
     for density, row in zip(DENSITIES, found.names, strict=True):
         for rate, name in zip(RATES, row, strict=True):
             there, spec = at_rate(on, rate), BucketSpec.uniform(10**6, density)
@@ -26,7 +27,9 @@ def test_every_winner_is_the_cheapest_of_all_legal_methods():
 
 
 def test_few_non_zeros_travel_as_coordinates_and_many_do_not():
-    found = winners(10**6, machine(2, 2), lossless=True, densities=DENSITIES, rates=(1e7,))
+    on = machine(2, 2)
+    methods = list(legal_methods(on.everyone, lossless=True))
+    found = winners(10**6, on, methods, densities=DENSITIES, rates=(1e7,))
     (few,), (many,) = found.names
     assert find_method(few).compresses
     assert many.endswith("+dense")
@@ -34,4 +37,20 @@ def test_few_non_zeros_travel_as_coordinates_and_many_do_not():
 
 def test_a_machine_of_one_node_has_no_map():
     with pytest.raises(CommschedError, match=r"has one node.*nearest: --nodes 2"):
-        winners(10, machine(1, 2), lossless=True)
+        winners(10, machine(1, 2), [])
+
+
+def test_the_figure_is_of_the_methods_that_were_asked_for(tmp_path, capsys):
+    names = "halving-doubling+dense,halving-doubling+fp16"
+    words = ["price", "25000000", "--machine", "p3.16xlarge", "--nodes", "4"]
+    assert main([*words, "--method", names, "--figure", str(tmp_path / "m.png")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines[:-1]} == set(names.split(","))
+    assert main([*words, "--method", names, "--figure", str(tmp_path / "m.svg")]) == 0
+    assert f"fastest of {names.replace(',', ', ')}" in (tmp_path / "m.svg").read_text()
+
+
+def test_every_cell_of_the_map_counts_as_progress():
+    on, cells = machine(2, 2), []
+    winners(10, on, [find_method("ring+dense")], done=cells.append)
+    assert sum(cells) == 17 * 17

@@ -1,5 +1,6 @@
 """The fastest method for one tensor, over its density and the bandwidth between nodes."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.exchange.registry import legal_methods
+from commsched.exchange.method import Method
 from commsched.machine.model import Link, Machine
 from commsched.net.bucket import BucketSpec
 
@@ -26,12 +27,13 @@ class Winners(NamedTuple):
 def winners(
     numel: int,
     machine: Machine,
+    methods: Sequence[Method],
     *,
-    lossless: bool,
+    done: Callable[[int], object] = lambda _: None,
     densities: tuple[float, ...] = DENSITIES,
     rates: tuple[float, ...] = RATES,
 ) -> Winners:
-    """Price every legal method by closed forms, on an evenly spread support."""
+    """Price the methods by closed forms, on an evenly spread support; `done` counts the cells."""
     if machine.nodes == 1:
         raise CommschedError(
             f"machine {machine.name!r} has one node, and the map is over the bandwidth between"
@@ -39,14 +41,13 @@ def winners(
         )
     specs = [BucketSpec.uniform(numel, density) for density in densities]
     machines = [at_rate(machine, rate) for rate in rates]
-    methods = list(legal_methods(machine.everyone, lossless=lossless))
-    table = np.array(
-        [
-            [[price(m, spec, on, on.everyone, limit=0).seconds for m in methods] for on in machines]
-            for spec in specs
-        ]
-    )
-    best = table.argmin(axis=-1)
+
+    def cell(spec: BucketSpec, on: Machine) -> list[float]:
+        seconds = [price(m, spec, on, on.everyone, limit=0).seconds for m in methods]
+        done(1)
+        return seconds
+
+    best = np.array([[cell(spec, on) for on in machines] for spec in specs]).argmin(axis=-1)
     names = tuple(tuple(methods[i].name for i in row) for row in best.tolist())
     return Winners(densities, rates, names)
 

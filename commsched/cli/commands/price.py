@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commsched.cli.options import MACHINE, Commands, Flag, ListOption, Option, add_command
 from commsched.cli.quantities import DENSITY, MILLISECONDS
 from commsched.errors import CommschedError
-from commsched.units import count
+from commsched.units import count, nbytes
 
 if TYPE_CHECKING:
     from commsched.cost.price import Price
@@ -26,6 +26,7 @@ EXAMPLE = """example:
 """
 HEADER = ("method", "time", "encode", "exchange", "decode", "wire per rank", "messages", "lossless")
 UNITS = ("", "ms", "ms", "ms", "ms", "MB", "per rank", "")
+QUIET = 2.0  # s of work that shows no progress
 EXPOSED = ("exposed", "ms")  # one more column, with --compute
 
 
@@ -53,7 +54,10 @@ OPTIONS = (
     Option("--strategy", "NAME", "price the launches and the state of this strategy"),
     ListOption("--param", "KEY=VALUE,...", "parameter of the strategy; prices each of the values"),
     Option(
-        "--figure", "FILE", "draw the fastest method by density and bandwidth (.png, .svg)", Path
+        "--figure",
+        "FILE",
+        "draw the fastest by density and bandwidth (.png, .svg)",
+        Path,
     ),
     Flag("--json", "print seconds and bytes as JSON"),
 )
@@ -133,20 +137,30 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     """Draw the map of fastest methods, and print the share of each method."""
     from collections import Counter
 
-    from commsched.planner.crossover import winners
+    from tqdm import tqdm
+
+    from commsched.planner.crossover import DENSITIES, RATES, winners
     from commsched.plot.crossover import draw
     from commsched.plot.picture import check_suffix
 
     check_suffix(args.figure)  # before the work begins
-    found = winners(args.numel, machine, lossless=args.lossless)
-    kind = "lossless methods" if args.lossless else "all methods"
-    title = f"fastest of {kind}: {count(args.numel, 'element')}, {_where(machine)}"
+    methods = list(_asked(args, machine.everyone))
+    cells = len(DENSITIES) * len(RATES)
+    with tqdm(total=cells, desc="prices", unit="cell", delay=QUIET, disable=None, leave=False) as t:
+        found = winners(args.numel, machine, methods, done=t.update)
+    kind = "all methods"
+    if args.method:
+        kind = ", ".join(m.name for m in methods) if len(methods) < 4 else f"{len(methods)} methods"
+    elif args.lossless:
+        kind = "lossless methods"
+    size = f"{args.numel:,} elements ({nbytes(4.0 * args.numel)})"
+    title = f"fastest of {kind}\n{size}, {_where(machine)}"
     draw(found.densities, found.rates, found.names, args.figure, title)
-    wins = Counter(name for row in found.names for name in row)
+    wins = Counter({m.name: 0 for m in methods} if args.method else {})
+    wins.update(name for row in found.names for name in row)
     if args.json:
         print(json.dumps(found._asdict(), indent=1))
         return
-    cells = sum(wins.values())
     for name, number in wins.most_common():
         print(f"{name:32} {number / cells:6.1%} of the map")
     print(f"drawn to {args.figure}")
