@@ -5,11 +5,11 @@ from pathlib import Path
 
 from commsched.errors import CommschedError
 
-KINDS = {"nets": "net", "machines": "machine"}
+KINDS = {"nets": "net", "machines": "machine", "devices": "device"}
 
 
 def folder(kind: str) -> Path:
-    """The folder of the shipped files of a kind, `nets` or `machines`."""
+    """The folder of the shipped files of a kind, `nets`, `machines` or `devices`."""
     assert kind in KINDS, kind
     checkout = Path(__file__).resolve().parent.parent / "models"
     installed = Path(sysconfig.get_path("data")) / "share" / "commsched" / "models"

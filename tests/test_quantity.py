@@ -113,12 +113,25 @@ def test_every_option_that_holds_a_quantity_takes_units(prog: str, action: argpa
     assert isinstance(reader, Reader)
     assert reader.name in action.option_strings
     form = reader.quantity
-    small = {TIME: "2500 us", SIZE: "2500 kB", SHARE: "25%", quantity.NUMBER: "25%"}[form.kind]
-    plain = {"ms": "2.5", "s": "0.0025", "MB": "2.5", "GB": "0.0025", "B": "2.5e6", "%": "25"}
-    assert reader(small) == pytest.approx(reader(plain.get(form.unit, "0.25")), rel=1e-15)
+    small = {RATE: "25 Mbit/s", TIME: "2500 us", SIZE: "2500 kB"}.get(form.kind, "25%")
+    plain = {
+        "us": "2500",
+        "ms": "2.5",
+        "s": "0.0025",
+        "MB": "2.5",
+        "GB": "0.0025",
+        "B": "2.5e6",
+        "%": "25",
+    }
+    bare = plain.get(form.unit, "0.25")
+    if form.needs_unit:
+        with pytest.raises(CommschedError, match=f"{reader.name} is {form.kind.what}, such as "):
+            reader(bare)
+    else:
+        assert reader(small) == pytest.approx(reader(bare), rel=1e-15)
     kind = form.kind
     assert kind is quantity.NUMBER or f"({kind.what}, such as" in (action.help or "")
-    wrong = "25 Gbit/s"
+    wrong = "25 kg"
     with pytest.raises(CommschedError) as caught:
         reader(wrong)
     sentence = f"{reader.name} is {kind.what}, such as {kind.example}; got '{wrong}'"

@@ -98,6 +98,7 @@ def _with_unit(help: str, type: Callable[[str], object]) -> str:
         return help
     unit = type.unit.replace("%", "%%")
     meaning = f"a plain number is in {unit}" if unit else "1 is 100%%"
+    meaning = "with its unit" if type.needs_unit else meaning
     return f"{help} ({type.kind.what}, such as {type.kind.example.replace('%', '%%')}; {meaning})"
 
 
@@ -119,7 +120,6 @@ COMPUTE = Option(
     " scaled if the devices differ, as far as that is known",
     default="",
 )
-MACHINE = Option("--machine", "M", "shipped machine, or machine file", required=True)
 PARAM = ListOption("--param", "KEY=VALUE", "parameter of the strategy, such as overlap=backward")
 
 

@@ -1,9 +1,11 @@
 """The quantities that options hold: what a plain number means, and which values are allowed."""
 
-from commsched.quantity import NUMBER, SHARE, SIZE, TIME, Quantity
+from commsched.quantity import NUMBER, RATE, SHARE, SIZE, TIME, Quantity
 
+PORT = Quantity(kind=RATE, needs_unit=True, above=True)
 POSITIVE = Quantity(kind=NUMBER, above=True)
 SECONDS = Quantity(kind=TIME, unit="s", above=True)
+MICROSECONDS = Quantity(kind=TIME, unit="us", above=True, believed=1.0)
 MILLISECONDS = Quantity(kind=TIME, unit="ms")
 PATIENCE = Quantity(kind=TIME, unit="s")
 SPREAD = Quantity(kind=SHARE, believed=1.0)  # sigma of a log-normal factor

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from commsched import files, records, shipped
-from commsched.machine.model import Machine
+from commsched.machine.model import Device, Machine
+from commsched.machine.plausible import check_border, insist
 
 FORMAT = Machine.FORMAT
 
@@ -15,13 +16,16 @@ def load(name: str | Path) -> Machine:
 
 
 def read(path: str | Path) -> Machine:
-    """Read a machine file."""
-    return from_data(files.parse(files.read_text(path), str(path)), str(path))
+    """Read a machine file; what can hardly be meant is refused."""
+    data = files.parse(files.read_text(path), str(path))
+    machine = from_data(data, str(path))
+    check_border(data, machine, str(path))
+    return machine
 
 
 def write(path: str | Path, machine: Machine) -> None:
     """Write a machine file."""
-    files.write(path, to_data(machine))
+    files.write(path, insist(to_data(machine), machine))
 
 
 def from_data(data: Any, where: str) -> Machine:
@@ -32,3 +36,8 @@ def from_data(data: Any, where: str) -> Machine:
 def to_data(machine: Machine) -> dict[str, Any]:
     """Turn a machine into plain JSON data; `from_data` reverses this."""
     return records.to_data(machine)
+
+
+def device_data(device: Device) -> dict[str, Any]:
+    """Turn a device into the JSON data that a machine file has of it."""
+    return records.to_data(device)

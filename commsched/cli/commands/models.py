@@ -18,7 +18,10 @@ EXAMPLE = """example:
   commsched models --transformer layers=24,hidden=2048,heads=16,batch=4 -o my-gpt.json
 """
 NET = ("net", "layers", "tensors", "parameters (M)", "gradient (MB)", "fwd + bwd (ms)", "density")
-MACHINE = ("machine", "nodes x ranks", "inside", "between", "NIC", "device", "source")
+MACHINE = (
+    *("machine", "nodes x ranks", "inside", "between", "per node", "ports", "per rank", "device"),
+    "source",
+)
 
 SIZES = {  # of a transformer: default, or None if it must be given
     "layers": None,
@@ -132,6 +135,8 @@ def _net(net: "Net") -> dict[str, Any]:
 
 def _machine(machine: "Machine") -> dict[str, Any]:
     """Return a machine's row of the table; rates in B/s, None if bytes cost no time."""
+    from commsched.machine.ports import network_data
+
     members = machine.everyone.members
     counts = sorted({len(ranks) for ranks in members})
     return {
@@ -142,6 +147,7 @@ def _machine(machine: "Machine") -> dict[str, Any]:
         "inside": _link(machine.inside),
         "between": _link(machine.between),
         "nics_per_node": machine.nic.per_node if machine.nic else None,
+        "network": network_data(machine),
         "device": machine.device.name,
         "source": machine.source,
     }
@@ -175,14 +181,19 @@ def _net_row(net: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _machine_row(machine: dict[str, Any]) -> tuple[str, ...]:
-    ports = machine["nics_per_node"]
+    from commsched.units import bits
+
+    ports, network = machine["nics_per_node"], machine["network"]
+    rates = ("-", "-") if network is None else [bits(rate / 8) for rate in network.values()]
     counts = " or ".join(map(str, machine["ranks_per_node"]))
     return (
         machine["name"],
         f"{machine['nodes']} x {counts}",
         _link_text(machine["inside"]),
         _link_text(machine["between"]),
-        "own" if ports is None else f"{ports} shared",
+        rates[0],
+        "own" if ports is None else str(ports),
+        rates[1],
         machine["device"],
         textwrap.shorten(machine["source"].split(";")[0], 60, placeholder=" ..."),
     )

@@ -6,12 +6,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from commsched.cli import machine, reasons, stages
 from commsched.cli import method_schedule as schedule
-from commsched.cli import reasons, stages
 from commsched.cli.arguments import pairs
 from commsched.cli.options import (
     COMPUTE,
-    MACHINE,
     PARAM,
     Commands,
     Flag,
@@ -23,8 +22,7 @@ from commsched.cli.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE, POSI
 from commsched.cost.library import library_of
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
-from commsched.machine import file as machine_file
-from commsched.machine.model import resized
+from commsched.machine.ports import network, network_data
 from commsched.machine.trust import doubts, errors_of
 from commsched.net import file as net_file
 from commsched.net.compute import compute_data, fitted, origin
@@ -49,10 +47,8 @@ SEEDS = 2**62  # the largest that a plan file holds
 
 OPTIONS = (
     Option("net", "NET", "shipped net, or net file"),
-    MACHINE,
+    *machine.OPTIONS,
     Option("-o --output", "FILE", "plan file to write", Path, required=True),
-    Option("--nodes", "N", "number of nodes, instead of the machine file's", int),
-    Option("--lanes", "N", "ranks per node, instead of the machine file's", int),
     Option("--jitter", "SIGMA", "log-normal spread of compute per rank and step", SPREAD),
     Option("--strategy", "NAME", "synchronisation strategy", default="sync"),
     PARAM,
@@ -118,17 +114,15 @@ def request(args: argparse.Namespace) -> Request:
         raise CommschedError("--gradients needs --max-error; without it no error is measured")
     if not 0 <= args.seed <= SEEDS:
         raise CommschedError(f"--seed must be from 0 to {SEEDS}, got {args.seed}")
-    machine = machine_file.load(args.machine)
-    if args.nodes is not None or args.lanes is not None:
-        machine = resized(machine, args.nodes, args.lanes)
+    on = machine.load(args)
     if args.jitter is not None:
-        machine = replace(machine, jitter=args.jitter)
+        on = replace(on, jitter=args.jitter)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
     net = net_file.load(args.net).scaled(args.scale, args.stretch)
-    net = fitted(net, machine.device, args.compute)
+    net = fitted(net, on.device, args.compute)
     return Request(
         net=net,
-        machine=machine,
+        machine=on,
         strategy=args.strategy,
         params=params,
         lossy=lossy,
@@ -167,8 +161,9 @@ def plan(args: argparse.Namespace) -> None:
         return
     print(headline(made))
     doubted = [f"warning: {sentence}" for sentence in doubts(errors_of(made.machine))]
-    notes = [*doubted, *origin(made.net), native.sentence(made), *errors(wanted)]
-    for line in filter(None, [*notes, *stages.lines(made, every=args.explain)]):
+    facts = [*network(made.machine), *origin(made.net), native.sentence(made)]
+    notes = [*doubted, *facts, *errors(wanted), *stages.lines(made, every=args.explain)]
+    for line in filter(None, notes):
         print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
@@ -198,6 +193,7 @@ def summary(made: Plan) -> dict[str, object]:
         "strategy": made.strategy,
         "planner": made.planner,
         "library": library_of(made.machine).title,
+        "network": network_data(made.machine),
         "compute": compute_data(made.net),
         "iteration_median_seconds": made.iteration or None,
         "bound_seconds": made.bound or None,

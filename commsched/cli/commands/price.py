@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsched.cli.options import MACHINE, Commands, Flag, ListOption, Option, add_command
+from commsched.cli import machine as machine_options
+from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
 from commsched.cli.quantities import DENSITY, MILLISECONDS
 from commsched.errors import CommschedError
 from commsched.units import count, nbytes
@@ -32,10 +33,8 @@ EXPOSED = ("exposed", "ms")  # one more column, with --compute
 
 OPTIONS = (
     Option("numel", "NUMEL", "number of float32 elements of the tensor", int),
-    MACHINE,
+    *machine_options.OPTIONS,
     Option("--density", "D", "share of non-zeros", DENSITY, 1.0),
-    Option("--nodes", "N", "number of nodes, instead of the machine file's", int),
-    Option("--lanes", "N", "ranks per node, instead of the machine file's", int),
     Flag("--lossless", "only lossless methods"),
     Flag("--all", "list the pairs of collective and codec that are no methods, with the reason"),
     Option(
@@ -72,7 +71,7 @@ def add(commands: Commands) -> None:
 def price(args: argparse.Namespace) -> None:
     """Print a line per legal method, the least exposed first, or per exchange of a strategy."""
     _check(args)
-    machine = _machine(args)
+    machine = machine_options.load(args)
     if args.figure is not None:
         _draw(args, machine)
     elif args.strategy is not None:
@@ -164,16 +163,6 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     for name, number in wins.most_common():
         print(f"{name:32} {number / cells:6.1%} of the map")
     print(f"drawn to {args.figure}")
-
-
-def _machine(args: argparse.Namespace) -> "Machine":
-    from commsched.machine import file
-    from commsched.machine.model import resized
-
-    machine = file.load(args.machine)
-    if args.nodes is None and args.lanes is None:
-        return machine
-    return resized(machine, args.nodes, args.lanes)
 
 
 def _where(machine: "Machine") -> str:

@@ -14,6 +14,7 @@ from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.machine.model import Link, Machine
+from commsched.machine.ports import network, rate
 from commsched.machine.trust import doubts, errors_of, held_out_line
 from commsched.net import file as net_file
 from commsched.net.compute import measured_on, origin
@@ -79,7 +80,7 @@ def load(name: str) -> Thing:
     kind = data.get("format", "") if isinstance(data, dict) else ""
     readers: dict[str, Any] = {
         net_file.FORMAT: net_file.from_data,
-        machine_file.FORMAT: machine_file.from_data,
+        machine_file.FORMAT: lambda _, name: machine_file.read(name),
         plan_file.FORMAT: plan_file.from_data,
     }
     if isinstance(kind, str) and kind in readers:
@@ -113,6 +114,7 @@ def words(thing: Thing) -> str:
         lines = [
             headline(thing),
             *doubted,
+            *network(thing.machine),
             *origin(thing.net),
             native.sentence(thing),
             *stages.lines(thing),
@@ -162,9 +164,10 @@ def _machine(machine: Machine) -> str:
         _link("inside a node", machine.inside),
         _link("between nodes", machine.between),
     ]
-    if machine.nic is not None:
-        rate = nbytes(1 / machine.nic.per_byte)
-        lines.append(f"{machine.nic.per_node} NIC per node, {rate}/s each; {machine.nic.source}")
+    if (nic := machine.nic) is not None:
+        each = rate(1 / nic.per_byte) if nic.per_byte else "bytes are free"
+        lines.append(f"{count(nic.per_node, 'port')} per node, {each} each; {nic.source}")
+    lines += network(machine)
     lines.append(_library(machine))
     device = machine.device
     lines.append(
@@ -198,11 +201,12 @@ def _calibration(machine: Machine) -> list[str]:
 
 
 def _link(where: str, link: Link) -> str:
-    rate = f"{nbytes(1 / link.per_byte)}/s" if link.per_byte else "bytes are free"
+    speed = rate(1 / link.per_byte) if link.per_byte else "bytes are free"
     if link.points:
         size, last = link.points[-1]
-        rate = f"{seconds(last)} for {nbytes(size)}, measured at {len(link.points)} sizes"
-    return f"{where}: L {seconds(link.latency)}, o {seconds(link.overhead)}, {rate}; {link.source}"
+        speed = f"{seconds(last)} for {nbytes(size)}, measured at {len(link.points)} sizes"
+    cost = f"latency {seconds(link.latency)}, overhead {seconds(link.overhead)}"
+    return f"{where}: {cost}, {speed}; {link.source}"
 
 
 def differences(a: Plan, b: Plan) -> list[dict[str, str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched.cli import method_schedule as schedule
+from commsched.cli.machine import SET
 from commsched.cli.options import (
     DEVICE,
     TIMEOUT,
@@ -39,6 +40,7 @@ OPTIONS = (
     Option("--strategy", "NAME", "strategy, such as daso, 1f1b or samo", default="sync"),
     Option("--plan", "FILE", "plan for a net written by `commsched profile`", Path),
     Option("--machine", "M", "without --plan: machine to plan for; default: localhost"),
+    SET,
     Option("--method", "NAME", "without --plan: method of all buckets; default: planned"),
     ListOption("--force", "TENSOR=METHOD", "without --plan: method of a tensor, in its own bucket"),
     *schedule.OPTIONS,
@@ -228,12 +230,13 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
     """Plan for the net as measured on this machine."""
     from commsched.cli.arguments import pairs
     from commsched.machine import file as machine_file
+    from commsched.machine.change import changed
     from commsched.machine.model import resized
     from commsched.planner.fixed_method import given
     from commsched.planner.make_plan import make_plan
     from commsched.planner.request import Request
 
-    machine = machine_file.load(args.machine or "localhost")
+    machine = changed(machine_file.load(args.machine or "localhost"), args.set)
     request = Request(
         net=net,
         machine=machine if args.machine else resized(machine, 1, ranks),

@@ -1,0 +1,119 @@
+"""`commsched machine`: describe a machine of your own in a line, or list the known devices."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commsched.cli.machine import SET
+from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.quantities import MICROSECONDS, PORT
+from commsched.machine.build import LATENCY
+
+if TYPE_CHECKING:
+    from commsched.machine.model import Machine
+
+EXAMPLE = """example:
+  commsched machine new --nodes 4 --gpus 8 --gpu a100 --net "25 Gbit/s" -o lab.json
+  commsched machine new --nodes 2 --gpus 4 --gpu h100 --net "400 Gbit/s" --ports 4 -o lab.json
+  commsched machine devices
+"""
+NEW = (
+    Option("--nodes", "N", "number of nodes", int, required=True),
+    Option("--gpus", "N", "devices of a node, each with one rank", int, required=True),
+    Option("--gpu", "NAME", "device, such as v100, a100 or h100-pcie", required=True),
+    Option("--net", "RATE", "rate of a network port", PORT, required=True),
+    Option("--ports", "N", "network ports of a node, shared by its devices", int, 1),
+    Option(
+        "--latency",
+        "TIME",
+        "network latency L + 2 o of a small message",
+        MICROSECONDS,
+        LATENCY,
+    ),
+    Option("--inside", "RATE", "link of two devices in a node; default: as sold", PORT),
+    Option("--name", None, "name of the machine; default: that of the file"),
+    SET,
+    Option("-o --output", "FILE", "machine file to write", Path, required=True),
+)
+HEADER = ("device", "memory", "bandwidth", "peak", "inside", "slot", "source")
+
+
+def add(commands: Commands) -> None:
+    """Declare the command and its actions."""
+    p = commands.add_parser(
+        "machine",
+        help="describe a machine of your own in a line; list the known devices",
+        description="Describe a machine of your own in a line; list the known devices.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = p.add_subparsers(required=True, metavar="ACTION", title="actions")
+    add_command(actions, "new", new, "write a machine file", NEW)
+    listing = (Flag("--json", "print the devices as JSON"),)
+    add_command(actions, "devices", devices, "list the devices that --gpu knows", listing)
+
+
+def new(args: argparse.Namespace) -> None:
+    """Write a machine file, and say what each node and rank gets of the network."""
+    from commsched.machine import file
+    from commsched.machine.change import changed
+    from commsched.machine.ports import network
+
+    machine = changed(_made(args), args.set)
+    file.write(args.output, machine)
+    inside = _inside(machine)
+    print(f"{machine.name}: {machine.nodes} x {args.gpus} {machine.device.name}{inside}")
+    for line in network(machine):
+        print(line)
+    print(f"written to {args.output}")
+
+
+def _made(args: argparse.Namespace) -> "Machine":
+    from commsched.machine.build import Order, build
+
+    order = Order(
+        name=args.name or args.output.stem,
+        nodes=args.nodes,
+        ranks=args.gpus,
+        device=args.gpu,
+        port=args.net,
+        ports=args.ports,
+        latency=args.latency,
+        inside=args.inside,
+    )
+    return build(order)
+
+
+def _inside(machine: "Machine") -> str:
+    from commsched.units import nbytes
+
+    if max(machine.ranks_of_node) == 1:
+        return ""
+    return f", {nbytes(1 / machine.inside.per_byte)}/s between two of a node"
+
+
+def devices(args: argparse.Namespace) -> None:
+    """List the known devices with their sources."""
+    from commsched import records
+    from commsched.machine.devices import accelerators
+    from commsched.text_table import table
+    from commsched.units import nbytes
+
+    known = accelerators()
+    if args.json:
+        print(json.dumps({name: records.to_data(one) for name, one in known.items()}, indent=1))
+        return
+    rows = [
+        (
+            name,
+            nbytes(one.device.memory),
+            f"{nbytes(one.device.bandwidth)}/s",
+            f"{one.device.flops / 1e12:g} Tflop/s {one.device.precision}",
+            f"{nbytes(1 / one.inside.per_byte)}/s",
+            f"{nbytes(one.slot)}/s",
+            one.device.source.partition(":")[0],
+        )
+        for name, one in known.items()
+    ]
+    print(table(HEADER, rows))

@@ -1,0 +1,102 @@
+"""Another value for single fields of a machine: `nic=100 Gbit/s`, `links.between.latency=9 us`."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from commsched.errors import CommschedError
+from commsched.machine import file
+from commsched.machine.devices import accelerator
+from commsched.machine.model import Machine, resized
+from commsched.quantity import RATE, Quantity
+from commsched.records import QUANTITIES
+
+SHORT = {
+    "net": "nic",
+    "network": "nic",
+    "port": "nic",
+    "nic.bandwidth": "nic",
+    "nic.bandwidth_GBps": "nic",
+    "ports": "nic.per_node",
+    "between": "links.between.bandwidth_GBps",
+    "latency": "links.between.latency_us",
+    "inside": "links.inside.bandwidth_GBps",
+    "gpus": "lanes",
+    "ranks": "lanes",
+    "device": "gpu",
+    "memory": "device.memory_GB",
+    "tflops": "device.tflops",
+    "efficiency": "device.efficiency",
+}
+PORT = Quantity(kind=RATE, needs_unit=True, above=True)
+COUNTS = ("nodes", "lanes")
+
+
+def changed(machine: Machine, words: Sequence[str]) -> Machine:
+    """Give a machine the values of `KEY=VALUE` words; its name says so.
+
+    A key is one of the file, with dots and with or without its unit, or a short name. What was
+    measured with the old values is forgotten: native all-reduce, held-out errors, curves of links.
+    """
+    for word in words:
+        where = f"--set {word if word.isprintable() else ascii(word)}"
+        key, equals, value = word.partition("=")
+        key, value = key.strip(), value.strip()
+        if not (key and equals and value):
+            raise CommschedError(f"{where}: expected KEY=VALUE, such as nic=25 Gbit/s")
+        machine = _changed(machine, SHORT.get(key, key), value, where)
+    return machine
+
+
+def _changed(machine: Machine, key: str, value: str, where: str) -> Machine:
+    if key in COUNTS:
+        if not value.isascii() or not value.isdecimal():
+            raise CommschedError(f"{where}: {key} is a whole number, such as 8; got {value!a}")
+        return resized(machine, **{key: int(value)})
+    data = file.to_data(machine)
+    if key == "gpu":
+        data["device"] = file.device_data(accelerator(value).device)
+    elif key == "nic":
+        _port(data, machine, value, where)
+    else:
+        _field(data, key, value, where)
+    data.pop("native_us", None)
+    data.pop("held_out", None)
+    before = machine.name + (", " if " with " in machine.name else " with ")
+    data["name"] = f"{before}{key}={value}"[:200]
+    return file.from_data(data, where)
+
+
+def _port(data: dict[str, Any], machine: Machine, value: str, where: str) -> None:
+    """Set the rate of a node's port; two ranks reach the same share of it as before."""
+    rate = PORT.read(value, f"{where}: nic") / 1e9
+    between, nic = data["links"]["between"], data.get("nic")
+    share = 1.0
+    if nic is None:
+        data["nic"] = {"per_node": 1}
+    elif machine.nic is not None and machine.nic.per_byte and machine.between.per_byte:
+        share = machine.nic.per_byte / machine.between.per_byte
+    said = f"set to {value}"
+    data["nic"] |= {"bandwidth_GBps": rate, "source": said}
+    between["bandwidth_GBps"] = rate * share
+    between["source"] = f"bandwidth: {said}; before: {between['source']}"
+    between.pop("points_us", None)
+
+
+def _field(data: dict[str, Any], key: str, value: str, where: str) -> None:
+    place, _, leaf = key.rpartition(".")
+    found: Any = data
+    for part in filter(None, place.split(".")):
+        found = found.get(part) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise CommschedError(f"{where}: the machine has no {place!a}")
+    units = (f"{leaf}_{unit}" for unit in QUANTITIES if unit)
+    leaf = leaf if leaf in found else next((name for name in units if name in found), leaf)
+    try:
+        found[leaf] = json.loads(value)
+    except ValueError:
+        found[leaf] = value
+    if "source" in found and leaf != "source":
+        found["source"] = f"{leaf}: set to {value}; before: {found['source']}"
+    if leaf.startswith("bandwidth"):
+        found.pop("points_us", None)
