@@ -39,10 +39,10 @@ def changed(machine: Machine, words: Sequence[str]) -> Machine:
     measured with the old values is forgotten: native all-reduce, held-out errors, curves of links.
     """
     for word in words:
-        where = f"--set {word if word.isprintable() else ascii(word)}"
+        where = f"--set {word}" if word.isprintable() else f"--set {word!a}"
         key, equals, value = word.partition("=")
         key, value = key.strip(), value.strip()
-        if not (key and equals and value):
+        if not (key and equals and value and word.isprintable()):
             raise CommschedError(f"{where}: expected KEY=VALUE, such as nic=25 Gbit/s")
         machine = _changed(machine, SHORT.get(key, key), value, where)
     return machine
