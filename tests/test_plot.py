@@ -1,6 +1,7 @@
 """Pictures: they are written, say what they show, and stay readable."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plot import colours, timeline, view
+from commsched.plot.html import page_data
 from commsched.timeline import measure
 from commsched.timeline.file import write
 from commsched.timeline.header import Measured, Predicted, header_from_data
@@ -126,7 +128,7 @@ def test_labels_never_overlap_and_stay_in_their_bars(buckets):
 
 
 def test_of_many_ranks_the_telling_ones_are_drawn_and_named_so(tmp_path):
-    t = training(ranks=20, buckets=3)
+    t = training(ranks=20, buckets=3, slower=0.1)
     slow = (t.rank == 13) & measure.computes(t)
     t.end[slow] += 1e-4  # a straggler; the small overlaps this makes are drawn, too
     timeline.draw(t, None, tmp_path / "t.svg")
@@ -134,6 +136,32 @@ def test_of_many_ranks_the_telling_ones_are_drawn_and_named_so(tmp_path):
     assert "8 of 20 ranks (first, median and slowest)" in text
     assert "rank 13" in text
     assert "rank 0" in text
+
+
+def test_of_ranks_that_are_alike_one_is_drawn(tmp_path):
+    t = training(ranks=20, buckets=3)
+    shown = view.view(t, 1)
+    assert view.ranks_to_draw(shown, None) == {0: "20 alike"}
+    timeline.draw(t, None, tmp_path / "t.svg")
+    assert "1 of 20 ranks (all are alike)" in (tmp_path / "t.svg").read_text()
+    t.end[(t.rank == 13) & (t.step == 1) & measure.computes(t)] += 1e-4
+    assert view.ranks_to_draw(view.view(t, 1), None) == {0: "19 alike", 13: ""}
+
+
+def test_nobody_is_called_slow_where_all_compute_equally_long(tmp_path):
+    t = training(ranks=20, buckets=3)
+    t.end[~measure.computes(t)] += 1e-5 * t.rank[~measure.computes(t)]
+    chosen = view.ranks_to_draw(view.view(t, 1), None)
+    assert {"slowest", "latest"} & set(chosen.values()) == {"latest"}
+    assert chosen[19] == "latest"
+
+
+def test_the_ranks_that_a_file_lacks_are_counted(tmp_path):
+    t = replace(training(ranks=20, buckets=3), ranks=1024)
+    timeline.draw(t, None, tmp_path / "t.svg")
+    said = "1 of 1,024 ranks (all are alike), 20 of them in the file"
+    assert said in (tmp_path / "t.svg").read_text()
+    assert page_data([t], None, None)["held"] == 20
 
 
 def test_chosen_ranks_are_drawn(both, tmp_path):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commsched import files
 from commsched.arrays import Floats, Ints
 from commsched.plot import colours
-from commsched.plot.view import MOST_RANKS, median_step, ranks_to_draw, steps_to_draw, view
+from commsched.plot.view import median_step, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
 from commsched.timeline.compare import check_comparable
 from commsched.timeline.cycles import totals
@@ -33,8 +33,7 @@ def draw(
 ) -> None:
     """Write a page of all steps that opens at one: by default the measured one of median time.
 
-    The page needs no other file and no network. Of more than 8 ranks the first, the slowest and
-    some median ones are unfolded unless `ranks` says which.
+    The page needs no other file and no network. Which ranks are unfolded: see `ranks_to_draw`.
     """
     sides = [predicted] if measured is None else [predicted, measured]
     before, after = _template()
@@ -68,6 +67,7 @@ def page_data(
     return {
         "net": [word for word in (last.header.net, last.header.machine) if word is not None],
         "ranks": last.ranks,
+        "held": len(measure.ranks_seen(last)),
         "plan": last.plan_hash,
         "clock": round(max(t.clock_uncertainty for t in sides) * 1e9),
         "warnings": [f"{t.kind}: {text}" for t in sides for text in t.warnings],
@@ -87,10 +87,10 @@ def page_data(
 
 def _unfolded(sides: Sequence[Timeline], step: int, ranks: Sequence[int] | None) -> dict[int, str]:
     """Return the ranks that are unfolded at first, and what each stands for."""
-    seen = sorted({rank for t in sides for rank in measure.ranks_seen(t).tolist()})
-    if ranks is None and len(seen) <= MOST_RANKS:
-        return dict.fromkeys(seen, "")
-    return ranks_to_draw(view(sides[-1], step), ranks)
+    chosen = ranks_to_draw(view(sides[-1], step), ranks)
+    if ranks is not None or any(chosen.values()):
+        return chosen
+    return dict.fromkeys(sorted({r for t in sides for r in measure.ranks_seen(t).tolist()}), "")
 
 
 def _stream_look(stream: str) -> tuple[int, bool]:

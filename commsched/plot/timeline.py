@@ -19,7 +19,7 @@ from commsched.arrays import Floats
 from commsched.errors import CommschedError
 from commsched.plot import colours
 from commsched.plot.picture import check_suffix, picture
-from commsched.plot.view import View, ranks_to_draw, steps_to_draw, view
+from commsched.plot.view import View, drawn_ranks, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
 from commsched.timeline.compare import check_comparable
 from commsched.timeline.cycles import totals
@@ -54,8 +54,7 @@ def draw(
 ) -> None:
     """Draw one step, by default the measured one of median iteration time, to PNG or SVG.
 
-    Of more than 8 ranks the first, the slowest and some median ones are drawn unless `ranks` says
-    which.
+    Which ranks are drawn: see `ranks_to_draw`.
     """
     check_suffix(path, ".png, .svg or .html")
     sides = [predicted] if measured is None else [predicted, measured]
@@ -80,10 +79,7 @@ def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> 
     t = sides[-1]
     known = (t.header.net, t.header.machine)
     what = [word for word in known if word is not None and word.isprintable()]
-    ranks = f"{t.ranks} ranks" if t.ranks > 1 else "1 rank"
-    if len(chosen) < t.ranks:
-        roles = " (first, median and slowest)" if any(chosen.values()) else ""
-        ranks = f"{len(chosen)} of {ranks}{roles}"
+    ranks = drawn_ranks(t, chosen)
     steps = f"step {views[-1].step}"
     if views[0].step != views[-1].step:
         steps = f"step {views[0].step} (predicted) and {views[-1].step} (measured)"

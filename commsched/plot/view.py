@@ -12,6 +12,10 @@ from commsched.timeline.intervals import Intervals, intersection
 from commsched.timeline.model import Timeline
 
 MOST_RANKS = 8
+SAME = 1e-8  # s: times of ranks that differ less are drawn as equal
+
+
+ROLES = ("first", "median", "slowest", "latest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,8 @@ def steps_to_draw(sides: Sequence[Timeline], step: int | None) -> list[int]:
 def ranks_to_draw(shown: View, ranks: Sequence[int] | None) -> dict[int, str]:
     """Return the ranks to draw and what each stands for: all, or the telling ones of many.
 
-    Slow is who computes longest in the step.
+    Of ranks that do the same at the same times the first is drawn. Where too many differ: slow is
+    who computes longest in the step; where all compute equally long, late is who ends last.
     """
     seen: npt.NDArray[np.int32] = measure.ranks_seen(shown.spans)
     if ranks is not None:
@@ -90,14 +95,45 @@ def ranks_to_draw(shown: View, ranks: Sequence[int] | None) -> dict[int, str]:
                 f"{seen[0]} to {seen[-1]} have"
             )
         return {rank: "" for rank in sorted(set(ranks))}
-    if len(seen) <= MOST_RANKS:
-        return {rank: "" for rank in seen.tolist()}
-    computing = measure.computes(shown.spans)
-    row = np.searchsorted(seen, shown.spans.rank[computing])
-    lengths = (shown.spans.end - shown.spans.start)[computing]
-    by_speed = seen[np.argsort(np.bincount(row, lengths, len(seen)), kind="stable")].tolist()
+    kinds = alike(shown.spans)
+    if len(kinds) <= MOST_RANKS:
+        return {same[0]: f"{len(same)} alike" if len(same) > 1 else "" for same in kinds}
+    own = shown.spans.select(shown.spans.step == shown.step)
+    row, computing = np.searchsorted(seen, own.rank), measure.computes(own)
+    length, last = np.zeros(len(seen)), np.zeros(len(seen))
+    np.add.at(length, row[computing], (own.end - own.start)[computing])
+    np.maximum.at(last, row, own.end)
+    worst, key = "slowest", length
+    if np.ptp(length) <= SAME:
+        worst, key = "latest", last
+    by_speed = seen[np.argsort(key, kind="stable")].tolist()
     middle = (len(by_speed) - 1) // 2
     chosen = {rank: "first" for rank in seen[:2].tolist()}
     chosen |= {rank: "median" for rank in by_speed[middle - 1 : middle + 2]}
-    chosen |= {rank: "slowest" for rank in by_speed[-3:]}
+    chosen |= {rank: worst for rank in by_speed[-3:]}
     return dict(sorted(chosen.items()))
+
+
+def alike(t: Timeline) -> list[list[int]]:
+    """Group the ranks that have the same spans at the same times."""
+    order = np.lexsort((t.name, t.step, t.rank))
+    times = np.rint(np.stack([t.start, t.end]) / SAME).astype(np.int64)
+    rows = np.stack([t.stream, t.name, t.step, *times], axis=1)[order]
+    seen, first = np.unique(t.rank[order], return_index=True)
+    groups: dict[bytes, list[int]] = {}
+    for rank, spans in zip(seen.tolist(), np.split(rows, first[1:]), strict=True):
+        groups.setdefault(spans.tobytes(), []).append(rank)
+    return list(groups.values())
+
+
+def drawn_ranks(t: Timeline, chosen: dict[int, str]) -> str:
+    """Say which of a timeline's ranks are drawn, and of how many its file has spans."""
+    held, every = len(measure.ranks_seen(t)), f"{t.ranks:,} rank{'s' if t.ranks > 1 else ''}"
+    if len(chosen) == t.ranks:
+        return every
+    roles = [role for role in ROLES if role in chosen.values()]
+    said = f" ({', '.join(roles[:-1])} and {roles[-1]})" if len(roles) > 1 else ""
+    if not roles and any(chosen.values()):
+        said = " (one of each that are alike)" if len(chosen) > 1 else " (all are alike)"
+    rest = "" if held == t.ranks else f", {held:,} of them in the file"
+    return f"{len(chosen)} of {every}{said}{rest}"

@@ -23,11 +23,14 @@ function totals() {
   $("totals").replaceChildren(head, table(lines));
 }
 function dress() {
-  $("title").textContent = [D.net.join(" on "), many(D.ranks, "rank")].filter(Boolean).join(", ");
+  const some = D.held < D.ranks, all = many(D.ranks, "rank");
+  const size = some ? `${D.held} of ${all}` : all;
+  $("title").textContent = [D.net.join(" on "), size].filter(Boolean).join(", ");
   document.title = `${$("title").textContent} – commsched`;
   const spans = sides.map((S) => `${many(S.name.length, "span")} ${S.kind}`).join(", ");
   const clock = D.clock ? `clocks agree within ${ms(D.clock / 1e6)}` : "";
-  const known = [D.plan && `plan ${D.plan.slice(0, 12)}`, spans, clock].filter(Boolean);
+  const held = some ? `lanes: the ${D.held} ranks in the file; totals: all ranks of a prediction` : "";
+  const known = [D.plan && `plan ${D.plan.slice(0, 12)}`, spans, held, clock].filter(Boolean);
   $("about").append(make("p", known.join("; ")), ...D.warnings.map((w) => make("p", w, "warning")));
   $("step").append(...steps.map((k) => {
     const seconds = last.steps.iteration[last.steps.step.indexOf(k)];
