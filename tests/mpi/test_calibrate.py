@@ -29,6 +29,7 @@ def test_the_calibrated_machine_can_be_planned_with_and_written(monkeypatch):
     assert machine.size == WORLD.size
     assert bool(machine.held_out) == (WORLD.size > 1)
     assert machine.fabric is not None
+    assert machine.library == ("openmpi" if "Open MPI" in machine.fabric.mpi else "mpich")
     assert set(machine.device.codecs) == set(CODECS)
     data = machine_file.to_data(machine)
     again = machine_file.from_data(data, "calibrated")
