@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,3 +159,12 @@ def test_the_order_of_two_files_does_not_turn_the_signs(tmp_path, capsys):
     said = capsys.readouterr()
     assert json.loads(said.out) == right
     assert f"{m} is measured and {p} predicted: they are taken so" in said.err
+
+
+def test_the_glossary_explains_every_number_of_a_step():
+    text = (Path(__file__).parent.parent / "docs" / "glossary.md").read_text()
+    found = report(simulate(made("sync"), 4))
+    keys = [k for k in found if k.endswith(("_seconds", "_bytes", "_path", "_steps", "_errors"))]
+    missing = [k for k in [*keys, "statistic"] if f"`{k}`" not in text]
+    assert len(keys) > 10
+    assert missing in ([], ["memory_limit_bytes"])

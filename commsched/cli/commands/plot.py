@@ -12,11 +12,11 @@ example:
   commsched plot measured.json -o timeline.svg --step 3 --ranks 0,7
   commsched plot predicted.json measured.json -o timeline.html
 
-Without --step, the measured step of median iteration time is drawn. Of ranks that do the same at the
-same times one is drawn. Of more than 8 others the first, the slowest (if all compute equally long,
-the latest) and some median ones are drawn, unless --ranks says which. An .html page has all steps
-and ranks of the file, to zoom, pan and search, in one file that needs no network; it opens at that
-step with those ranks unfolded.
+Without --step, the measured step of median iteration time is drawn. Of ranks that do the same at
+the same times one is drawn. Of more than 8 others the first, the slowest (if all compute equally
+long, the latest) and some median ones are drawn, unless --ranks says which. An .html page has all
+steps and ranks of the file, to zoom, pan and search, in one file that needs no network; it opens
+at that step with those ranks unfolded.
 """
 
 

@@ -29,7 +29,7 @@ function dress() {
   document.title = `${$("title").textContent} – commsched`;
   const spans = sides.map((S) => `${many(S.name.length, "span")} ${S.kind}`).join(", ");
   const clock = D.clock ? `clocks agree within ${ms(D.clock / 1e6)}` : "";
-  const held = some ? `lanes: the ${D.held} ranks in the file; totals: all ranks of a prediction` : "";
+  const held = some ? `the file has spans of ${D.held} ranks` : "";
   const known = [D.plan && `plan ${D.plan.slice(0, 12)}`, spans, held, clock].filter(Boolean);
   $("about").append(make("p", known.join("; ")), ...D.warnings.map((w) => make("p", w, "warning")));
   $("step").append(...steps.map((k) => {
