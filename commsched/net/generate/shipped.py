@@ -8,8 +8,9 @@ from pathlib import Path
 from commsched import shipped
 from commsched.net import file
 from commsched.net.generate import convolutional, profiled, published, transformer, work
+from commsched.net.generate.throughputs import published as published_rates
 from commsched.net.graph import Net
-from commsched.net.measured import Measured, Published
+from commsched.net.measured import Measured
 
 PROFILES = Path(__file__).resolve().parents[3] / "traces" / "backward_profiles_v100.json"
 
@@ -22,36 +23,21 @@ GPT_SIZES = {  # layers, hidden, heads
 }
 
 IMAGES = "batch: 32 images, Espresso, EuroSys 2023, table 4"
-A100 = Published(
-    device="NVIDIA A100-SXM4-80GB",
-    flops=312e12,
-    float32=156e12,
-    bandwidth=2039e9,
-    rate=938,
-    reference=367,
-    source=(
-        "NVIDIA DeepLearningExamples, PyTorch ResNet50 v1.5, README, training performance, 1 GPU,"
-        " container 21.03: 938 images/s on an A100 80GB with TF32, 367 on a V100 16GB with FP32;"
-        " peaks and bandwidth: NVIDIA A100 data sheet"
-    ),
-)
-PROFILED: dict[str, tuple[str, profiled.Shapes, int, str, tuple[Published, ...]]] = {
-    # our name: name in the profile, shapes, batch, where the batch comes from, throughputs
-    "vgg16": ("vgg16", profiled.vgg_shapes(), 32, IMAGES, ()),
+PROFILED: dict[str, tuple[str, profiled.Shapes, int, str]] = {
+    # our name: name in the profile, shapes, batch, where the batch comes from
+    "vgg16": ("vgg16", profiled.vgg_shapes(), 32, IMAGES),
     "resnet50": (
         "resnet50",
         profiled.resnet_shapes(),
         0,
         "batch: not stated; the default of the repository's image script is 32",
-        (A100,),
     ),
-    "resnet101": ("resnet101", profiled.resnet_shapes(), 32, IMAGES, ()),
+    "resnet101": ("resnet101", profiled.resnet_shapes(), 32, IMAGES),
     "gpt2": (
         "gpt2",
         profiled.GPT2_SHAPES,
         4,
         "batch: 4 per GPU in the repository's gpt-2 script; assumption: sequences of 1,024 tokens",
-        (),
     ),
     "bert-base": (
         "bert",
@@ -59,14 +45,12 @@ PROFILED: dict[str, tuple[str, profiled.Shapes, int, str, tuple[Published, ...]]
         8,
         "batch: 8 per GPU in the repository's BERT script, 1024 tokens in Espresso, EuroSys 2023,"
         " table 4",
-        (),
     ),
     "lstm": (
         "LSTM",
         profiled.LSTM_SHAPES,
         80,
         "batch: 80 sequences of 70 steps, the defaults of the repository's lstm script",
-        (),
     ),
 }
 V100 = (
@@ -76,8 +60,8 @@ V100 = (
 )
 
 
-def measured(batch: int, where: str, throughputs: tuple[Published, ...]) -> Measured:
-    """Say on what the profile was measured."""
+def measured(net: str, batch: int, where: str) -> Measured:
+    """Say on what the profile of a net was measured."""
     return Measured(
         device="NVIDIA V100-SXM2-32GB",
         flops=125e12,
@@ -87,7 +71,7 @@ def measured(batch: int, where: str, throughputs: tuple[Published, ...]) -> Meas
         precision="float32",
         batch=batch,
         source=f"{V100}; {where}",
-        throughputs=throughputs,
+        throughputs=published_rates(net),
     )
 
 
@@ -114,9 +98,9 @@ def shipped_nets() -> Iterator[Net]:
         " order, also where the net branches; batch not stated: batch 1 stands for one step;"
         f" activations not measured, 0; gradients taken as dense; {work.NOTE}"
     )
-    for name, (theirs, shapes, batch, where, throughputs) in PROFILED.items():
+    for name, (theirs, shapes, batch, where) in PROFILED.items():
         net = profiled.graph(name, profile.models[theirs], shapes, note)
-        yield replace(with_work(net), measured=measured(batch, where, throughputs))
+        yield replace(with_work(net), measured=measured(name, batch, where))
     for name, (layers, hidden, heads) in GPT_SIZES.items():
         yield transformer.gpt(
             name,
