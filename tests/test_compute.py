@@ -18,6 +18,7 @@ from commsched.net.compute import fitted, origin
 from commsched.net.graph import Layer, Net
 from commsched.net.measured import Measured
 from commsched.plan import file as plan_file
+from tests.support.rank_server import on_ranks
 
 V100 = Measured(
     device="v", flops=125e12, float32=15.7e12, bandwidth=900e9, efficiency=0.31, source="s"
@@ -219,3 +220,22 @@ def test_a_wrong_choice_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> N
     assert main(words) == 2
     expected = "commsched: --compute must be one of measured, modelled, scaled, got 'guessed'\n"
     assert capsys.readouterr().err == expected
+
+
+def test_a_run_says_where_its_seconds_are_from(tmp_path: Path) -> None:
+    plan, measured = str(tmp_path / "plan.json"), str(tmp_path / "m.json")
+    words = ["lstm", "--machine", "localhost", "--lanes", "2", "--scale", "0.01", "-o", plan]
+    assert main(["plan", *words, "--planner", "ddp-25mb"]) == 0
+    ended = on_ranks(2, "run", plan, "-o", measured, "--steps", "2")
+    assert ended.status == 0
+    assert origin(plan_file.read(plan).net)[0] in ended.output.splitlines()
+
+
+def test_a_profiled_net_says_that_this_host_measured_it(tmp_path: Path) -> None:
+    path = tmp_path / "words.json"
+    assert main(["profile", "words:8:300", "--batch", "6", "-o", str(path)]) == 0
+    net = net_file.read(path)
+    assert net.measured == Measured(device="host", precision="float32", batch=6, source=net.source)
+    calibrated = device(1e11, 1e10, name="host")  # as `calibrate` names a processor
+    assert fitted(net, calibrated) is net
+    assert "does not state the peaks of host" in origin(fitted(net, device(1e12, 1e11)))[0]

@@ -190,7 +190,7 @@ def _machine_row(machine: dict[str, Any]) -> tuple[str, ...]:
         machine["name"],
         f"{machine['nodes']} x {counts}",
         _link_text(machine["inside"]),
-        _link_text(machine["between"]),
+        _link_text(machine["between"], network=True),
         rates[0],
         "own" if ports is None else str(ports),
         rates[1],
@@ -199,9 +199,12 @@ def _machine_row(machine: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _link_text(link: dict[str, float | None]) -> str:
+def _link_text(link: dict[str, float | None], network: bool = False) -> str:
     from commsched import units
 
     latency, rate = link["latency_seconds"], link["bytes_per_second"]
     assert latency is not None
-    return units.seconds(latency) + (f", {units.nbytes(rate)}/s" if rate else ", no cost per byte")
+    if not rate:
+        return f"{units.seconds(latency)}, no cost per byte"
+    sold = f" ({units.bits(rate)})" if network else ""
+    return f"{units.seconds(latency)}, {units.nbytes(rate)}/s{sold}"
