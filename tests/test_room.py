@@ -1,11 +1,14 @@
 """What launches take of a rank's memory, and plans within a limit."""
 
 import gc
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.exchange.lockstep import fresh_states, run_method
 from commsched.exchange.memory import launch_memory
@@ -13,9 +16,11 @@ from commsched.exchange.registry import find_method, legal_methods
 from commsched.exchange.state import kept_of
 from commsched.kernels.hashing import Sets, index_sets
 from commsched.net.bucket import BucketSpec
+from commsched.plan import file as plan_file
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
+from commsched.units import nbytes
 from tests.support import sampling
 from tests.support.small_plans import graph, machine, plan
 
@@ -128,3 +133,44 @@ def test_a_baseline_stays_what_it_is_and_is_refused():
     made = make_plan(replace(request, memory=None), "all-coo")
     with pytest.raises(CommschedError, match=r"needs .*; nearest: --memory 0\.0"):
         make_plan(replace(request, memory=MEMORY(made).total / 2), "all-coo")
+
+
+@pytest.mark.parametrize(
+    ("net", "strategy"), [("gpt3-1.3b", "1f1b"), ("gpt3-13b", "1f1b"), ("gpt3-175b", None)]
+)
+def test_a_plan_that_does_not_fit_says_so_and_names_a_strategy_that_does(
+    net, strategy, tmp_path, capsys
+):
+    path = str(tmp_path / "plan.json")
+    words = ["plan", net, "--machine", "p3.16xlarge", "--nodes", "4", "-o", path]
+    assert main([*words, "--time-limit", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: the plan does not fit: a rank needs " in said
+    limit = plan_file.read(path).machine.device.memory
+    advised = re.search(r"; (--strategy .*) fits with (.*)", said)
+    if strategy is None:
+        assert advised is None
+        assert "no pipeline of 32 ranks fits either" in said
+        return
+    assert advised is not None
+    assert advised[1].startswith(f"--strategy {strategy}")
+    assert main([*words, *advised[1].split()]) == 0
+    said = capsys.readouterr().out
+    assert "does not fit" not in said
+    made = plan_file.read(path)
+    memory = STRATEGIES[made.strategy].memory(made)
+    assert memory.total <= limit
+    assert advised[2] == nbytes(memory.total)
+
+
+def test_sizes_are_those_of_the_types_of_the_net(tmp_path, capsys):
+    main(["models", "--json"])
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["nets"]}
+    words = ["gpt3-1.3b", "--machine", "summit", "--nodes", "1", "--time-limit", "0"]
+    main(["plan", *words, "-o", str(tmp_path / "plan.json")])
+    shown = nbytes(rows["gpt3-1.3b"]["gradient_bytes"])
+    assert f"gpt3-1.3b ({shown} of gradients)" in capsys.readouterr().out
+    main(["show", "gpt3-1.3b"])
+    assert f"{shown} of float16" in capsys.readouterr().out
+    made = plan_file.read(tmp_path / "plan.json")
+    assert STRATEGIES["sync"].memory(made).parameters == rows["gpt3-1.3b"]["gradient_bytes"]

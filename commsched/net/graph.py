@@ -160,6 +160,11 @@ class Net:
         return sum(t.numel for t in self.tensors.values())
 
     @cached_property
+    def nbytes(self) -> int:
+        """Bytes of all gradients, or of all parameters, in the types of their tensors."""
+        return sum(t.nbytes for t in self.tensors.values())
+
+    @cached_property
     def dag(self) -> "networkx.DiGraph[str]":
         """The layers as a networkx graph; node attribute `layer`, edges along the data."""
         import networkx  # slow to import, and no rank needs it

@@ -104,18 +104,17 @@ def memory(
     stages: Sequence[Stage],
     optimizer: str,
     activations: Callable[[Stage], float],
-    word: float = 4.0,
 ) -> Memory:
     """Bytes on the rank that needs most, if a stage keeps `activations` B."""
     state = OPTIMIZERS[optimizer][0]
     return max(
         (
             Memory(
-                parameters=word * stage.numel,
-                gradients=word * stage.numel,
+                parameters=float(stage.nbytes),
+                gradients=float(stage.nbytes),
                 optimizer=float(state * stage.numel),
                 activations=activations(stage),
-                buckets=word * stage.numel if len(stage.ranks) > 1 else 0.0,
+                buckets=4.0 * stage.numel if len(stage.ranks) > 1 else 0.0,
             )
             for stage in stages
         ),

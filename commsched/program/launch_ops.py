@@ -33,12 +33,11 @@ def update_traffic(optimizer: Param) -> float:
 
 
 def replica_memory(plan: Plan, optimizer: Param, buckets: float) -> Memory:
-    """Bytes on a rank that trains the whole net; `buckets` in elements."""
-    numel = plan.net.numel
+    """Bytes on a rank that trains the whole net; `buckets` in elements, which travel as float32."""
     return Memory(
-        parameters=4.0 * numel,
-        gradients=4.0 * numel,
-        optimizer=float(OPTIMIZERS[str(optimizer)][0] * numel),
+        parameters=float(plan.net.nbytes),
+        gradients=float(plan.net.nbytes),
+        optimizer=float(OPTIMIZERS[str(optimizer)][0] * plan.net.numel),
         activations=sum(layer.activation for layer in plan.net.layers),
         buckets=4.0 * buckets,
     )

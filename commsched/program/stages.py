@@ -58,6 +58,11 @@ class Stage:
     last: bool  # of the pipeline
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of its parameters, in the types of their tensors."""
+        return sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors)
+
+    @property
     def trunk(self) -> tuple[Layer, ...]:
         """The layers without the auxiliary head."""
         return tuple(layer for layer in self.layers if not is_head(layer.name))

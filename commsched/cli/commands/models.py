@@ -114,8 +114,6 @@ def show(as_json: bool) -> None:
 
 def _net(net: "Net") -> dict[str, Any]:
     """Return a net's row of the table; seconds are None unless all are measured."""
-    from commsched.net.graph import ITEMSIZE
-
     tensors = net.tensors.values()
     seconds = [time for layer in net.layers for time in (layer.forward, layer.backward)]
     measured = [time for time in seconds if time is not None]
@@ -125,7 +123,7 @@ def _net(net: "Net") -> dict[str, Any]:
         "layers": len(net.layers),
         "tensors": len(tensors),
         "parameters": net.numel,
-        "gradient_bytes": sum(t.numel * ITEMSIZE[t.dtype] for t in tensors),
+        "gradient_bytes": net.nbytes,
         "seconds": sum(measured) if len(measured) == len(seconds) else None,
         "batch": net.batch,
         "density": nonzeros / net.numel if net.numel else 1.0,

@@ -30,9 +30,11 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.families import NO_PLAN, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
+from commsched.planner.limits.memory import needed
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
+from commsched.planner.room import room_lines
 from commsched.simulate import native
 from commsched.text_table import table
 from commsched.units import nbytes, seconds
@@ -169,13 +171,16 @@ def plan(args: argparse.Namespace) -> None:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
         print("\n".join(reasons.notes(made)))
     else:
-        print("\n".join(verdict.lines(made)))
+        for line in verdict.lines(made):
+            print(line)
+    for line in room_lines(made):
+        print(line)
     print(f"written to {args.output}")
 
 
 def headline(made: Plan) -> str:
     """Describe a plan in one line."""
-    size, quality = nbytes(4.0 * made.net.numel), reasons.quality(made)
+    size, quality = nbytes(made.net.nbytes), reasons.quality(made)
     return (
         f"plan {made.hash[:12]}: {made.net.name} ({size} of gradients) on {made.machine.name},"
         f" {made.machine.nodes} x {made.machine.size // made.machine.nodes} ranks,"
@@ -184,7 +189,7 @@ def headline(made: Plan) -> str:
 
 
 def summary(made: Plan) -> dict[str, object]:
-    """Return a summary of the plan as JSON data; bytes are those of float32."""
+    """Return a summary of the plan as JSON data; bytes of launches are those of float32."""
     return {
         "hash": made.hash,
         "net": made.net.name,
@@ -198,6 +203,9 @@ def summary(made: Plan) -> dict[str, object]:
         "iteration_median_seconds": made.iteration or None,
         "bound_seconds": made.bound or None,
         "verdict": verdict.data(made),
+        "memory_bytes": needed(made),
+        "memory_limit_bytes": made.machine.device.memory,
+        "warnings": room_lines(made),
         "launches": [
             {
                 "launch": launch.name,

@@ -127,20 +127,20 @@ def words(thing: Thing) -> str:
 def _net(net: Net) -> str:
     rows = []
     for layer in net.layers:
-        numel = sum(t.numel for t in layer.tensors)
         density = min((t.sparsity.density for t in layer.tensors), default=1.0)
         rows.append(
             (
                 layer.name,
                 str(len(layer.tensors)),
-                nbytes(4.0 * numel),
+                nbytes(sum(t.nbytes for t in layer.tensors)),
                 f"{density:.4g}",
                 _work(layer.forward, layer.forward_flops),
                 _work(layer.backward, layer.backward_flops),
             )
         )
-    size = nbytes(4.0 * net.numel)
-    head = f"{net.name}: {len(net.layers)} layers, {len(net.tensors)} tensors, {size} of float32"
+    kinds = " and ".join(sorted({t.dtype for t in net.tensors.values()}))
+    size = f"{nbytes(net.nbytes)} of {kinds}"
+    head = f"{net.name}: {len(net.layers)} layers, {len(net.tensors)} tensors, {size}"
     header = ("layer", "tensors", "gradient", "density", "forward", "backward")
     return "\n".join([head, f"source: {net.source}", *_measured(net), table(header, rows, {1, 3})])
 

@@ -33,7 +33,7 @@ def pipelined(request: Request, planner: Planner) -> Plan:
     """
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
-    plan = _staged(request, strategy)
+    plan = staged(request, strategy)
     stages = grid(plan, plan.params)
     launches: list[Launch] = []
     known: Known = {}
@@ -43,7 +43,7 @@ def pipelined(request: Request, planner: Planner) -> Plan:
     return replace(plan, iteration=iteration(plan))
 
 
-def _staged(request: Request, strategy: PipelineStrategy) -> Plan:
+def staged(request: Request, strategy: PipelineStrategy) -> Plan:
     """A plan without launches, of as many stages as wanted, or as fit."""
     given = STRATEGIES[request.strategy].settings(_plan(request, request.net, request.params))
     layers = sum(not is_head(layer.name) for layer in request.net.layers)

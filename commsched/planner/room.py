@@ -1,0 +1,61 @@
+"""Whether a plan fits into the memory of its machine's device, and which strategy would."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from commsched.errors import CommschedError
+from commsched.plan.model import Param, Plan
+from commsched.planner.frames.pipelines import staged
+from commsched.planner.limits.memory import needed
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy
+from commsched.units import nbytes
+
+# Ways to need less, in the order of how much of the training they change.
+CHANGES: tuple[Mapping[str, Param], ...] = ({}, {"recompute": 1})
+
+
+class Smaller(NamedTuple):
+    """A strategy by which a net fits."""
+
+    strategy: str
+    params: Mapping[str, Param]
+    memory: float  # B on the rank that needs most
+
+
+def room_lines(plan: Plan) -> list[str]:
+    """Warn if a plan does not fit, and name a strategy that was computed to fit."""
+    limit, wanted = plan.machine.device.memory, needed(plan)
+    if wanted <= limit:
+        return []
+    known = any(layer.activation for layer in plan.net.layers)
+    start = (
+        f"warning: the plan does not fit: a rank needs {'' if known else 'at least '}"
+        f"{nbytes(wanted)}, and {plan.machine.device.name} has {nbytes(limit)}"
+    )
+    if isinstance(STRATEGIES[plan.strategy], PipelineStrategy):
+        return [start]
+    found = next(smaller(plan), None)
+    if found is None:
+        return [f"{start}; no pipeline of {plan.machine.size} ranks fits either"]
+    more = "".join(f" --param {key}={value}" for key, value in found.params.items())
+    return [f"{start}; --strategy {found.strategy}{more} fits with {nbytes(found.memory)}"]
+
+
+def smaller(plan: Plan) -> Iterator[Smaller]:
+    """Yield the pipelines by which the net of a plan fits, those first that sum all gradients."""
+    names = [name for name, found in STRATEGIES.items() if isinstance(found, PipelineStrategy)]
+    for name in sorted(names, key=lambda name: (name == "local", name == "samo", name)):
+        strategy = STRATEGIES[name]
+        assert isinstance(strategy, PipelineStrategy)
+        for params in CHANGES:
+            if not params.keys() <= strategy.defaults.keys():
+                continue
+            request = Request(net=plan.net, machine=plan.machine, strategy=name, params=params)
+            try:
+                wanted = needed(staged(request, strategy))
+            except CommschedError:  # more than the device has, or it has no such stages
+                continue
+            if wanted <= plan.machine.device.memory:
+                yield Smaller(name, params, wanted)
