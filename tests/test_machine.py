@@ -347,3 +347,10 @@ def test_a_text_in_the_place_of_a_number_is_read_or_refused_in_one_sentence(
         sentence = str(error)
     assert sentence.startswith("m: ")
     assert "\n" not in sentence
+
+
+def test_delays_are_microseconds_in_the_file():
+    made = machine(startup=9e-6, restart=3e-6, handover=2e-6, burst=50e-6)
+    data = file.to_data(made)
+    kept = [data[f"{name}_us"] for name in ("startup", "restart", "handover", "burst")]
+    assert kept == [9.0, 3.0, 2.0, 50.0]

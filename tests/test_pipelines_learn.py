@@ -32,7 +32,7 @@ from tests.support import sampling, strict_arrays
 from tests.support.pipeline_in_process import Crew, in_rank_order, of_halves
 from tests.support.small_plans import machine
 
-BATCH, STEPS = (24, 4) if sampling.whole else (12, 3)
+BATCH, STEPS = 24, 4 if sampling.whole else 3
 CUT = ["mlp:8:3", "cnn:2", "words:4:50", "gpt:8:1:2"]
 WORKERS = {"gpipe": PipelineWorker, "1f1b": PipelineWorker, "samo": SamoWorker}
 

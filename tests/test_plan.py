@@ -118,6 +118,11 @@ def test_a_written_plan_is_read_again(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
+def test_an_iteration_is_milliseconds_in_the_file():
+    made = plan(graph([4]), machine(1, 2), ["ring+dense"])
+    assert file.to_data(replace(made, iteration=0.125))["iteration_ms"] == 125.0
+
+
 def test_the_hash_does_not_depend_on_the_order_of_keys_or_on_spaces():
     data = file.to_data(SMALL)
     backwards = dict(reversed(data.items()))

@@ -68,6 +68,11 @@ def grid(rows):
     return cells
 
 
+def test_intervals_of_two_ranks_that_touch_stay_two():
+    touching = Intervals(np.array([0, 1]), np.array([0.0, 1.0]), np.array([1.0, 2.0]))
+    assert [column.tolist() for column in union(touching)] == [[0, 1], [0.0, 1.0], [1.0, 2.0]]
+
+
 @given(a=sets, b=sets)
 def test_interval_arithmetic_is_set_arithmetic(a, b):
     a, b = columns(a), columns(b)
