@@ -49,7 +49,9 @@ def simulate(args: argparse.Namespace) -> None:
     taken = Replay({}, {})
     if args.replay is not None:
         taken = replay(plan, timeline_file.read(args.replay), args.steps, str(args.replay))
-    prediction = predict(plan, args.steps + 1, taken.decisions, changes=taken.changes)
+    # One more step says when the last one is over; a replay has the steps that were measured.
+    steps = args.steps + (args.replay is None)
+    prediction = predict(plan, steps, taken.decisions, changes=taken.changes)
     if args.output is not None:
         timeline_file.write(args.output, prediction.timeline(args.ranks))
     found = {**report(prediction), "compute": compute_data(plan.net)}
