@@ -130,6 +130,9 @@ def test_a_processor_is_no_slow_gpu() -> None:
     assert total(made) == total(net)
     assert "a run waits for them" in origin(made)[0]
     assert total(fitted(net, local, "scaled")) > 100 * total(net)
+    calibrated = fitted(net, device(3e12, 200e9, name="host"))  # as `calibrate` names a processor
+    assert total(calibrated) == total(net)
+    assert "a run waits for them" in origin(calibrated)[0]
 
 
 def test_what_cannot_be_scaled_is_said_or_refused() -> None:

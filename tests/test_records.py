@@ -1,5 +1,6 @@
 """Records: what a field's declaration means for its file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -13,9 +14,12 @@ from msgspec import Meta
 from commsched import records
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
-from commsched.machine.model import Machine
+from commsched.machine.devices import accelerators
+from commsched.machine.model import CodecRate, Device, Link, Machine, Nic
 from commsched.net import file as net_file
+from commsched.net.graph import Layer
 from commsched.plan import file as plan_file
+from commsched.quantity import NUMBER as PURE
 from commsched.records import (
     EXACT,
     NOT_NEGATIVE,
@@ -175,3 +179,54 @@ def test_a_machine_is_rounded_as_its_file_is() -> None:
     on = replace(on, burst=1 / 3, between=replace(on.between, latency=1 / 7), overlap=1)
     assert machine_file.from_data(machine_file.to_data(on), "here") == on
     assert isinstance(on.overlap, float)
+
+
+PROFILE = net_file.load("resnet50").measured
+assert PROFILE is not None
+WITH_QUANTITIES = (
+    Link(latency=3e-6, overhead=1e-6, per_byte=1 / 3e9, source="s"),
+    Nic(per_node=2, per_byte=1 / 12.5e9, turn=4096.0, source="s"),
+    CodecRate(encode=1e-9, add=2e-9, decode=4e-9, fixed=1e-6, fixed_add=2e-6, fixed_decode=3e-6),
+    Device(
+        name="d",
+        memory=16e9,
+        bandwidth=900e9,
+        flops=125e12,
+        efficiency=0.3,
+        gather=1e-9,
+        fixed_gather=1e-6,
+        scale=2e-9,
+        fixed_scale=2e-6,
+    ),
+    machine_file.load("p3.16xlarge"),
+    Layer(
+        name="l",
+        forward=1e-3,
+        backward=2e-3,
+        forward_flops=1e9,
+        backward_flops=2e9,
+        forward_bytes=1e6,
+        backward_bytes=2e6,
+        activation=3e6,
+        output=4e6,
+    ),
+    replace(PROFILE, throughputs=()),
+    PROFILE.throughputs[0],
+    next(iter(accelerators().values())),
+)
+
+
+@pytest.mark.parametrize("record", WITH_QUANTITIES, ids=lambda record: type(record).__name__)
+def test_every_number_of_a_record_may_be_a_text_with_its_unit(record):
+    data, cls = records.to_data(record), type(record)
+    plain = [each for each in records._fields(cls) if each.form.quantity and each.key in data]
+    assert plain
+    for each in plain:
+        form, number = each.form.quantity, data[each.key]
+        text = f"{number * 100:.12g}%" if form.kind is PURE else form.shown(number * form.scale)
+        assert not text.replace(".", "").isdecimal()
+        assert records.read(cls, data | {each.key: text}, "f") == record
+        wrong = f"{number:.12g} kg"
+        sentence = f"{each.key} is {form.kind.what}, such as {form.kind.example}; got '{wrong}'"
+        with pytest.raises(CommschedError, match=re.escape(sentence)):
+            records.read(cls, data | {each.key: wrong}, "f")

@@ -429,6 +429,8 @@ def planned(checkout: Checkout, line: str) -> dict[str, Any]:
     words, _, steps = line.partition(" @ ")
     (checkout.folder / "plan.json").unlink(missing_ok=True)
     summary = checkout.run(f"plan {words} -o plan.json --json")
+    if summary and summary.get("compute", {}).get("choice") == "scaled":  # 0.1 scaled no seconds
+        summary = checkout.run(f"plan {words} --compute measured -o plan.json --json")
     return described(checkout, summary, int(steps or STEPS))
 
 

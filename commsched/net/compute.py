@@ -6,6 +6,7 @@ from dataclasses import replace
 from commsched.errors import CommschedError
 from commsched.net.graph import Layer, Net
 from commsched.net.measured import (
+    PROCESSOR,
     SAME,
     Fit,
     Measured,
@@ -117,8 +118,8 @@ def _scaled(net: Net, device: Peaks, insists: bool) -> Net:
         layers = _at(layers, lambda flops, nbytes: level)
     layers = _at(layers, _ratio(measured, near, device, device.precision))
     factor = _total(layers) / before
-    if factor > EMULATED and not insists:
-        slow = f"{factor:,.0f} times slower, so that a run waits for them instead of computing"
+    if not insists and (factor > EMULATED or device.name == PROCESSOR):
+        slow = f"a run waits for them instead of computing; a roofline would say x {factor:.3g}"
         return _with(net, Fit(choice="measured", device=device.name, warning=slow))
     through = near.device if isinstance(near, Published) else ""
     fit = Fit(choice="scaled", device=device.name, factor=factor, through=through)

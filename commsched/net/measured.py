@@ -22,6 +22,7 @@ from commsched.records import (
 
 Choice = Literal["measured", "modelled", "scaled"]
 CHOICES: tuple[Choice, ...] = ("measured", "modelled", "scaled")
+PROCESSOR = "host"  # name of the processor of a calibration or a profile
 SAME = 0.01  # largest relative difference of two data sheets of one device
 NOT_BELOW_0 = Check("must be at least 0", lambda count: count >= 0)
 

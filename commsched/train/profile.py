@@ -9,7 +9,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.net.graph import Layer, Net, Tensor
-from commsched.net.measured import Measured
+from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.sparsity import Sparsity
 from commsched.train.forward_backward import ForwardBackward
 from commsched.train.layers.layer import Kept, TrainableNet, as_float16
@@ -17,7 +17,6 @@ from commsched.train.optimizers import LossScale
 from commsched.train.registry import DATA
 from commsched.train.sample_order import batch_of, check_batch
 
-HOST = "host"  # as `calibrate` names a processor
 BATCHES = 16  # that are profiled, after one warm-up batch
 SPARSE = 0.5  # share of the rows that are hit, below which a gradient counts as sparse
 EXPONENTS = np.arange(0.0, 3.01, 0.05)
@@ -67,7 +66,7 @@ def profile_net(
         with np.errstate(over="ignore", invalid="ignore"):  # in 16 bits
             _time_batch(net, walk, targets, weight, kept, settled)
     source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
-    on = Measured(device=HOST, precision="float32", batch=batch, source=source)
+    on = Measured(device=PROCESSOR, precision="float32", batch=batch, source=source)
     return Net(
         name=net.name, layers=tuple(_layers(net, seen)), batch=batch, measured=on, source=source
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.errors import CommschedError
+from commsched.net.measured import PROCESSOR
 
 DEVICES = ("cpu", "cuda")
 
@@ -95,7 +96,7 @@ class Host:
         return Instant()
 
     def about(self) -> tuple[str, float]:
-        return "host", float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return PROCESSOR, float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
     def host(self, nbytes: int) -> Array:
         return np.empty(nbytes, np.uint8)
