@@ -2,7 +2,9 @@
 
 Source of all numbers unless another one is given: NCCL 2.30.7, src/graph/tuning.cc (BSD licence).
 Left out: NVLS and CollNet, which need switches that add; PAT, which sums nothing; limits per
-channel, because a machine file does not tell how many channels NCCL opens.
+channel, because a machine file does not tell how many channels NCCL opens. Between nodes LL128 is
+taken for allowed, as where each network port shares a PCI switch with its GPUs; with ports behind
+the processor NCCL leaves it out, and the files do not tell.
 """
 
 from dataclasses import dataclass
