@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from commsched import shipped
 from commsched.cli.main import main
+from commsched.cost.library import default_library
 from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.build import Order, build
@@ -86,6 +87,19 @@ def test_every_known_device_has_sources_and_makes_a_machine(name: str) -> None:
     machine = build(order(device=name))
     check_border(file.to_data(machine), machine, "m")
     assert file.from_data(file.to_data(machine), "m") == machine
+
+
+@pytest.mark.parametrize("name", ["V100", "Tesla V100", "a100-80gb", "NVIDIA H100"])
+def test_a_device_that_is_known_by_its_short_name_has_nccl(name: str) -> None:
+    machine = build(order())
+    named = replace(machine, library="", device=replace(machine.device, name=name))
+    assert default_library(named) == "nccl"
+    assert recognised(named.device) is not None
+
+
+@pytest.mark.parametrize("name", ["host", "Intel Xeon Platinum 8259CL", "T400", "A1000", "A10G"])
+def test_another_device_is_not_taken_for_a_known_one(name: str) -> None:
+    assert recognised(replace(build(order()).device, name=name)) is None
 
 
 def test_shipped_machines_have_the_devices_of_the_table() -> None:

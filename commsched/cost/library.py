@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from commsched.errors import CommschedError
+from commsched.machine.devices import recognised
 from commsched.machine.model import Group, Link, Machine
 from commsched.registry import Registry
 
@@ -127,7 +128,8 @@ def default_library(machine: Machine) -> str:
     """
     if machine.fabric is not None:
         return mpi_library(machine.fabric.mpi)
-    return "nccl" if any(word in machine.device.name for word in WORDS) else "mpich"
+    named = any(word in machine.device.name for word in WORDS)
+    return "nccl" if named or recognised(machine.device) is not None else "mpich"
 
 
 def library_of(machine: Machine) -> Library:

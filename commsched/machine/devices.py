@@ -48,13 +48,24 @@ def accelerator(name: str) -> Accelerator:
 
 
 def recognised(device: Device) -> Accelerator | None:
-    """Find the shipped device whose name is part of a machine's device name, the longest one."""
-    plain = _plain(device.name)
-    names = [(n, found) for first, found in accelerators().items() for n in (first, *found.also)]
-    matching = [(len(n), n, found) for n, found in names if _plain(n) in plain]
-    return max(matching, key=lambda match: match[:2])[2] if matching else None
+    """Find the shipped device whose name stands, as whole words, in a machine's device name.
+
+    Of several the longest: `A100-SXM4-80GB` is not the `A100` of 40 GB.
+    """
+    said = _words(device.name)
+    best: tuple[int, Accelerator | None] = (0, None)
+    for first, found in accelerators().items():
+        for name in map(_words, (first, *found.also)):
+            places = range(len(said) - len(name) + 1)
+            if len(name) > best[0] and any(said[i : i + len(name)] == name for i in places):
+                best = len(name), found
+    return best[1]
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
 
 
 def _plain(name: str) -> str:
     """Lower case letters and digits, without the maker."""
-    return re.sub(r"[^a-z0-9]", "", name.lower().replace("nvidia", "").replace("tesla", ""))
+    return "".join(word for word in _words(name) if word not in ("nvidia", "tesla"))
