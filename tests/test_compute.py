@@ -80,6 +80,8 @@ def test_scaling_there_and_back_changes_nothing(
 def test_on_its_own_device_a_net_stays_as_it_is(name: str, machine: str) -> None:
     net = net_file.load(name)
     assert fitted(net, machine_file.load(machine).device) is net
+    alexnet = net_file.load("alexnet")  # of a P100
+    assert fitted(alexnet, machine_file.load("comet").device) is alexnet
 
 
 @pytest.mark.parametrize("name", shipped.names("nets"))
