@@ -1,6 +1,7 @@
 """The numbers of a step: the same for any number of steps, in every command, file and page."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,3 +169,14 @@ def test_the_glossary_explains_every_number_of_a_step():
     missing = [k for k in [*keys, "statistic"] if f"`{k}`" not in text]
     assert len(keys) > 10
     assert missing in ([], ["memory_limit_bytes"])
+
+
+@pytest.mark.parametrize("words", [["simulate", "plan.json"], ["price", "9", "--figure", "m.png"]])
+def test_long_work_shows_progress_on_a_terminal(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("commsched.cli.progress.QUIET", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    plan_file.write("plan.json", made("sync"))
+    more = ["--machine", "p3.16xlarge", "--method", "ring+dense"] if words[0] == "price" else []
+    assert main([*words, *more]) == 0
+    assert re.search(r"\d+/(11|289) ", capsys.readouterr().err)

@@ -220,7 +220,7 @@ def _data(found: "ConvergenceTable") -> dict[str, Any]:
                 "accuracy": case.accuracy._asdict(),
                 "against_dense": None if held is None else held.accuracy._asdict(),
                 "steps_to_dense_loss": None if held is None else held.steps,
-                "bytes_per_rank_and_step": case.sent_bytes,
+                "sent_mean_bytes": case.sent_bytes,
                 "times": [msgspec.to_builtins(times) for times in case.times],
             }
         )

@@ -97,10 +97,8 @@ def _mpi() -> Iterator[Finding]:
 
     world = MPI.COMM_WORLD
     yield _threads(MPI.Query_thread())
-    size = _size(world.size)
-    yield size
-    if size.status is not FindingStatus.FAIL:
-        yield from _places(world)
+    yield _size(world.size)
+    yield from _places(world)
     yield from _aware(world)
 
 
@@ -134,10 +132,6 @@ def _threads(level: int) -> Finding:
 
 
 def _size(size: int) -> Finding:
-    wrong = launcher.alone(size)
-    if wrong is not None:
-        what, advice = wrong.split("; ", 1)
-        return FAIL("ranks", what, advice)
     if launcher.expected_size() is None:
         value = "1, started without a launcher"
         advice = "also try: mpiexec -n 2 commsched doctor"

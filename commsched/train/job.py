@@ -292,7 +292,7 @@ def _result(
         "held_out_accuracy": held.accuracy if held else None,
         "step_seconds": float(np.median([row.seconds for row in rows])) if rows else None,
         "sent_bytes_per_step": own if rows else None,
-        "bytes_per_rank_and_step": float(np.mean(sent)),
+        "sent_mean_bytes": float(np.mean(sent)),
         "skipped_steps": learner.skipped,
         "alike": learner.alike,
         "parameters": parameters,

@@ -128,5 +128,5 @@ def _by_ranks(wanted: TrainRequest, plan: Plan) -> Trial | None:
             for line in training.read(log)
             if isinstance(line, training.HeldOutRow)
         )
-    sent = float(found["bytes_per_rank_and_step"])
+    sent = float(found["sent_mean_bytes"])
     return Trial(fold=wanted.fold, seed=wanted.seed, held_out=held_out, sent_bytes=sent)

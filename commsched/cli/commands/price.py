@@ -27,7 +27,6 @@ EXAMPLE = """example:
 """
 HEADER = ("method", "time", "encode", "exchange", "decode", "wire per rank", "messages", "lossless")
 UNITS = ("", "ms", "ms", "ms", "ms", "MB", "per rank", "")
-QUIET = 2.0  # s of work that shows no progress
 EXPOSED = ("exposed", "ms")  # one more column, with --compute
 
 
@@ -136,8 +135,7 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     """Draw the map of fastest methods, and print the share of each method."""
     from collections import Counter
 
-    from tqdm import tqdm
-
+    from commsched.cli.progress import progress
     from commsched.planner.crossover import DENSITIES, RATES, winners
     from commsched.plot.crossover import draw
     from commsched.plot.picture import check_suffix
@@ -145,8 +143,8 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     check_suffix(args.figure)  # before the work begins
     methods = list(_asked(args, machine.everyone))
     cells = len(DENSITIES) * len(RATES)
-    with tqdm(total=cells, desc="prices", unit="cell", delay=QUIET, disable=None, leave=False) as t:
-        found = winners(args.numel, machine, methods, done=t.update)
+    with progress(cells, "cell") as bar:
+        found = winners(args.numel, machine, methods, done=bar.update)
     kind = "all methods"
     if args.method:
         kind = ", ".join(m.name for m in methods) if len(methods) < 4 else f"{len(methods)} methods"

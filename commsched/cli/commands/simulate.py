@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.progress import progress
 from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
 from commsched.plan import file as plan_file
@@ -51,7 +52,10 @@ def simulate(args: argparse.Namespace) -> None:
         taken = replay(plan, timeline_file.read(args.replay), args.steps, str(args.replay))
     # One more step says when the last one is over; a replay has the steps that were measured.
     steps = args.steps + (args.replay is None)
-    prediction = predict(plan, steps, taken.decisions, changes=taken.changes)
+    with progress(steps, "step") as bar:
+        prediction = predict(
+            plan, steps, taken.decisions, lambda _: bar.update(), changes=taken.changes
+        )
     if args.output is not None:
         timeline_file.write(args.output, prediction.timeline(args.ranks))
     found = {**report(prediction), "compute": compute_data(plan.net)}

@@ -128,7 +128,7 @@ def _sweep(args: argparse.Namespace) -> None:
         "without_a_loss": len(ends) - len(losses),
         "held_out_loss": mean(losses)._asdict() if losses else None,
         "held_out_accuracy": mean([end.accuracy for end in ends])._asdict(),
-        "bytes_per_rank_and_step": mean([t.sent_bytes for t in found.trials]).value,
+        "sent_mean_bytes": mean([t.sent_bytes for t in found.trials]).value,
     }
     print(json.dumps(result, indent=1) if args.json else "\n".join(_means(result)))
 
@@ -145,7 +145,7 @@ def _means(found: dict[str, Any]) -> list[str]:
     return [
         f"{found['trainings']} trainings; means, and intervals of 95 %",
         f"held out: loss {loss or 'no number'}, right {accuracy}",
-        f"{nbytes(found['bytes_per_rank_and_step'])} sent per rank and step",
+        f"{nbytes(found['sent_mean_bytes'])} sent per rank and step",
     ]
 
 

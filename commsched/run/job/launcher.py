@@ -117,7 +117,7 @@ def library() -> str:
 
 
 def load() -> None:
-    """Load and initialise MPI; raise an error instead of an abort or a traceback.
+    """Load and initialise MPI; raise an error instead of an abort, a traceback, or singletons.
 
     Call it before NumPy is loaded: it limits matrix products to one core, and threads to one heap.
     """
@@ -135,12 +135,15 @@ def load() -> None:
             f" {_way_out(os.environ.get('PMIX_SIZE', 'P'), 'SLURM_PROCID' in os.environ)}"
         )
     try:
-        from mpi4py import MPI  # noqa: F401
+        from mpi4py import MPI
     except ModuleNotFoundError:
         raise
     except (ImportError, RuntimeError):
         library()  # says what is missing
         raise
+    wrong = alone(MPI.COMM_WORLD.size)
+    if wrong is not None:
+        raise CommschedError(wrong)
 
 
 def _output(command: list[str]) -> subprocess.CompletedProcess[str] | None:
