@@ -42,6 +42,14 @@ RELATIVE = 1e-9  # numbers that differ by less are equal
 # of the microseconds of a timeline file, which have three decimals.
 NOISE = {"_ms": 1e-9, "_us": 2e-3, "": 1e-14}
 IGNORED = {"format", "hash", "plan", "plan_hash", "source", "version", "warnings"}
+# Numbers of a step that 0.2 defines anew (docs/glossary.md); 0.1 counted a timeline's last step.
+REDEFINED = {
+    *("iteration_seconds", "mean_step_seconds", "iteration_p10", "iteration_p90"),
+    *("held_out_errors", "exposed_seconds", "hidden_seconds", "bubble_seconds", "steps"),
+    *("bytes_per_rank_and_step", "critical_path_seconds_per_step", "activations_known"),
+    *("iteration", "prediction_interval", "why", "exposed_communication", "hidden_communication"),
+    *("streams", "clock_uncertainty_us"),
+}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 SHARED = ("shared", "gpu")  # fabrics of the validation table that have no network
 
@@ -448,7 +456,7 @@ def described(checkout: Checkout, summary: dict[str, Any] | None, steps: int) ->
     if report is not None:
         found["report"] = report
     if timeline.exists():
-        found["timeline_us"] = totals(json.loads(timeline.read_text()), kinds)
+        found["timeline_us"] = totals(json.loads(timeline.read_text()), kinds, steps)
     return found
 
 
@@ -472,15 +480,15 @@ def _digest(data: object) -> str:
     return f"{zlib.crc32(json.dumps(data).encode()):08x}"
 
 
-def totals(timeline: dict[str, Any], kinds: dict[str, str]) -> dict[str, list[float]]:
-    """Operation -> spans, mean start, duration and waiting in us, and mean bytes.
+def totals(timeline: dict[str, Any], kinds: dict[str, str], steps: int) -> dict[str, list[float]]:
+    """Operation -> spans, mean start, duration and waiting in us, and mean bytes, of some steps.
 
     `kinds` says under which name the operations of a launch are counted; others, such as forward,
     are counted together.
     """
     sums: dict[str, list[float]] = {}
     for event in timeline["traceEvents"]:
-        if event["ph"] != "X":
+        if event["ph"] != "X" or event["args"]["step"] >= steps:
             continue
         args, name = event["args"], event["name"].split("/")
         ends = [end for end in range(1, len(name)) if "/".join(name[:end]) in kinds]
@@ -535,7 +543,7 @@ def flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves by path."""
     pairs = data.items() if isinstance(data, dict) else enumerate(data)
     for key, value in pairs:
-        if key in IGNORED:
+        if key in IGNORED | REDEFINED:
             continue
         place = f"{path} / {key}" if path else str(key)
         if isinstance(value, dict | list):

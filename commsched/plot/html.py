@@ -79,8 +79,7 @@ def page_data(
         "exposed": colours.EXPOSED,
         "look": [colours.LOOKS.index(colours.look(name, measure.COMPUTE)) for name in names],
         "streams": [[stream, *_stream_look(stream)] for stream in streams],
-        "totals": _totals(sides),
-        "statistic": " and ".join(dict.fromkeys(totals(t).statistic for t in sides)),
+        **_totals(sides),
         "sides": [_side(t, names, streams) for t in sides],
     }
 
@@ -100,8 +99,8 @@ def _stream_look(stream: str) -> tuple[int, bool]:
     return colours.LOOKS.index(colours.look("", stream)) if one else -1, moves
 
 
-def _totals(sides: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Return seconds per side, see `Totals`; None is unknown."""
+def _totals(sides: Sequence[Timeline]) -> dict[str, Any]:
+    """Return seconds per side, see `Totals`, and over what they are taken; None is unknown."""
     if len(sides) == 2:
         check_comparable(*sides)
     found = [totals(t) for t in sides]
@@ -110,7 +109,10 @@ def _totals(sides: Sequence[Timeline]) -> list[dict[str, Any]]:
         "exposed communication": [t.exposed for t in found],
         "hidden": [t.hidden for t in found],
     }
-    return [{"what": k, "seconds": [median(v) for v in values]} for k, values in rows.items()]
+    return {
+        "totals": [{"what": k, "seconds": [median(v) for v in s]} for k, s in rows.items()],
+        "statistic": " and ".join(dict.fromkeys(side.statistic for side in found)),
+    }
 
 
 def _side(t: Timeline, names: list[str], streams: list[str]) -> dict[str, Any]:
