@@ -208,7 +208,9 @@ def written(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_file_must_say_whether_ranks_share_a_port(tmp_path: Path) -> None:
+def test_a_file_must_say_whether_ranks_share_a_port(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(CommschedError) as caught:
         file.read(written(tmp_path, nic="missing"))
     sentence = str(caught.value)
@@ -219,6 +221,9 @@ def test_a_file_must_say_whether_ranks_share_a_port(tmp_path: Path) -> None:
     assert own.nic is None
     again = tmp_path / "again.json"
     file.write(again, own)
+    assert file.read(again) == own
+    assert main(["show", str(again), "--json"]) == 0  # what it prints is a file, too
+    again.write_text(capsys.readouterr().out)
     assert file.read(again) == own
     file.read(written(tmp_path, nic="missing", lanes=1))  # one rank has the port alone
     file.read(written(tmp_path, nic="missing", nodes=1))  # there is no network

@@ -25,12 +25,17 @@ def read(path: str | Path) -> Machine:
 
 def write(path: str | Path, machine: Machine) -> None:
     """Write a machine file."""
-    files.write(path, insist(to_data(machine), machine))
+    files.write(path, file_data(machine))
 
 
 def from_data(data: Any, where: str) -> Machine:
     """Build a machine from parsed JSON; `where` names the file in errors."""
     return records.read(Machine, data, where)
+
+
+def file_data(machine: Machine) -> dict[str, Any]:
+    """Turn a machine into the JSON data of a file that `read` takes without a question."""
+    return insist(to_data(machine), machine)
 
 
 def to_data(machine: Machine) -> dict[str, Any]:

@@ -59,7 +59,11 @@ def origin(net: Net) -> list[str]:
     steps = [f"to the throughput published for {fit.through}"] if fit.through else []
     if fit.through != fit.device:
         steps.append(f"by roofline to {fit.device}")
-    return [f"{said}, scaled {' and '.join(steps)}: x {fit.factor:.3g}"]
+    return [f"{said}, scaled {' and '.join(steps)}: x {_shown(fit.factor)}"]
+
+
+def _shown(factor: float) -> str:
+    return f"{factor:.3g}" if factor < 1000 else f"{factor:,.0f}"
 
 
 def measured_on(measured: Measured) -> str:
@@ -119,7 +123,7 @@ def _scaled(net: Net, device: Peaks, insists: bool) -> Net:
     layers = _at(layers, _ratio(measured, near, device, device.precision))
     factor = _total(layers) / before
     if not insists and (factor > EMULATED or device.name == PROCESSOR):
-        slow = f"a run waits for them instead of computing; a roofline would say x {factor:.3g}"
+        slow = f"a run waits for them instead of computing; a roofline would say x {_shown(factor)}"
         return _with(net, Fit(choice="measured", device=device.name, warning=slow))
     through = near.device if isinstance(near, Published) else ""
     fit = Fit(choice="scaled", device=device.name, factor=factor, through=through)

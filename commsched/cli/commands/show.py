@@ -98,7 +98,7 @@ def as_data(thing: Thing) -> Any:
     if isinstance(thing, Net):
         return net_file.to_data(thing)
     if isinstance(thing, Machine):
-        return machine_file.to_data(thing)
+        return machine_file.file_data(thing)
     return summary(thing) if isinstance(thing, Plan) else timeline_summary(thing)
 
 
