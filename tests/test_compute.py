@@ -244,3 +244,17 @@ def test_a_profiled_net_says_that_this_host_measured_it(tmp_path: Path) -> None:
     calibrated = device(1e11, 1e10, name="host")  # as `calibrate` names a processor
     assert fitted(net, calibrated) is net
     assert "does not state the peaks of host" in origin(fitted(net, device(1e12, 1e11)))[0]
+
+
+@given(values=st.lists(st.floats(1e-300, 1e300), min_size=5, max_size=5))
+def test_any_numbers_scale_or_are_refused_in_one_sentence(values: list[float]) -> None:
+    seconds, flops, nbytes, peak, memory = values
+    sentence = ""
+    try:
+        layer = Layer(name="l", backward=seconds, backward_flops=flops, backward_bytes=nbytes)
+        net = Net(name="n", layers=(layer,), measured=V100, source="s")
+        made = fitted(net, device(peak, memory))
+        assert total(made) > 0
+    except CommschedError as error:
+        sentence = str(error)
+    assert "\n" not in sentence

@@ -116,7 +116,7 @@ def test_every_command_that_takes_a_machine_takes_set() -> None:
 
     for parser in parsers(cli._parser(())):
         options = {o for action in parser._actions for o in action.option_strings}
-        if "--machine" in options and parser.prog != "commsched bench":  # names of shipped ones
+        if "--machine" in options:
             assert "--set" in options, parser.prog
 
 

@@ -152,7 +152,7 @@ def _ratio(
 
     def ratio(flops: float, nbytes: float) -> float:
         then = max(flops / (share * old[0]), nbytes / old[1])
-        return max(flops / (share * new[0]), nbytes / new[1]) / then
+        return max(flops / (share * new[0]), nbytes / new[1]) / then if then else 1.0
 
     return ratio
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli import bench_convergence as convergence
+from commsched.cli.machine import SET
 from commsched.cli.options import (
     TIMEOUT,
     Commands,
@@ -82,6 +83,7 @@ PLANNER = (
     Option("--seeds", "FIRST:STOP", "random instances of part optimum; default: 0:300"),
     ListOption("--net", "NAME", "net of part quality; default: all shipped nets"),
     ListOption("--machine", "NAME", "machine of part quality; default: all shipped machines"),
+    SET,
 )
 MEASURED = (
     Option(
@@ -147,7 +149,7 @@ def planner(args: argparse.Namespace) -> None:
 
     parts = args.part or PARTS
     seeds = range(INSTANCES) if args.seeds is None else _seeds(args.seeds)
-    found = [rows(parts, seeds, args.net, args.machine)]
+    found = [rows(parts, seeds, args.net, args.machine, args.set)]
     if "measured" in parts:
         found.append(_measured(args))
     _print(chain(*found), args)

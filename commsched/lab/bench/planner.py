@@ -10,6 +10,7 @@ from commsched.errors import CommschedError
 from commsched.lab.bench.optimum import INSTANCES, MOST, instance, least, optimum, searched
 from commsched.lab.bench.row import BenchRow
 from commsched.machine import file as machine_file
+from commsched.machine.change import changed
 from commsched.machine.model import resized
 from commsched.net import file as net_file
 from commsched.planner.make_plan import make_plan
@@ -32,10 +33,12 @@ def rows(
     seeds: range = range(INSTANCES),
     nets: Sequence[str] = (),
     machines: Sequence[str] = (),
+    changes: Sequence[str] = (),
 ) -> Iterator[BenchRow]:
     """Two nets for speed, random instances against their optimum, nets on machines for quality.
 
-    Where no nets or machines are named, all that are shipped are asked.
+    Where no nets or machines are named, all that are shipped are asked. changes: KEY=VALUE words
+    that change each machine of quality.
     """
     list(BASELINES)  # importing the planners is no part of planning
     if "speed" in parts:
@@ -45,7 +48,7 @@ def rows(
     if "optimum" in parts:
         yield _optimum(seeds)
     for net in nets or shipped.names("nets") if "quality" in parts else ():
-        yield _quality(net, machines or shipped.names("machines"))
+        yield _quality(net, machines or shipped.names("machines"), changes)
 
 
 def _request(net: str, machine: str, nodes: int) -> Request:
@@ -119,12 +122,13 @@ def candidates(problem: Problem) -> Iterator[tuple[str, Candidate]]:
             continue  # it needs a lossy codec
 
 
-def _quality(net: str, machines: Sequence[str]) -> BenchRow:
+def _quality(net: str, machines: Sequence[str], changes: Sequence[str]) -> BenchRow:
     """Our simulated iteration over that of the best baseline, on some machines."""
     begin = time.perf_counter()
     ratios = []
     for machine in machines:
-        request = Request(net=net_file.load(net), machine=machine_file.load(machine))
+        on = changed(machine_file.load(machine), changes)
+        request = Request(net=net_file.load(net), machine=on)
         known: Known = {}
         ours = iteration(make_plan(request), known)
         problem = Problem(request)
