@@ -2,6 +2,9 @@
 
 import sys
 
-from commsched.cli.main import main
+try:
+    from commsched.cli.main import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 sys.exit(main())

@@ -159,6 +159,13 @@ def write(path: str | Path, data: Any) -> None:
     write_bytes(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a path that cannot be written, before the work starts."""
+    folder = path.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
+        raise CommschedError(f"{path}: cannot be written there; give a file in a writable folder")
+
+
 def make_folder(path: str | Path) -> None:
     """Make a folder and those above it; one that is there stays."""
     try:

@@ -6,13 +6,13 @@ from mpi4py import MPI
 
 from commsched.calibrate.main import Progress, calibrate
 from commsched.errors import CommschedError
+from commsched.files import check_writable
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
 from commsched.machine.trust import doubts, errors_of, held_out_line
 from commsched.run.job import agree
 from commsched.run.job.terminal import progress_visible
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
-from commsched.run.measurement import check_writable
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import choose_placement

@@ -19,8 +19,10 @@ EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 2 after an error that the user can fix, 130 after an interrupt."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    said = "interrupted before the command began; nothing is written"
     try:
         parsed = _parser(arguments).parse_args(arguments)
+        said = "interrupted"
         status = parsed.run(parsed)
         sys.stdout.flush()
         return int(status or 0)
@@ -34,7 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        from commsched.run.job.launcher import environment_rank
+
+        if interrupt.args or environment_rank() is None:  # ranks say it themselves
+            print(f"commsched: {str(interrupt) or said}", file=sys.stderr)
         return 130
 
 

@@ -3,9 +3,11 @@
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from commsched.cli.quantities import SECONDS
+from commsched.files import check_writable
 from commsched.quantity import NUMBER, Quantity
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -106,6 +108,13 @@ def _shown(default: object, type: Callable[[str], object]) -> str:
     if isinstance(type, Quantity) and isinstance(default, float):
         return type.shown(default).replace("%", "%%")
     return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def output_file(text: str) -> Path:
+    """Read the path of a file to write; one that cannot be written is refused before any work."""
+    path = Path(text)
+    check_writable(path)
+    return path
 
 
 Table: TypeAlias = Sequence[Flag | Option | ListOption]

@@ -77,9 +77,10 @@ def plan_with_verdict(request: Request, planner: str = DEFAULT) -> Planned:
     chain = _Chain(request, planner)
     try:
         chain.run()
+        return chain.result()
     except KeyboardInterrupt:
         chain.interrupted = True
-    return chain.result()
+        return chain.result()
 
 
 def families(request: Request) -> Iterator[Family]:
@@ -240,11 +241,8 @@ class _Chain:
             raise self.refused or KeyboardInterrupt(NO_PLAN)
         plan = chosen.plan
         if chosen.found is not None:
-            try:
-                problem = Problem(self.own.request, tables=self.tables)
-                plan = with_reasons(plan, chosen.found.placed, problem)
-            except KeyboardInterrupt:
-                self.interrupted = True
+            problem = Problem(self.own.request, tables=self.tables)
+            plan = with_reasons(plan, chosen.found.placed, problem)
         plan = accepted(self.request, replace(plan, alternatives=tuple(self._rows())))
         return Planned(plan, self.interrupted)
 

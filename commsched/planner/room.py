@@ -1,11 +1,12 @@
 """Whether a plan fits into the memory of its machine's device, and which strategy would."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Param, Plan
-from commsched.planner.frames.pipelines import staged
+from commsched.planner.frames.pipelines import most_stages, staged
 from commsched.planner.limits.memory import needed
 from commsched.planner.request import Request
 from commsched.program.registry import STRATEGIES
@@ -53,9 +54,9 @@ def smaller(plan: Plan) -> Iterator[Smaller]:
             if not params.keys() <= strategy.defaults.keys():
                 continue
             request = Request(net=plan.net, machine=plan.machine, strategy=name, params=params)
+            most = replace(request, params={**params, "stages": most_stages(request)})
             try:
-                wanted = needed(staged(request, strategy))
-            except CommschedError:  # more than the device has, or it has no such stages
+                if needed(staged(most, strategy)) <= plan.machine.device.memory:
+                    yield Smaller(name, params, needed(staged(request, strategy)))
+            except CommschedError:  # the net cannot be cut into stages
                 continue
-            if wanted <= plan.machine.device.memory:
-                yield Smaller(name, params, wanted)

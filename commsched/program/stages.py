@@ -123,6 +123,11 @@ def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
 
 def balanced(weights: Sequence[float], parts: int) -> list[int]:
     """Cut a sequence into runs so that the largest sum is minimal: (parts + 1,) bounds."""
+    return [*_balanced(tuple(weights), parts)]
+
+
+@lru_cache(maxsize=64)
+def _balanced(weights: tuple[float, ...], parts: int) -> tuple[int, ...]:
     total = np.concatenate([[0.0], np.cumsum(weights)])
     count = len(weights)
     best = total.copy()  # (j,) the minimal largest sum of the first j weights in k runs
@@ -137,7 +142,7 @@ def balanced(weights: Sequence[float], parts: int) -> list[int]:
     bounds = [count]
     for k in range(parts - 1, 0, -1):
         bounds.append(int(first[k, bounds[-1]]))
-    return [0, *bounds[:0:-1], count] if parts > 1 else [0, count]
+    return (0, *bounds[:0:-1], count) if parts > 1 else (0, count)
 
 
 def ranks_of(size: int, stages: int, near: str) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from commsched.arrays import Array
 from commsched.errors import CommschedError
+from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
@@ -27,7 +28,7 @@ from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
-from commsched.run.measurement import Measurement, check_writable
+from commsched.run.measurement import Measurement
 from commsched.run.recording import Recording
 from commsched.run.summary import fallback_sentence
 from commsched.run.wire.device import check_device

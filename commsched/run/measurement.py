@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.program.launch_ops import teams_apart
 from commsched.program.model import STREAMS
@@ -152,10 +151,3 @@ def _collect(
         clock_uncertainty=part.clock_uncertainty_us * 1e-6,
     )
     return waiting_filled(timeline, teams_apart(plan, STRATEGIES[plan.strategy].operations(plan)))
-
-
-def check_writable(path: Path) -> None:
-    """Refuse a path that cannot be written, before the work starts."""
-    folder = path.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
-        raise CommschedError(f"{path}: cannot be written there; give a file in a writable folder")

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
+from commsched.files import check_writable
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
@@ -23,7 +24,7 @@ from commsched.run.job.clock import now
 from commsched.run.job.ending import end_all
 from commsched.run.job.terminal import progress_bar, progress_visible
 from commsched.run.job.watchdog import end_together, watchdog
-from commsched.run.measurement import Measurement, check_writable
+from commsched.run.measurement import Measurement
 from commsched.run.verify import Verifier
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import Placement, choose_placement

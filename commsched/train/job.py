@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.errors import CommschedError
+from commsched.files import check_writable
 from commsched.net.graph import Net
 from commsched.plan.model import Param, Plan
 from commsched.program.registry import STRATEGIES
@@ -17,7 +18,6 @@ from commsched.run.job import agree
 from commsched.run.job.ending import say
 from commsched.run.job.terminal import progress_bar, progress_visible
 from commsched.run.job.watchdog import end_together, watchdog
-from commsched.run.measurement import check_writable
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.summary import summary
 from commsched.run.wire.device import ComputeDevice, check_device

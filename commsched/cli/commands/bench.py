@@ -24,6 +24,7 @@ from commsched.cli.options import (
 from commsched.cli.quantities import DENSITY
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
+from commsched.files import check_writable
 from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
@@ -251,6 +252,8 @@ def buffers(args: argparse.Namespace) -> None:
     """Measure messages between a device and MPI."""
     from commsched.run.job import launcher
 
+    if args.output is not None and launcher.environment_rank() in (None, 0):
+        check_writable(args.output)
     launcher.load()
     from commsched.cli import bench_gpu
     from commsched.lab.bench import device_buffers as runtime

@@ -2,11 +2,10 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli.machine import SET
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Commands, Flag, Option, add_command, output_file
 from commsched.cli.quantities import MICROSECONDS, PORT
 from commsched.machine.build import LATENCY
 
@@ -34,7 +33,7 @@ NEW = (
     Option("--inside", "RATE", "link of two devices in a node; default: as sold", PORT),
     Option("--name", None, "name of the machine; default: that of the file"),
     SET,
-    Option("-o --output", "FILE", "machine file to write", Path, required=True),
+    Option("-o --output", "FILE", "machine file to write", output_file, required=True),
 )
 HEADER = ("device", "memory", "bandwidth", "peak", "inside", "slot", "source")
 

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Commands, Flag, Option, add_command, output_file
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ OPTIONS = (
         "layers=N,hidden=N,heads=N[,sequence=N][,vocabulary=N][,batch=N]",
         "write a GPT-style net of this size instead of printing the list",
     ),
-    Option("-o --output", "FILE", "net file that --transformer writes", Path),
+    Option("-o --output", "FILE", "net file that --transformer writes", output_file),
 )
 
 

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from commsched.cli import machine, reasons, stages
 from commsched.cli import method_schedule as schedule
@@ -17,8 +16,10 @@ from commsched.cli.options import (
     ListOption,
     Option,
     add_command,
+    output_file,
 )
 from commsched.cli.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE, POSITIVE, SPREAD
+from commsched.cli.signals import one_interrupt
 from commsched.cost.library import library_of
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
@@ -50,7 +51,7 @@ SEEDS = 2**62  # the largest that a plan file holds
 OPTIONS = (
     Option("net", "NET", "shipped net, or net file"),
     *machine.OPTIONS,
-    Option("-o --output", "FILE", "plan file to write", Path, required=True),
+    Option("-o --output", "FILE", "plan file to write", output_file, required=True),
     Option("--jitter", "SIGMA", "log-normal spread of compute per rank and step", SPREAD),
     Option("--strategy", "NAME", "synchronisation strategy", default="sync"),
     PARAM,
@@ -88,7 +89,8 @@ OPTIONS = (
     Option(
         "--time-limit",
         "TIME",
-        "longest search; default: until no change helps (Ctrl-C returns the best plan so far)",
+        "longest search; default: until no change helps; Ctrl-C writes the best plan so far (exit"
+        " status 0, or 130 if there is none yet)",
         PATIENCE,
     ),
     Flag("--progress", "print each better plan on stderr during the search"),
@@ -148,18 +150,24 @@ def _progress(what: str, iteration: float) -> None:
 
 
 def plan(args: argparse.Namespace) -> None:
-    """Plan, write, report."""
-    try:
-        wanted = request(args)
-        found = plan_with_verdict(wanted, args.planner)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(NO_PLAN) from None
-    if found.interrupted:
-        print("interrupted: this is the best plan so far", file=sys.stderr)
-    made = schedule.added(found.plan, args)
-    plan_file.write(args.output, made)
+    """Plan, write, report; after Ctrl-C the best plan so far."""
+    with one_interrupt() as hold:
+        try:
+            wanted = request(args)
+            found = plan_with_verdict(wanted, args.planner)
+            hold()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(NO_PLAN) from None
+        if found.interrupted:
+            print("commsched: interrupted; this is the best plan so far", file=sys.stderr)
+        made = schedule.added(found.plan, args)
+        plan_file.write(args.output, made)
     if args.json:
-        print(json.dumps({**summary(made), "errors": errors(wanted)}, indent=1))
+        print(
+            json.dumps(
+                {**summary(made), "errors": errors(wanted), "warnings": room_lines(made)}, indent=1
+            )
+        )
         return
     print(headline(made))
     doubted = [f"warning: {sentence}" for sentence in doubts(errors_of(made.machine))]
@@ -205,7 +213,6 @@ def summary(made: Plan) -> dict[str, object]:
         "verdict": verdict.data(made),
         "memory_bytes": needed(made),
         "memory_limit_bytes": made.machine.device.memory,
-        "warnings": room_lines(made),
         "launches": [
             {
                 "launch": launch.name,

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from commsched.cli.options import Commands, Option, add_command
+from commsched.cli.options import Commands, Option, add_command, output_file
 from commsched.errors import CommschedError
 
 EXAMPLE = """\
@@ -23,7 +23,7 @@ at that step with those ranks unfolded.
 OPTIONS = (
     Option("predicted", None, "timeline: predicted, or the only one", Path),
     Option("measured", None, "timeline to draw below it", Path, nargs="?"),
-    Option("-o --output", "FILE", ".png, .svg or .html", Path, required=True),
+    Option("-o --output", "FILE", ".png, .svg or .html", output_file, required=True),
     Option("--step", "N", "step to draw; default: the median one", int),
     Option("--ranks", "RANK,...", "ranks to draw, such as 0,7"),
 )
@@ -39,8 +39,11 @@ def plot(args: argparse.Namespace) -> None:
     """Draw the picture."""
     ranks = None if args.ranks is None else _ranks(args.ranks)
     from commsched.plot.draw import draw
+    from commsched.plot.picture import check_suffix
     from commsched.timeline import file as timeline_file
 
+    if args.output.suffix.lower() != ".html":
+        check_suffix(args.output, ".png, .svg or .html")  # before the work begins
     predicted = timeline_file.read(args.predicted)
     measured = None if args.measured is None else timeline_file.read(args.measured)
     draw(predicted, measured, args.output, args.step, ranks)

@@ -3,11 +3,10 @@
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsched.cli import machine as machine_options
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
+from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, output_file
 from commsched.cli.quantities import DENSITY, MILLISECONDS
 from commsched.errors import CommschedError
 from commsched.units import count, nbytes
@@ -55,7 +54,7 @@ OPTIONS = (
         "--figure",
         "FILE",
         "draw the fastest by density and bandwidth (.png, .svg)",
-        Path,
+        output_file,
     ),
     Flag("--json", "print seconds and bytes as JSON"),
 )

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.options import Commands, Flag, Option, add_command, output_file
 from commsched.cli.progress import progress
 from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
@@ -24,7 +24,7 @@ DRAWN = 64  # ranks whose spans are written by default: enough to look at, small
 
 OPTIONS = (
     Option("plan", None, "plan file", Path),
-    Option("-o --output", "FILE", "timeline to write", Path),
+    Option("-o --output", "FILE", "timeline to write", output_file),
     Option("--steps", "N", "number of steps; one more ends the last", int, STEPS),
     Option("--replay", "FILE", "repeat the decisions and plan changes of a measured run", Path),
     Option("--ranks", "N", "write the spans of the first N ranks only", int, DRAWN),

@@ -48,7 +48,7 @@ def staged(request: Request, strategy: PipelineStrategy) -> Plan:
     given = STRATEGIES[request.strategy].settings(_plan(request, request.net, request.params))
     layers = sum(not is_head(layer.name) for layer in request.net.layers)
     size = request.machine.size
-    counts = [k for k in range(1, min(size, layers) + 1) if size % k == 0]
+    counts = [k for k in range(1, most_stages(request) + 1) if size % k == 0]
     if given["stages"]:
         counts = [int(given["stages"])]
     elif not strategy.fewest:
@@ -67,6 +67,13 @@ def staged(request: Request, strategy: PipelineStrategy) -> Plan:
         f" {nbytes(needs[-1])}, and {nbytes(limit)} are allowed; more stages are not possible on"
         f" {size} ranks and {layers} layers; nearest: {needs[-1]:.0f} B"
     )
+
+
+def most_stages(request: Request) -> int:
+    """The most stages that divide the ranks, of at least one layer each."""
+    size = request.machine.size
+    layers = sum(not is_head(layer.name) for layer in request.net.layers)
+    return max(k for k in range(1, min(size, layers) + 1) if size % k == 0)
 
 
 def _plan(request: Request, net: Net, params: Mapping[str, Param]) -> Plan:

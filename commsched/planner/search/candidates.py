@@ -94,9 +94,14 @@ class Search:
         self.first = self._first()
 
     def _first(self) -> Candidate:
-        """The best of near-equal buckets by closed forms."""
-        for candidate in self._equal():
-            self.offer(candidate, "first")
+        """The best of near-equal buckets by closed forms; an interrupt ends the search with it."""
+        try:
+            for candidate in self._equal():
+                self.offer(candidate, "first")
+        except KeyboardInterrupt:
+            if not self.found:
+                raise
+            self.stopped = True
         return self.leader
 
     def _equal(self) -> Iterator[Candidate]:
@@ -115,9 +120,9 @@ class Search:
         """Note a candidate."""
         seconds = self.problem.evaluator.one(candidate)
         better = not self.found or seconds < self.least * (1 - SAME)
+        self.found = sorted([*self.found, (seconds, candidate)], key=lambda entry: entry[0])
         if better and self.request.report is not None:
             self.request.report(what, seconds)
-        self.found = sorted([*self.found, (seconds, candidate)], key=lambda entry: entry[0])
 
     @property
     def least(self) -> float:
@@ -143,7 +148,7 @@ class Search:
 
     def run(self) -> None:
         """Search until nothing helps."""
-        if self.over():
+        if self.over() or self.stopped:
             return
         whole = Problem(self.request, kept=self.kept, tables=self.tables)
         first = whole.moved(self.first, self.quick)
