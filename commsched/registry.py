@@ -1,11 +1,13 @@
 """Named plug-ins: a file registers itself with a decorator and is found by its name."""
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from commsched.errors import CommschedError
+from commsched.nearest import nearest
 
 T = TypeVar("T")
 Maker = Callable[[list[str]], T]  # from the parameters behind a family's name
@@ -20,6 +22,7 @@ class Registry(Mapping[str, T]):
         self._items: dict[str, T] = {}
         self._families: dict[str, tuple[str, Maker[T]]] = {}
         self._made: dict[str, T] = {}
+        self._modules: dict[str, str] = {}  # where what was found by import is written
         self._loaded = False
 
     def add(self, name: str) -> Callable[[T], T]:
@@ -73,14 +76,25 @@ class Registry(Mapping[str, T]):
             for package in self.packages:
                 path = importlib.import_module(package).__path__
                 for module in sorted(m.name for m in pkgutil.iter_modules(path)):
+                    before = set(self._items)
                     importlib.import_module(f"{package}.{module}")
+                    added = self._items.keys() - before
+                    self._modules |= dict.fromkeys(added, f"{package}.{module}")
         return self._items
+
+    def module(self, name: str) -> str:
+        """Return the name of the module that registered a plug-in, or holds its code."""
+        item = self[name]
+        code = item if inspect.isroutine(item) or inspect.isclass(item) else type(item)
+        known = code.__module__.startswith(self.packages)
+        return code.__module__ if known else self._modules[name]
 
     def __getitem__(self, name: str) -> T:
         found = self._find(name)
         if found is None:
             known = ", ".join(self)
-            raise CommschedError(f"no {self.kind} named {name!r}; known: {known}")
+            near = nearest(name, self)
+            raise CommschedError(f"no {self.kind} named {name!r}; known: {known}{near}")
         return found
 
     def __contains__(self, name: object) -> bool:

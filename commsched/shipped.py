@@ -4,6 +4,7 @@ import sysconfig
 from pathlib import Path
 
 from commsched.errors import CommschedError
+from commsched.nearest import nearest
 
 KINDS = {"nets": "net", "machines": "machine", "devices": "device"}
 
@@ -30,6 +31,6 @@ def path_of(kind: str, name: str) -> Path:
         shown = ", ".join(known) or "none"
         raise CommschedError(
             f"no shipped {KINDS[kind]} named {name!r}; known: {shown}; a file of your own is given"
-            " by its path, which ends in .json"
+            f" by its path, which ends in .json{nearest(name, known)}"
         )
     return folder(kind) / f"{name}.json"

@@ -1,6 +1,7 @@
 """The decorator that registers the planner of another system."""
 
 from collections.abc import Callable
+from functools import wraps
 
 from commsched.plan.model import Plan
 from commsched.planner.launches import launches
@@ -14,6 +15,7 @@ def baseline(name: str) -> Callable[[Baseline], Baseline]:
     """Register a baseline, and the planner that plans by it alone."""
 
     def register(make: Baseline) -> Baseline:
+        @wraps(make)
         def planner(request: Request) -> Plan:
             if not request.net.tensors:
                 return launches(request, [], lambda launch: launch)

@@ -37,7 +37,8 @@ def _check_forced(request: Request, name: str, wanted: str) -> None:
         method.phases(spec, request.machine.everyone)
     except CommschedError as error:
         near = nearest_method(request, wanted)
-        raise CommschedError(f"{where}: {error}; nearest: {near!r}") from None
+        why = str(error).partition("; nearest: ")[0]  # of a part of the name; `near` is whole
+        raise CommschedError(f"{where}: {why}; nearest: {near!r}") from None
     if request.lossless and not method.lossless:
         near = nearest_method(request, wanted)
         raise CommschedError(

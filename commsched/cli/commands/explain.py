@@ -1,0 +1,69 @@
+"""`commsched explain`: what a collective, codec, method, strategy, planner or library is."""
+
+import argparse
+
+from commsched.cli.options import Commands, Option, add_command
+from commsched.errors import CommschedError
+from commsched.nearest import nearest
+
+EXAMPLE = """example:
+  commsched explain ring --ranks 4
+  commsched explain topk:0.01
+  commsched explain daso
+"""
+DRAWN = 32  # ranks: more moves cannot be read
+OPTIONS = (
+    Option("name", "NAME", "a name of `commsched list`, or a method such as ring+fp16"),
+    Option("--ranks", "N", "draw the rounds of a collective on N ranks of one node", int),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "tell what a collective, codec, method, strategy, planner or library is, and its source"
+    add_command(commands, "explain", explain, text, OPTIONS, EXAMPLE)
+
+
+def explain(args: argparse.Namespace) -> None:
+    """Print what the plug-in's own text says, and what it may be combined with."""
+    from commsched.cli.plug_ins import KINDS
+
+    if args.ranks is not None and not 1 <= args.ranks <= DRAWN:
+        raise CommschedError(f"--ranks must be from 1 to {DRAWN} to be drawn, got {args.ranks}")
+    collective, plus, codec = args.name.partition("+")
+    if plus:
+        _explain("collectives", collective, args.ranks)
+        print()
+        _explain("codecs", codec, None)
+        return
+    kinds = [kind for kind, registry in KINDS.items() if args.name in registry]
+    if not kinds:
+        near = nearest(args.name, [name for registry in KINDS.values() for name in registry])
+        raise CommschedError(f"nothing is called {args.name!r}; see 'commsched list'{near}")
+    for kind in kinds:
+        _explain(kind, args.name, args.ranks)
+
+
+def _explain(kind: str, name: str, ranks: int | None) -> None:
+    from commsched.cli.plug_ins import KINDS, text_of
+    from commsched.exchange.pair import ALONE, illegal, route
+    from commsched.machine.model import Group
+    from commsched.schedule.text import dumps
+
+    item = KINDS[kind][name]
+    print(f"{KINDS[kind].kind} {name}\n")
+    print(text_of(kind, name))
+    if kind == "collectives":
+        codecs = [n for n, c in KINDS["codecs"].items() if not illegal(route(name, ALONE), c)]
+        print(f"\nMay be paired with the codecs: {', '.join(codecs) or 'none; part of methods'}")
+        if ranks is not None:
+            print("\nRounds, `0>1:2+` = rank 0 sends block 2 and rank 1 adds it:")
+            print(dumps(route(name, Group(ranks=tuple(range(ranks)), nodes=(0,) * ranks))), end="")
+    if kind == "codecs":
+        able = [n for n in KINDS["collectives"] if not illegal(route(n, ALONE), item)]
+        print(f"\n{'Lossless' if item.lossless else 'Lossy'}. Collectives: {', '.join(able)}")
+    if kind == "strategies":
+        print("\nParameters (--param NAME=VALUE), default and what is allowed:")
+        for key, (default, allowed) in item.parameters.items():
+            words = ", ".join(map(str, allowed)) if isinstance(allowed, tuple) else str(allowed)
+            print(f"  {key} = {default}  ({words})")

@@ -1,0 +1,47 @@
+"""`commsched list`: the names that plans and commands know."""
+
+import argparse
+import json
+
+from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.errors import CommschedError
+from commsched.nearest import nearest
+
+EXAMPLE = """example:
+  commsched list
+  commsched list codecs
+  commsched explain ring --ranks 4
+"""
+OPTIONS = (
+    Option(
+        "kind",
+        "KIND",
+        "nets, machines, collectives, codecs, methods, strategies, planners or libraries;"
+        " default: all",
+        nargs="?",
+    ),
+    Flag("--json", "print the names, with a line each, as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "list what there is: collectives, codecs, methods, strategies, planners, libraries"
+    add_command(commands, "list", list_, text, OPTIONS, EXAMPLE)
+
+
+def list_(args: argparse.Namespace) -> None:
+    """Print the names of one kind, or of all."""
+    from commsched.cli.plug_ins import FILES, KINDS, listed
+    from commsched.text_table import table
+
+    known = (*FILES, *KINDS)
+    if args.kind is not None and args.kind not in known:
+        near = nearest(args.kind, known)
+        raise CommschedError(f"nothing is called {args.kind!r}; known: {', '.join(known)}{near}")
+    found = {kind: listed(kind) for kind in ([args.kind] if args.kind else known)}
+    if args.json:
+        print(json.dumps(found, indent=1))
+        return
+    for kind, names in found.items():
+        print(table([kind, ""], [[f"  {name}", line] for name, line in names.items()]))
