@@ -239,6 +239,12 @@ def test_a_file_must_say_whether_ranks_share_a_port(
             "is 200 Gbit/s (25 GB/s), more than the PCI",
         ),
         ("links__between__bandwidth_GBps", 100, "100 GB/s", 'write "100 Gbit/s" if that is meant'),
+        (
+            "nic__bandwidth_GBps",
+            10,
+            "10 GB/s",
+            "is 80 Gbit/s (10 GB/s), which no port that is sold",
+        ),
         ("links__inside__bandwidth_GBps", 2400, "2400 GB/s", "more than twice NVLink 5"),
         ("links__between__latency_us", 3e6, "3000000 us", "more than a second"),
         ("device__memory_GB", 16384, "16384 GB", "more than 4 TB"),

@@ -21,7 +21,7 @@ class Order:
     device: str
     port: float  # B/s
     ports: int = 1  # of a node
-    latency: float = LATENCY  # s
+    latency: float | None = None  # s, L + 2 o; None: assumed
     inside: float | None = None  # B/s; None: as sold with the device
 
 
@@ -31,15 +31,16 @@ def build(order: Order) -> Machine:
     port = bits(order.port)
     if order.ports < 1:
         raise CommschedError(f"--ports must be at least 1, got {order.ports}")
-    if order.latency < 2 * OVERHEAD:
+    total = LATENCY if order.latency is None else order.latency
+    if total < 2 * OVERHEAD:
         least = seconds(2 * OVERHEAD)
-        raise CommschedError(f"--latency must be at least {least}, got {seconds(order.latency)}")
+        raise CommschedError(f"--latency must be at least {least}, got {seconds(total)}")
     inside = sold.inside
     if order.inside is not None:
         source = f"bandwidth: stated as {nbytes(order.inside)}/s; before: {inside.source}"
         inside = replace(inside, per_byte=1 / order.inside, source=source)
-    assumed = order.latency == LATENCY
-    latency = "assumption of 30 us over TCP, as of p3.16xlarge" if assumed else "stated"
+    assumed = f"assumption of {seconds(LATENCY)} over TCP, as of p3.16xlarge"
+    latency = assumed if order.latency is None else "stated"
     return Machine(
         name=order.name,
         source=(
@@ -50,7 +51,7 @@ def build(order: Order) -> Machine:
         node_of_rank=placement(order.nodes, order.ranks),
         inside=inside,
         between=Link(
-            latency=order.latency - 2 * OVERHEAD,
+            latency=total - 2 * OVERHEAD,
             overhead=OVERHEAD,
             per_byte=1 / order.port,
             source=f"bandwidth: stated as {port}; latency L + 2 o: {latency}",

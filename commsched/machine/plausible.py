@@ -16,6 +16,7 @@ from commsched.records import QUANTITIES
 
 # The fastest port sold carries 800 Gbit/s: XDR InfiniBand (IBTA, 2023), IEEE 802.3df Ethernet.
 PORT = 100e9  # B/s
+SOLD = (1, 2.5, 5, 10, 25, 40, 50, 100, 200, 400, 800)  # Gbit/s of Ethernet ports, IEEE 802.3
 INSIDE = 2000e9  # B/s; NVLink 5 carries 900 GB/s in one direction (NVIDIA Blackwell data sheet)
 LATENCY = 1.0  # s; a signal goes around the Earth in 0.2 s
 MEMORY = 4e12  # B of one device; 288 GB are sold (AMD MI325X has 256, NVIDIA B300 288)
@@ -75,7 +76,7 @@ def insist(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
 
 
 def _doubts(data: dict[str, Any], machine: Machine) -> Iterator[Doubt]:
-    """Yield the plain numbers of a file that are beyond their limit."""
+    """Yield the plain numbers of a file that are beyond their limit, or likely Gbit/s."""
     known = recognised(machine.device)
     port, why = PORT, "more than the fastest port that is sold, 800 Gbit/s"
     if known is not None and known.slot < PORT:
@@ -96,6 +97,8 @@ def _doubts(data: dict[str, Any], machine: Machine) -> Iterator[Doubt]:
             doubt = Doubt(place, key, number, limit, reason)
             if doubt.value > limit:
                 yield doubt
+            elif place == "nic" and number in SOLD and 8 * number not in SOLD:
+                yield doubt._replace(why="which no port that is sold carries")
 
 
 def _at(data: dict[str, Any], place: str) -> dict[str, Any]:

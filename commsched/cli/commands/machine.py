@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from commsched.cli.machine import SET
 from commsched.cli.options import Commands, Flag, Option, add_command, output_file
 from commsched.cli.quantities import MICROSECONDS, PORT
-from commsched.machine.build import LATENCY
 
 if TYPE_CHECKING:
     from commsched.machine.model import Machine
@@ -26,9 +25,8 @@ NEW = (
     Option(
         "--latency",
         "TIME",
-        "network latency L + 2 o of a small message",
+        "network latency L + 2 o of a small message; default: 30 us, assumed for TCP",
         MICROSECONDS,
-        LATENCY,
     ),
     Option("--inside", "RATE", "link of two devices in a node; default: as sold", PORT),
     Option("--name", None, "name of the machine; default: that of the file"),
