@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -23,7 +24,7 @@ from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.recorder import Forgetful, Recorder
 from commsched.run.engine.worker import Carrying, Roles
-from commsched.run.handover import Handover, places_of
+from commsched.run.handover import Handover, check_launches, places_of
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
@@ -98,8 +99,10 @@ class Exchanger:
         record: str | Path | None = None,
         timeout: float = 60.0,
         device: str = "cpu",
+        skip_overflow: bool = False,
     ) -> None:
-        _check_mpi(comm)
+        agree.check_comm(comm)
+        self._skip_overflow = skip_overflow
         self._device = device
         self._timeline = None if timeline is None else Path(timeline)
         self._record = None if record is None else Path(record)
@@ -140,19 +143,7 @@ class Exchanger:
             raise CommschedError(
                 f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}"
             )
-        for launch in checked.launches:
-            if launch.since or launch.payload != "gradient":
-                what = f"{launch.payload}s, from step {launch.since} on"
-                raise CommschedError(
-                    f"launch {launch.name!r} exchanges {what}; an Exchanger sums gradients by the"
-                    " same launches in every step"
-                )
-            ranks = checked.group(launch).size
-            if ranks != checked.machine.size:
-                raise CommschedError(
-                    f"launch {launch.name!r} exchanges among {ranks} of {checked.machine.size}"
-                    " ranks; an Exchanger sums over all"
-                )
+        check_launches(checked)
         return checked
 
     def __enter__(self) -> "Exchanger":
@@ -180,6 +171,7 @@ class Exchanger:
             source = Carrying(self._caller)
             roles = Roles(source)
             self._engine = Engine(plan, self._comm, roles, recorder, self._timeout, place=place)
+            self._engine.buckets.skips_overflow = self._skip_overflow
             self._changes = Changes(self._engine, self._comm, source, self._measurement)
         self._engine.start()
         if self._measurement is not None:
@@ -262,6 +254,38 @@ class Exchanger:
             self._whole[name] = module.empty(shape, np.float32)
         module.concatenate(parts, out=self._whole[name].reshape(-1))
         return self._whole[name]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is followed now."""
+        return self._plan
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether NaN or infinity was handed over in the step whose sums are all there."""
+        return self._handover.step in self._running().buckets.overflows
+
+    def kept(self) -> dict[str, Any]:
+        """Return what the next step needs of those before, on this rank, between two steps."""
+        engine = self._running()
+        if self._handover.step >= 0 and not self._handover.over:
+            raise CommschedError("a step is under way; keep its state once every sum is there")
+        engine.drain()
+        return {"step": self._handover.step + 1, "plan": engine.plan.hash, **engine.buckets.kept()}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Go on after what `kept` returned on this rank, before the first `ready`."""
+        engine, step, own = self._running(), kept.get("step"), str(kept.get("plan"))
+        if self._handover.step >= 0:
+            raise CommschedError("a state is restored before the first step, not after it")
+        if own != engine.plan.hash or not isinstance(step, int) or step < 0:
+            raise CommschedError(
+                f"the state belongs to plan {own[:12]}..., not to {engine.plan.hash[:12]}..."
+            )
+        engine.buckets.restore(kept)
+        self._handover.begin_at(step)
+        for op in self._program.roles[0].ops:
+            engine.board.mark(step - 1, op.name, now())
 
     def __exit__(
         self,
@@ -371,16 +395,3 @@ class Exchanger:
         board.status["compute"] = WaitStatus(step, f"tensor {name!r}", what, now(), True)
         board.until_done((step, end) for end in missing)
         board.idle("compute")
-
-
-def _check_mpi(comm: object) -> None:
-    """Refuse a communicator that cannot make collective calls."""
-    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        kind = "COMM_NULL" if comm == MPI.COMM_NULL else type(comm).__name__
-        raise CommschedError(f"comm must be an mpi4py Intracomm such as COMM_WORLD, got {kind}")
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise CommschedError(
-            "an Exchanger communicates in a thread of its own, but MPI was initialised without"
-            " THREAD_MULTIPLE; leave mpi4py.rc.thread_level at 'multiple'"
-        )
-    agree.check_launcher()

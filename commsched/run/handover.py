@@ -36,6 +36,21 @@ def places_of(plan: Plan) -> dict[str, tuple[BucketSlice, ...]]:
     return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
 
 
+def check_launches(plan: Plan) -> None:
+    """Refuse launches that do not sum gradients over all ranks in every step."""
+    for launch in plan.launches:
+        if launch.since or launch.payload != "gradient":
+            raise CommschedError(
+                f"launch {launch.name!r} exchanges {launch.payload}s, from step {launch.since} on;"
+                " an Exchanger sums gradients by the same launches in every step"
+            )
+        if (ranks := plan.group(launch).size) != plan.machine.size:
+            raise CommschedError(
+                f"launch {launch.name!r} exchanges among {ranks} of {plan.machine.size} ranks; an"
+                " Exchanger sums over all"
+            )
+
+
 class Handover:
     """Tensors of a step that were handed over or waited for, and the layers that they complete."""
 
@@ -47,6 +62,11 @@ class Handover:
         self._taken: set[str] = set()
         self._waited: set[str] = set()
         self.step = -1
+
+    def begin_at(self, step: int) -> None:
+        """Let the next tensor be the first of `step`."""
+        self.step = step - 1
+        self._waited.update(self._tensors)
 
     def take(self, name: str) -> bool:
         """Note a tensor as handed over; True if it is the first of a step."""

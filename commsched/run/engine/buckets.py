@@ -71,6 +71,8 @@ class Buckets:
         self._merged: dict[int, State] = {}  # launch -> what its strategy keeps between merges
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
+        self.skips_overflow = False  # a gradient that is not finite travels as zeros
+        self.overflows: set[int] = set()  # steps in which one was not
         self._known: dict[tuple[int, Kind, int], list[Action]] = {}
         self._actions: dict[Part, Action] = {
             GATHER: self._gather,
@@ -129,7 +131,10 @@ class Buckets:
             self._worker.gradient(step, launch, state["gradient"])
             self._take_over(launch, state["gradient"])
         if not finite(state["gradient"]):
-            raise CommschedError(self._broken(step, launch))
+            if not self.skips_overflow:
+                raise CommschedError(self._broken(step, launch))
+            self.overflows.add(step)
+            state["gradient"].fill(0)
         if launch in self.watched:
             method = find_method(self._plan.launches[launch].method)
             first = phases_of(self._plan, launch)[0]

@@ -26,6 +26,19 @@ def check_launcher() -> None:
         raise Agreed(wrong)
 
 
+def check_comm(comm: object) -> None:
+    """Refuse a communicator that cannot make collective calls from several threads."""
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        kind = "COMM_NULL" if comm == MPI.COMM_NULL else type(comm).__name__
+        raise CommschedError(f"comm must be an mpi4py Intracomm such as COMM_WORLD, got {kind}")
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise CommschedError(
+            "an Exchanger communicates in a thread of its own, but MPI was initialised without"
+            " THREAD_MULTIPLE; leave mpi4py.rc.thread_level at 'multiple'"
+        )
+    check_launcher()
+
+
 def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
     """Refuse a wrong number of ranks, and ranks that hold different plans."""
     mine = np.frombuffer(plan.hash.encode(), np.uint8).copy()

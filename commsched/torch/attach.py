@@ -1,0 +1,268 @@
+"""`commsched.torch.attach`: a model's gradients are averaged over the ranks while it computes."""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from commsched.errors import CommschedError
+from commsched.plan.model import Plan
+from commsched.run.exchanger import Exchanger
+from commsched.run.job import agree
+from commsched.torch.parameters import check_fits, dense_gradient, shape_of, trained
+from commsched.torch.states import as_arrays, as_tensors, broadcast
+
+
+def attach(
+    model: Any,
+    plan: Plan | str | Path,
+    comm: MPI.Intracomm | None = None,
+    *,
+    find_unused_parameters: bool = False,
+    broadcast_buffers: bool = True,
+    skip_overflow: bool = False,
+    timeline: str | Path | None = None,
+    record: str | Path | None = None,
+    timeout: float = 600.0,
+) -> "Sync":
+    """Average a model's gradients over all ranks, as a plan says; all ranks call it together.
+
+    Afterwards a training script stays as it is for one process. `backward()` hands each gradient
+    over as soon as it is ready, and returns when every `.grad` holds the mean over all ranks, as
+    with DistributedDataParallel. Gradients are read through NumPy views of their memory and copied
+    once into the buckets; the means are copied once into `.grad`. Parameters and buffers start as
+    those of rank 0.
+
+    `comm`: all ranks, COMM_WORLD by default. With `find_unused_parameters` a parameter may get no
+    gradient on some ranks; on none, its `.grad` stays None. With `broadcast_buffers` each forward
+    pass in training mode begins with the buffers of rank 0. Give `skip_overflow` with a GradScaler:
+    NaN or infinity on any rank then makes all gradients infinite on all ranks, so that all skip the
+    step; otherwise it ends the job. `timeline`, `record` and `timeout` [s] are those of Exchanger.
+    """
+    return Sync(
+        model,
+        Exchanger(
+            plan,
+            started_by_mpi(MPI.COMM_WORLD if comm is None else comm),
+            timeline=timeline,
+            record=record,
+            timeout=timeout,
+            skip_overflow=skip_overflow,
+        ),
+        MPI.COMM_WORLD if comm is None else comm,
+        find_unused_parameters,
+        broadcast_buffers,
+        skip_overflow,
+    )
+
+
+def started_by_mpi(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Refuse processes that torchrun started: MPI knows nothing of each other's."""
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ and comm.size == 1 and ranks != "1":
+        raise CommschedError(
+            f"torchrun started {ranks} processes, which MPI does not know of; start them with"
+            f" 'mpiexec -n {ranks} python SCRIPT.py' and take rank and size from MPI.COMM_WORLD"
+        )
+    return comm
+
+
+class Sync:
+    """The exchange of one model's gradients; `attach` makes it.
+
+    It ends with the script, with `close()` on all ranks, or with a with block. An exception that
+    the script does not catch ends the whole job.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        exchanger: Exchanger,
+        comm: MPI.Intracomm,
+        some_unused: bool,
+        broadcast_buffers: bool,
+        skip_overflow: bool,
+    ) -> None:
+        self._some_unused, self._skip_overflow = some_unused, skip_overflow
+        self._parameters = trained(model)
+        net = exchanger.plan.net
+        agree.on_all_ranks(lambda: check_fits(self._parameters, net, some_unused), comm)
+        self._unplanned = set(self._parameters) - set(net.tensors)
+        self._parameters = {n: self._parameters[n] for n in exchanger.names}
+        self._mine = {id(parameter) for parameter in self._parameters.values()}
+        self._exchanger = exchanger
+        self._comm = comm.Dup()
+        exchanger.__enter__()
+        self._model = model
+        with torch.no_grad():
+            broadcast([*model.parameters(), *model.buffers()], self._comm)
+        self._buffers = list(model.buffers()) if broadcast_buffers else []
+        self._taken: set[str] = set()
+        self._syncing, self._forwarded, self._open = True, False, True
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(name))
+            for name, parameter in trained(model).items()
+        ]
+        self._hooks.append(model.register_forward_pre_hook(self._before_forward))
+        self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
+        self._old_hook, sys.excepthook = sys.excepthook, self._uncaught
+        atexit.register(self.close)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Only add up gradients on this rank; the next backward pass outside exchanges the sums."""
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def _hook(self, name: str) -> Callable[[Any], None]:
+        if name in self._unplanned:
+            return lambda _: self._refuse_unplanned(name)
+        return lambda parameter: self._take(name, parameter) if self._syncing else None
+
+    def _refuse_unplanned(self, name: str) -> None:
+        raise CommschedError(
+            f"rank {self._comm.rank}: parameter {name!r} got a gradient, but the plan has no such"
+            " tensor; capture this model and plan again"
+        )
+
+    def _take(self, name: str, parameter: Any) -> None:
+        """Hand over a gradient; after the last one, wait at the end of this backward pass."""
+        taken = self._taken
+        if name in taken:
+            raise CommschedError(
+                f"rank {self._comm.rank}: parameter {name!r} got a second gradient before"
+                f" {self._missing()[0]!r} got one; put all backward passes but the last into"
+                " sync.no_sync(), or attach with find_unused_parameters=True"
+            )
+        self._exchanger.ready(name, dense_gradient(name, parameter))
+        taken.add(name)
+        if len(taken) == (1 if self._some_unused else len(self._parameters)):
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+
+    def _missing(self) -> list[str]:
+        return [name for name in self._parameters if name not in self._taken]
+
+    def _finish(self) -> None:
+        """Put the means into `.grad`, after zeros for what got no gradient on this rank."""
+        exchanger = self._exchanger
+        for name in self._missing():
+            parameter = self._parameters[name]
+            if parameter.grad is None:
+                zeros = np.broadcast_to(np.float32(0), shape_of(parameter))
+                exchanger.ready(name, zeros)
+            else:
+                exchanger.ready(name, dense_gradient(name, parameter))
+        self._taken.clear()
+        self._forwarded = False
+        used = np.array([p.grad is not None for p in self._parameters.values()])
+        overflow = False
+        if self._some_unused or self._skip_overflow:
+            sums = {name: exchanger.wait(name) for name in self._parameters}
+            flags = np.append(used, exchanger.overflowed).astype(np.uint8)
+            self._comm.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
+            used, overflow = flags[:-1].astype(bool), bool(flags[-1])
+        with torch.no_grad():
+            for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
+                if not (self._some_unused or self._skip_overflow):
+                    mean = exchanger.wait(name)
+                else:
+                    mean = sums[name]
+                if not anywhere:
+                    continue
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                if overflow:
+                    parameter.grad.fill_(float("inf"))
+                else:
+                    parameter.grad.copy_(torch.from_numpy(mean).view(parameter.shape))
+
+    def _before_forward(self, model: Any, _: object) -> None:
+        """Take the buffers of rank 0, as DistributedDataParallel does."""
+        if not (self._syncing and model.training and torch.is_grad_enabled()):
+            return
+        self._forwarded = True
+        if self._buffers:
+            with torch.no_grad():
+                broadcast(self._buffers, self._comm)
+
+    def _before_step(self, optimizer: Any, *_: object) -> None:
+        """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
+        if not (self._taken or self._forwarded) or not any(
+            id(p) in self._mine for group in optimizer.param_groups for p in group["params"]
+        ):
+            return
+        if not self._some_unused:
+            raise CommschedError(
+                f"rank {self._comm.rank}: parameter {self._missing()[0]!r} got no gradient in this"
+                " step; freeze it by requires_grad_(False), or attach with"
+                " find_unused_parameters=True"
+            )
+        self._finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's feedback and warm starts, between two steps; each rank saves its own.
+
+        torch.save writes it and torch.load reads it with weights_only.
+        """
+        kept: dict[str, Any] = as_tensors(self._exchanger.kept())
+        return kept | {"rank": self._comm.rank}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on to the same bits after a `state_dict` of this rank; all ranks call it."""
+        kept = as_arrays(dict(state))
+
+        def load() -> None:
+            if kept.get("rank") != self._comm.rank:
+                raise CommschedError(f"the state is of rank {kept.get('rank')}, not of this one")
+            self._exchanger.restore(kept)
+
+        agree.on_all_ranks(load, self._comm)
+
+    def close(self) -> None:
+        """End the exchange, on all ranks; gradients then stay as each rank computes them."""
+        if self._detach():
+            self._exchanger.__exit__(None, None, None)
+            self._comm.Free()
+
+    def _detach(self) -> bool:
+        """Take the hooks away; False if that was done before."""
+        was, self._open = self._open, False
+        if was:
+            for hook in self._hooks:
+                hook.remove()
+            atexit.unregister(self.close)
+            if sys.excepthook == self._uncaught:
+                sys.excepthook = self._old_hook
+        return was
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """End the whole job after an exception: the other ranks would wait for this one."""
+        if self._detach():
+            self._exchanger.__exit__(kind, error.with_traceback(trace), trace)
+        else:
+            self._old_hook(kind, error, trace)
+
+    def __enter__(self) -> "Sync":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+    ) -> None:
+        if error is None:
+            self.close()
+        elif self._detach():
+            self._exchanger.__exit__(kind, error, error.__traceback__)

@@ -1,0 +1,59 @@
+"""Rank 0's parameters and buffers for all ranks, and an exchange's state as torch.save takes it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from commsched.arrays import Array
+
+CHUNK = 2**28  # B of one message, far below the counts that an MPI takes
+
+
+def broadcast(tensors: Iterable[Any], comm: MPI.Intracomm) -> None:
+    """Copy tensors of rank 0 to all ranks, in place, in messages that hold many of them."""
+    together: list[Any] = []
+    for tensor in tensors:
+        together.append(tensor.detach())
+        if sum(t.numel() * t.element_size() for t in together) >= CHUNK:
+            _broadcast(together, comm)
+            together = []
+    if together:
+        _broadcast(together, comm)
+
+
+def _broadcast(tensors: list[Any], comm: MPI.Intracomm) -> None:
+    parts = [t.contiguous().reshape(-1).view(torch.uint8) for t in tensors]
+    data = torch.cat(parts).numpy()
+    for start in range(0, len(data), CHUNK):
+        comm.Bcast(data[start : start + CHUNK], 0)
+    if comm.rank:
+        sizes = [len(part) for part in parts]
+        for tensor, got in zip(tensors, torch.from_numpy(data).split(sizes), strict=True):
+            tensor.copy_(got.clone().view(tensor.dtype).reshape(tensor.shape))
+
+
+def as_tensors(value: Any) -> Any:
+    """Turn arrays in nested dictionaries and tuples into tensors that share nothing with them."""
+    if isinstance(value, dict):
+        return {key: as_tensors(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(as_tensors(part) for part in value)
+    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+
+
+def as_arrays(value: Any) -> Any:
+    """Turn tensors in nested dictionaries and tuples into arrays that share nothing with them."""
+    if isinstance(value, dict):
+        return {key: as_arrays(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(as_arrays(part) for part in value)
+    return copied(value) if isinstance(value, torch.Tensor) else value
+
+
+def copied(tensor: Any) -> Array:
+    """Return a tensor's values in an array of its own."""
+    values: Array = tensor.detach().cpu().numpy().copy()
+    return values

@@ -1,0 +1,85 @@
+"""`commsched.torch.attach` on two ranks, against MPI_Allreduce of the same net, bit for bit."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import Ended, Job
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed: pip install 'commsched[torch]'", allow_module_level=True)
+
+LIMIT = 60  # s
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+CHECKS = Path(__file__).with_name("support") / "torch_checks.py"
+NAMES = re.findall(r"^@check\ndef (\w+)", CHECKS.read_text(), re.MULTILINE)
+BEGIN = """
+import sys, torch
+from torch import nn
+from commsched.torch import attach
+from tests.support.torch_nets import WORDS, batch, loss_of, make, plan_of
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+"""
+
+
+def run(*command: str, ranks: int = 2) -> Ended:
+    with Job(ranks, [sys.executable, *command], variables=ONE_THREAD) as job:
+        return job.wait(LIMIT)
+
+
+@pytest.fixture(scope="module")
+def output() -> str:
+    """What two ranks say of all checks: importing torch takes longer than the checks."""
+    return run("-m", "tests.support.torch_checks").output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_two_ranks(name, output):
+    found = re.search(rf"<{name}>(.*?)</{name}>", output, re.DOTALL)
+    assert found, output
+    assert found[1] == "ok"
+
+
+def test_an_uncaught_exception_on_one_rank_ends_the_job():
+    program = """
+model = make("mlp")
+attach(model, plan_of(model, 2))
+for step in range(3):
+    if (step, rank) == (1, 1):
+        1 / 0
+    loss_of(model, *batch("mlp", step, rank)).backward()
+"""
+    done = run("-c", BEGIN + program)
+    assert done.status != 0
+    assert "commsched: rank 1: Traceback" in done.output
+    assert "ZeroDivisionError" in done.output
+
+
+def test_a_script_need_not_close_and_a_sparse_gradient_is_one_sentence():
+    program = """
+model = nn.Sequential(nn.Embedding(WORDS, 4, sparse=True), nn.Linear(4, 4))
+attach(model, plan_of(model, 2))
+try:
+    model(torch.tensor([1, 2])).sum().backward()
+except Exception as error:
+    print(f"{type(error).__name__}: {error}", flush=True)
+other = make("mlp")
+attach(other, plan_of(other, 2))
+loss_of(other, *batch("mlp", 0, rank)).backward()
+"""
+    done = run("-c", BEGIN + program)
+    assert done.status == 0, done.output
+    said = "CommschedError: parameter '0.weight' has a sparse gradient (torch.sparse_coo); use"
+    assert done.output.count(said) == 2, done.output
+
+
+def test_nothing_else_imports_torch():
+    code = (
+        "import sys, commsched.run.exchanger, commsched.train.job, commsched.cli.main\n"
+        "print('torch' in sys.modules)"
+    )
+    assert run("-c", code, ranks=1).output.splitlines()[-1] == "False"
