@@ -88,11 +88,17 @@ def test_a_plan_states_the_iteration_of_its_simulation():
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.3])
-def test_a_file_of_some_ranks_has_the_numbers_of_all(jitter, tmp_path):
+def test_a_file_of_some_ranks_has_the_numbers_of_all(jitter, tmp_path, capsys):
     prediction = simulate(made("sync", jitter), 5)
     write(tmp_path / "p.json", prediction.timeline(3))
     assert totals(read(tmp_path / "p.json")) == prediction.totals
     assert prediction.timeline().header.totals is None
+    plan_file.write(tmp_path / "plan.json", made("sync", jitter))
+    words = ["simulate", str(tmp_path / "plan.json"), "-o", str(tmp_path / "p.json")]
+    assert main([*words, "--ranks", "3"]) == 0
+    assert "p.json, the spans of 3 of 8 ranks" in capsys.readouterr().out
+    assert main(["show", str(tmp_path / "p.json")]) == 0
+    assert "the timeline has spans of 3 of 8 ranks" in capsys.readouterr().out
     assert numbers(totals(prediction.timeline())) == pytest.approx(numbers(prediction.totals))
 
 

@@ -1,5 +1,6 @@
 """A poor calibration is said to be so wherever its predictions are shown."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -49,6 +50,9 @@ def test_every_command_repeats_it(errors, poor, tmp_path, capsys):
     ):
         assert main(words) == 0
         assert (f"warning: {SENTENCE}" in capsys.readouterr().out) == poor, words
+    assert main(["show", made, "--json"]) == 0
+    warned = json.loads(capsys.readouterr().out)["warnings"]
+    assert any(SENTENCE in text for text in warned) == poor
     assert any(SENTENCE in text for text in page_data([read(p)], None, None)["warnings"]) == poor
 
 

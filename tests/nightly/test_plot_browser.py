@@ -175,7 +175,7 @@ def test_of_many_spans_and_ranks_only_what_is_in_sight_is_drawn(opened):
 
 
 def test_a_side_without_the_step_shows_its_median_one(opened):
-    b = opened(training(steps=2), training("measured", steps=6, stretch=1.25), at="#step=4")
+    b = opened(training(steps=3), training("measured", steps=6, stretch=1.25), at="#step=4")
     assert "step 1 (predicted), step 4 (measured)" in b.text("totals")
     b.mouse("Moved", *place(b, 5, 0))
     lines = [line.split("\t") for line in b.text("tip").split("\n")]

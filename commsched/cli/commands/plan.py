@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from typing import Any
 
 from commsched.cli import machine, reasons, stages
 from commsched.cli import method_schedule as schedule
@@ -163,11 +164,9 @@ def plan(args: argparse.Namespace) -> None:
         made = schedule.added(found.plan, args)
         plan_file.write(args.output, made)
     if args.json:
-        print(
-            json.dumps(
-                {**summary(made), "errors": errors(wanted), "warnings": room_lines(made)}, indent=1
-            )
-        )
+        told = summary(made)
+        told["warnings"] += room_lines(made)
+        print(json.dumps({**told, "errors": errors(wanted)}, indent=1))
         return
     print(headline(made))
     doubted = [f"warning: {sentence}" for sentence in doubts(errors_of(made.machine))]
@@ -196,7 +195,7 @@ def headline(made: Plan) -> str:
     )
 
 
-def summary(made: Plan) -> dict[str, object]:
+def summary(made: Plan) -> dict[str, Any]:
     """Return a summary of the plan as JSON data; bytes of launches are those of float32."""
     return {
         "hash": made.hash,
@@ -213,6 +212,7 @@ def summary(made: Plan) -> dict[str, object]:
         "verdict": verdict.data(made),
         "memory_bytes": needed(made),
         "memory_limit_bytes": made.machine.device.memory,
+        "warnings": list(doubts(errors_of(made.machine))),
         "launches": [
             {
                 "launch": launch.name,

@@ -63,4 +63,6 @@ def simulate(args: argparse.Namespace) -> None:
         json.dumps(found, indent=1) if args.json else "\n".join([*origin(plan.net), *lines(found)])
     )
     if args.output is not None and not args.json:
-        print(f"written to {args.output}")
+        size = plan.machine.size
+        some = f", the spans of {args.ranks:,} of {size:,} ranks" if args.ranks < size else ""
+        print(f"written to {args.output}{some}")
