@@ -26,6 +26,7 @@ from commsched.net import file as net_file
 from commsched.net.bucket import BucketSpec
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
+from commsched.planner.search.candidates import Search
 from commsched.planner.search.problem import Problem
 from commsched.schedule.check import check
 from commsched.schedule.registry import COLLECTIVES
@@ -358,3 +359,11 @@ def test_one_rank_has_nothing_to_exchange(capsys):
     (found,) = json.loads(capsys.readouterr().out)["methods"]
     assert (found["seconds"], found["bytes_per_rank"]) == (0.0, 0.0)
     assert main(["price", "1000", "--machine", "summit", *words[:-1]]) == 0
+
+
+@pytest.mark.parametrize(("points", "short"), [((), 1.05), (((1e3, 1e-4), (1e9, 1.0)), 1.004)])
+def test_plans_of_sums_that_end_one_by_one_are_simulated_if_they_are_near(points, short):
+    where = replace(on("summit", 2, 2), native=points)
+    search = Search(Request(net=net_file.load("resnet50"), machine=where), lambda: False)
+    made = search.problem.uniform(search.problem.tensors, True)
+    assert search._near(replace(made, choices=made.choices[:3])) == pytest.approx(short)

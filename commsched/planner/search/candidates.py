@@ -281,14 +281,16 @@ class Search:
     def _near(self, candidate: Candidate) -> float:
         """How far above the best a baseline is simulated all the same.
 
-        The library's all-reduce ends on all ranks together, so that its evaluation is exact but
-        for its curve; other exchanges may end early on some ranks.
+        A measured all-reduce of the library ends on all ranks together, so that its evaluation is
+        exact but for its curve; other exchanges may end early on some ranks.
         """
         library = self.problem.named(LIBRARY)
-        exactly = all(choice.method == library for choice in candidate.choices)
-        if exactly and len(candidate.choices) > LONG:
-            return 1.0
-        return 1.0 + 2 * LINEAR if exactly else NEAR
+        if any(choice.method != library for choice in candidate.choices):
+            return NEAR
+        long = len(candidate.choices) > LONG
+        if self.request.machine.native:
+            return 1.0 if long else 1.0 + 2 * LINEAR
+        return 1.0 + 2 * LINEAR if long else NEAR
 
     def _timed(self, candidate: Candidate) -> float:
         """Seconds of the simulated iteration."""
