@@ -11,8 +11,8 @@ import termios
 
 import pytest
 
+from commsched.progress import progress_bar
 from commsched.run.job.launcher import environment, find_mpiexec
-from commsched.run.job.terminal import progress_bar
 from tests.support import sampling
 from tests.support.jobs import ROOT
 
@@ -61,3 +61,59 @@ def test_a_bar_of_no_time_at_all_is_still_drawn_to_its_end(first, capsys):
     assert "5/5" in text
     assert "at 4" in text
     assert text.endswith("\n")
+
+
+SOON = "import commsched.progress as p; p.QUIET, p.BEAT = 0.0, 0.01"
+COMMAND = f"{SOON}; import sys; from commsched.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (
+            "plan alexnet --machine summit --nodes 2 -o {folder}/plan.json",
+            "planning: best lossless",
+        ),
+        ("price 1000000 --machine summit --nodes 2", "method/s"),
+        ("reproduce fft", "predicting fft"),
+        ("profile mlp:8:1 -o {folder}/net.json", "measuring mlp:8:1"),
+    ],
+)
+def test_work_that_takes_a_while_says_so_on_a_terminal_alone(words, shown, looked_at, tmp_path):
+    ours, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))
+    with (tmp_path / "said").open("w+b") as said:
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, *words.format(folder=tmp_path).split()],
+            stdout=subprocess.DEVNULL,
+            stderr=terminal if looked_at else said,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            timeout=60,
+            check=False,
+        )
+        os.close(terminal)
+        said.seek(0)
+        text = everything(ours) + said.read().decode()
+    os.close(ours)
+    assert done.returncode == 0, text
+    assert (shown in text) == looked_at
+    if not looked_at:
+        assert text == ""
+
+
+def test_work_that_is_soon_over_says_nothing_on_a_terminal(tmp_path):
+    ours, terminal = pty.openpty()
+    words = ["show", "alexnet"], ["price", "1000", "--machine", "summit", "--nodes", "1"]
+    for each in words:
+        subprocess.run(
+            [sys.executable, "-m", "commsched", *each],
+            stdout=subprocess.DEVNULL,
+            stderr=terminal,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            timeout=60,
+            check=True,
+        )
+    os.close(terminal)
+    assert everything(ours) == ""
+    os.close(ours)

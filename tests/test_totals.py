@@ -180,7 +180,7 @@ def test_the_glossary_explains_every_number_of_a_step():
 @pytest.mark.parametrize("words", [["simulate", "plan.json"], ["price", "9", "--figure", "m.png"]])
 def test_long_work_shows_progress_on_a_terminal(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("commsched.cli.progress.QUIET", 0.0)
+    monkeypatch.setattr("commsched.progress.QUIET", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     plan_file.write("plan.json", made("sync"))
     more = ["--machine", "p3.16xlarge", "--method", "ring+dense"] if words[0] == "price" else []

@@ -10,8 +10,8 @@ from commsched.files import check_writable
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
 from commsched.machine.trust import doubts, errors_of, held_out_line
+from commsched.progress import progress_visible
 from commsched.run.job import agree
-from commsched.run.job.terminal import progress_visible
 from commsched.run.job.watchdog import Watchdog, end_together, watchdog
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.wire.device import check_device

@@ -13,6 +13,7 @@ from commsched.files import check_writable
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
+from commsched.progress import progress_bar, progress_visible
 from commsched.run.adapt.plan_switch import Changes, Replan
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import run_steps
@@ -22,7 +23,6 @@ from commsched.run.engine.worker import Carrying, Emulated, GradientSource, Role
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import end_all
-from commsched.run.job.terminal import progress_bar, progress_visible
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.measurement import Measurement
 from commsched.run.verify import Verifier

@@ -14,9 +14,9 @@ from commsched.net.graph import Net
 from commsched.plan.model import Param, Plan
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
+from commsched.progress import progress_bar, progress_visible
 from commsched.run.job import agree
 from commsched.run.job.ending import say
-from commsched.run.job.terminal import progress_bar, progress_visible
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.summary import summary

@@ -25,6 +25,7 @@ from commsched.cli.quantities import DENSITY
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.files import check_writable
+from commsched.progress import each
 from commsched.text_table import table
 from commsched.units import nbytes, seconds
 
@@ -192,7 +193,7 @@ def _seeds(text: str) -> range:
 def _print(rows: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
     """Print each row as soon as it is measured."""
     found = []
-    for row in rows:
+    for row in each(rows, f"bench {args.name}"):
         found.append(row)
         if not args.json:
             print(f"{row.what:48}  {seconds(row.seconds):>10}  {row.result}  (asked: {row.bar})")
@@ -307,16 +308,12 @@ def codecs(args: argparse.Namespace) -> None:
 
         bench_gpu.codecs(args)
         return
-    from tqdm import tqdm
-
     from commsched.lab.bench import codecs as coding
 
     names = coding.chosen(args.codec)
     numel = coding.NUMEL if args.numel is None else args.numel
     repeats = coding.REPEATS if args.repeats is None else args.repeats
-    # disable=None: on a terminal only
-    bar = tqdm(names, unit="codec", desc="codecs", disable=None, leave=False)
-    found = [coding.row(name, numel, repeats) for name in bar]
+    found = [*each((coding.row(name, numel, repeats) for name in names), f"{len(names)} codecs")]
     if args.json:
         print(json.dumps([_codec_json(row) for row in found], indent=1))
         return

@@ -37,6 +37,7 @@ from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
 from commsched.planner.room import room_lines
+from commsched.progress import tell, working
 from commsched.simulate import native
 from commsched.text_table import table
 from commsched.units import nbytes, seconds
@@ -147,7 +148,7 @@ def request(args: argparse.Namespace) -> Request:
 
 def _progress(what: str, iteration: float) -> None:
     """Print a better plan."""
-    print(f"{what}: iteration {seconds(iteration)}", file=sys.stderr, flush=True)
+    tell(f"{what}: iteration {seconds(iteration)}")
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -155,8 +156,11 @@ def plan(args: argparse.Namespace) -> None:
     with one_interrupt() as hold:
         try:
             wanted = request(args)
-            found = plan_with_verdict(wanted, args.planner)
-            hold()
+            with working("planning") as say:
+                if wanted.report is None:
+                    wanted = replace(wanted, report=lambda what, s: say(f"{what}: {seconds(s)}"))
+                found = plan_with_verdict(wanted, args.planner)
+                hold()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(NO_PLAN) from None
         if found.interrupted:

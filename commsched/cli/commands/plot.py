@@ -5,6 +5,7 @@ from pathlib import Path
 
 from commsched.cli.options import Commands, Option, add_command, output_file
 from commsched.errors import CommschedError
+from commsched.progress import working
 
 EXAMPLE = """\
 example:
@@ -44,9 +45,11 @@ def plot(args: argparse.Namespace) -> None:
 
     if args.output.suffix.lower() != ".html":
         check_suffix(args.output, ".png, .svg or .html")  # before the work begins
-    predicted = timeline_file.read(args.predicted)
-    measured = None if args.measured is None else timeline_file.read(args.measured)
-    draw(predicted, measured, args.output, args.step, ranks)
+    with working("reading"):
+        predicted = timeline_file.read(args.predicted)
+        measured = None if args.measured is None else timeline_file.read(args.measured)
+    with working("drawing"):
+        draw(predicted, measured, args.output, args.step, ranks)
 
 
 def _ranks(text: str) -> list[int]:

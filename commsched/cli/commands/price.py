@@ -95,10 +95,16 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
     """Price the selected methods; of equal ones, those that do not compress come first."""
     from commsched.cost.price import price as price_of
     from commsched.net.bucket import BucketSpec
+    from commsched.progress import progress
 
     spec, group = BucketSpec.uniform(args.numel, args.density), machine.everyone
     hidden = args.compute
-    priced = [(m, price_of(m, spec, machine, group)) for m in _asked(args, group)]
+    asked = list(_asked(args, group))
+    with progress(len(asked), "method") as bar:
+        priced = []
+        for method in asked:
+            priced.append((method, price_of(method, spec, machine, group)))
+            bar.update()
     priced.sort(key=lambda f: (f[1].exposed(hidden), f[0].compresses, f[1].seconds, f[0].name))
     refused = list(_refused(group)) if args.all else []
     if args.json:
@@ -134,10 +140,10 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     """Draw the map of fastest methods, and print the share of each method."""
     from collections import Counter
 
-    from commsched.cli.progress import progress
     from commsched.planner.crossover import DENSITIES, RATES, winners
     from commsched.plot.crossover import draw
     from commsched.plot.picture import check_suffix
+    from commsched.progress import progress
 
     check_suffix(args.figure)  # before the work begins
     methods = list(_asked(args, machine.everyone))

@@ -34,6 +34,7 @@ def profile(args: argparse.Namespace) -> None:
 
     one_thread()
     from commsched.net import file as net_file
+    from commsched.progress import working
     from commsched.run.wire.find_device import find_device
     from commsched.text_table import table
     from commsched.train.profile import profile_net
@@ -42,13 +43,14 @@ def profile(args: argparse.Namespace) -> None:
 
     device = find_device(args.device)
     device.use("compute")
-    net = profile_net(
-        NETS[args.net],
-        args.batch,
-        half=args.precision == "fp16",
-        module=device.module,
-        settled=lambda: device.mark().wait(),
-    )
+    with working(f"measuring {args.net}"):
+        net = profile_net(
+            NETS[args.net],
+            args.batch,
+            half=args.precision == "fp16",
+            module=device.module,
+            settled=lambda: device.mark().wait(),
+        )
     net_file.write(args.output, net)
     if args.json:
         print(json.dumps(net_file.to_data(net), indent=1))

@@ -44,6 +44,7 @@ def reproduce(args: argparse.Namespace) -> int:
     """Print the table of each paper."""
     from commsched.lab.reproduce.paper import PAPERS
     from commsched.lab.reproduce.paper import reproduce as reproduced
+    from commsched.progress import working
 
     names = list(PAPERS) if args.paper is None else [args.paper]
     if args.output is not None:
@@ -51,7 +52,8 @@ def reproduce(args: argparse.Namespace) -> int:
         files.make_folder(args.output)
     found = []
     for name in names:
-        found.append(reproduced(name))
+        with working(f"predicting {name}"):
+            found.append(reproduced(name))
         if args.output is not None:
             _keep(args.output, found[-1])
         if not args.json:

@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 
 from commsched.cli.options import Commands, Flag, Option, add_command, output_file
-from commsched.cli.progress import progress
 from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
 from commsched.plan import file as plan_file
+from commsched.progress import progress
 from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.replay import Replay, replay

@@ -1,0 +1,116 @@
+"""Progress of work that takes a while, on stderr and only if a terminal shows it."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+
+QUIET = 2.0  # s of work that shows no progress
+BEAT = 0.5  # s between two pictures of work that has no steps
+
+LAUNCHERS = ("mpiexec", "mpirun", "hydra", "prte", "orte")  # begin the names of their processes
+TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+
+
+def progress_visible() -> bool:
+    """Tell whether stderr ends on a terminal: this process's stderr, or its launcher's.
+
+    If launchers have started each other, the outermost launcher writes the output. A launcher on
+    another host is not found.
+    """
+    if sys.stderr.isatty():
+        return True
+    try:
+        launcher = _parent(Path("/proc/self"))
+        while launcher.joinpath("comm").read_text().startswith(LAUNCHERS):
+            if str(launcher.joinpath("fd/2").readlink()).startswith(TERMINALS):
+                return True
+            launcher = _parent(launcher)
+    except OSError:  # another user's process, or it has just ended
+        pass
+    return False
+
+
+def progress(total: int, unit: str, what: str = "") -> "tqdm[NoReturn]":
+    """Return a bar that appears after `QUIET` seconds; use it as a context, and `update` it."""
+    return tqdm(total=total, unit=unit, desc=what, delay=QUIET, disable=None, leave=False)
+
+
+@contextmanager
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Show how long work without a known end takes, and what it does, after `QUIET` seconds.
+
+    Yields a function that takes what the work does now.
+    """
+    bar: tqdm[NoReturn]
+    bar = tqdm(bar_format="{desc} ({elapsed})", delay=QUIET, disable=None, leave=False)
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT):
+            bar.update()
+
+    def say(text: str) -> None:
+        bar.set_description_str(f"{what}: {text}", refresh=False)
+
+    with bar:
+        bar.set_description_str(what, refresh=False)
+        if bar.disable:
+            yield say
+            return
+        drawing = threading.Thread(target=beat, daemon=True)
+        drawing.start()
+        try:
+            yield say
+        finally:
+            over.set()
+            drawing.join()
+
+
+def tell(sentence: str) -> None:
+    """Print a line on stderr, above what shows progress."""
+    tqdm.write(sentence, file=sys.stderr)
+
+
+def each(rows: Iterable[T], what: str) -> Iterator[T]:
+    """Yield rows, each of which may take a while to make."""
+    waiting = iter(rows)
+    while True:
+        with working(what):
+            found = list(zip(range(1), waiting, strict=False))
+        if not found:
+            return
+        yield found[0][1]
+
+
+def progress_bar(what: str, total: int) -> Callable[[int, str], None]:
+    """Return a function that draws a bar of steps, from the number done and a word on the last one.
+
+    Nothing is drawn before the first step is done; the pace leaves out that warm-up step. The last
+    step is always drawn, however short the work, and ends the line.
+    """
+    drawn: tqdm[NoReturn] | None = None
+
+    def show(done: int, word: str) -> None:
+        nonlocal drawn
+        if drawn is None:
+            drawn = tqdm(total=total, initial=done, unit="step", desc=what)
+        drawn.set_postfix_str(word, refresh=False)
+        drawn.update(done - drawn.n)
+        if done == total:
+            drawn.close()
+
+    return show
+
+
+def _parent(process: Path) -> Path:
+    """Return the folder in /proc of a process's parent."""
+    lines = process.joinpath("status").read_text().splitlines()
+    (parent,) = (line.split()[1] for line in lines if line.startswith("PPid:"))
+    return process.parent / parent
