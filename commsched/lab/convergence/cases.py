@@ -239,8 +239,10 @@ def plan_of(case: Case, net: CaseNet, hosts: int, lanes: int, scale: float = 1.0
 
     scale: factor on the elements of tensors and buckets.
     """
-    # Plans of the recorded trainings name no library.
-    machine = resized(replace(machine_file.load("localhost"), library=""), hosts, lanes)
+    # Plans of the recorded trainings name no library, and no precision of the device's peak.
+    local = machine_file.load("localhost")
+    local = replace(local, library="", device=replace(local.device, precision="float16"))
+    machine = resized(local, hosts, lanes)
     request = Request(
         net=net_of(case, net, hosts * lanes).scaled(scale),
         machine=machine,
@@ -299,4 +301,5 @@ def net_of(case: Case, net: CaseNet, ranks: int) -> Net:
         replace(layer, forward=work(layer), backward=BACKWARD * work(layer))
         for layer in found.layers
     )
-    return replace(found, layers=layers, source="densities of real batches; seconds by sizes")
+    source = "densities of real batches; seconds by sizes"
+    return replace(found, layers=layers, measured=None, source=source)
