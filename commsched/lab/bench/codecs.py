@@ -1,4 +1,4 @@
-"""How fast the codecs are on one core, beside a copy in memory that is measured between them."""
+"""Benchmark codecs on one core against a memory copy that is timed in the same turns."""
 
 import itertools
 import time
@@ -19,11 +19,11 @@ from commsched.net.sparsity import Sparsity
 
 NUMEL = 2**24
 REPEATS = 10
-PIECE = 2**17  # elements of the runs in which lists are summed
-SHARE = 0.01  # of the elements: density of what lossless codecs of sparse gradients get
-PARTS = 8  # owners between whom the indices are divided
-PARTITION = "partition"  # Zen's, of the largest elements' indices
-MERGES = "merge", "merge-unique"  # of PARTS ranks' lists: the library's sum, and np.unique's
+PIECE = 2**17  # elements per piece in which lists are summed
+SHARE = 0.01  # density of the gradients that lossless sparse codecs encode
+PARTS = 8  # owners among which the indices are partitioned
+PARTITION = "partition"  # Zen's partition of the indices of the largest elements
+MERGES = "merge", "merge-unique"  # sums of PARTS ranks' lists: our kernel's and np.unique's
 # GB/s of gradient that issue 4 asks of the encoder.
 ASKED = {
     "topk:0.01:sampled": 4.0,
@@ -36,7 +36,7 @@ ASKED = {
 
 
 class Timing(NamedTuple):
-    """Seconds of one repeat: median, least and most."""
+    """Seconds of one repeat: median, minimum and maximum."""
 
     median: float
     least: float
@@ -44,21 +44,21 @@ class Timing(NamedTuple):
 
 
 class CodecRow(NamedTuple):
-    """What one codec took on a gradient of `numel` float32."""
+    """Times of one codec on a gradient of `numel` float32."""
 
     codec: str
     numel: int
     device: str
-    encode: Timing  # of a partition or a sum: the whole
-    add: Timing | None  # None: there is no such thing
+    encode: Timing  # or the whole partition or sum
+    add: Timing | None  # None: this codec has no such operation
     decode: Timing | None
     nbytes: int  # on the wire
     copy: Timing  # of the gradient in memory, repeat for repeat
-    asked: float | None  # GB/s of gradient
+    asked: float | None  # required GB/s of gradient; None: no requirement
 
 
 def chosen(names: list[str] | None) -> list[str]:
-    """The codecs to measure: those given, every listed one, or those with a rate to keep."""
+    """Return the names to measure; by default those with a required rate."""
     if names == ["all"]:
         return [*CODECS, PARTITION, *MERGES]
     others = (PARTITION, *MERGES)
@@ -82,7 +82,7 @@ def _codec(name: str, numel: int, repeats: int) -> CodecRow:
     codec = CODECS[name]
     values, out = gradient(codec, numel), np.zeros(numel, np.float32)
     state: State = {"seed": 0, "step": 0, "rank": 0, "name": "bench"}
-    # Codecs of fixed bytes may give a view of the gradient, which nobody writes here.
+    # A packet may be a view of the gradient; nothing here writes to it.
     packet = codec.encode(values, state).view(np.uint8)
     copy, encode, add, decode = _timed(
         (
@@ -108,7 +108,7 @@ def _partition(name: str, numel: int, repeats: int) -> CodecRow:
 
 
 def _merge(name: str, numel: int, repeats: int) -> CodecRow:
-    """Sum the lists of PARTS ranks in pieces of PIECE elements, as they come."""
+    """Sum the lists of PARTS ranks in pieces of PIECE elements."""
     values, out = normal(numel), np.zeros(numel, np.float32)
     law = Sparsity(law="uniform", density=SHARE)
     lists = []
@@ -127,7 +127,7 @@ def _merge(name: str, numel: int, repeats: int) -> CodecRow:
 
 
 def _unique(lists: list[Listed], numel: int) -> Listed:
-    """The sum of lists as one writes it first: by sorting all indices."""
+    """Sum lists by sorting all indices, as a simple implementation would."""
     entries = np.concatenate([each.index for each in lists])
     index, places = np.unique(entries, return_inverse=True)
     sums = np.zeros(len(index), np.float32)
@@ -136,7 +136,7 @@ def _unique(lists: list[Listed], numel: int) -> Listed:
 
 
 def _timed(work: tuple[Callable[[], object], ...], repeats: int) -> list[Timing]:
-    """Take turns, so that all see the same machine; the first turn does not count."""
+    """Time all callables in turns, so that load affects them equally; drop the first turn."""
     seconds = np.empty((repeats + 1, len(work)))
     for turn in seconds:
         for place, each in enumerate(work):
@@ -149,7 +149,7 @@ def _timed(work: tuple[Callable[[], object], ...], repeats: int) -> list[Timing]
 
 
 def gradient(codec: Codec, numel: int) -> Array:
-    """Normal values: all of them for codecs of dense gradients, 1 % for those of sparse ones."""
+    """Return normal values: in all elements, or in 1 % for codecs of sparse gradients."""
     values = normal(numel)
     if codec.fixed or not codec.lossless:
         return values
@@ -161,10 +161,10 @@ def gradient(codec: Codec, numel: int) -> Array:
 
 
 def normal(numel: int) -> Array:
-    """Normal float32, the same every time."""
+    """Return normal float32 values from a fixed seed."""
     return np.random.default_rng(0).standard_normal(numel, np.float32)
 
 
 def _device(numel: int) -> str:
-    """What works on a gradient of that length."""
+    """Name the device, and whether compiled kernels handle gradients of this length."""
     return "cpu" if compiled(np.empty(numel, np.float32)) is None else "cpu, compiled"

@@ -16,14 +16,14 @@ from commsched.run.wire.placement import Placement, choose_placement
 from commsched.run.wire.staging import CHUNK, Pointers, StagedPath
 
 NBYTES = 64 * 2**20  # of a message
-SECONDS = 1.0  # for one of the times
+SECONDS = 1.0  # time limit of each measurement
 
 
 class Buffers(NamedTuple):
     """Seconds for `nbytes`, from medians of the slower of two ranks."""
 
     device: str
-    way: str  # that the ranks have chosen
+    way: str  # name of the path that the ranks have chosen
     nbytes: int
     copy: float  # to pinned memory, by one rank alone
     staged: float  # a message from rank to rank through pinned memory
@@ -56,7 +56,7 @@ def measured(comm: MPI.Intracomm, place: Placement, nbytes: int, budget: float) 
     device = place.device
     values = device.module.zeros(nbytes, np.uint8)
     copy = _copied(place, values, budget) if comm.rank == 0 else 0.0
-    sleeping_barrier(comm)  # others would take from its bandwidth
+    sleeping_barrier(comm)  # the other ranks must not use bandwidth during the copy
     ways: list[Path] = [StagedPath(device, CHUNK)]
     if place.direct or device is HOST:
         ways.append(PlainPath(CUT) if device is HOST else Pointers(device, CUT))
@@ -74,7 +74,7 @@ def _copied(place: Placement, values: Array, budget: float) -> float:
 
 
 def _sent(comm: MPI.Intracomm, place: Placement, way: Path, values: Array, budget: float) -> float:
-    """Median s of a message from rank 0 to rank 1, until it is there."""
+    """Median s of a message from rank 0 to rank 1, until it has arrived."""
 
     def work() -> None:
         lane, pacer = way.lane(comm, 1), Pacer()

@@ -1,6 +1,6 @@
-"""How near the codecs on a GPU come to a copy: the fewest bytes they must move, per second.
+"""Compare codecs on a GPU with a copy: the fewest bytes that a codec must move, per second.
 
-The copy goes from device to device, is measured in the same turns, and moves every byte twice.
+The copy is between arrays on the device, in the same turns, and moves every byte twice.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ from commsched.lab.bench.codecs import PARTITION, PARTS, SHARE, Timing, gradient
 
 NUMEL = 2**26  # float32: 256 MB
 SELECTION = "topk:0.01:sampled"
-GATHER = "gather"  # of the kept values' gradients, SAMO's
-PRUNED = 0.9  # of SAMO's elements
-SECTOR = 32  # B that a GPU's memory gives at least
-# Issue 7: of a copy's bytes per second; of the partition, seconds over those of the selection.
+GATHER = "gather"  # SAMO's gather of the gradients of unpruned values
+PRUNED = 0.9  # share of elements that SAMO prunes
+SECTOR = 32  # smallest unit in B that a GPU reads from its memory
+# Required share of a copy's bytes per second; for the partition, of the selection's seconds.
 ASKED = {
     "fp16": 0.8,
     "bf16": 0.8,
@@ -36,14 +36,14 @@ ASKED = {
     "fft:0.15": 0.15,
     GATHER: 0.5,
 }
-EXTRA = 1.5  # times the gradient's bytes, at most, beside it
-STAGED, POINTED = 0.8, 3.0  # messages: of the copy's bytes per second; of the staged one's
+EXTRA = 1.5  # extra memory allowed, as a multiple of the gradient's bytes
+STAGED, POINTED = 0.8, 3.0  # required rates: staged over copy, pointers over staged
 
 
 class GpuWork(NamedTuple):
-    """What is measured: bytes that must be read and written, and the call that does it.
+    """A call to measure, and the bytes that it must read and write.
 
-    before: what each call needs, unmeasured.
+    before: preparation of each call, which is not timed.
     """
 
     name: str
@@ -70,7 +70,7 @@ class GpuRow(NamedTuple):
 
 
 def chosen(names: list[str] | None) -> list[str]:
-    """What to measure: the names given, every listed codec, or what has a rate to keep."""
+    """Return the names to measure; by default those with a required rate."""
     if names == ["all"]:
         return [*CODECS, PARTITION, GATHER]
     plain = (PARTITION, GATHER)
@@ -78,7 +78,7 @@ def chosen(names: list[str] | None) -> list[str]:
 
 
 def row(name: str, numel: int, repeats: int) -> GpuRow:
-    """Measure one of them on the current GPU."""
+    """Measure one codec or kernel on the current GPU."""
     if numel < 1 or repeats < 1:
         raise CommschedError(f"--numel and --repeats must be at least 1, got {numel}, {repeats}")
     gpus()
@@ -102,7 +102,7 @@ def row(name: str, numel: int, repeats: int) -> GpuRow:
 
 
 def made(name: str, numel: int, module: Any) -> GpuWork:
-    """The work, on arrays of the module."""
+    """Return the work with this name, on arrays of the module."""
     if name == PARTITION:
         return _partition(numel, module)
     if name == GATHER:
@@ -113,7 +113,7 @@ def made(name: str, numel: int, module: Any) -> GpuWork:
 
 
 def give_back() -> None:
-    """Leave the GPU's memory to others."""
+    """Return cached memory of this process to the GPU."""
     gpus()
     from commsched.kernels.cuda import timing
 
@@ -127,7 +127,7 @@ def _encode(codec: Codec, values: Array) -> GpuWork:
 
 
 def _encode_kept(codec: Codec, values: Array) -> GpuWork:
-    """With error feedback: what was kept is added, and what the packet leaves behind is kept."""
+    """Encode with error feedback: add the stored remainder, and store the new one."""
     state = _state()
     state |= {"gradient": values.copy(), "lost": 0 * values}
 

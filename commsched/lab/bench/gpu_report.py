@@ -1,4 +1,4 @@
-"""Everything that is measured on a GPU in one document, and what is asked of it."""
+"""Write all GPU measurements into one document, with the bar for each."""
 
 import importlib.metadata
 import time
@@ -24,7 +24,7 @@ from commsched.run.job import launcher
 from commsched.run.job import start as job
 
 FORMAT = "commsched-gpu/1"
-NETS = ("vgg16", "bert-base", "gpt2")  # whose predicted steps are compared
+NETS = ("vgg16", "bert-base", "gpt2")  # whose predicted and measured steps are compared
 METHODS = ("ring", "native", "fp16")
 LANES = (2, 4)  # ranks that share the GPUs
 SECONDS, QUICK_SECONDS = 20.0, 8.0  # of a calibration
@@ -48,7 +48,7 @@ class GpuBar(NamedTuple):
 
 
 class GpuReportOptions(NamedTuple):
-    """What is measured."""
+    """Options of the report."""
 
     numel: int = gpu.NUMEL
     repeats: int = 10
@@ -57,10 +57,10 @@ class GpuReportOptions(NamedTuple):
 
 
 def measured(folder: Path, options: GpuReportOptions, say: Say) -> Document:
-    """Measure codecs, messages and steps; `folder` keeps gpu.json and what it is made from.
+    """Measure codecs, messages and steps; keep gpu.json and the files of its parts in `folder`.
 
-    A part that fails is left out, with its reason under "failed". Steps that are in the folder
-    from another time are not run again.
+    A part that fails is left out, with its reason under "failed". Finished steps in the folder
+    are not run again.
     """
     gpus()
     files.make_folder(folder)
@@ -88,19 +88,19 @@ def measured(folder: Path, options: GpuReportOptions, say: Say) -> Document:
 
 
 def codec_rows(options: GpuReportOptions, say: Say) -> list[Document]:
-    """What each codec took, as plain data."""
+    """Measure all codecs; return plain data."""
     rows = []
     for name in gpu.chosen(options.codecs):
         row = gpu.row(name, options.numel, options.repeats)
         say(f"{name}: {row.of_copy:.1%} of a copy")
         times = {"seconds": row.seconds._asdict(), "copy": row.copy._asdict()}
         rows.append({**row._asdict(), **times, "of_copy": row.of_copy})
-    gpu.give_back()  # ranks that share the GPU need its memory
+    gpu.give_back()  # other ranks need the GPU's memory
     return rows
 
 
 def _messages(folder: Path, name: str, options: Sequence[str]) -> list[Document]:
-    """Between two ranks; options: of mpiexec."""
+    """Measure messages between two ranks; options: of mpiexec."""
     path = folder / f"{name}.json"
     command = ("bench", "buffers", "--device", "cuda", "-o", str(path))
     job.commsched(2, command, LIMIT, quiet=True, options=options)
@@ -126,7 +126,7 @@ def _told(row: ValidationRow) -> str:
 
 
 def asked(found: Mapping[str, Any]) -> list[GpuBar]:
-    """Every bar of a document, for what it holds."""
+    """Return the bars for everything that a document contains."""
     rows = {row["codec"]: row for row in found["codecs"]}
     judged = []
     for name, row in rows.items():
@@ -164,7 +164,7 @@ def versions() -> dict[str, str]:
 
 
 def read(path: Path) -> Document:
-    """A document that was kept."""
+    """Read a document that `bench gpu` has written."""
     found = files.parse(files.read_text(path), str(path))
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise CommschedError(f"{path}: not a file of format {FORMAT!r}, as `bench gpu` writes")

@@ -101,7 +101,7 @@ class PlanCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def speedup(self) -> float:
-        """Return the iteration time of the MPI's all-reduce in DDP's buckets over ours."""
+        """Return the iteration time of MPI's all-reduce with DDP's buckets, over ours."""
         return self.of(LIBRARY).seconds / self.of(OURS).seconds
 
 

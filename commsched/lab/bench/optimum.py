@@ -1,4 +1,4 @@
-"""Random small instances of planning, and their optimum by trying everything."""
+"""Random small instances of planning, and their optimum by exhaustive search."""
 
 from itertools import product
 
@@ -14,7 +14,7 @@ from commsched.planner.search.shortlist import Shortlist
 from commsched.planner.space import MethodChoice, bucket
 
 INSTANCES = 300
-MOST = 1.02  # times the optimum that our search alone may reach
+MOST = 1.02  # largest allowed iteration of our search alone, as a multiple of the optimum
 METHODS = ("ring+dense", "doubling+dense", "doubling+fp16", "all-gather+coo", "tree+dense")
 SLOW = CodecRate(encode=1e-9, add=1e-9, decode=1e-9, fixed=1e-5, source="drawn")
 DEVICE = Device(
@@ -71,7 +71,7 @@ def _machine(rng: np.random.Generator) -> Machine:
 
 
 def optimum(problem: Problem) -> float:
-    """The least iteration, s, of all buckets of neighbours with all methods, one by one."""
+    """Return the shortest iteration, s, over all buckets of neighbours and all methods."""
     units, late = [b.units[0] for b in problem.tensors], True
     pool: dict[tuple[int, int, int], int] = {}
     choices: list[MethodChoice] = []
@@ -94,7 +94,7 @@ def optimum(problem: Problem) -> float:
 
 
 def least(search: Search, problem: Problem) -> float:
-    """The least iteration, s, that a search has found with the instance's methods alone."""
+    """Return the shortest iteration, s, that a search has found with the instance's methods."""
     given = {method.name for method in problem.kept.methods}
     names = [method.name for method in search.problem.prices.methods]
     return min(
@@ -105,7 +105,7 @@ def least(search: Search, problem: Problem) -> float:
 
 
 def searched(problem: Problem, small: int = 0) -> Search:
-    """Our search with the given methods; `small` candidates at most are solved exactly."""
+    """Search with the instance's methods; solve at most `small` candidates exactly."""
     search = Search(problem.request, lambda: False, exact=small, kept=problem.kept)
     search.run()
     return search

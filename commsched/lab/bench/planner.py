@@ -1,4 +1,4 @@
-"""How fast the planner is, and how its plans compare with the baselines' and the bound."""
+"""Benchmark the planner's speed, and compare its plans with the baselines' and the bound."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from commsched.planner.space import Candidate, MethodChoice
 from commsched.simulate.engine import Known
 
 COLUMNS = 8192  # candidates of 314 launches that are evaluated
-FAR = 1.1  # baselines that the fast evaluation puts beyond that are not simulated
+FAR = 1.1  # baselines that the fast evaluation prices above this are not simulated
 PARTS = ("speed", "optimum", "quality")
 
 
@@ -35,12 +35,12 @@ def rows(
     machines: Sequence[str] = (),
     changes: Sequence[str] = (),
 ) -> Iterator[BenchRow]:
-    """Two nets for speed, random instances against their optimum, nets on machines for quality.
+    """Benchmark speed on two nets, optimality on random instances, and quality on machines.
 
-    Where no nets or machines are named, all that are shipped are asked. changes: KEY=VALUE words
+    Empty `nets` or `machines` stand for all shipped ones. changes: KEY=VALUE words
     that change each machine of quality.
     """
-    list(BASELINES)  # importing the planners is no part of planning
+    list(BASELINES)  # import the planners before the clock starts
     if "speed" in parts:
         yield from _speed("resnet101", "p3.16xlarge", 4, ("< 50 ms", "< 1 s"))
         yield _evaluations("resnet101", "p3.16xlarge", 4)
@@ -97,7 +97,7 @@ def _evaluations(net: str, machine: str, nodes: int) -> BenchRow:
 
 
 def _optimum(seeds: range) -> BenchRow:
-    """Our search alone over the optimum, on random small instances."""
+    """Compare our search alone with the optimum, on random small instances."""
     begin = time.perf_counter()
     ratios = []
     for seed in seeds:
@@ -114,16 +114,16 @@ def _optimum(seeds: range) -> BenchRow:
 
 
 def candidates(problem: Problem) -> Iterator[tuple[str, Candidate]]:
-    """The plans of all baselines that a request allows, inside its error budget."""
+    """Yield the plans of all baselines that a request and its error budget allow."""
     for name in BASELINES:
         try:
             yield name, problem.within(BASELINES[name](problem))
         except CommschedError:
-            continue  # it needs a lossy codec
+            continue  # this baseline needs a lossy codec
 
 
 def _quality(net: str, machines: Sequence[str], changes: Sequence[str]) -> BenchRow:
-    """Our simulated iteration over that of the best baseline, on some machines."""
+    """Compare our simulated iteration with the best baseline's, on some machines."""
     begin = time.perf_counter()
     ratios = []
     for machine in machines:

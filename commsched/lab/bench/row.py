@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class BenchRow(NamedTuple):
-    """What was measured, how long it took, the rate or ratio, and what was asked for."""
+    """What was measured, its seconds, the rate or ratio, and the requirement."""
 
     what: str
     seconds: float

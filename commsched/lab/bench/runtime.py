@@ -1,4 +1,4 @@
-"""Benchmarks of the runtime, under mpiexec: exchanges by size, and how much of one is hidden."""
+"""Benchmark the runtime under mpiexec: exchanges by size, and how much of one is hidden."""
 
 import tempfile
 from collections.abc import Iterator
@@ -36,11 +36,11 @@ from commsched.units import nbytes as size
 
 SIZES = tuple(2**k for k in range(10, 27, 2))  # 1 KB to 64 MB
 COLLECTIVES = ("ring", "doubling", "halving-doubling", "tree", "direct", "hierarchical", "native")
-SECONDS = 0.15  # for one cell
+SECONDS = 0.15  # time spent on one cell
 
 
 class ExchangeTiming(NamedTuple):
-    """All-reduce of one size: MPI's own and every one of ours, s."""
+    """Seconds of an all-reduce of one size, by MPI and by each of our schedules."""
 
     nbytes: int
     mpi: float
@@ -48,7 +48,7 @@ class ExchangeTiming(NamedTuple):
 
 
 def all_reduce(timeout: float, device: str = "cpu") -> tuple[list[ExchangeTiming], int] | None:
-    """Table of all cells and the number of ranks, on rank 0; the MPI's own sums in host memory."""
+    """Return all cells and the number of ranks, on rank 0; MPI's own sums are in host memory."""
     check_device(device)
     with together(timeout) as (comm, dog):
         dog.stage("finding the device")
@@ -58,7 +58,7 @@ def all_reduce(timeout: float, device: str = "cpu") -> tuple[list[ExchangeTiming
 
 @contextmanager
 def together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
-    """All ranks, under a deadline for every stage; an error on one rank ends all."""
+    """Run a block on all ranks with a deadline per stage; an error on one rank ends all."""
     comm = MPI.COMM_WORLD
     check_timeout(timeout)
     agree.check_launcher()
@@ -69,7 +69,7 @@ def together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
 
 
 def _cells(comm: MPI.Intracomm, dog: Watchdog, place: Placement) -> Iterator[ExchangeTiming]:
-    """The MPI's blocking all-reduce against our schedules, dense float32."""
+    """Time MPI's blocking all-reduce and our schedules, dense float32."""
     hosts = agree.gather_text(MPI.Get_processor_name(), comm)
     names = list(dict.fromkeys(hosts))
     group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
@@ -135,7 +135,7 @@ def overlap(timeout: float, device: str = "cpu", nbytes: int = 32 * 10**6) -> Hi
 
 
 def _overlap_plan(ranks: int, numel: int, seconds: float) -> Plan:
-    """A large tensor whose gradient comes first, then a layer without one that computes long."""
+    """Plan a large tensor whose gradient is ready first, and a long layer without parameters."""
     machine = resized(machine_file.load("localhost"), 1, ranks)
     net = Net(
         name="overlap",
@@ -158,6 +158,6 @@ def _overlap_plan(ranks: int, numel: int, seconds: float) -> Plan:
 
 
 def check_ranks(comm: MPI.Intracomm, ranks: int) -> None:
-    """Refuse a benchmark that needs more ranks."""
+    """Reject a benchmark that needs more ranks."""
     if comm.size < ranks:
         raise CommschedError(f"this benchmark needs {ranks} ranks; use 'mpiexec -n {ranks}'")

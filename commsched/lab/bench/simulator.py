@@ -1,4 +1,4 @@
-"""How fast and how lean the pricing and the simulator are."""
+"""Benchmark the speed and memory of pricing and simulation."""
 
 import resource
 import time
@@ -27,7 +27,7 @@ NETS = ("vgg16", "resnet50", "resnet101", "gpt2", "lstm", "bert-base")
 
 
 def rows() -> Iterator[BenchRow]:
-    """Run all; the least of three where a run is short."""
+    """Run all benchmarks; short ones three times, of which the fastest counts."""
     machine = resized(machine_file.load("p3dn.24xlarge"), 128, 8)
     alone = replace(machine, nic=None, jitter=0.02)
     yield _rings("32 rings of 100 MB, 1024 ranks, jitter", alone, "< 1 s, >= 1e8 moves/s, < 500 MB")
@@ -41,7 +41,7 @@ def rows() -> Iterator[BenchRow]:
 
 
 def _rings(what: str, machine: Machine, bar: str) -> BenchRow:
-    """Rings one after the other, each starting when the one before has ended on the rank."""
+    """Price consecutive rings; a rank starts each ring when it has ended the previous one."""
     group = machine.everyone
     schedule = route("ring", group)
     payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(NUMEL))
@@ -103,5 +103,5 @@ def _net(net: str) -> BenchRow:
 
 
 def peak() -> float:
-    """The most memory that this process has used, in B."""
+    """Return the peak memory of this process, B."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0

@@ -1,4 +1,4 @@
-"""`bench sparse`: every method of sums of sparse gradients, from lists to lists, under mpiexec."""
+"""`bench sparse`: methods that sum sparse gradients, from lists to lists, under mpiexec."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class SparseCell(NamedTuple):
     wire: float  # B that enter the busiest link
     mpi_seconds: float  # MPI_Allreduce of a dense gradient in the same run
     floor: float  # the fewest B that must enter the busiest link
-    rate: float  # B/s that enter a link, measured in the same run; 0: there is none
+    rate: float  # B/s that enter a link, measured in the same run; 0: ranks share no link
     floor_seconds: float
 
 
@@ -83,7 +83,7 @@ class SparseOptions:
 
 
 def sparse(options: SparseOptions) -> tuple[list[SparseCell], Group] | None:
-    """All cells and where the ranks are, on rank 0; every sum is compared with MPI's own."""
+    """Return all cells and the ranks' placement, on rank 0; compare every sum with MPI's."""
     _check(options)
     with together(options.timeout) as (comm, dog):
         hosts = agree.gather_text(MPI.Get_processor_name(), comm)
@@ -107,7 +107,7 @@ def sparse(options: SparseOptions) -> tuple[list[SparseCell], Group] | None:
 
 
 def _say(comm: MPI.Intracomm, cell: SparseCell) -> None:
-    """Report one more finished cell on stderr."""
+    """Report a finished cell on stderr."""
     if comm.rank == 0:
         what = f"{cell.method} at density {cell.density:g}: {in_words(cell.seconds)}"
         print(what, file=sys.stderr, flush=True)
@@ -129,7 +129,7 @@ def _check(options: SparseOptions) -> None:
 
 
 class Bench:
-    """One density: the same gradient of this rank again and again."""
+    """Repeated sums of this rank's gradient, at one density."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Bench:
         self._made: dict[str, tuple[Phase | Choice, ...]] = {}
 
     def reduce(self) -> float:
-        """MPI's own all-reduce of the dense gradient, s."""
+        """Return the seconds of MPI's all-reduce of the dense gradient."""
         self._fill()
         start = self._begin()
         self._comm.Allreduce(MPI.IN_PLACE, self._dense)
@@ -158,13 +158,13 @@ class Bench:
         return seconds
 
     def floor(self) -> float:
-        """The fewest B that must enter the busiest link.
+        """Return the fewest B that must enter the busiest link.
 
             4 m + N h(k / N) / 8
 
-        m = elements of the union that the ranks behind other links bring; k of N rows that it
-        hits, each whole; h = the entropy of a row that is hit as often as any other. Where
-        elements are hit one by one, every element is a row.
+        m = elements of the union of ranks behind other links; k of N rows contain them, each row
+        whole; h = the binary entropy, for rows that are equally likely. Without a table, every
+        element is a row.
         """
         rows, index, of, most = self._support.rows, self._index, self._support.of, 0.0
         for node in sorted(set(_links(self._group))):
@@ -183,7 +183,7 @@ class Bench:
         return int(np.count_nonzero(flags))
 
     def cell(self, name: str, mpi: float, floor: float, rate: float) -> SparseCell:
-        """Measure one method both ways."""
+        """Measure one method from lists to lists and from dense to dense."""
         method, options = find_method(name), self._options
         what = f"{name} at density {self._density:g}"
         state = fresh_states([self._dense] * self._comm.size, 3, "bench")[self._comm.rank]
@@ -220,11 +220,11 @@ class Bench:
             self._dog.stage(f"{what}, repeat {turn}")
             found[turn] = work()
         self._comm.Allreduce(MPI.IN_PLACE, found, op=MPI.MAX)
-        counted = found[WARM:]  # the first ones are slower: fresh memory, new connections
+        counted = found[WARM:]  # the first repeats allocate memory and open connections
         return float(np.median(counted)), float(counted.min()), float(counted.max())
 
     def _begin(self) -> float:
-        probe.sleeping_barrier(self._comm)  # asleep: who has ended leaves the cores to the others
+        probe.sleeping_barrier(self._comm)  # finished ranks sleep and leave the cores to the others
         self._comm.Barrier()
         return now()
 
@@ -233,7 +233,7 @@ class Bench:
         self._dense[self._index] = self._values
 
     def _lists(self, method: Method, state: State, wire: Floats) -> float:
-        """From list to list; a method that needs dense gradients pays for both ways. s."""
+        """Sum from list to list, s; methods on dense gradients pay for both conversions."""
         start = self._begin()
         if method.lists:
             state["list"] = self._index, self._values
@@ -249,7 +249,7 @@ class Bench:
         return seconds
 
     def _in_place(self, method: Method, state: State) -> float:
-        """From dense to dense, s."""
+        """Sum from dense to dense, s."""
         self._fill()
         state["gradient"] = self._dense
         start = self._begin()
@@ -266,7 +266,7 @@ class Bench:
             )
 
     def _run(self, method: Method, state: State, wire: Floats) -> None:
-        """One launch; adds to (p,) `wire` the bytes that this rank sends to other links."""
+        """Run one launch; add to (p,) `wire` the bytes that this rank sends to other links."""
         for phase in self._phases(method):
             decision = None
             if isinstance(phase, Choice):
@@ -274,7 +274,7 @@ class Bench:
             self._exchange(resolved(phase, decision), state, wire)
 
     def _phases(self, method: Method) -> tuple[Phase | Choice, ...]:
-        """As a run has them: made once, not at every launch."""
+        """Return the method's phases, made once as in a run."""
         if method.name not in self._made:
             self._made[method.name] = method.phases(self._spec, self._group)
         return self._made[method.name]
@@ -290,7 +290,7 @@ class Bench:
 
         held.take = counted  # type: ignore[method-assign]
         complete(begin(phase.schedule, held, self._comm, 0))
-        del held.take  # with it goes a cycle, which would keep all packets
+        del held.take  # break a reference cycle that would keep all packets
         if not phase.schedule.library:
             links = _links(self._group)
             sends = script(phase.schedule, self._comm.rank).sends
@@ -300,12 +300,12 @@ class Bench:
 
 
 def _links(group: Group) -> tuple[int, ...]:
-    """The link through which each rank is reached: its node's, on one node its own."""
+    """Return the link of each rank: its node's, or its own if there is only one node."""
     return group.nodes if len(group.members) > 1 else group.ranks
 
 
 def _rate(comm: MPI.Intracomm, group: Group) -> float:
-    """B/s that enter a link: the first rank of each sends to that of the next, all at once."""
+    """Return B/s into a link while the first rank of each link sends to that of the next."""
     links = _links(group)
     leaders = [links.index(link) for link in sorted(set(links))]
     out, into, times = np.zeros(STREAM, np.uint8), np.empty(STREAM, np.uint8), np.zeros(8)
@@ -331,7 +331,7 @@ WORDS = {1, 3}  # columns that are not numbers
 
 
 def rows(cells: list[SparseCell]) -> Iterator[tuple[str, ...]]:
-    """Lines of the table under HEADER: times in ms, bytes in MB, ratios."""
+    """Yield the table's lines under HEADER: times in ms, bytes in MB, ratios."""
     for c in cells:
         yield (
             f"{c.numel}",

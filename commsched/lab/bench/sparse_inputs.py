@@ -1,4 +1,4 @@
-"""Sparse gradients whose sums are measured: even, Zipf rows, rows of real text, a net's top-k."""
+"""Sparse gradients for benchmarks: even, Zipf rows, rows of real text, a net's top-k."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,8 +16,8 @@ from commsched.train.forward_backward import gradients
 from commsched.train.layers.layer import TrainableNet
 from commsched.train.registry import DATA, NETS
 
-ROWS = 2**15  # of a Zipf table: a vocabulary of sub-words
-BLOCKS, SEQUENCES = 4, 2  # of the GPT whose gradient is selected from, and of a rank's batch
+ROWS = 2**15  # rows of a Zipf table: a vocabulary of sub-words
+BLOCKS, SEQUENCES = 4, 2  # of the GPT whose top-k is taken, and of a rank's batch
 GRID = 2.0**-16  # values are multiples of it, at most 2**2: float32 sums of 64 ranks are exact
 MOST = 4.0
 
@@ -27,9 +27,9 @@ class Support(NamedTuple):
 
     spec: BucketSpec
     index: Array  # (m,) int32, ascending
-    rows: Array  # (k,) int, ascending: those that are hit, each of them whole
-    of: int  # rows that there are; an element is a row where elements are hit one by one
-    values: Array  # (m,) float32, none zero; sums of ranks are the same in every order
+    rows: Array  # (k,) int, ascending: rows with non-zeros, each of them whole
+    of: int  # number of rows; without a table, every element is a row
+    values: Array  # (m,) float32, non-zero; their sums do not depend on the order of ranks
 
 
 def draw(kind: str, numel: int, density: float, rank: int) -> Support:
@@ -41,13 +41,13 @@ def draw(kind: str, numel: int, density: float, rank: int) -> Support:
 
 
 def _support(spec: BucketSpec, index: Array, rows: Array, of: int, rank: int) -> Support:
-    """With normal values."""
+    """Return the support with values on the grid."""
     drawn = np.random.default_rng([rank, 12]).standard_normal(len(index))
     return Support(spec, index.astype(np.int32), rows, of, _on_grid(drawn))
 
 
 def _on_grid(drawn: Array) -> Array:
-    """Values whose sums are the same in every order: (m,) float32, none zero."""
+    """Round to non-zero (m,) float32 values whose sums do not depend on the order."""
     rounded = np.rint(np.clip(drawn, -MOST, MOST) / GRID)
     rounded[rounded == 0] = 1
     return (rounded * GRID).astype(np.float32)
@@ -58,7 +58,7 @@ def _uniform(numel: int, density: float, rank: int) -> Support:
 
 
 def _zipf(numel: int, density: float, rank: int) -> Support:
-    """Rows of an embedding table, the most frequent first."""
+    """Draw rows of an embedding table by Zipf's law, the most frequent first."""
     rows = max(2, min(ROWS, numel))
     return _drawn(Sparsity(law="zipf", density=density, rows=rows), numel, rank)
 
@@ -71,15 +71,15 @@ def _drawn(law: Sparsity, numel: int, rank: int) -> Support:
 
 
 def entropy(share: float) -> float:
-    """Bits per row that say which rows are hit, where a `share` of them is, spread evenly."""
+    """Return the bits per row that say which rows are hit, for an evenly spread `share`."""
     return -sum(float(p * np.log2(p)) for p in (share, 1 - share) if p > 0)
 
 
 def _text(numel: int, density: float, rank: int) -> Support:
-    """Rows of the table of all words of CPython's manual that a stretch of it hits.
+    """Take the rows of a table of all words of CPython's manual that a stretch of it contains.
 
-    Rank r reads from word r / 64 of the text on, until `density` of the rows are hit; rows are in
-    order of frequency.
+    Rank r reads from word r / 64 of the text on until it has hit `density` of the rows; rows are
+    in order of frequency.
     """
     words = text.words()
     rows = int(words.max()) + 1
@@ -96,11 +96,11 @@ def _text(numel: int, density: float, rank: int) -> Support:
 
 
 def _top(numel: int, density: float, rank: int) -> Support:
-    """The largest elements of the gradient of a GPT that reads bytes of CPython's manual.
+    """Take the largest elements of the gradient of a GPT that reads bytes of CPython's manual.
 
-    The net is that of BLOCKS blocks, before its first step, whose gradient has `numel` elements or
-    a few more, which are left out; rank r reads the SEQUENCES sequences from r SEQUENCES on. The
-    largest element becomes MOST.
+    The net has BLOCKS blocks and is at its first step. Elements of its gradient beyond `numel` are
+    left out. Rank r reads the SEQUENCES sequences that start at r SEQUENCES. The largest element
+    becomes MOST.
     """
     gradient = _gradient(numel, rank)
     kept = max(1, round(density * numel))
@@ -113,7 +113,7 @@ def _top(numel: int, density: float, rank: int) -> Support:
 
 @lru_cache(maxsize=1)
 def _gradient(numel: int, rank: int) -> Array:
-    """The first `numel` elements of the gradient of a net as large: (numel,) float32."""
+    """Return the first `numel` elements of the gradient of a net of that size: float32."""
     width = 4
     while _elements(net := NETS[f"gpt:{width}:{BLOCKS}:4"]) < numel:
         width = max(width + 4, int(width * 0.999 * (numel / _elements(net)) ** 0.5) // 4 * 4)

@@ -19,10 +19,10 @@ from commsched.program.stages import PipelineStrategy
 from commsched.train.profile import profile_net
 from commsched.train.registry import NETS
 
-DENSE = "dense"  # the case that all others are held against
-UNPRUNED = "samo-dense"  # SAMO's pipeline with nothing pruned, which is AxoNN
+DENSE = "dense"  # the reference of all other cases
+UNPRUNED = "samo-dense"  # SAMO's pipeline without pruning, which is AxoNN
 BUCKET = 20e3  # B: two buckets of the digits' net, so that something can hide under backward
-BACKWARD = 2.0  # times forward
+BACKWARD = 2.0  # seconds of backward per second of forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,27 +30,27 @@ class CaseNet:
     """A net and how long it is trained."""
 
     name: str
-    period: int  # steps from one score of what is held out to the next: an epoch of the digits
+    period: int  # steps between two scores on held-out data: an epoch of the digits
     periods: int
-    folds: int  # of five, that are held out
+    folds: int  # of five folds, how many are held out in turn
     rate: float  # of SGD and momentum
     adam: float = 0.005  # rate of Adam
     batch: int = 64
     stages: int = 0  # of pipelines; 0: none is trained
-    scale: float = 10.0  # elements of what is timed: exchanges of the net would be all latency
+    scale: float = 10.0  # factor on the elements of timed nets, against latency-bound exchanges
     timed: int = 41  # steps of a case without epochs; the first one is dropped
 
     @property
     def steps(self) -> int:
-        """In all."""
+        """Return the steps of a training."""
         return self.period * self.periods
 
 
 TABLES = {
     "digits": CaseNet(name="mlp:64:2", period=22, periods=10, folds=5, rate=0.05),
-    # As many layers as four stages need.
+    # As many layers as a pipeline of four stages needs.
     "deep": CaseNet(name="mlp:64:7", period=22, periods=10, folds=5, rate=0.03, stages=4),
-    # A rank reads 24 words in a step: about 1 % of the rows of its embedding.
+    # A rank reads 24 words in a step, about 1 % of the rows of its embedding.
     "text": CaseNet(
         name="words:8:2000",
         period=60,
@@ -67,14 +67,14 @@ TABLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Seconds of compute per second of a case's exchanges in a step, and who has it."""
+    """Seconds of compute per second of a case's exchanges in a step, and its source."""
 
     value: float
     source: str
     of: str = DENSE
 
 
-# Name -> ratio. Where nothing but the dense gradient of the embedding is exchanged, Zen makes it
+# Name -> ratio. If only the embedding's dense gradient is exchanged, and Zen makes the exchange
 # s = 6.77 times and the step r = 3.1 times as fast: r (C + 1 / s) = C + 1.
 RATIOS = {
     "fft": Ratio(
@@ -94,7 +94,7 @@ RATIOS = {
         of=UNPRUNED,
     ),
 }
-# Table -> ratios that a case of it has beside the first, for which dense sums are timed, too.
+# Table -> further ratios at which its cases, and dense sums, are timed.
 OWN = {"digits": ("daso",), "text": ("zen",)}
 
 
@@ -105,18 +105,18 @@ class Case:
     name: str
     family: str
     strategy: str = "sync"
-    method: str = ""  # of all gradients; "": as the planner says
+    method: str = ""  # of all gradients; "": chosen by the planner
     optimizer: str = "momentum"
     force: dict[str, str] = field(default_factory=dict)  # tensor -> method
     params: dict[str, Param] = field(default_factory=dict)
-    later: float = 1.0  # share of the training after which `then` stands for the method
+    later: float = 1.0  # share of the training after which `then` replaces the method
     then: str = ""
     refresh: int = 0  # steps from one broadcast of parameters to the next; 0: none
     ratios: tuple[str, ...] = ("fft",)
 
     @property
     def words(self) -> str:
-        """How gradients travel; nothing where that is the strategy's own."""
+        """Describe how gradients travel; empty if the strategy decides."""
         text = self.method
         text += "".join(f", {tensor} by {method}" for tensor, method in self.force.items())
         text += f", after {self.later:.0%} of the steps {self.then}" if self.then else ""
@@ -131,7 +131,7 @@ FAMILIES = {
     "spectrum": ("fft",),
     "low rank": ("powersgd",),
 }
-# Listed codec or method -> how it is trained here: shares of 1 % and less are of far larger nets.
+# Listed codec or method -> its form here: shares of 1 % and less suit far larger nets.
 # The warm-up of DGC is four epochs of the digits, as in its paper.
 INSTEAD = {
     "dgc:0.001": "dgc:0.01:22",
@@ -140,16 +140,16 @@ INSTEAD = {
     "ok-topk:0.01": "ok-topk:0.03125",
     "randomk:0.01": "randomk:0.03125",
 }
-# Beside those that are listed. 1/32 of the values with their indices is as many bytes as
+# Besides the listed ones. 1/32 of the values with indices has as many bytes as
 # fft:0.15, a quarter of a byte per value.
 MORE = ("topk:0.03125", "topk:0.03125:forget", "fft:0.15:forget", "sign:sum")
-OWN_MOMENTUM = ("dgc",)  # codecs that stand for the optimiser's momentum
+OWN_MOMENTUM = ("dgc",)  # codecs that replace the optimiser's momentum
 
 
 def cases(table: str) -> Iterator[Case]:
-    """All cases of a table, the dense one first.
+    """Yield the cases of a table, the dense one first.
 
-    Pipelines need more layers than the digits' net has, and the deeper one is for them alone.
+    Pipelines need more layers than the digits' net has; only they use the deeper net.
     """
     ratios = ("fft", *OWN.get(table, ()))
     yield Case(name=DENSE, family=DENSE, method="ring+dense", ratios=ratios)
@@ -160,14 +160,14 @@ def cases(table: str) -> Iterator[Case]:
 
 
 def _flat(table: str) -> Iterator[Case]:
-    """Codecs, methods, and strategies without stages."""
+    """Yield codecs, methods, and strategies without stages."""
     from commsched.train.job import TRAINED
 
     lossy = [codec.name for codec in CODECS.values() if not codec.lossless]
     lossy += [method.name for method in METHODS.values() if not method.lossless]
     for name in [*(INSTEAD.get(name, name) for name in lossy), *MORE]:
         yield _lossy(name)
-    # The paper's: no feedback, parameters broadcast every 10 steps; then with its schedule.
+    # As in the paper: no feedback, parameters broadcast every 10 steps; then with its schedule.
     paper = _lossy("fft:0.15:forget")
     yield replace(paper, name="fft-paper", refresh=10)
     falling = replace(paper, method="all-gather+fft:0.1:forget", then="all-gather+fft:1:forget")
@@ -182,13 +182,13 @@ def _flat(table: str) -> Iterator[Case]:
         if not (rule.sums_every_step or isinstance(rule, PipelineStrategy)):
             own = ratios if strategy == "daso" else ("fft",)
             yield Case(name=strategy, family=strategy, strategy=strategy, ratios=own)
-    # The paper's are 4 + 4 epochs of 90.
+    # The paper has 4 + 4 epochs of 90.
     short: dict[str, Param] = {"warmup": 1, "cooldown": 1}
     yield Case(name="daso-short", family="daso", strategy="daso", params=short, ratios=ratios)
 
 
 def _pipelines(stages: int) -> Iterator[Case]:
-    """Strategies with stages; SAMO's with replicas to sum over, so that it has exchanges."""
+    """Yield strategies with stages; SAMO has replicas to sum over, so that it has exchanges."""
     deep: dict[str, Param] = {"stages": stages, "microbatches": 2 * stages}
     for name in ("gpipe", "1f1b"):
         yield Case(
@@ -200,7 +200,7 @@ def _pipelines(stages: int) -> Iterator[Case]:
         "chunked": {**deep, "chunks": 2},
     }
     for variant, params in variants.items():
-        # Two chunks of two stages are greedy ones.
+        # Two chunks of two stages would be equal to the greedy variant.
         if variant != "chunked" or stages > 2:
             yield Case(
                 name=f"local-{variant}",
@@ -224,7 +224,7 @@ def _pipelines(stages: int) -> Iterator[Case]:
 
 
 def _lossy(name: str) -> Case:
-    """A lossy codec, by the plainest exchange that sums it, or a lossy method."""
+    """Return the case of a lossy method, or of a codec with the simplest exchange that sums it."""
     stem = name.partition(":")[0]
     family = next((f for f, stems in FAMILIES.items() if stem in stems), stem)
     method = name
@@ -287,11 +287,11 @@ def parts_of(case: Case, ranks: int) -> int:
 
 
 def net_of(case: Case, net: CaseNet, ranks: int) -> Net:
-    """The net with the densities of real gradients, and seconds of compute by its tensors' sizes.
+    """Return the net with densities of real gradients, and seconds in proportion to its tensors.
 
-    A forward second per element that a batch touches, backward twice that: see `timed`.
+    Forward takes 1 s per element that a batch touches, backward BACKWARD s; see `step_times`.
     """
-    half = case.strategy == "samo"  # its messages are halves
+    half = case.strategy == "samo"  # its messages are float16
     found = profile_net(NETS[net.name], net.batch // parts_of(case, ranks), half=half)
 
     def work(layer: Layer) -> float:

@@ -1,4 +1,4 @@
-"""Draw what cases of the convergence table learnt against what they sent: a panel per net."""
+"""Draw what the cases of the convergence table learnt over the bytes they sent, one panel a net."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from commsched.lab.convergence.table import CaseResult, ConvergenceTable, famili
 from commsched.plot.picture import picture
 from commsched.train.trials import Mean, mean
 
-# Source: palette of Okabe & Ito, "Color Universal Design", 2008; then darker ones of it.
+# Source: palette of Okabe & Ito, "Color Universal Design", 2008, and darker shades of it.
 COLOURS = (
     "#000000",
     "#0072B2",
@@ -30,18 +30,18 @@ COLOURS = (
 )
 MARKERS = "os^Dv<>Pp*Xhd"
 LABEL = 6.5  # points
-LABEL_ROOM = 0.035  # of the height of a panel, between labels that lie beside each other
-NEAR = 0.22  # of the width, within which they do
+LABEL_ROOM = 0.035  # of a panel's height: distance between labels side by side
+NEAR = 0.22  # of a panel's width: labels closer than that are side by side
 ACROSS, LEGEND = 2, 1.6  # panels in a row; inches beside them
-# So far below dense sums an accuracy is drawn, or above a loss, nats; then it is written beside.
+# Largest drawn drop in accuracy, and rise in loss (nats); the label gives what is beyond.
 FAR, WORSE = 0.04, 0.45
 
 
 def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
     """Draw at least one table to PNG or SVG; digits by accuracy, text by loss.
 
-    Bars are intervals of 95 %; an empty marker is worse than it is drawn. The dashed line is what
-    dense sums reach, the band its interval.
+    Bars are 95 % intervals; an empty marker stands for a value beyond the panel. The dashed line
+    and its band are the result of dense sums and its interval.
     """
     known = list(dict.fromkeys(family for table in tables for family in families(table.cases)))
     columns, rows = min(len(tables), ACROSS), -(-len(tables) // ACROSS)
@@ -61,12 +61,12 @@ def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
 
 
 def _look(place: int) -> tuple[str, str]:
-    """Colour and marker of a family."""
+    """Return colour and marker of a family."""
     return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
 
 
 def _value(case: CaseResult, by_loss: bool) -> Mean | None:
-    """What is drawn of a case; nothing where trainings ended without a number."""
+    """Return the value to draw; None if trainings diverged."""
     if not by_loss:
         return case.accuracy
     return mean(case.losses) if len(case.losses) == len(case.trained.trials) else None
@@ -111,7 +111,7 @@ def _panel(axes: Axes, table: ConvergenceTable, known: Sequence[str]) -> None:
 
 
 def _worst(dense: Mean | None, by_loss: bool) -> tuple[float, float]:
-    """Between what bounds points are drawn where they are."""
+    """Return the lowest and highest value that is drawn at its place."""
     if dense is None:
         return -np.inf, np.inf
     return (-np.inf, dense.value + WORSE) if by_loss else (dense.value - FAR, np.inf)
@@ -120,8 +120,8 @@ def _worst(dense: Mean | None, by_loss: bool) -> tuple[float, float]:
 def _label(
     axes: Axes, drawn: Sequence[tuple[CaseResult, Mean]], worst: tuple[float, float], form: str
 ) -> None:
-    """Write each name beside its point, or as near to it as there is room within the panel."""
-    axes.autoscale_view()  # else the limits are not known yet
+    """Write each name as near to its point as the space in the panel allows."""
+    axes.autoscale_view()  # the limits are needed below
     to_axes = axes.transData + axes.transAxes.inverted()
     taken: list[tuple[float, float]] = []
     for case, value in sorted(drawn, key=lambda row: -row[1].value):

@@ -24,13 +24,13 @@ from commsched.simulate.engine import simulate
 from commsched.timeline import measure
 from commsched.timeline.model import Timeline
 
-# Runs a plan for a number of steps, with files whose names begin with the path.
+# Runs a plan for a number of steps; the path is the stem of its files' names.
 Execute = Callable[[Plan, Path, int], Timeline]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """A testbed that is up and was calibrated."""
+    """A running, calibrated testbed."""
 
     machine: Machine
     execute: Execute

@@ -26,7 +26,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of a step with emulated compute, on a testbed; means over all steps but the first."""
 
-    ratio: Word  # the name of what compute is to exchanges
+    ratio: Word  # name of a ratio of compute to exchanges
     value: Positive  # s of compute per s of exchanges
     scale: Positive  # elements per element of the net that was trained
     compute: Positive  # s a step and rank
@@ -34,7 +34,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     testbed: Word  # hosts, lanes and rate
     plan: Word  # hash
     steps: Count
-    predicted: Positive  # the time that passes, over the steps
+    predicted: Positive  # mean elapsed seconds of a step
     measured: Positive
     low: Positive  # p10 and p90 of the measured steps, each the longest over the ranks
     high: Positive
@@ -43,13 +43,13 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     launches: tuple[Moved, ...]
 
     def moved(self, tensor: str = "") -> tuple[float, float]:
-        """Predicted and measured s of all launches, or of the one with a tensor."""
+        """Return predicted and measured s of all launches, or of those with a tensor."""
         some = [x for x in self.launches if not tensor or tensor in x.tensors]
         return sum(x.predicted for x in some), sum(x.measured for x in some)
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A case: how it is trained, the results, and the time of a step."""
+    """A case: how it is trained, its results, and its step times."""
 
     name: Word
     family: Word
@@ -60,7 +60,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def accuracy(self) -> Mean:
-        """Held out, at the end."""
+        """Return the final accuracy on held-out data."""
         return mean([trial.end.accuracy for trial in self.trained.trials])
 
     @property
@@ -71,7 +71,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def sent_bytes(self) -> float:
-        """Per rank and step."""
+        """Return the bytes that a rank sends per step."""
         return mean([trial.sent_bytes for trial in self.trained.trials]).value
 
 
@@ -96,11 +96,11 @@ class ConvergenceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return msgspec.structs.replace(self, cases=(*found, *[case] * (case.name not in names)))
 
     def case(self, name: str) -> CaseResult | None:
-        """The case of that name."""
+        """Return the case with this name."""
         return next((case for case in self.cases if case.name == name), None)
 
     def times(self, name: str, ratio: str) -> StepTimes | None:
-        """When a case was timed with that ratio."""
+        """Return the step times of a case at a ratio."""
         case = self.case(name)
         return None if case is None else next((x for x in case.times if x.ratio == ratio), None)
 
@@ -116,10 +116,10 @@ def write(path: Path, table: ConvergenceTable) -> None:
 
 
 class Against(NamedTuple):
-    """A case against the dense one, training by training."""
+    """A case compared with the dense case, by pairs of trainings."""
 
     accuracy: Mean  # difference of the accuracies
-    steps: int | None  # after which the mean loss is no more than the dense one's at the end
+    steps: int | None  # steps until the mean loss is at most the dense case's final loss
 
 
 def against(case: CaseResult, dense: CaseResult) -> Against | None:
@@ -154,5 +154,5 @@ def _mean_loss(trials: Sequence[Trial], place: int) -> float | None:
 
 
 def families(cases: Iterable[CaseResult]) -> list[str]:
-    """The families, in the order of the cases."""
+    """Return the families in the order of the cases."""
     return list(dict.fromkeys(case.family for case in cases))

@@ -7,7 +7,7 @@ from commsched.lab.convergence.table import ConvergenceTable, against, differenc
 from commsched.train.trials import mean
 
 TABLE = "embedding.weight"  # whose gradient is sparse
-HALF = 0.005  # of the accuracy: half a point
+HALF = 0.005  # half a point of accuracy
 
 
 class Target(NamedTuple):

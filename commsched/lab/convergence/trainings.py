@@ -14,7 +14,7 @@ from commsched.plan import file as plan_file
 from commsched.run.job import start as job
 from commsched.train import trials
 
-LIMIT = 3600.0  # s that the trainings of one case may take
+LIMIT = 3600.0  # s allowed for the trainings of one case
 TABLE = "table.json"
 
 Say = Callable[[str], None]
@@ -25,16 +25,16 @@ class ConvergenceRequest:
     """The cases to train and time."""
 
     table: str  # one of TABLES
-    names: Sequence[str] = ()  # of cases; none: all
+    names: Sequence[str] = ()  # of cases; empty: all
     hosts: int = 2
     lanes: int = 2
-    folds: int = 5  # at the most
+    folds: int = 5  # at most
     seeds: int = 5
     time_limit: float = float("inf")  # s after which no case is begun
 
     @property
     def ranks(self) -> int:
-        """On all hosts."""
+        """Return the ranks on all hosts."""
         return self.hosts * self.lanes
 
 
@@ -111,7 +111,7 @@ def _trained(
     words += ["--optimizer", case.optimizer, "--rate", repr(rate_of(case, net))]
     folds = min(net.folds, wanted.folds)
     words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(wanted.seeds)]
-    # All ranks in one process: to the same bits, in a fraction of the time.
+    # All ranks run in one process, which gives equal bits in a fraction of the time.
     job.commsched(1, [*words, "--together"], LIMIT, quiet=True)
     found = trials.read(sweep)
     assert found.plan == plan.hash, "the job has checked it"

@@ -24,30 +24,30 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     published: float | None  # None: the number was not available
     predicted: float | None = None  # None: `note` says why
     bar: float | None = None  # relative error that must not be exceeded; None: shown only
-    inferred: str = ""  # parameters that the paper does not print
+    inferred: str = ""  # parameters that the paper does not state
     note: str = ""
-    measured: bool = False  # the prediction is a time of this machine, of this very call
+    measured: bool = False  # the prediction is a time measured in this call
 
     @property
     def error(self) -> float | None:
-        """Relative; above 0 where the prediction is too high; None where a side is missing."""
+        """Return the relative error, positive if the prediction is too high, or None."""
         if self.published is None or self.predicted is None or not self.published:
             return None
         return self.predicted / self.published - 1.0
 
     @property
     def met(self) -> bool:
-        """Whether the bar holds, where there is one."""
+        """Tell whether the row's bar holds; True without a bar."""
         return self.bar is None or (self.error is not None and abs(self.error) <= self.bar)
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An order or a limit that the published numbers show, and whether ours do."""
+    """An order or a limit that the published numbers show, and whether ours show it."""
 
     what: str
     shown: str  # our numbers
     met: bool
-    required: bool = True  # False: what does not come out so is reported, and no more
+    required: bool = True  # False: reported only
 
 
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def met(self) -> bool:
-        """Whether all bars and trends hold."""
+        """Tell whether all bars and required trends hold."""
         return all(row.met for row in self.rows) and all(
             trend.met or not trend.required for trend in self.trends
         )
@@ -91,7 +91,7 @@ def reproduce(name: str) -> Reproduction:
 
 
 def read(path: Path) -> Reproduction:
-    """Read what `write` has written; CommschedError where it is something else."""
+    """Read what `write` has written; raise CommschedError for any other file."""
     return files.read(path, Reproduction)
 
 
@@ -113,7 +113,7 @@ def missing(what: str, inputs: str) -> PublishedRow:
 
 
 def predictions(rows: Sequence[PublishedRow], group: str, what: str = "") -> list[float]:
-    """The predicted numbers of a group, in order; of rows whose `what` begins so."""
+    """Return the predictions of a group, in order; of rows whose `what` begins with a word."""
     return [
         row.predicted
         for row in rows
@@ -122,19 +122,19 @@ def predictions(rows: Sequence[PublishedRow], group: str, what: str = "") -> lis
 
 
 def falling(what: str, values: Sequence[float], unit: str) -> Trend:
-    """Each value must be below the one before it."""
+    """Return the trend that each value is below the previous one."""
     met = len(values) > 1 and all(b < a for a, b in pairwise(values))
     shown = " > ".join(f"{value:.3g}" for value in values)
     return Trend(what=what, shown=f"{shown} {unit}".rstrip(), met=met)
 
 
 def below(what: str, value: float, limit: float, unit: str = "") -> Trend:
-    """A value must be below a limit."""
+    """Return the trend that a value is below a limit."""
     return Trend(what=what, shown=f"{value:.4g} {unit}".rstrip(), met=value < limit)
 
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function changes its sign between two positive arguments, to 12 digits: bisection."""
+    """Return the sign change of a function between two positive numbers, by bisection to 1e-12."""
     below_zero = function(low) < 0
     assert below_zero != (function(high) < 0), "no change of sign"
     for _ in range(200):
@@ -149,7 +149,7 @@ def root(function: Callable[[float], float], low: float, high: float) -> float:
 
 
 def crossing(more: Callable[[int], float], most: int = 1024) -> float:
-    """The number from 2 on at which `more` rises to 0, interpolated between two whole ones."""
+    """Return the number from 2 on at which `more` rises to 0, interpolated between integers."""
     before = more(2)
     for number in range(3, most + 1):
         now = more(number)

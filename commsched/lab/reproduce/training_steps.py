@@ -43,7 +43,7 @@ def overlapped(net: Net, machine: Machine, methods: Mapping[str, str]) -> float:
 
 
 def _lossy(methods: Mapping[str, str]) -> tuple[str, ...]:
-    """The codecs and methods among them that lose something."""
+    """Return the lossy codecs and methods among them."""
     found = {find_method(name) for name in set(methods.values())}
     names = (method.coding for method in found if not method.lossless)
     return tuple(sorted(names))

@@ -133,12 +133,12 @@ class Testbed:
                 stderr=subprocess.PIPE if capture else None,
                 text=True,
                 errors="replace",
-                start_new_session=True,  # an interrupt comes to us alone; we end the job
+                start_new_session=True,  # only this process gets an interrupt, and ends the job
             )
             out, err = self._output(process, words, timeout)
             spent = time.monotonic() - begun
             after = self.counters()
-            if died := self._files.died():  # whatever the status: Open MPI 5 may end with 0 then
+            if died := self._files.died():  # check at any status: Open MPI 5 may end with 0
                 hosts = ", ".join(died)
                 raise CommschedError(f"testbed {self.name!r}: host {hosts} died during the job")
         passed = tuple(now.since(then) for now, then in zip(after, before, strict=True))

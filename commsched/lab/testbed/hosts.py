@@ -11,12 +11,12 @@ from commsched.errors import CommschedError
 from commsched.lab.testbed import network
 from commsched.lab.testbed.spec import Spec
 
-# Places of root's own for scripts; many systems let nothing be executed in the first.
+# Folders owned by root for scripts; many systems mount the first with noexec.
 HOMES = ("/run", "/var/lib", "/root")
 LOOKS, LOOK = 100, 0.1  # looks, and s of each, at whether all hosts have ended after mpiexec
 
-# Stands in for ssh: `enter [options] HOST COMMAND...`. What it starts outlives it, as with ssh:
-# prterun kills it when it loses a host, and how that ended must be known. It has a lock until then.
+# Stands in for ssh: `enter [options] HOST COMMAND...`. As with ssh, the command outlives the
+# script, which prterun kills when it loses a host. The command holds a lock until its end.
 ENTER = """\
 #!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -26,8 +26,8 @@ exec 9< {folder}/host
 flock --shared 9
 exec setsid --fork --wait {folder}/host "$host" "$*"
 """
-# The command on h0. An MPI may end before its hosts have: they get time for it, so that one which
-# died is known. What is left ends with this script, which looks as if it had died: hence `ended`.
+# The command on h0. An MPI may end before its hosts; the script waits for them, to learn which one
+# died. The end of this script kills the rest; `ended` tells that apart from a death.
 FIRST = """\
 #!/bin/sh
 "$@"
@@ -42,10 +42,10 @@ exit $status
 """
 # A process that enters gets its own host name, shared memory, temporary files and processes, so
 # that no transport can mistake two hosts for one. The kernel kills all processes of a namespace
-# whose first one dies, which is how everything ends that the command may have started.
+# whose first one dies, and so ends everything that the command has started.
 HOST = """\
 #!/bin/sh
-trap : PIPE  # a shell says that its command was killed, here perhaps to nobody
+trap : PIPE  # the shell reports a killed command, perhaps to a closed pipe
 setpriv --pdeathsig KILL ip netns exec {prefix}"$1" \
     unshare --uts --ipc --mount --pid --fork --kill-child --mount-proc \
     {folder}/inside "$1" "$2" 9<&-
@@ -66,7 +66,7 @@ exit $?
 
 
 def home() -> Path:
-    """The folder of all testbeds, which has a folder for each."""
+    """Return the folder that contains a folder for each testbed."""
     for place in HOMES:
         if Path(place).is_dir() and not os.statvfs(place).f_flag & os.ST_NOEXEC:
             return Path(place, "commsched")
@@ -82,7 +82,7 @@ class Files:
         self._name = name
 
     def first(self, words: Sequence[str]) -> list[str]:
-        """The command that runs `words` on h0, and that ends with its caller."""
+        """Return the command that runs `words` on h0 and ends when its caller ends."""
         command = shlex.join([str(self._folder / "first"), *words])
         return ["setpriv", "--pdeathsig", "KILL", str(self._folder / "host"), "h0", command]
 
@@ -91,7 +91,7 @@ class Files:
         return self._folder / family.replace(" ", "-").lower()
 
     def write(self, spec: Spec) -> None:
-        """Write all of them."""
+        """Write all files of the testbed."""
         hosts = spec.names
         addresses = [f"{network.address(i)} {host}" for i, host in enumerate(hosts)]
         content = {
@@ -124,7 +124,7 @@ class Files:
         return ["h0"] if "h0" in found else sorted(set(found))  # all others end with h0
 
     def remove(self) -> None:
-        """Take them away; also the folder of all testbeds, after the last."""
+        """Remove the files; after the last testbed, also the folder of all testbeds."""
         shutil.rmtree(self._folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # not there, or another testbed is in it
             self._folder.parent.rmdir()

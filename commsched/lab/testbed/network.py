@@ -27,8 +27,8 @@ NETWORK = "10.77.0.0/16"  # seen only inside the namespaces
 ALIAS = "commsched lanes="
 FRAME = 9000  # B, jumbo: the headers take 0.7 % of the rate, with 1500 they take 4.4 %
 HEADERS = 66  # B of a frame that are not data: Ethernet 14, IPv4 20, TCP with timestamps 32
-# s of the rate that a bucket saves up over a pause. Measured on a loaded 2-core machine: with half
-# of it timers that come late lose up to 7 % of the rate, with twice as much 250 kB come 1 ms early.
+# s of the rate that a bucket saves up over a pause. With half of this, late timers lost up to 7 %
+# of the rate on a loaded 2-core machine; with twice this, 250 kB arrived 1 ms early.
 BURST = 0.5e-3
 LEAST_BURST = FRAME + 300  # B, a bucket smaller than a frame lets nothing through
 QUEUE = 64_000_000  # B, more than what senders keep in flight: the switch loses nothing
@@ -224,7 +224,7 @@ def processes(namespaces: list[str]) -> set[int]:
                 if (entry / "ns/net").stat().st_ino in inodes:
                     living.add(int(entry.name))
             except OSError:
-                continue  # it has ended, or ends now
+                continue  # the process has ended
     return living
 
 
@@ -232,7 +232,7 @@ def kill(namespaces: list[str]) -> None:
     """End every process in the namespaces, and wait until they are gone."""
     end = time.monotonic() + KILL
     while living := processes(namespaces):
-        for sign in (signal.SIGSTOP, signal.SIGKILL):  # none sees another end
+        for sign in (signal.SIGSTOP, signal.SIGKILL):  # stop all before the first is killed
             for process in living:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, sign)

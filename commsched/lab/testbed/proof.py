@@ -82,9 +82,9 @@ def crossing(plan: Plan, measured: Timeline, spec: Spec) -> tuple[Crossing, ...]
 
 
 def _places(measured: Timeline, spec: Spec) -> Ints:
-    """The number of each rank's host, (ranks,): what the run saw, if it used as many as asked.
+    """Return the number of each rank's host, (ranks,), as recorded by the run.
 
-    Where all ranks fell onto one host, what should have crossed is still what was asked for.
+    If the run used fewer hosts than the testbed has, return the placement that was asked for.
     """
     asked = np.arange(measured.ranks) // spec.lanes % spec.hosts
     seen = measured.run.hosts

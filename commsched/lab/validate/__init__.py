@@ -1,1 +1,1 @@
-"""How right predictions are on this machine: nets x fabrics x methods, each run for real."""
+"""Accuracy of predictions on this machine: every net, fabric and method is run and compared."""

@@ -42,12 +42,12 @@ ROTATED = {
     "fft": "all-gather+fft:0.15",
 }
 METHODS = CROSSED | ROTATED
-DENSITY = 0.05  # of dense tensors in cells whose method is for sparse ones
+DENSITY = 0.05  # of dense tensors in cells with a method for sparse tensors
 DENSE_SECONDS = 0.2  # that one ring all-reduce of a net lasts: long enough to measure
 SHARED_SECONDS = 0.1  # in shared memory, where coding lasts several times as long as copying
-COMPUTE = 1.0  # seconds of compute per second of that
+COMPUTE = 1.0  # seconds of compute per second of a ring all-reduce
 BUCKETS = 8  # per net, at the most
-LARGEST = 2**26  # elements of a net, where a link's bytes seem to take no time
+LARGEST = 2**26  # most elements of a net, for links that seem to take no time per byte
 
 
 class ValidationCell(NamedTuple):

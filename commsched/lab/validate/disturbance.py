@@ -11,7 +11,7 @@ TRIES = 3
 PATIENCE = 60.0  # s, default limit of all repetitions together
 
 STAT = Path("/proc/stat")
-_STEAL = 7  # place of the time in which another guest ran, among those of the line "cpu"
+_STEAL = 7  # index of the stolen time in the line "cpu"
 
 
 def _ticks(stat: Path) -> tuple[int, int]:

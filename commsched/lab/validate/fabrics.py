@@ -146,7 +146,7 @@ def launcher() -> Launcher:
     """Return the mpiexec of the MPI that mpi4py loads, for a testbed."""
     path = found.find_mpiexec()
     family = found.family(found.library())
-    assert family is not None  # its mpiexec was found by it
+    assert family is not None  # mpiexec was found by its family
     return Launcher(family=family, command=(path,), variables=found.environment())
 
 

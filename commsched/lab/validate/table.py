@@ -12,7 +12,7 @@ from commsched.lab.validate.fabrics import GPU, ON_THIS, SHARED
 from commsched.machine import trust
 
 MEDIAN, P90, MOST, COLLECTIVE, HIDDEN = 0.05, 0.10, 0.15, trust.LIMIT, 0.95
-SHARED_MEDIAN = 0.10  # in shared memory, where runs differ more among themselves
+SHARED_MEDIAN = 0.10  # in shared memory, where runs vary more
 ON_GPU, CROWDED = 0.10, 0.20  # each cell of two ranks of a machine's GPUs, and of more
 
 
@@ -30,18 +30,18 @@ class ValidationRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     measured: float
     spread: float  # p90 - p10 of the measured steps, as a share of their median
     collectives: tuple[tuple[float, float], ...]  # predicted and measured s of each bucket's
-    phases: tuple[tuple[float, float], ...]  # the same of each phase of them
+    phases: tuple[tuple[float, float], ...]  # predicted and measured s of each of their phases
     hidden: tuple[float, float]  # share of communication under compute: predicted, measured
     stolen: float | None = None  # of the processor time, by other guests of the host; None: unknown
 
     @property
     def cell(self) -> tuple[str, str, str]:
-        """What identifies it."""
+        """Return net, fabric and family, which identify the cell."""
         return self.fabric, self.net, self.family
 
     @property
     def error(self) -> float:
-        """Relative; above 0 where the prediction is too high."""
+        """Return the relative error, positive if the prediction is too high."""
         return self.predicted / self.measured - 1.0
 
 
@@ -51,7 +51,7 @@ class _ValidationFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def read(path: Path) -> list[ValidationRow]:
-    """Read a table; CommschedError where it is not one."""
+    """Read a table; raise CommschedError for any other file."""
     return list(files.read(path, _ValidationFile).rows)
 
 
@@ -90,13 +90,13 @@ def summary(what: str, rows: Sequence[ValidationRow]) -> Summary:
 
 
 def _off(pairs: Iterable[tuple[float, float]]) -> float:
-    """The median relative error of predicted and measured values."""
+    """Return the median relative error of predicted against measured values."""
     predicted, measured = np.array(list(pairs)).T
     return float(np.median(np.abs(predicted / measured - 1.0)))
 
 
 class Bar(NamedTuple):
-    """Something that must hold."""
+    """A value and the limit that it must keep."""
 
     what: str
     value: float
@@ -105,7 +105,7 @@ class Bar(NamedTuple):
 
 
 def bars(rows: Sequence[ValidationRow]) -> list[Bar]:
-    """What must hold for the rows that there are."""
+    """Return the bars that apply to the rows."""
     found = []
     shaped = [row for row in rows if row.fabric not in ON_THIS]
     if shaped:
@@ -131,7 +131,7 @@ def bars(rows: Sequence[ValidationRow]) -> list[Bar]:
 
 
 def _most(row: ValidationRow) -> float:
-    """How wrong one cell may be: where the run itself varies, twice as much as that."""
+    """Return the largest allowed error of a cell: twice its run's spread, if that is more."""
     return max(MOST, 2.0 * row.spread)
 
 

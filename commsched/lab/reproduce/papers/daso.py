@@ -1,4 +1,4 @@
-"""DASO, Coquelin et al., 2021: bytes and times of its exchanges, and the time that it saves."""
+"""DASO, Coquelin et al., 2021: bytes and times of its exchanges, and the time saved."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -36,20 +36,20 @@ NODES, LANES = 16, 4
 GLOBAL = "parameters of a group, ResNet-50"
 RINGS = {"": "ring+dense", "blocking": "ring+bf16", "cycling": "ring+dense"}  # by purpose
 BATCHES = 40  # of an epoch that is simulated
-EPOCHS, BLOCKING = 90, 8  # of the training; of these warm-up and cool-down, the defaults
+EPOCHS, BLOCKING = 90, 8  # epochs in all, and in warm-up and cool-down by default
 JITTERS = (0.0, 0.1, 0.2)  # sigma of a batch's compute
 WHERE = "16 nodes of 4 A100; layer times of one V100; rings inside nodes and between them"
 
 
 def rows() -> Iterator[PublishedRow]:
-    """All numbers of the paper that were available: one, and the formulas behind it."""
+    """Yield the one available number of the paper, and the formulas behind it."""
     yield from _bytes()
     yield from _saved()
     yield missing("times and accuracies by number of GPUs", "its own training runs")
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
-    """What a global sum leaves exposed if the ranks merge it a batch later: nothing."""
+    """Check that a global sum that is merged a batch later hides completely."""
     batch = 1e3 * computing(nets.load(NET), _machine())
     what = f"a sum between nodes hides under the next batch of ResNet-50, {batch:.0f} ms"
     yield below(what, predictions(found, GLOBAL)[0], batch, "ms")
@@ -93,7 +93,7 @@ def _first(purpose: str) -> list[Placed]:
 
 
 def _bytes() -> Iterator[PublishedRow]:
-    """The bytes of each exchange by its formula and as simulated; and how long the stale one is."""
+    """Compare the bytes of each exchange with its formula, and the seconds of the stale one."""
     whole = 4.0 * nets.load(NET).numel
     inside, between = 2 * (LANES - 1) / LANES, 2 * (NODES - 1) / NODES
     for what, formula, purpose in (
@@ -125,7 +125,7 @@ def _bytes() -> Iterator[PublishedRow]:
 
 
 def _saved() -> Iterator[PublishedRow]:
-    """A whole training with stale exchanges against a synchronous one."""
+    """Compare a whole training with stale exchanges to a synchronous one."""
     for jitter in JITTERS:
         even = jitter == 0.0
         yield PublishedRow(
@@ -141,13 +141,13 @@ def _saved() -> Iterator[PublishedRow]:
 
 
 def _training(jitter: float) -> float:
-    """Seconds of a batch in the mean of all epochs."""
+    """Return the mean seconds of a batch over all epochs."""
     found = _daso(jitter)
     return (BLOCKING * _batch(found, 0) + (EPOCHS - BLOCKING) * _batch(found, BATCHES)) / EPOCHS
 
 
 def _batch(found: Prediction, first: int) -> float:
-    """Seconds of a batch in the mean of the epoch that begins with step `first`."""
+    """Return the mean seconds of a batch of the epoch that begins with step `first`."""
     last = first + BATCHES
     end = found.end if last == found.steps else float(found.starts[last].max())
     return (end - float(found.starts[first].max())) / BATCHES

@@ -38,7 +38,7 @@ LIMIT = 10.0  # %
 
 def rows() -> Iterator[PublishedRow]:
     """All numbers of the paper that were available."""
-    list(BASELINES)  # importing the planners is no part of planning
+    list(BASELINES)  # import the planners before the clock starts
     for net, (tensors, published) in PLANNED.items():
         yield from _planning(net, tensors, published)
     for machine, net in CELLS:
@@ -47,7 +47,7 @@ def rows() -> Iterator[PublishedRow]:
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
-    """Near the bound, and our planner on the same cost model."""
+    """Check that Espresso is near the bound, and that our planner is never slower."""
     for machine, required in ((FAST, True), (SLOW, False)):
         worst = max(predictions(found, ABOVE, machine))
         what = f"{machine}: Espresso is within {LIMIT:.0f} % of the bound"
@@ -61,7 +61,7 @@ def _request(machine: str, net: str) -> Request:
 
 
 def _planning(net: str, tensors: int, published: float) -> Iterator[PublishedRow]:
-    """Seconds to plan with the prices to come and with all prices known."""
+    """Time planning including its prices, and with all prices known."""
     request = _request(FAST, net)
     yield PublishedRow(
         group="tensors",
@@ -92,7 +92,7 @@ def _planning(net: str, tensors: int, published: float) -> Iterator[PublishedRow
 
 
 def _cell(machine: str, net: str) -> Iterator[PublishedRow]:
-    """Espresso's plan against the bound, and ours against Espresso's."""
+    """Compare Espresso's plan with the bound, and ours with Espresso's."""
     request = _request(machine, net)
     problem = Problem(request)
     theirs = iteration(problem.plan(BASELINES["espresso"](problem), "espresso"))

@@ -133,7 +133,7 @@ def _gathered(comet: Machine) -> Iterator[PublishedRow]:
 
 
 def _hop(comet: Machine, rate: float, nbytes: float) -> float:
-    """Seconds in which two ranks swap packets of `nbytes` over a link of `rate` B/s."""
+    """Return the seconds in which two ranks swap packets of `nbytes` over a link of `rate` B/s."""
     link = replace(comet.between, per_byte=1 / rate)
     pair = replace(resized(comet, 2, 1), between=link, nic=None)
     spec = BucketSpec.uniform(max(1, round(nbytes / 4)))
@@ -147,7 +147,7 @@ def _coding(comet: Machine) -> float:
 
 
 def _gains(comet: Machine) -> Iterator[PublishedRow]:
-    """From which ratio on compression pays over a link, and up to which rate it can."""
+    """Yield the lowest ratio at which compression pays on a link, and the highest rate."""
     nbytes = 4e9  # large: the formula has no latency
     work = nbytes * _coding(comet)
     inputs = "passes 600 GB/s (4), FFT 71, packing 67, selection 30"
@@ -185,7 +185,7 @@ def _packet(numel: int) -> float:
 
 
 def _ratios() -> Iterator[PublishedRow]:
-    """The ratio of bytes with and without the bitmap of what is kept."""
+    """Yield the compression ratio with and without the bitmap of kept values."""
     numel = 2**24
     packet, bins = _packet(numel), packed_bytes(numel // 2 + 1)
     for what, published, nbytes, note in (
@@ -215,7 +215,7 @@ def _ratios() -> Iterator[PublishedRow]:
 
 
 def _most_ranks(numel: int) -> float:
-    """Where the bytes of an all-gather of packets and of a dense ring cross."""
+    """Return the ranks at which packets in an all-gather equal a dense ring in bytes."""
     comet, spec = machines.load("comet"), BucketSpec.uniform(numel)
 
     def more(ranks: int) -> float:
@@ -251,7 +251,7 @@ def _floats() -> Iterator[PublishedRow]:
 
 
 def _left_behind() -> Iterator[PublishedRow]:
-    """The L2 norm that both selections leave behind, over the signal's."""
+    """Yield the L2 norm that each selection drops, relative to the signal's."""
     numel = 2**18
     white = np.random.default_rng(0).standard_normal(numel).astype(np.float32)
     signals = {"white": white, "AR(1), .9": _correlated(white, 0.9)}

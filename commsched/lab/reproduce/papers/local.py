@@ -36,7 +36,7 @@ TABLES = "the paper's tables were not available"
 
 
 def rows() -> Iterator[PublishedRow]:
-    """The one number that was available, and ours where its tables were not."""
+    """Yield the one available number, and our predictions for the missing tables."""
     yield from _heads()
     yield from _periods()
     yield PublishedRow(
@@ -50,7 +50,7 @@ def rows() -> Iterator[PublishedRow]:
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterator[Trend]:
-    """Streaming without heads is faster than a pipeline that drains; heads cost it."""
+    """Check that streaming without heads is faster than a pipeline that drains, with heads not."""
     flushed, headed, chunked, bare = predictions(found, PERIOD)
     for what, seconds, limit, required in (
         ("a stream is faster than a pipeline that drains after each batch", bare, flushed, True),
@@ -66,7 +66,7 @@ def _numel(layers: Sequence[Layer]) -> int:
 
 
 def _heads() -> Iterator[PublishedRow]:
-    """A head's matrix over a block of a small language model."""
+    """Compare the parameters of a head and of a block of a small language model."""
     hidden, vocabulary = 512, 32_000
     net = gpt(
         "small",
@@ -77,7 +77,7 @@ def _heads() -> Iterator[PublishedRow]:
         vocabulary=vocabulary,
         batch=1,
     )
-    words = net.tensors["wte.weight"].numel  # a head has as many
+    words = net.tensors["wte.weight"].numel  # elements of a head's matrix
     yield PublishedRow(
         group="parameters of a head over a block's",
         what="d = 512, V = 32,000",
@@ -112,7 +112,7 @@ def _periods() -> Iterator[PublishedRow]:
 
 @cache
 def _found(strategy: str, params: tuple[tuple[str, Param], ...]) -> tuple[float, float, float]:
-    """Per microbatch: s from batch to batch once the stages are busy; GB kept; MB sent."""
+    """Return s per microbatch once all stages are busy, GB kept, and MB sent per microbatch."""
     plan = pipelined(
         nets.load("gpt3-1.3b"),
         resized(machines.load("summit"), 2, STAGES // 2),

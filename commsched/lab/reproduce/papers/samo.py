@@ -33,7 +33,7 @@ SOURCE = (
 )
 FORMULA, BARS = 0.01, 0.15  # bars
 PRUNED = 0.9  # share of the parameters
-# Rings that follow rank numbers, over ranks that are dealt out to the nodes in turn.
+# Rings follow rank numbers; ranks are assigned to the nodes in turn.
 METHOD = "ring:ranks+fp16"
 
 
@@ -103,7 +103,7 @@ def rows() -> Iterator[PublishedRow]:
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
-    """SAMO is ahead everywhere, more GPUs are faster, and then it is further ahead."""
+    """Check that SAMO is faster everywhere, the more so the more GPUs, and that both scale."""
     for name in BATCHES:
         axonn, samo = (predictions(found, _batch(name), x) for x in OURS)
         gains = [100 * (1 - new / old) for old, new in zip(axonn, samo, strict=True)]
@@ -160,7 +160,7 @@ def _memory() -> Iterator[PublishedRow]:
 
 
 def _whole_memory() -> Iterator[PublishedRow]:
-    """All that a pipeline of 2.7B needs, its activations kept or computed again."""
+    """Yield the memory of a pipeline of 2.7B, with activations kept or recomputed."""
     model = MODELS[SHOWN]
     for system, published in zip(OURS, (80.16, 20.28), strict=True):
         for again, how in ((True, "activations computed again"), (False, "activations kept")):
@@ -183,7 +183,7 @@ def _whole(system: str, again: bool) -> float:
 
 
 def _plan(name: str, system: str, gpus: int, again: bool = False) -> Plan:
-    """A system's batch on some GPUs as a plan: strategy `samo`, with nothing pruned for AxoNN."""
+    """Plan a system's batch on some GPUs: strategy `samo`, without pruning for AxoNN."""
     model = MODELS[name]
     depth = model.depth(system)
     return pipelined(
@@ -212,7 +212,7 @@ def batch(name: str, system: str, gpus: int, again: bool = False) -> Batch:
 
 
 def _parts() -> Iterator[PublishedRow]:
-    """Where the time of a batch goes: 2.7B on 128 GPUs."""
+    """Yield the parts of a batch's time: 2.7B on 128 GPUs."""
     for number, system in enumerate(OURS):
         found = batch(SHOWN, system, 128)
         printed = {part: seconds[number] for part, seconds in PARTS.items()}
@@ -267,7 +267,7 @@ def _batches(name: str) -> Iterator[PublishedRow]:
 
 
 def _again() -> Iterator[PublishedRow]:
-    """The same where activations are computed again, as the memory asks for."""
+    """Yield batch times with recomputed activations, which the memory requires."""
     for number, system in enumerate(OURS):
         yield PublishedRow(
             group=f"batch of {SHOWN}, activations computed again",
@@ -282,7 +282,7 @@ def _again() -> Iterator[PublishedRow]:
 
 
 def _savings() -> Iterator[PublishedRow]:
-    """What the abstract says: shares of time and memory that are saved on 2.7B."""
+    """Yield the abstract's numbers: shares of time and memory saved on 2.7B."""
     old, new = (batch(SHOWN, system, 512) for system in OURS)
     moved = [found.messages + found.collective for found in (old, new)]
     whole = [_whole(system, again=True) for system in OURS]
@@ -307,7 +307,7 @@ def _savings() -> Iterator[PublishedRow]:
 
 
 def _packing() -> Iterator[PublishedRow]:
-    """What compressing each microbatch's gradients costs."""
+    """Yield the cost of compressing each microbatch's gradients."""
     shares = [_packed(gpus) for gpus in BATCHES[SHOWN]]
     for what, published, predicted in (("least", 8.0, min(shares)), ("most", 12.0, max(shares))):
         yield PublishedRow(
@@ -323,7 +323,7 @@ def _packing() -> Iterator[PublishedRow]:
 
 
 def _packed(gpus: int) -> float:
-    """The share of a batch in which the largest stage packs: its compute beyond its layers'."""
+    """Return the share of a batch that the largest stage spends on packing."""
     plan = _plan(SHOWN, "SAMO", gpus)
     m = int(plan.params["microbatches"])
     roles = STRATEGIES["samo"].lower(plan, 0, {}).roles

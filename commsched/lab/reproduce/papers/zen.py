@@ -69,7 +69,7 @@ def rows() -> Iterator[PublishedRow]:
 
 
 def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
-    """The theorem, and the balance of hashed parts."""
+    """Check the paper's theorem on coordinate lists, and the balance of hashed parts."""
     for name in NETS:
         sent = {x: predictions(found, _sent(name, MACHINES), x)[0] for x in COO}
         least = min(sent["BP"], sent["HC (SparCML)"])
@@ -94,7 +94,7 @@ def _spec(tensor: Tensor) -> BucketSpec:
 
 
 def _flat(machine: Machine, ranks: int, spec: BucketSpec, method: str) -> Price:
-    """The price among ranks that have a machine each."""
+    """Price a method among ranks that are each on a machine of their own."""
     on = resized(machine, ranks, 1)
     return price(find_method(method), spec, on, on.everyone)
 
@@ -127,7 +127,7 @@ def _formulas(tensor: Tensor, n: int) -> dict[str, float]:
 
 
 def _bytes(name: str, net: Net, machine: Machine, ranks: int) -> Iterator[PublishedRow]:
-    """What every scheme sends: the paper's formula against our method's packets."""
+    """Compare the bytes of every scheme: the paper's formula and our method's packets."""
     tensor = net.tensors[EMBEDDING]
     law = tensor.sparsity
     for scheme, nbytes in _formulas(tensor, ranks).items():
@@ -150,7 +150,7 @@ def _law(law: Sparsity) -> str:
 
 
 def _crossovers(machine: Machine) -> Iterator[PublishedRow]:
-    """Where one scheme begins to beat another."""
+    """Yield the points at which one scheme begins to beat another."""
     tensor = nets.load("nmt").tensors[EMBEDDING]
     spec = _spec(tensor)
 
@@ -208,7 +208,7 @@ def _balanced_or_centred(machine: Machine) -> PublishedRow:
 
 
 def _bitmaps(machine: Machine) -> Iterator[PublishedRow]:
-    """Bytes of the bits that say which of a pull's sums are there."""
+    """Yield the bytes of the bitmaps that mark the non-zero sums of a pull."""
     tensor = nets.load("deepfm").tensors[EMBEDDING]
     one = np.zeros(1, np.int64), np.array([tensor.numel]), 1
     values = 4.0 * _spec(tensor).nonzeros(*one)
@@ -231,7 +231,7 @@ def _bitmaps(machine: Machine) -> Iterator[PublishedRow]:
 
 
 def _densities(machine: Machine) -> Iterator[PublishedRow]:
-    """The densities up to which the codings of a pull save anything, and where two are equal."""
+    """Yield the densities up to which a pull's coding saves bytes, and where two are equal."""
     numel = 2**22
     ends = np.zeros(1, np.int64), np.array([numel]), 1
 
@@ -271,14 +271,14 @@ def _pulled(machine: Machine, spec: BucketSpec) -> float:
 
 
 def summed_first(tensor: Tensor, ranks: int) -> Tensor:
-    """The tensor as a machine holds it that has summed its ranks: densities after k machines."""
+    """Return a tensor summed over a machine's ranks, with the densities after k machines."""
     points = [(k, float(tensor.sparsity.after(k * ranks))) for k in (1, 2, 4, 8, 16)]
     law = Sparsity(law="curve", density=points[0][1], curve=tuple(points))
     return replace(tensor, sparsity=law)
 
 
 def _embeddings(on: Machine) -> Iterator[PublishedRow]:
-    """Times to sum an embedding's gradient among 16 machines, each of which is one rank."""
+    """Yield times to sum an embedding's gradient among 16 machines of one rank each."""
     faster = {"DeepFM": 2.10, "LSTM": 6.77}
     for name, published in faster.items():
         spec = _spec(summed_first(nets.load(NETS[name]).tensors[EMBEDDING], LANES))
@@ -329,7 +329,7 @@ def _throughputs(on: Machine) -> Iterator[PublishedRow]:
 
 
 def _by_machine(net: Net) -> Net:
-    """The net as machines of 8 ranks exchange it."""
+    """Return the net whose gradients are summed over the 8 ranks of a machine."""
     layers = tuple(
         replace(
             layer,
@@ -348,7 +348,7 @@ def _methods(net: Net, method: str) -> dict[str, str]:
 
 
 def _hashing(machine: Machine) -> Iterator[PublishedRow]:
-    """Seconds to hash, and what is left for the serial area."""
+    """Yield the seconds to hash, and the share that goes to the serial area."""
     tensor = nets.load("deepfm").tensors[EMBEDDING]
     yield PublishedRow(
         group="hashing and packing, DeepFM",
