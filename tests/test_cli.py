@@ -145,7 +145,7 @@ def test_a_timeline_without_spans_is_no_traceback(tmp_path, capsys):
     empty = Timeline.of([], header=Measured(), plan_hash="0" * 64, ranks=2)
     timeline_file.write(path, empty)
     assert refusal(["show", str(path)], capsys) == (
-        "the measured timeline has no spans, so there is nothing to say"
+        "the measured timeline has no spans, so it cannot be summarised"
     )
 
 

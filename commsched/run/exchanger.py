@@ -77,7 +77,7 @@ class Exchanger:
     are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
 
     A tensor that exceeds the plan's error budget is summed dense by all ranks from the third step
-    after, with what was kept of it. Rank 0 prints this, and the timeline's metadata records it.
+    after, including its unsent part. Rank 0 prints this, and the timeline's metadata records it.
 
     With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file, for
     `commsched plan --max-error E --gradients FILE`.
@@ -120,7 +120,7 @@ class Exchanger:
         self._user_comm = comm
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
-        self._whole: dict[str, Array] = {}  # where split tensors are put together
+        self._whole: dict[str, Array] = {}  # buffers that reassemble split tensors
         self._handover = Handover(self._plan.net)
         self._caller = Caller()
         self._engine: Engine | None = None
@@ -148,7 +148,7 @@ class Exchanger:
 
     def __enter__(self) -> "Exchanger":
         if self._engine is not None:
-            raise CommschedError("an Exchanger is for one with block; make a new one")
+            raise CommschedError("an Exchanger works in one with block only; create a new one")
         plan = self._plan
         self._lower(plan)
         self._measurement: Measurement | None = None
@@ -380,7 +380,7 @@ class Exchanger:
             self._engine.board.mark(step, name, now())
 
     def _end_use(self, step: int) -> None:
-        """Record what the caller did with the last result; a bucket has one such span a step."""
+        """Record the caller's use of the last result; a bucket has one such span per step."""
         assert self._engine is not None
         if self._using >= 0 and self._using not in self._used:
             name = f"{self._plan.launches[self._using].name}/apply"

@@ -38,7 +38,7 @@ class Measurement:
         self._plan, self._comm, self._path = plan, comm, path
         meta = _header(plan, comm, known)
         if comm.rank == 0:
-            remove_parts(path)  # of a run that crashed, perhaps with more ranks
+            remove_parts(path)  # left by a crashed run, perhaps with more ranks
         self._aligned = clock.align(comm)
         self.start = _common_start(comm, self._aligned)  # on this rank's clock
         self._part = PartHeader(
@@ -55,7 +55,7 @@ class Measurement:
         self.recorder = Recorder(comm.rank, PartWriter(path, self._part))
 
     def follow(self, plan: Plan) -> None:
-        """Note the operations of another plan, too."""
+        """Add the operations of another plan."""
         self._part.names = (*self._part.names, *STRATEGIES[plan.strategy].operations(plan))
 
     def wait_for_start(self) -> None:

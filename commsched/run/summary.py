@@ -17,10 +17,10 @@ TOLD = ("placement", "other_fabric", "verified", "polling_cpu_s", "fallbacks", "
 
 
 def summary(timeline: Timeline) -> dict[str, Any]:
-    """Return the totals of a step, in s and B, and what a run told."""
+    """Return the totals of a step, in s and B, and a run's messages."""
     if not len(timeline):
         raise CommschedError(
-            f"the {timeline.kind} timeline has no spans, so there is nothing to say"
+            f"the {timeline.kind} timeline has no spans, so it cannot be summarised"
         )
     found, header = totals(timeline), timeline.header.to_data()
     sure, clocks = None, None

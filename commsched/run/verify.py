@@ -19,7 +19,7 @@ UNIT = 2.0**-24
 
 
 class Verifier:
-    """A source of gradients that keeps what goes into the exchanges and what comes out."""
+    """A source of gradients that stores the inputs and results of exchanges."""
 
     def __init__(self, plan: Plan, comm: MPI.Intracomm, source: GradientSource) -> None:
         self._source = source

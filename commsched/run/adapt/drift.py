@@ -29,18 +29,16 @@ Floats = npt.NDArray[np.float64]
 PATIENCE = 3  # steps in a row outside the interval until the ranks plan anew
 SETTLE = 2  # first steps under a plan, which are slower: communicators and buffers are new
 LOW, HIGH = 0.1, 0.9
-LEAST = (
-    1.25  # times: no interval is narrower, because prices err by that where nothing was held out
-)
-APART = 1.3  # times by which a node differs from the others before it has a rate of its own
+LEAST = 1.25  # times; the narrowest interval, because prices without held-out cells err as much
+APART = 1.3  # times; a node that differs more from the others gets a rate of its own
 PROBE, FEWEST, MOST = 0.02, 2**16, 2**22  # seconds that a probe should take; its limits in B
-WIDEST = 256.0  # times by which a rate is fitted
+WIDEST = 256.0  # times; the largest change of a fitted rate
 
 
 class Drifted(NamedTuple):
     """Exchanges that left their interval."""
 
-    step: int  # the last that was measured
+    step: int  # the last measured step
     ratio: float  # measured seconds of a step over the predicted ones, median
     low: float  # the interval of the ratio
     high: float
@@ -55,7 +53,7 @@ class Drift:
         self._rank = comm.rank
         self._gather = StepGather(comm, engine.board, "drift", "the seconds")
         self.free = self._gather.free
-        self._seen = 0  # spans that were looked at
+        self._seen = 0  # spans already examined
         self.watch()
 
     def watch(self, since: int = 0) -> None:
@@ -107,12 +105,12 @@ def interval(machine: Machine) -> tuple[float, float]:
     """Return measured over predicted seconds, p10 and p90 of the calibration's held-out cells."""
     ratios = [1.0 / (1.0 + cell.error) for cell in machine.held_out if cell.error > -1.0] or [1.0]
     low, high = np.quantile(ratios, (LOW, HIGH)).tolist()
-    # Under compute only a share of a transfer moves on.
+    # Under compute a transfer proceeds at a share of its rate.
     return min(low, 1 / LEAST), max(high, LEAST) / max(machine.overlap, 0.1)
 
 
 def exchange_seconds(plan: Plan, machine: Machine) -> Floats:
-    """Predict the seconds of each launch's exchanges on that machine: (launches,)."""
+    """Predict the seconds of each launch's exchanges on a machine: (launches,)."""
     return np.array(
         [
             price(find_method(one.method), plan.spec(one), machine, plan.group(one)).exchange

@@ -58,7 +58,7 @@ class Changes:
         return made is not None or drifted is not None
 
     def _planned_anew(self, drifted: Drifted, step: int) -> None:
-        """Fit the machine to what was measured, plan on rank 0, and follow that plan."""
+        """Fit the machine to the measurements, plan on rank 0, and follow the new plan."""
         self._drain(step)
         begun, old = now(), self._engine.plan
         factors = probe_nodes(old.machine, self._comm, lambda: self._waits(step))
@@ -70,7 +70,7 @@ class Changes:
             f" before, outside {drifted.low:.3g} to {drifted.high:.3g}; {what}"
         )
         if not explains(old, machine, drifted.seconds):
-            why += "; no rate explains what was measured, so that it is planned anew no more"
+            why += "; no rate explains the measurements, so drift no longer changes the plan"
             assert self._drift is not None
             self._drift.free()
             self._drift = None
@@ -115,7 +115,7 @@ class Changes:
     ) -> None:
         """Follow another plan after `step`, once everything under way is over.
 
-        The next gradients include what old launches have kept of theirs.
+        The next gradients include those that the old launches have not sent.
         """
         self._drain(step)
         agree.check_plan(plan, self._comm)
@@ -139,10 +139,10 @@ class Changes:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...] | None:
-        """The tensors that left the error budget; None without a budget."""
+        """Return the tensors that left the error budget; None without a budget."""
         return None if self._guard is None else tuple(self._guard.fallbacks)
 
     @property
     def switches(self) -> tuple[Switch, ...] | None:
-        """The changes of plan; None if there was none and no drift is watched."""
+        """Return the changes of plan; None without changes if no drift is watched."""
         return tuple(self._switches) if self._switches or self._drift is not None else None

@@ -9,7 +9,7 @@ from commsched.program.model import After, Op
 from commsched.run.job.clock import now
 
 Key = tuple[int, str]  # step, name of an operation
-POLL = 1e-4  # s between looks at events that nobody posts here
+POLL = 1e-4  # s between polls of events that are not posted on the board
 KEEP = 4  # steps whose finished operations are remembered
 
 
@@ -60,7 +60,7 @@ class Board:
                 condition.notify()
 
     def sleep(self, keys: set[Key], timeout: float | None = None) -> None:
-        """Give up the held lock until one of the operations is done, or all are woken."""
+        """Release the lock until one of the operations is done, or all streams are woken."""
         entry = (keys, threading.Condition(self.lock))
         self._waiting.append(entry)
         entry[1].wait(timeout)
@@ -94,7 +94,7 @@ class Board:
     def wait_for_any(
         self, stream: str, step: int, ops: Sequence[Op], deadline: bool = True
     ) -> None:
-        """Block until the dependencies of one of some operations are done."""
+        """Block until the dependencies of at least one of the operations are done."""
         with self.lock:
             while all(missing := [self.missing(step, op.after) for op in ops]):
                 self.check()
@@ -107,7 +107,7 @@ class Board:
             self.status[stream] = WaitStatus(step, ops[0].name, "runs", now(), False)
 
     def poll(self, done: Callable[[], bool], stream: str, status: WaitStatus) -> None:
-        """Wait for an event that nobody posts here, and show `status` meanwhile."""
+        """Wait for an event that is not posted on the board, and show `status` meanwhile."""
         self.status[stream] = status
         while not done():
             self.check()

@@ -62,13 +62,13 @@ class Buckets:
         self.device_queue = device_queue
         self._module = device_queue.device.module
         self.states = [self._state(launch) for launch in plan.launches]
-        self._together: State = {"rank": rank}  # of what all ranks decide, whose launch is -1
+        self._together: State = {"rank": rank}  # decisions by all ranks: launch -1
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
-        self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, where losses are watched
+        self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, if its losses are watched
         self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
         self._ready: dict[int, Ready] = {}  # by launch
         self._local: dict[int, Array] = {}  # launch -> (numel,) float32, memory to merge in
-        self._merged: dict[int, State] = {}  # launch -> what its strategy keeps between merges
+        self._merged: dict[int, State] = {}  # launch -> state of its strategy between merges
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
         self.skips_overflow = False  # a gradient that is not finite travels as zeros
@@ -92,7 +92,7 @@ class Buckets:
         group = plan.group(launch) if mine is None else mine
         member = group.ranks.index(rank) if mine is not None else -1
         numel = sum(stop - start for _, start, stop in launch.pieces) if mine is not None else 0
-        buffer = self._module.zeros(numel, np.float32)  # touched now, not inside the first step
+        buffer = self._module.zeros(numel, np.float32)  # touches its pages now
         state = {"gradient": buffer, "rank": member, "ranks": group.size}
         return state | {"seed": plan.seed, "step": 0, "name": launch.name}
 
@@ -174,10 +174,10 @@ class Buckets:
     def exchange(self, step: int, op: Op) -> Ready:
         """Prepare the exchange of an operation of kind EXCHANGE or DECIDE."""
         if op.kind is Kind.DECIDE:
-            if op.launch >= 0:  # as its first operation it reads what the device has computed
+            if op.launch >= 0:  # the first operation reads arrays that the device has computed
                 self.device_queue.wait(step, op.after)
             self.perform(step, op)
-        elif op.root not in (None, self.states[op.launch]["rank"]):  # it only receives
+        elif op.root not in (None, self.states[op.launch]["rank"]):  # this rank only receives
             self._take(step, op)
         elif op.root is not None:  # encoded by the launch's own phase, sent by a broadcast's
             self._ready[op.launch] = Ready(self._phase(op), self._ready[op.launch].held)
@@ -250,7 +250,9 @@ class Buckets:
         No exchange may be under way, but sums may wait for their merge.
         """
         names = [launch.name for launch in self._plan.launches]
-        needed = STRATEGIES[self._plan.strategy].decides == "loss"  # others look at this step only
+        needed = (
+            STRATEGIES[self._plan.strategy].decides == "loss"
+        )  # others depend on this step only
         kept: dict[str, dict[str, Any]] = {
             "buckets": {n: kept_of(s) for n, s in zip(names, self.states, strict=True)},
             "unmerged": {names[i]: ready.held.result() for i, ready in self._unmerged().items()},
@@ -270,7 +272,7 @@ class Buckets:
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Put back what `kept` returned; refuse anything else."""
+        """Restore what `kept` returned; reject anything else."""
         launches = self._plan.launches
         index = {launch.name: i for i, launch in enumerate(launches)}
         parts = [kept.get(key) for key in ("buckets", "unmerged", "merged", "decisions")]

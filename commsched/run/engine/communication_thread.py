@@ -39,8 +39,8 @@ class Active:
     op: Op
     exchange: Exchange
     start: float
-    moved: float  # when it last got on
-    by_library: int | None = None  # B that a library's sum stands for
+    moved: float  # time of its last progress
+    by_library: int | None = None  # B on the wire for a sum by the library
 
     def sent(self) -> int:
         return self.exchange.sent if self.by_library is None else self.by_library
@@ -64,7 +64,7 @@ class Communication(threading.Thread):
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
         self._timeout, self._deadlines, self._place = timeout, deadlines(), place
         self._comm = comm
-        self._sent: dict[int, int] = {}  # launch -> B on the wire that its library's sum stands for
+        self._sent: dict[int, int] = {}  # launch -> B on the wire for its sum by the library
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
         self._join()
@@ -82,7 +82,7 @@ class Communication(threading.Thread):
         try:
             self._place.device.use("codec")
             self._loop()
-        except BaseException as error:  # whatever it is, the other ranks must not hang
+        except BaseException as error:  # any exception: the other ranks must not hang
             self._board.fail(error)
             self._abort(describe(error))
 
@@ -94,7 +94,7 @@ class Communication(threading.Thread):
         self._join()
 
     def _join(self) -> None:
-        """Get ready for native sums, all ranks together: in a step one would hold up another."""
+        """Prepare native sums on all ranks together; inside a step one rank would delay others."""
         self._sent = {}
         for number, launch in enumerate(self._plan.launches):
             comm = self._comms[channel(launch)]
@@ -105,7 +105,7 @@ class Communication(threading.Thread):
                 self._sent[number] = round(sent[comm.rank])
 
     def free(self) -> None:
-        """Give the communicators back to MPI; all ranks call it, after the thread has ended."""
+        """Free the communicators; all ranks call it after the thread has ended."""
         for comm in (self._control, self.messages.comm, *self._comms.values()):
             if comm != MPI.COMM_NULL:
                 comm.Free()
@@ -189,14 +189,14 @@ class Communication(threading.Thread):
         self._board.mark(step, op.name, end)
 
     def _look(self) -> None:
-        """Look now and then whether a deadline has passed here, or on another rank."""
+        """Check at intervals whether a deadline has passed on this or another rank."""
         if now() - self._looked < self._deadlines.idle:
             return
         self._looked = now()
         self.cpu = time.thread_time()
         if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
             self._say_and_wait(self.describe(self._looked), 2 * self._deadlines.grace)
-        # Who waits for something on this rank is late only if nothing on this rank gets on.
+        # A stream that waits for this rank is late only if nothing on this rank progresses.
         since = [active.moved for active in self._active.values()]
         since += self.messages.leaving_since
         since += [
@@ -240,7 +240,7 @@ class Communication(threading.Thread):
         return "\n".join(lines) or f"rank {rank}: has nothing to do"
 
     def _alarm(self) -> None:
-        """A deadline has passed: all ranks say what they wait for, then the job ends."""
+        """Handle a passed deadline: all ranks print what they wait for, then the job ends."""
         rank = self._control.rank
         note = np.zeros(1, np.uint8)
         requests = [
@@ -259,7 +259,7 @@ class Communication(threading.Thread):
         abort(self._control)
 
     def _abort(self, text: str) -> None:
-        """End all ranks; what was measured is on disk first."""
+        """Write all measurements to disk, then end all ranks."""
         say(f"rank {self._control.rank}: {text}")
         self._recorder.flush()
         abort(self._control)

@@ -1,4 +1,4 @@
-"""The compute stream of a rank: emulated operations that others wait for, step after step."""
+"""The compute stream of a rank: emulated operations, step after step."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def run_steps(
 ) -> None:
     """Run the compute stream in this thread, from `start` on this rank's clock, and all exchanges.
 
-    `between` is called after each step; True where the next one starts afresh.
+    `between` is called after each step; it returns True if the clock restarts before the next step.
     """
     clock = now() if start is None else start
     for step in range(steps):
@@ -41,9 +41,9 @@ def run_steps(
 def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: float) -> float:
     """Emulate the operations of a step on a stream that is free at `clock`; return when they end.
 
-    Like an accelerator that waits for events, an operation starts at the moment its inputs were
-    there, and ends at an absolute deadline: a late wake-up of this thread does not add up. The
-    thread sleeps only where another operation waits for the end, or to see what comes next.
+    As on an accelerator that waits for events, an operation starts when its inputs are complete and
+    ends at an absolute deadline, so late wake-ups of this thread do not add up. The thread sleeps
+    only if another operation waits for the end, or to choose the next operation.
     """
     board, queue = engine.board, StreamQueue((step, op) for op in ops)
     while queue:
@@ -52,7 +52,7 @@ def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
         clock = begin + worker.seconds(step, op.seconds)
         if op.name in engine.watched:
             if clock - now() > QUIET:
-                engine.recorder.flush()  # writing takes the interpreter from the other streams
+                engine.recorder.flush()  # writing blocks the interpreter for the other streams
             time.sleep(max(0.0, clock - now()))
             board.mark(step, op.name, now())
         engine.recorder.add("compute", op.name, step, begin, clock)
@@ -60,18 +60,18 @@ def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
 
 
 def in_turn(board: Board, step: int, ops: list[Op]) -> Iterator[Op]:
-    """Yield a step's operations, each when the one before is done and its inputs are there."""
+    """Yield a step's operations, each once the previous one and its inputs are done."""
     queue = StreamQueue((step, op) for op in ops)
     while queue:
         yield _next(board, queue, now())[0]
 
 
 def _next(board: Board, queue: StreamQueue, clock: float) -> tuple[Op, float]:
-    """Take what a stream that is free at `clock` serves next, and when it begins."""
+    """Take the next operation of a stream that is free at `clock`, and its start."""
     heads = queue.heads()
     step, ops = heads[0][0], [op for _, op in heads]
     if len(ops) > 1:
-        time.sleep(max(0.0, clock - now()))  # what arrives until then counts
+        time.sleep(max(0.0, clock - now()))  # inputs that arrive until then count
     board.wait_for_any("compute", step, ops)
     able = [op for op in ops if not board.missing(step, op.after)]
     ready = [board.when(step, op.after) for op in able]

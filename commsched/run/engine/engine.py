@@ -49,7 +49,7 @@ class Engine:
             plan, comm, self.board, self.buckets, recorder, timeout, self.mail, place
         )
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
-        self._last: list[tuple[int, str]] = []  # what was submitted and not seen done
+        self._last: list[tuple[int, str]] = []  # submitted operations that are not known to be done
         self._threads: list[threading.Thread] = [
             threading.Thread(target=self._code, args=(stream,), name=stream, daemon=True)
             for stream in self._coding
@@ -69,7 +69,7 @@ class Engine:
             self.watched = {after.name for op in ops for after in op.after}
             self._last = [key for key in self._last if not self.board.is_done(*key)]
             self._last += [(program.step, op.name) for op in ops if op.stream != "compute"]
-            # What was submitted long ago may still wait for a computation of its own step.
+            # Old operations may still wait for a computation of their own step.
             oldest = self._last[0][0] if self._last else program.step
             self.board.forget_before(oldest - program.reach)
             communication = self.communication

@@ -98,22 +98,22 @@ class MessageStreams:
         self._expected: dict[int, deque[tuple[int, Op]]] = defaultdict(deque)  # by rank
         self._leaving: Message | None = None
         self._coming: dict[int, Message] = {}  # by rank
-        self.moved = now()  # when something last happened
+        self.moved = now()  # time of the last progress
 
     @property
     def busy(self) -> bool:
-        """Whether something may come, is under way, or can leave once the device is ready."""
+        """Tell whether a message may arrive, is under way, or can leave when the device is ready."""
         coming = self._receives or self._coming or any(self._expected.values())
         return bool(coming or self._leaving or self._able())
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do."""
+        """Tell whether nothing is left to do."""
         return not self.busy and not self._sends
 
     @property
     def leaving_since(self) -> list[float]:
-        """Since when a message is under way that its receiver does not take."""
+        """Return the start of the oldest message that its receiver does not take."""
         return [] if self._leaving is None else [self._leaving.start]
 
     def missing(self) -> list[Key]:

@@ -1,4 +1,4 @@
-"""Timed exchanges among some ranks, from sleep and on cold memory, as a training step has them."""
+"""Time exchanges among some ranks, from sleep and on cold memory, as in a training step."""
 
 import time
 from collections.abc import Callable
@@ -23,14 +23,14 @@ from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.registry import COLLECTIVES
 
 PAUSE = 1e-3  # s of sleep before each repeat
-IDLE = 2e-3  # s between looks of ranks that wait for others to measure
+IDLE = 2e-3  # s between polls of ranks that wait for a measurement of others
 
 
 class Silent(Dense):
-    """Dense values that nobody adds: what is left is the message."""
+    """Dense values that are not added, so that only messages are timed."""
 
     def add(self, packet: Array, out: Array) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def median_seconds(
@@ -50,8 +50,8 @@ def median_cpu_seconds(
 ) -> float:
     """Median s of processor time that one `work` takes its thread; the mean of the ranks.
 
-    Where ranks share cores it varies much less than what `repeat` finds: it does not depend on who
-    had to wait for a core.
+    On shared cores it varies much less than the result of `repeat`, because waiting for a core does
+    not count.
     """
     _, taken = _repeated(comm, seconds, work, least)
     return float(np.mean(agree.gather_numbers(float(np.median(taken)), comm)))
@@ -79,19 +79,19 @@ def _repeated(
 
 
 def sleeping_barrier(comm: MPI.Intracomm) -> None:
-    """Wait for all ranks, asleep: a blocking barrier would take a core from those that measure."""
+    """Wait for all ranks, asleep; a blocking barrier would take a core from a measurement."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(IDLE)
 
 
 class Arena:
-    """Memory to exchange and to code, walked through so that no cache holds it."""
+    """Memory to exchange and to code, used in turn so that no cache holds it."""
 
     def __init__(self, nbytes: int, place: Placement = ON_HOST) -> None:
         self.place = place
         self.values = place.device.module.zeros(nbytes // 4, np.float32)
-        self.values[:] = 0.0  # else the first touch of each page is left to what is measured
+        self.values[:] = 0.0  # touch all pages before the measurement
         self._next = 0
 
     def part(self, nbytes: int) -> "Arena":
@@ -108,7 +108,7 @@ class Arena:
         self._next = 0
 
     def end(self) -> None:
-        """Wait until what this thread has given to the device is done."""
+        """Wait until the device has finished this thread's work."""
         self.place.device.mark().wait()
 
     def window(self, numel: int) -> Array:
@@ -154,6 +154,6 @@ class Exchanges:
         return self.seconds("ring", Silent(), message // 4 * self.comm.size, budget)
 
     def rounds(self, collective: str) -> int:
-        """Hops that one rank waits for, one after the other."""
+        """Return the number of consecutive hops in an all-reduce."""
         schedule = COLLECTIVES[collective](self.group)
         return sum(1 for _ in schedule.rounds())

@@ -1,4 +1,4 @@
-"""Spans of this rank, on their way to its own file."""
+"""Collect the spans of this rank and write them to its own file."""
 
 import threading
 from collections import Counter
@@ -43,7 +43,7 @@ class Recorder:
         self.spans.append(span)
 
     def leave_out(self, seconds: float) -> None:
-        """Cut a pause out of the timeline: all streams were idle, and all ranks cut as much."""
+        """Remove a pause from the timeline; all streams are idle, and all ranks remove as much."""
         self._paused += seconds
 
     def flush(self) -> None:
@@ -62,7 +62,7 @@ class Recorder:
 
 
 class Forgetful(Recorder):
-    """Keeps no spans: a training of a million steps has none to spare memory for."""
+    """Drops all spans, for trainings whose spans would not fit into memory."""
 
     def keep(self, span: Span) -> None:
         """Drop the span."""

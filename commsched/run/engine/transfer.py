@@ -18,7 +18,7 @@ class Transfer:
     """The MPI side of a schedule for one rank, driven by `progress`.
 
     Receives are merged strictly in schedule order, so that equal inputs give equal bits in any
-    order of arrival; sends leave in schedule order as soon as what they carry is merged.
+    order of arrival; sends leave in schedule order as soon as their blocks are merged.
     """
 
     def __init__(self, schedule: Schedule, held: Endpoint, rank: int, lane: Lane) -> None:
@@ -33,7 +33,7 @@ class Transfer:
         self._probing = False  # for the packet that was posted last
         self.sent = 0
         self.moves = 0
-        self._codings: list[tuple[Event, Event]] = []  # from when to when
+        self._codings: list[tuple[Event, Event]] = []  # start and end
 
     @property
     def coded(self) -> float:
@@ -62,7 +62,7 @@ class Transfer:
             self._left += 1
             moved = True
         sends = self._script.sends
-        # One at a time: what has left gets on while the next packet is made.
+        # One at a time: earlier packets travel while the next one is encoded.
         if self._issued < len(sends) and sends[self._issued].merged <= self._merged:
             send = sends[self._issued]
             start = self._lane.mark()
@@ -94,7 +94,7 @@ class Transfer:
         if packet is None:
             return self._unknown(move)
         if self._left < move.sent or self._merged < move.merged:
-            packet = np.empty_like(packet)  # in place is what earlier moves still need
+            packet = np.empty_like(packet)  # earlier moves still need the block in its place
         return self._lane.receive(packet, move.peer)
 
     def _unknown(self, move: Receive) -> Moving | None:

@@ -11,7 +11,7 @@ FIRST, GROWTH = 20e-6, 1.5  # s, and by how much each sleep is longer than the o
 
 
 class Pacer:
-    """Sleeps between polls; a blocking wait would burn a core that others need."""
+    """Sleeps between polls; a blocking wait would occupy a core that other threads need."""
 
     def __init__(self) -> None:
         self._quiet = now()

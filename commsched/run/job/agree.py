@@ -51,7 +51,7 @@ def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
             f"the ranks hold different plans: rank {comm.rank} has {plan.hash[:12]}...; give all"
             " ranks the same file"
         )
-    if comm.size != plan.machine.size:  # on all ranks alike, now that they hold the same plan
+    if comm.size != plan.machine.size:  # the plans are equal, so all ranks raise or none
         raise Agreed(
             f"the plan is for {plan.machine.size} ranks, but {comm.size} were started; use"
             f" 'mpiexec -n {plan.machine.size}'"
@@ -112,7 +112,7 @@ def largest(value: float, comm: MPI.Intracomm) -> float:
 
 
 def on_all_ranks(work: Callable[[], T], comm: MPI.Intracomm) -> T:
-    """Do local work on all ranks; an error on any rank is raised on all, so that nobody waits."""
+    """Do local work on all ranks; an error on any rank is raised on all, so that none waits."""
     result, text = None, ""
     try:
         result = work()

@@ -54,7 +54,7 @@ def expected_size(variables: Mapping[str, str] = os.environ) -> int | None:
 
 
 def alone(size: int, variables: Mapping[str, str] = os.environ) -> str | None:
-    """Say what is wrong where a launcher started more ranks than the `size` that MPI sees.
+    """Explain why a launcher started more ranks than the `size` that MPI sees; None if it did not.
 
     Such ranks are singletons: each of them does all of the work, and writes the same files.
     """
@@ -139,7 +139,7 @@ def load() -> None:
     except ModuleNotFoundError:
         raise
     except (ImportError, RuntimeError):
-        library()  # says what is missing
+        library()  # raises an error that names what is missing
         raise
     wrong = alone(MPI.COMM_WORLD.size)
     if wrong is not None:

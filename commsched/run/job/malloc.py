@@ -1,4 +1,4 @@
-"""A rank keeps its freed memory: a fresh page costs more than the writes to it."""
+"""Make glibc keep freed memory: the first touch of a page costs more than writing it."""
 
 TRIM, MAPPED, ARENAS = -1, -3, -8  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX of malloc.h
 
@@ -17,4 +17,4 @@ def keep_freed() -> None:
         return
     mallopt(MAPPED, 32 * 2**20)  # the largest allowed value
     mallopt(TRIM, 2**31 - 1)
-    mallopt(ARENAS, 1)  # all threads can use memory that one has freed
+    mallopt(ARENAS, 1)  # one heap: every thread can reuse memory that another has freed

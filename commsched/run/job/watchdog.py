@@ -91,7 +91,7 @@ class Watchdog:
         while not self._over.wait(self._deadlines.look):
             before, looked = looked, now()
             if looked - before > self._deadlines.grace:
-                continue  # this process was stopped: if somebody waits, it is judged
+                continue  # this process was stopped; ranks that wait for it decide
             self._spent += looked - before
             if stage is not self._stage:
                 stage, self._spent, self._patience, self._asked = self._stage, 0.0, 0.0, None
@@ -103,7 +103,7 @@ class Watchdog:
                 if silent is not None:
                     self._end(stage, silent)
             elif self._stuck(stage):
-                self._end(stage, [])  # some never came, and say nothing
+                self._end(stage, [])  # some ranks never arrived
 
     def _stuck(self, stage: WatchedStage) -> bool:
         return self._spent > stage.limit > 0

@@ -69,7 +69,7 @@ class Probed:
 
 
 def pieces(packet: Array, cut: int | None = None) -> list[Array]:
-    """View a packet as runs of `cut` bytes; the last one is shorter: it tells the receiver so."""
+    """View a packet as runs of `cut` bytes; the shorter last run marks the end."""
     cut, data = cut or CUT, packet.view(np.uint8)
     return [data[i : i + cut] for i in range(0, len(data) + 1, cut)]
 

@@ -14,14 +14,14 @@ from commsched.run.wire.device import ComputeDevice, Event, Instant
 from commsched.run.wire.host import pieces
 from commsched.run.wire.path import Exchange, Moving, PendingMove
 
-CHUNK = 2 * 2**20  # B; chosen so that a copy by PCIe takes longer than to begin it; not tuned yet
-POINTED = 64 * 2**20  # B; packets that go through the host in spite of pointers then overlap, too
+CHUNK = 2 * 2**20  # B; a copy of this size by PCIe takes longer than its start; not tuned yet
+POINTED = 64 * 2**20  # B; pieces of packets that MPI stages itself overlap, too
 SLOTS = 2  # chunks of a packet in host memory: one is copied while the other is with MPI
-LEAST = 4096  # B of the smallest memory that is kept
+LEAST = 4096  # B of the smallest buffer kept for reuse
 
 
 class PinnedPool(NamedTuple):
-    """Memory that MPI reads or writes: (n,) uint8, at the beginning of what is kept for reuse."""
+    """Memory that MPI reads or writes: (n,) uint8 at the start of a reusable buffer."""
 
     memory: Array
     whole: Array
@@ -197,7 +197,7 @@ class Chunks:
         return self._post_chunks() or moved
 
     def _end_chunks(self) -> bool:
-        """Take chunks back from MPI, and free the memory of chunks that have arrived."""
+        """Complete chunks, and free the memory of those that have arrived."""
         moved = False
         while self._finishing and self._finishing[0][0].done():
             self._way.give(self._finishing.popleft()[1])
