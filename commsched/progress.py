@@ -49,7 +49,8 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
     Yields a function that takes what the work does now.
     """
     bar: tqdm[NoReturn]
-    bar = tqdm(bar_format="{desc} ({elapsed})", delay=QUIET, disable=None, leave=False)
+    form = "{desc} ({elapsed})"
+    bar = tqdm(desc=what, bar_format=form, delay=QUIET, disable=None, leave=False)
     over = threading.Event()
 
     def beat() -> None:
@@ -60,7 +61,6 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
         bar.set_description_str(f"{what}: {text}", refresh=False)
 
     with bar:
-        bar.set_description_str(what, refresh=False)
         if bar.disable:
             yield say
             return
