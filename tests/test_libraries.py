@@ -224,7 +224,7 @@ def test_an_unknown_library_is_one_clear_error(tmp_path, capsys):
     path = tmp_path / "m.json"
     file.write(path, replace(file.load("summit"), library="ncll"))
     assert main(["price", "1000", "--machine", str(path), "--method", "native+dense"]) == 2
-    want = "no library named 'ncll'; known: mpich, nccl, openmpi"
+    want = "no library named 'ncll'; known: mpich, nccl, openmpi; nearest: 'nccl'"
     assert capsys.readouterr().err == f"commsched: machine 'summit': {want}\n"
     with pytest.raises(CommschedError, match="library must be the name of a library"):
         replace(file.load("summit"), library="Open MPI")
@@ -323,6 +323,10 @@ def test_show_and_price_name_the_library(tmp_path, capsys):
     assert "\nlibrary NCCL, as the machine file names none\n" in capsys.readouterr().out
     assert main(["price", "1000", "--machine", str(path), "--method", "native+dense"]) == 0
     assert "native+dense (NCCL tree, LL)" in capsys.readouterr().out
+    words = ["--machine", str(path), "--method", "native+dense,ring+dense", "--json"]
+    assert main(["price", "1000", *words]) == 0
+    found = {x["method"]: x["algorithm"] for x in json.loads(capsys.readouterr().out)["methods"]}
+    assert found == {"native+dense": "NCCL tree, LL", "ring+dense": None}
     assert main(["show", "localhost"]) == 0
     assert "\nlibrary MPICH; its all-reduce was measured\n" in capsys.readouterr().out
 
@@ -357,6 +361,7 @@ def test_one_rank_has_nothing_to_exchange(capsys):
     words = ["--nodes", "1", "--lanes", "1", "--method", "native+dense", "--json"]
     assert main(["price", "1000", "--machine", "summit", *words]) == 0
     (found,) = json.loads(capsys.readouterr().out)["methods"]
+    assert found["algorithm"] == "NCCL of one rank"
     assert (found["seconds"], found["bytes_per_rank"]) == (0.0, 0.0)
     assert main(["price", "1000", "--machine", "summit", *words[:-1]]) == 0
 

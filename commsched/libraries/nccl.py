@@ -90,8 +90,12 @@ class _Place:
         return self.inside if self.nodes == 1 else min(self.inside, self.between)
 
     def near_step(self, kind: str, protocol: str) -> float:
-        """Seconds of a step in a node: the table's, moved by what this link is off for Simple."""
-        return _moved(NVLINK if self.nvlink else PCI, self.near, kind, protocol)
+        """Seconds of a step in a node: the table's, moved by what this link is off for Simple.
+
+        The steps of a ring that crosses nodes last at least as long as posting a message.
+        """
+        seconds = _moved(NVLINK if self.nvlink else PCI, self.near, kind, protocol)
+        return max(seconds, POST[protocol]) if kind == RING and self.nodes > 1 else seconds
 
     def far_step(self, kind: str, protocol: str) -> float:
         """Seconds of a step between nodes; with a rank per node the ring's are those of trees."""
@@ -122,7 +126,7 @@ def _place(machine: Machine, group: Group) -> _Place:
         nodes=len(group.members),
         capability=next((c for word, c in CAPABILITY.items() if word in name), UNKNOWN),
         channels=channels,
-        nvlink="PCIe" not in name,
+        nvlink="pcie" not in name.lower(),
         inside=1 / machine.inside.per_byte if machine.inside.per_byte else inf,
         between=channels / across if across else inf,
         near=machine.inside.latency + 2 * machine.inside.overhead,
@@ -165,7 +169,6 @@ def _seconds(place: _Place, kind: str, protocol: str, nbytes: float) -> float:
             rate *= TENTHS[protocol][power]
     else:
         steps, crossing = 2 * (p - 1), 2 * (nodes - 1)
-        near = max(near, POST[protocol]) if nodes > 1 else near
         latency += (steps - crossing) * near + crossing * far
         rate *= p / steps
         if protocol == SIMPLE and nodes > 1 and nbytes / (place.channels * p) >= 64:

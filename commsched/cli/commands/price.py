@@ -108,7 +108,7 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
     priced.sort(key=lambda f: (f[1].exposed(hidden), f[0].compresses, f[1].seconds, f[0].name))
     refused = list(_refused(group)) if args.all else []
     if args.json:
-        print(json.dumps(_data(machine, priced, refused, hidden), indent=1))
+        print(json.dumps(_data(args.numel, machine, priced, refused, hidden), indent=1))
         return
     from commsched.text_table import table
 
@@ -174,11 +174,15 @@ def _where(machine: "Machine") -> str:
 
 def _name(method: "Method", machine: "Machine", nbytes: float) -> str:
     """Name a method, and what the machine's library takes for `native`."""
+    name = _algorithm(method, machine, nbytes)
+    return f"{method.name} ({name})" if name else method.name
+
+
+def _algorithm(method: "Method", machine: "Machine", nbytes: float) -> str | None:
+    """Name what the machine's library takes for `native`; None for other methods."""
     from commsched.cost.library import described
 
-    if not method.library:
-        return method.name
-    return f"{method.name} ({described(machine, machine.everyone, nbytes)})"
+    return described(machine, machine.everyone, nbytes) if method.library else None
 
 
 def _row(name: str, lossless: bool, found: "Price") -> tuple[str, ...]:
@@ -214,6 +218,7 @@ def _refused(group: "Group") -> Iterator[tuple[str, str]]:
 
 
 def _data(
+    numel: int,
     machine: "Machine",
     priced: list[tuple["Method", "Price"]],
     refused: list[tuple[str, str]],
@@ -225,6 +230,7 @@ def _data(
         "methods": [
             {
                 "method": method.name,
+                "algorithm": _algorithm(method, machine, 4.0 * numel),
                 "seconds": found.seconds,
                 "exposed_seconds": found.exposed(hidden),
                 "encode_seconds": found.encode,
