@@ -127,7 +127,7 @@ def test_a_deadline_that_is_over_at_once_is_refused(tmp_path):
         done = job.wait(SECONDS)
     assert done.status == 0, done.output
     said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
-    assert said == ["commsched: --timeout must be more than 0 seconds, got 0.0"] * 2
+    assert said == ["commsched: --timeout must be finite and more than 0 s; got 0"] * 2
 
 
 # --- Programs that use the watchdog, and an Exchanger. ---
