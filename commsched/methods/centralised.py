@@ -19,7 +19,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.fold import fold, node_order
 from commsched.schedule.rounds import Goal, Round, Schedule
 
-SUM = "centralised sum"  # state key: the list of what this rank has summed
+SUM = "centralised sum"  # state key: the list of this rank's sums
 
 
 class Centralised(Method):

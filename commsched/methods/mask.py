@@ -48,7 +48,7 @@ def _vote(state: State) -> float:
 
 
 def _expected(spec: BucketSpec) -> float:
-    """Return the size of the mask after many steps: laws other than a mask reach every element."""
+    """Return the size of the mask after many steps; only a mask law leaves elements out."""
     static = [law.density if law.law == "mask" else 1.0 for law, _, _, _ in spec.pieces]
     return float(np.sum(np.diff(spec.bounds) * static))
 

@@ -26,14 +26,14 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Goal, Schedule
 
 STANDARD = "ok-topk:0.01"
-CROWDED = 2.0  # times the mean, from which on sums are dealt out
-REGIONS = 64  # steps that the regions serve; source: Li & Hoefler, PPoPP 2022
+CROWDED = 2.0  # times the mean; a larger region's sums are dealt out
+REGIONS = 64  # steps for which regions are used; source: Li & Hoefler, PPoPP 2022
 
 
 class OkTopK(Method):
     """Each rank sends its largest values to owners of regions, which send the largest sums to all.
 
-    The local thresholds and the threshold of the sums serve 32 steps. Regions serve 64 steps: on
+    The local thresholds and the threshold of the sums are used for 32 steps, regions for 64: on
     average over ranks, each region holds equally many of the largest values. Unlike the paper, the
     threshold of the sums rises earlier if more than 1.5 k sums came: to the k-th of these, which
     all ranks know. A rank keeps all of its own values that are not in the common sum. If a region
@@ -136,7 +136,7 @@ class OkTopK(Method):
 
 
 def _give_regions(state: State, packets: list[Array]) -> None:
-    """Return the mean of what all ranks would like."""
+    """Return the mean of all ranks' proposals."""
     if len(packets[0]):
         every = np.array([packet.view(np.int64).tolist() for packet in packets])
         state["ok cuts"] = tuple((every.sum(axis=0) // len(packets)).tolist())

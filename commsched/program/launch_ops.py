@@ -69,7 +69,7 @@ def end_of(plan: Plan, index: int, kind: Kind, steps_back: int = 0) -> After:
 
 
 def launch_op(plan: Plan, index: int, kind: Kind, *after: After, phase: str = "") -> Op:
-    """Build one operation of a launch, on the usual stream of its kind."""
+    """Build one operation of a launch, on the default stream of its kind."""
     launch = plan.launches[index]
     return Op(
         kind=kind,

@@ -1,4 +1,4 @@
-"""Activations that the backward pass computes again, because they were not kept."""
+"""Recomputation: activations that are dropped and computed again in the backward pass."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

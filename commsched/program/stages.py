@@ -177,12 +177,12 @@ def check(plan: Plan, stages: Sequence[Stage]) -> list[list[int]]:
         if plan.group(launch).ranks != stages[number].ranks:
             raise CommschedError(
                 f"{where} must exchange among the {len(stages[number].ranks)} ranks of stage"
-                f" {number}; its group is another"
+                f" {number}, but its group differs"
             )
         if launch.payload != "gradient" or launch.every != 1 or launch.lag != 0:
             raise CommschedError(
-                f"{where} must exchange gradients in every step and merge them at once; strategy"
-                f" {plan.strategy!r} knows nothing else"
+                f"{where} must exchange gradients in every step and merge them at once under"
+                f" strategy {plan.strategy!r}"
             )
         found[number].append(index)
     for mine in found:

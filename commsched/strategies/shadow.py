@@ -140,7 +140,7 @@ def _check(plan: Plan, every: int, lag: int) -> None:
     if lag > every:
         raise CommschedError(
             f"strategy 'shadow': lag cannot be {lag} where every is {every}; a sum is merged before"
-            " the next copy, so that at most that is allowed"
+            f" the next copy; allowed: at most {every}"
         )
     check_rules(plan, {PURPOSE: Rule("parameter", "all", every, lag)})
     for index, launch in enumerate(plan.launches):

@@ -197,8 +197,8 @@ def _check_refresh(plan: Plan, launch: Launch) -> None:
     if found != wanted:
         words = "{}s by {!r} every {} steps, merged {} later, from step {} on"
         raise CommschedError(
-            f"launch {launch.name!r} exchanges {words.format(*found)}; of purpose {REFRESH!r} is"
-            f" what exchanges {words.format(*wanted)}"
+            f"launch {launch.name!r} exchanges {words.format(*found)}; purpose {REFRESH!r} needs"
+            f" {words.format(*wanted)}"
         )
 
 
@@ -209,8 +209,8 @@ def _check_later(plan: Plan) -> None:
     for launch in (launch for some in later for launch in some):
         if launch.pieces not in buckets:
             raise CommschedError(
-                f"launch {launch.name!r} begins at step {launch.since} with other pieces than any"
-                " launch before; allowed: the same buckets by other methods"
+                f"launch {launch.name!r} begins at step {launch.since} with pieces of no earlier"
+                " launch; allowed: equal buckets with other methods"
             )
     if later and plan.max_error:
         raise CommschedError(

@@ -15,8 +15,8 @@ from commsched.kernels.merge import Listed, listed
 from commsched.kernels.modules import module_of
 from commsched.net.bucket import BucketSpec
 
-# Of a run, from which on lists keep float32: whether exponents of four bits pay for gradients that
-# are nearly dense is not for a method of lists to say.
+# Share of a run from which on lists keep float32; this method does not shorten the exponents of
+# nearly dense gradients.
 FULL = 0.5
 ROOM = 1.125  # times the expected entries of a list; more entries need a copy
 
@@ -76,7 +76,7 @@ class Left:
             self._next, self._count = self._next + 1, last
 
     def _grow(self, size: int) -> None:
-        """Reserve twice the needed entries, but no more than possible."""
+        """Reserve twice the needed entries, at most one per element."""
         size = min(self._cuts[-1], 2 * size)
         for name in ("_index", "_values"):
             old = getattr(self, name)
@@ -93,7 +93,7 @@ class Left:
 
 
 def opened(packet: Array, numel: int) -> Listed:
-    """Return the list in a packet of any form."""
+    """Return the list of a packet of any form."""
     tag = tag_of(packet) & ~elias.NARROW
     if tag == COORDINATES:
         return Listed(*open_coordinates(packet, numel))

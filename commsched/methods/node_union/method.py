@@ -34,8 +34,8 @@ WORTH = (
     0.04  # saved share of bytes from which on doubling is worth its later start and extra coding
 )
 PIECE = 2**15  # B of the first packet and of the last packet, for which all ranks wait
-DOUBLED = 2  # times as many pieces if nodes double: every step sums and codes each piece once more
-MOST = 16  # pieces: each takes 0.25 ms of a core of every rank, however small it is
+DOUBLED = 2  # factor on pieces with recursive doubling, whose steps each sum and code every piece
+MOST = 16  # pieces; the smallest piece takes 0.25 ms of a core of every rank
 
 
 class NodeUnion(Method):
@@ -150,7 +150,7 @@ class Union:
 
     @cached_property
     def overlaps(self) -> bool:
-        """Whether nodes double, so that their common elements are sent once."""
+        """Tell whether nodes use recursive doubling, which sends common elements once."""
         if self.nodes < 4 or self.nodes & (self.nodes - 1):
             return False
         steps = self.lanes << np.arange(self.nodes.bit_length() - 1)

@@ -230,7 +230,7 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
     if wait > skip > 0:
         raise CommschedError(
             f"strategy 'daso': wait cannot be {wait} with gs {skip}; an exchange is merged before"
-            " the next one starts, so that at most gs is allowed"
+            " the next one starts; allowed: at most gs"
         )
     rules = {
         "": Rule("gradient", "node"),
@@ -243,8 +243,8 @@ def _check(plan: Plan, skip: int, wait: int) -> None:
         where = f"strategy 'daso': launch {launch.name!r}"
         if chooses(phases_of(plan, index)):
             raise CommschedError(
-                f"{where} has method {launch.method!r}, which decides by the data, and nodes would"
-                " decide differently; allowed: methods whose exchanges are fixed"
+                f"{where} has method {launch.method!r}, whose exchanges depend on the data, so"
+                " nodes could decide differently; allowed: methods whose exchanges are fixed"
             )
         if launch.among == "peers":
             check_sums(plan, index, where)
