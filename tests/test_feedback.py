@@ -123,9 +123,9 @@ def test_a_codec_with_feedback_of_its_own_gets_no_more():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("coo:feedback", "codec 'coo:feedback': nothing is lost that could be kept"),
+        ("coo:feedback", "codec 'coo:feedback': a lossless codec has no loss to feed back"),
         ("dgc:0.01:feedback", "codec 'dgc:0.01:feedback': its velocity keeps what is not sent"),
-        ("sign:vote:feedback", "votes do not tell what they lost; use 'sign:sum'"),
+        ("sign:vote:feedback", "a vote does not show a loss; use 'sign:sum'"),
         ("fp17:feedback", "no codec named 'fp17'"),
         (":feedback", "no codec named ''"),
         ("topk/fp16:feedback/bloom", "'fp16:feedback' cannot code selected values"),

@@ -74,7 +74,7 @@ class Bloom(IndexCode):
         index = self._found(table, count, numel, key)
         if len(index) != found:
             raise CommschedError(
-                f"a Bloom filter of {len(part)} B was said to hold {found} indices, but"
+                f"a Bloom filter of {len(part)} B states {found} indices, but"
                 f" {len(index)} are found"
             )
         return index

@@ -30,7 +30,7 @@ class Sign(Blockwise):
         self.name = f"sign:{way}"
         self._votes = way == "vote"
         self.feedback = self.codes_values = not self._votes
-        self.no_feedback = "votes do not tell what they lost; use 'sign:sum'" if self._votes else ""
+        self.no_feedback = "a vote does not show a loss; use 'sign:sum'" if self._votes else ""
 
     def code(self, values: Array, steps: EvenSteps | None) -> tuple[Array, Array]:
         scale = np.abs(values).mean(axis=1, keepdims=True, dtype=np.float64)

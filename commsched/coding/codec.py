@@ -31,7 +31,7 @@ class Codec(ABC):
     unbiased: bool = False  # of a lossy codec: the expected decoded value is the value
     stateful: bool = False  # reads and writes keys of its own in the state
     memory: float = 0.0  # B per value that the codec keeps in the state from step to step
-    parts: int = 0  # of its index sets for every length of a run, see `hashing`
+    parts: int = 0  # number of parts of its index sets, see `hashing`
     # True: without error feedback the codec would lose equal values in every step. The sender adds
     # what it kept before it encodes, and keeps unsent values. Rounding to 16 bits needs none.
     feedback: bool = False
@@ -83,7 +83,7 @@ class Codec(ABC):
         return np.empty(nbytes, np.uint8)
 
     def at(self, step: int) -> "Codec":
-        """Return the codec as it behaves, and predicts bytes, in a step of a training."""
+        """Return the codec with its behaviour and predicted bytes in a step of a training."""
         return self
 
     def rate(self, device: Device) -> CodecRate:

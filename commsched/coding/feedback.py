@@ -93,7 +93,7 @@ def fed(inner: Codec) -> Codec:
     """Put error feedback around a codec; return a codec with feedback unchanged."""
     if inner.feedback:
         return inner
-    reason = "nothing is lost that could be kept" if inner.lossless else inner.no_feedback
+    reason = "a lossless codec has no loss to feed back" if inner.lossless else inner.no_feedback
     if reason:
         raise CommschedError(f"codec {inner.name + SUFFIX!r}: {reason}")
     return Fed(inner)

@@ -16,7 +16,7 @@ from commsched.kernels.exponents import pack_values
 from commsched.kernels.modules import module_of
 
 TAG = 0x53_4E_55_52  # "RUNS"
-LEAST = 8  # elements of a run on average, from which on runs are worth a search
+LEAST = 8  # mean elements of a run from which on a search for runs pays
 SAMPLE = 256  # gaps of a list that are examined before all gaps
 
 

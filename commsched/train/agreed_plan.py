@@ -34,7 +34,7 @@ def agreed_plan(
         plan = plan_file.from_data(msgspec.json.decode(text), "the plan")
     if plan.strategy != strategy:
         raise agree.Agreed(
-            f"the plan is of strategy {plan.strategy!r}, --strategy says {strategy!r}"
+            f"the plan has strategy {plan.strategy!r}, but --strategy is {strategy!r}"
         )
     return plan
 
@@ -56,8 +56,8 @@ def profile_and_plan(
 ) -> Plan:
     """Profile a net with as many samples as a rank computes at once, and plan for it.
 
-    In a pipeline that is a microbatch, whose size depends on how many stages there are: as long as
-    more stages are needed, the net is profiled and planned again.
+    In a pipeline these samples are a microbatch, whose size depends on the number of stages. If the
+    plan needs more stages, the net is profiled and planned again.
     """
     batch, samples, ranks = shared
     chosen = STRATEGIES[strategy]

@@ -27,7 +27,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contents of a checkpoint; `made`: flag -> value for all that the training depends on."""
+    """The contents of a checkpoint; `made`: flag -> value of every setting of the training."""
 
     format: Literal["commsched-checkpoint/1"] = "commsched-checkpoint/1"
     step: Count  # the next step
@@ -95,7 +95,7 @@ class Store:
             raise CommschedError(f"{path}: cannot be read: {error.strerror}") from None
         if hashlib.sha256(content).hexdigest() != manifest.files[self._comm.rank]:
             raise CommschedError(
-                f"{path}: not the file that was written: its digest is not the one in"
+                f"{path}: the file was changed: its digest differs from the one in"
                 f" {self._folder / MANIFEST}"
             )
         return unpacked(content, str(path))
@@ -130,5 +130,5 @@ class Store:
 def read_manifest(folder: Path) -> Manifest:
     """Read a folder's manifest."""
     if not (folder / MANIFEST).exists():
-        raise CommschedError(f"{folder}: no checkpoint there to resume from; leave out --resume")
+        raise CommschedError(f"{folder}: no checkpoint to resume from; leave out --resume")
     return files.read(folder / MANIFEST, Manifest)

@@ -24,7 +24,7 @@ def digest_of(digests: Mapping[str, str]) -> str:
 def common_digest(
     values: Mapping[str, Array], comm: MPI.Intracomm, when: str = "at the end"
 ) -> str:
-    """Return the digest of what all ranks hold together; refuse ranks that differ."""
+    """Return the digest of all ranks' parameters together; reject ranks that differ."""
     mine = "\n".join(f"{digest} {name}" for name, digest in digests_of(values).items())
     found: dict[str, tuple[int, str]] = {}  # tensor -> first rank that has it, its digest
     for rank, text in enumerate(agree.gather_text(mine, comm)):

@@ -18,7 +18,7 @@ from commsched.train.layers.layer import (
 
 
 class Score(NamedTuple):
-    """How well a batch was guessed; the numbers stay on the device until `as_numbers`."""
+    """Loss and hits of a batch; the numbers stay on the device until `as_numbers`."""
 
     loss: float  # cross-entropy, summed over the guesses, in nats
     correct: int
@@ -42,7 +42,7 @@ class ForwardBackward:
 
     def __init__(self, net: TrainableNet, parameters: Parameters, inputs: Array) -> None:
         self._net, self._parameters = net, parameters
-        self.values = inputs  # (m, ...) what the next layer reads
+        self.values = inputs  # (m, ...) inputs of the next layer
         self.above: Array = None  # the gradient of the next layer's outputs
         self._kept: dict[int, Kept] = {}
         self._partial: Gradients = {}

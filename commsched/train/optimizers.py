@@ -14,7 +14,7 @@ GROWTH = 2000  # good steps before the loss scale doubles; source: Micikevicius 
 MOST = 2.0**24  # of a loss scale: float32 is exact for whole numbers up to here
 
 
-# Changes `values` (n,) float32 in place by a gradient, and what is kept of earlier ones;
+# Changes `values` (n,) float32 in place by a gradient and the optimiser's state;
 # arguments: values, gradient, kept, how many updates came before, rate.
 Update = Callable[[Array, Array, Mapping[str, Array], int, float], None]
 
@@ -23,7 +23,7 @@ class Optimizer(NamedTuple):
     """The rule by which a gradient changes its parameter."""
 
     update: Update
-    words: tuple[str, ...] = ()  # names of the arrays that it keeps of each parameter
+    words: tuple[str, ...] = ()  # names of the state arrays of each parameter
 
 
 def _sgd(values: Array, gradient: Array, _: Mapping[str, Array], __: int, rate: float) -> None:
@@ -65,7 +65,7 @@ OPTIMIZERS = {
     "momentum": Optimizer(_momentum, ("velocity",)),
     "adam": Optimizer(_adam, ("mean", "square")),
 }
-RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 2e-3}  # that suit the nets here
+RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 2e-3}  # defaults for the nets of this package
 
 
 def find_optimizer(name: str) -> Optimizer:
@@ -87,7 +87,7 @@ class LossScale:
         self.value, self.good = value, good
 
     def after(self, overflow: bool) -> None:
-        """Note how a step went, on all ranks together."""
+        """Adapt the scale to a step that overflowed, or did not, on any rank."""
         if overflow:
             self.value, self.good = max(1.0, self.value / 2), 0
             return

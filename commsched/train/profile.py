@@ -17,8 +17,8 @@ from commsched.train.optimizers import LossScale
 from commsched.train.registry import DATA
 from commsched.train.sample_order import batch_of, check_batch
 
-BATCHES = 16  # that are profiled, after one warm-up batch
-SPARSE = 0.5  # share of the rows that are hit, below which a gradient counts as sparse
+BATCHES = 16  # profiled batches, after one warm-up batch
+SPARSE = 0.5  # largest share of rows with non-zeros in a gradient that counts as sparse
 EXPONENTS = np.arange(0.0, 3.01, 0.05)
 
 
@@ -73,7 +73,7 @@ def profile_net(
 
 
 def _layers(net: TrainableNet, seen: Seen) -> list[Layer]:
-    """Return the net's layers with what was measured of them."""
+    """Return the net's layers with their measurements."""
     forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
     layers: list[Layer] = []
     before: tuple[str, ...] = ()

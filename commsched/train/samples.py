@@ -33,7 +33,7 @@ class Data(NamedTuple):
     held_out: Samples
 
 
-Source = Callable[[int], Data]  # of the number of the fold that is held out, from 0 on
+Source = Callable[[int], Data]  # argument: number of the held-out fold, from 0 on
 
 
 def split(samples: Samples, held_out: Array) -> Data:

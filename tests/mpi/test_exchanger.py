@@ -252,9 +252,9 @@ def test_outside_of_its_block_it_is_refused():
     refused(lambda: exchanger.wait("a"), "inside a with block")
     with exchanger:
         one_step(exchanger, 0, WORLD.rank)
-        refused(exchanger.__enter__, "for one with block")
+        refused(exchanger.__enter__, "works in one with block only")
     refused(lambda: exchanger.ready("a", gradients(0, 0)["a"]), "inside a with block")
-    refused(exchanger.__enter__, "for one with block")
+    refused(exchanger.__enter__, "works in one with block only")
 
 
 def test_plans_that_do_not_fit_are_refused_on_all_ranks(tmp_path):

@@ -102,7 +102,7 @@ class MessageStreams:
 
     @property
     def busy(self) -> bool:
-        """Tell whether a message may arrive, is under way, or can leave when the device is ready."""
+        """Tell whether a message may arrive, is under way, or can leave after the device's work."""
         coming = self._receives or self._coming or any(self._expected.values())
         return bool(coming or self._leaving or self._able())
 

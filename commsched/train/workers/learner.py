@@ -46,7 +46,7 @@ class Learner:
         self.kept: dict[str, dict[str, Array]] = {}  # of each tensor, by the optimiser's words
         self._optimizer = find_optimizer(settings.optimizer)
         self.scale = LossScale() if settings.half else LossScale(1.0)
-        self.mail: Mail | None = None  # of what ranks send to each other one by one
+        self.mail: Mail | None = None  # messages between single ranks
         self.skipped = 0  # steps that were left out
         self.closed = -1  # the last step whose overflow is known
         self.report: Callable[[int, Score, bool], None] = lambda step, score, overflow: None
@@ -56,7 +56,7 @@ class Learner:
         self._shares = plan.group(summed[0]).size if summed and not plan.mean else 1
         self._score, self._overflow = Score(0.0, 0, 0), False  # of the batch under way, here
         self._left_out = False  # the step `closed`
-        self.used: dict[str, Array] = {}  # what layers compute with
+        self.used: dict[str, Array] = {}  # parameters that layers compute with
         self.add_parameters(net.start(settings.seed, layers))
         self._walk = ForwardBackward(net, self.used, module.zeros(0))
         self._targets: Array = None
@@ -111,11 +111,11 @@ class Learner:
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         self._plan = plan  # results of the last step are of the same pieces
 
-    # What the compute stream does
+    # For the compute stream
 
     def perform(self, step: int, op: Op) -> None:
         """Do one operation of the compute stream."""
-        with np.errstate(over="ignore", invalid="ignore"):  # gradients are looked at
+        with np.errstate(over="ignore", invalid="ignore"):  # gradients are checked later
             if op.kind is Kind.APPLY:
                 self.apply(op.launch)
                 return
@@ -206,7 +206,7 @@ class Learner:
             total = total.plus(found)
         return total
 
-    # What a checkpoint holds
+    # For checkpoints
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
         """Return this rank's arrays, and the common numbers; no exchange may be under way."""
@@ -236,7 +236,7 @@ def step_numbers(scale: LossScale, skipped: int) -> dict[str, float]:
 def checked(
     tensors: object, wanted: Mapping[str, Any], scalars: Mapping[str, float]
 ) -> dict[str, dict[str, Array]]:
-    """Refuse a checkpoint whose tensors differ from `wanted`, or whose numbers differ."""
+    """Reject a checkpoint whose tensors or numbers differ from the expected ones."""
     if not isinstance(tensors, dict) or shapes_of(tensors) != shapes_of(wanted):
         raise CommschedError("the checkpoint holds other tensors than this net")
     if scalars.keys() != {"scale", "good", "skipped"}:

@@ -64,7 +64,7 @@ class LocalNet(StageNet):
             self._again = walk.copy()
 
     def second_backward(self, step: int) -> Iterator[Gradients]:
-        """Take the batch back once more, from the gradient of the next stage's loss."""
+        """Do a second backward of the batch, from the gradient of the next stage's loss."""
         number, walk = self.stage.number, self._again
         assert walk is not None
         walk.above = self._fetch_message(step, Hop(number + 1, number, 0))

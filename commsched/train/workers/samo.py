@@ -69,7 +69,7 @@ class SamoWorker(OnStage):
         self._closed = -1  # the last step that is known to count or not
         self._left_out = False  # that step
         self._score, self._overflow = Score(0.0, 0, 0), False  # of this step, here
-        self._divisor = 1.0  # of its sums
+        self._divisor = 1.0  # divisor of the step's sums
         self._results: dict[int, Array] = {}  # launch -> sum or mean
 
     @property
@@ -97,7 +97,7 @@ class SamoWorker(OnStage):
         """Return the roles; parameters are not exchanged."""
         return Roles(self, voter=self)
 
-    # What the compute stream does
+    # For the compute stream
 
     def _begin_step(self) -> None:
         self._score, self._overflow = Score(0.0, 0, 0), False
@@ -110,7 +110,7 @@ class SamoWorker(OnStage):
                 pruned.pack(self.states[name], gradient.reshape(-1))
 
     def _end_step(self, step: int) -> None:
-        """Look for sums that could overflow, because they must not be sent."""
+        """Check for sums that could overflow and must not be sent."""
         packed = [state.packed for state in self.states.values()]
         # one check for all sums, because each check waits for the device
         within = on_host(self._module.stack([(abs(each) < self._limit).all() for each in packed]))
@@ -147,7 +147,7 @@ class SamoWorker(OnStage):
     def settle(self) -> None:
         """Nothing to do: results are applied in their own step."""
 
-    # What a checkpoint holds
+    # For checkpoints
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:
         arrays = {"kept": self._all(), "masks": self._masks()}

@@ -1,4 +1,4 @@
-"""The worker of strategy `shadow`: it learns alone, and takes averages when they are merged."""
+"""The worker of strategy `shadow`, which learns alone and merges averages."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ class ShadowWorker(Learner):
         if op.kind is not Kind.APPLY:
             super().perform(step, op)
         elif not self._left_out_here(step):
-            with np.errstate(over="ignore", invalid="ignore"):  # parameters are looked at
+            with np.errstate(over="ignore", invalid="ignore"):  # parameters are checked later
                 self._update(step - self.skipped)
 
     def _left_out_here(self, step: int) -> bool:

@@ -59,7 +59,7 @@ class StageNet:
         )  # whose inputs alone are kept; 0: keep everything
         cuts = cuts_of(self.stage, segments)[:-1] if segments else ()
         self._starts = tuple(first + cut for cut in cuts)
-        self._tells = number > 0  # the stage before about its gradient
+        self._tells = number > 0  # whether it sends a gradient to the previous stage
         own = net.layers[self.layers]
         self._before, self._behind = (
             stages[k].ranks[self._replica] if 0 <= k < len(stages) else -1
@@ -110,7 +110,7 @@ class StageNet:
         return RecomputingForwardBackward(self.net, self.used, inputs, self._starts)
 
     def _judge(self, walk: ForwardBackward, targets: Array, scale: float) -> Score:
-        """Score a microbatch behind a head, where it turns back."""
+        """Score a microbatch behind a head, where its backward begins."""
         weight = scale / (targets.size * self.microbatches * self._shares)
         return walk.score(self._asarray(targets), weight)
 
@@ -185,7 +185,7 @@ class StageNet:
         """Take the packet of a RECV."""
         self._here[step, op.hop] = packet
 
-    # What is held out
+    # For held-out samples
 
     def evaluate(self, others: Neighbours) -> Score:
         """Score this replica's part, on its last stage; all ranks of a replica call it."""
@@ -269,7 +269,7 @@ class OnStage(ABC):
 
     def perform(self, step: int, op: Op) -> None:
         """Do one operation of the compute stream; its inputs are there."""
-        with np.errstate(over="ignore", invalid="ignore"):  # gradients are looked at
+        with np.errstate(over="ignore", invalid="ignore"):  # gradients are checked later
             if op.kind is Kind.APPLY:
                 self._update_with(step, op.launch)
                 return
