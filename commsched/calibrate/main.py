@@ -146,7 +146,7 @@ def _fitted(
 def _native(
     cells: list[WorkloadCell], times: CellTimes, fitted: npt.NDArray[np.bool_]
 ) -> tuple[tuple[float, float], ...]:
-    """Return (bytes, seconds) of the MPI's own all-reduce."""
+    """Return (bytes, seconds) of the library's own all-reduce."""
     found = [
         (float(cell.nbytes), float(seconds))
         for cell, seconds, counts in zip(cells, times.whole, fitted, strict=True)

@@ -16,7 +16,7 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Schedule
 
-LIBRARY = "native+dense"  # the MPI library's own all-reduce
+LIBRARY = "native+dense"  # the all-reduce of the machine's library
 ALONE = Group(ranks=(0,), nodes=(0,))
 
 

@@ -18,7 +18,7 @@ MOST = 1024  # parts of a net; larger nets get larger ones
 
 @baseline("bytescheduler")
 def bytescheduler(problem: Problem) -> Candidate:
-    """Parts by priority; the MPI's own all-reduce; updates under the next forward pass."""
+    """Parts by priority; the library's own all-reduce; updates under the next forward pass."""
     parts: list[MethodChoice] = []
     request = problem.request
     size = max(1, round(request.scale * PART), request.net.numel // MOST)

@@ -12,6 +12,6 @@ BUCKET, FIRST = 25e6, 1e6  # B
 
 @baseline("ddp-25mb")
 def ddp(problem: Problem) -> Candidate:
-    """Fill buckets with whole tensors; the MPI's own all-reduce; update when all have ended."""
+    """Fill buckets with whole tensors; the library's own all-reduce; update when all have ended."""
     scale = problem.request.scale
     return problem.uniform(problem.filled(scale * BUCKET, scale * FIRST), problem.early)

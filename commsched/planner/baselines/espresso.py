@@ -13,7 +13,7 @@ from commsched.planner.space import Candidate, MethodChoice
 
 @baseline("espresso")
 def espresso(problem: Problem) -> Candidate:
-    """Begin with the MPI's own all-reduce; keep the method with the least iteration.
+    """Begin with the library's own all-reduce; keep the method with the least iteration.
 
     Tensors by size, the largest first, ties nearest the output first. A tensor whose exchange
     ends before a bubble is not changed, and bubbles are looked for again after each change. A

@@ -12,7 +12,7 @@ BUCKET, CYCLE = 64e6, 1e-3  # B, s
 
 @baseline("horovod-64mb")
 def horovod(problem: Problem) -> Candidate:
-    """Fuse the tensors of one cycle; the MPI's own all-reduce; update when all have ended."""
+    """Fuse the tensors of one cycle; the library's own all-reduce; update when all have ended."""
     limit = problem.request.scale * BUCKET
     made: list[Bucket] = []
     group: list[Unit] = []

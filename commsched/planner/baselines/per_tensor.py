@@ -10,5 +10,5 @@ from commsched.planner.space import Candidate
 
 @baseline("per-tensor")
 def per_tensor(problem: Problem) -> Candidate:
-    """No buckets at all; the MPI's own all-reduce; update when all have ended."""
+    """No buckets at all; the library's own all-reduce; update when all have ended."""
     return problem.uniform(problem.tensors, problem.early)

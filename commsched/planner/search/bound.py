@@ -26,7 +26,7 @@ def lower_bound(problem: Problem) -> float:
     updates end the step; h(n) [s] the least that buckets of n elements in all keep the exchange
     stream busy, which is at least c + g n for every line with c >= 0 that no method's price falls
     below at any size. Nets with zeros or forced methods have T_l [s] instead: what `traffic` says
-    that the tensors of N_l keep a port busy at least, or the MPI's own sum where it is faster;
+    that the tensors of N_l keep a port busy at least, or the library's own sum where it is faster;
     nothing for tensors that may lose something.
     Holds for buckets and parts of any kind in any order, where ranks end an exchange together.
     """
@@ -71,7 +71,7 @@ def _may_lose(problem: Problem, tensor: Tensor) -> bool:
 
 
 def _library(problem: Problem) -> float:
-    """The least s per element of the MPI's own sum, whose messages nobody sees."""
+    """The least s per element of the library's own sum, whose messages nobody sees."""
     number = problem.named(LIBRARY)
     if number < 0:
         return np.inf

@@ -160,7 +160,7 @@ class Problem:
         )
 
     def library(self, made: Bucket) -> int:
-        """The MPI's own all-reduce, or else the cheapest method."""
+        """The library's own all-reduce, or else the cheapest method."""
         number = -1 if made.forced else self.named(LIBRARY)
         return number if number >= 0 else self.cheapest([made])[0]
 
@@ -184,7 +184,7 @@ class Problem:
         return table
 
     def uniform(self, made: Iterable[Bucket], late: bool) -> Candidate:
-        """Every bucket by the MPI's own all-reduce."""
+        """Every bucket by the library's own all-reduce."""
         return Candidate(tuple(MethodChoice(b, self.library(b)) for b in made), late)
 
     def filled(self, limit: float, first: float | None = None) -> list[Bucket]:
