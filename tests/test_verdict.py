@@ -217,6 +217,14 @@ def test_a_plan_without_a_comparison_says_nothing():
     assert lines(made) == []
 
 
+def test_a_forced_codec_is_nobodys_gain():
+    force = {"fc6.weight": "ring+fp16"}
+    made = plan_with_verdict(small("alexnet", "summit", force=force)).plan
+    assert "ring+fp16" in {launch.method for launch in made.launches}
+    for one in made.alternatives:
+        assert "fp16" not in one.used or one.family == "half"
+
+
 def test_a_time_limit_is_for_all_families_together():
     asked = small("vgg16", "p3.16xlarge", time_limit=0.0, lossy=("fp16",))
     made = plan_with_verdict(asked).plan

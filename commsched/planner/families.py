@@ -213,7 +213,9 @@ class _Chain:
         assert iteration is not None
         assert exposed is not None
         assert sure is not None
-        used = {find_method(launch.method).coding for launch in plan.launches} - {"dense"}
+        force = self.request.force
+        free = [one.method for one in plan.launches if one.pieces[0].tensor not in force]
+        used = {find_method(name).coding for name in free} - {"dense"}
         told = Alternative(
             family="planner",
             used=tuple(sorted(used)),

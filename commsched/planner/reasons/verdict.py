@@ -10,7 +10,7 @@ from commsched.timeline.breakdown import RESOLUTION
 from commsched.timeline.spread import Interval
 from commsched.units import nbytes, seconds
 
-NOTHING = 1e-4  # share of an iteration that is not worth a word
+NOTHING = 5e-4  # share of an iteration that is not worth a word: less than 0.1 %, rounded
 HEADER = ("plan", "iteration", "against dense", "exposed", "memory per rank", "compresses by")
 RIGHT = {1, 2, 3, 4}
 
