@@ -36,11 +36,11 @@ class PathPart(NamedTuple):
 
 
 class StepPath(NamedTuple):
-    """What one step of a rank waits for, a mean over steps; the parts sum to the step."""
+    """What one step waits for, a mean over steps; the parts sum to their mean iteration."""
 
-    rank: int
+    rank: int  # that begins the last of the steps last
     steps: int
-    seconds: float  # of one step of the rank
+    seconds: float  # of one step
     streams: dict[str, float]  # s of one step, by stream; "idle": between operations
 
 
@@ -64,13 +64,13 @@ def critical_path(placed: Sequence[Placed], changes: Container[int] = ()) -> lis
 def step_path(
     placed: Sequence[Placed], starts: Floats, count: int, changes: Container[int] = ()
 ) -> StepPath:
-    """Walk back from the start of the last step, over `count` steps of the rank that took longest.
+    """Walk back from when the last rank begins the last step, over `count` steps.
 
     starts: (steps, ranks) s, when each rank begins to compute; changes: see `critical_path`.
     """
-    lengths = starts[-1] - starts[-1 - count]
-    rank = int(lengths.argmax())
-    begin, seconds = float(starts[-1 - count, rank]), float(lengths[rank]) / count
+    rank = int(starts[-1].argmax())
+    begin = float(starts[-1 - count].max())
+    seconds = (float(starts[-1, rank]) - begin) / count
     walk = _Dependencies(placed, changes)
     streams: dict[str, float] = defaultdict(float)
     place = walk.before(walk.first(rank, len(starts) - 1))

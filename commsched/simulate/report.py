@@ -74,8 +74,5 @@ def _path_lines(found: dict[str, Any]) -> list[str]:
     shown = ", ".join(f"{stream} {seconds(value)}" for stream, value in path["seconds"].items())
     total = "the iteration"
     if abs(path["sum_seconds"] - iteration) > 1e-6 * iteration:
-        total = (
-            f"{seconds(path['sum_seconds'])}, the mean of {path['steps']} steps of rank"
-            f" {path['rank']}"
-        )
+        total = f"{seconds(path['sum_seconds'])}, the mean of {path['steps']} steps"
     return [f"critical path of a step: {shown}; together {total}"]

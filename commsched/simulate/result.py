@@ -23,7 +23,7 @@ from commsched.simulate.critical_path import (
     critical_path,
     step_path,
 )
-from commsched.timeline.cycles import iterations, totals
+from commsched.timeline.cycles import totals, windows
 from commsched.timeline.header import Predicted
 from commsched.timeline.measure import waiting_filled
 from commsched.timeline.model import Timeline
@@ -136,9 +136,9 @@ class Prediction:
 
     @cached_property
     def iterations(self) -> Floats:
-        """From each step's start to the next one's, the longest over the ranks: (steps - 1,) s."""
-        longest: Floats = np.diff(self.starts, axis=0).max(axis=1)
-        return longest
+        """From when the last rank has begun a step to the same of the next one: (steps - 1,) s."""
+        found: Floats = np.diff(self.starts.max(axis=1))
+        return found
 
     @cached_property
     def totals(self) -> Totals:
@@ -146,9 +146,10 @@ class Prediction:
         size = self.plan.machine.size
         spans = sum(len(p.ranks) for p in self.placed)
         found = totals(self._spans(max(1, size * SPANS // max(spans, SPANS))))
-        seconds = np.diff(self.starts, axis=0).T[:, -found.counted :]
-        lengths = iterations(seconds, found.cycle) if found.counted else ()
-        return msgspec.structs.replace(found, iteration=tuple(map(float, lengths)))
+        if not found.counted:
+            return found
+        lengths = windows(self.iterations[-found.counted :], found.cycle)
+        return msgspec.structs.replace(found, iteration=tuple(lengths.tolist()))
 
     def _messages(self) -> dict[str, Makeup]:
         """Return the makeup of each message's two ends, by name."""

@@ -61,7 +61,7 @@ class Comparison:
     plan_hash: str
     ranks: int
     totals: tuple[Totals, Totals]  # predicted, measured
-    iteration: PredictedAndMeasured  # s, the longest over the ranks
+    iteration: PredictedAndMeasured  # s
     exposed: PredictedAndMeasured  # s of communication while compute was idle, mean over ranks
     hidden: PredictedAndMeasured  # s of communication under compute, mean over ranks
     sent: PredictedAndMeasured  # B handed to MPI by a rank

@@ -52,22 +52,9 @@ def totals(t: Timeline, skip_first: int = 1) -> Totals:
         steps=len(keep),
         counted=int(keep.sum()),
         cycle=length,
-        iteration=tuple(iterations(measure.step_seconds(t)[:, keep], length).tolist()),
+        iteration=per_window(measure.iteration_seconds(t)),
         exposed=per_window(measure.exposed(t).mean(axis=0)),
         hidden=per_window(measure.hidden(t).mean(axis=0)),
         bubble=per_window(bubble) if measure.has_messages(t) else (),
         sent=per_window(sent.sum(axis=0) / max(shape[0], 1)),
     )
-
-
-def iterations(seconds: Floats, length: int) -> Floats:
-    """Return (windows,) the mean step of each window on the rank on which the window is longest.
-
-    seconds: (ranks, steps) s of each step on each rank; NaN where a rank has no such step.
-    """
-    longest_step = np.fmax.reduce(seconds, axis=0) if len(seconds) else np.zeros(seconds.shape[1:])
-    if length > 1:  # a rank that lacks a step of the window counts as the longest there
-        seconds = np.where(np.isnan(seconds), longest_step, seconds)
-    found = windows(seconds, length)
-    longest: Floats = np.fmax.reduce(found, axis=0) if len(found) else np.zeros(0)
-    return longest

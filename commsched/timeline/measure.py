@@ -81,27 +81,17 @@ def step_starts(t: Timeline) -> Floats:
     return np.where(np.isfinite(starts), starts, np.nan)
 
 
-def step_seconds(t: Timeline) -> Floats:
-    """Return (ranks, steps) s from each step's start to the next one's; NaN for the last step.
-
-    A rank that was lost before its next step counts until its last span of the step ends.
-    """
-    starts = step_starts(t)
-    if not starts.size:
-        return starts
-    ends = np.full(starts.shape, np.nan)
-    np.fmax.at(ends, cells(t)[:2], t.end)
-    following = np.column_stack([starts[:, 1:], np.full(len(starts), np.nan)])
-    following[:, :-1] = np.where(np.isnan(following), ends, following)[:, :-1]
-    return following - starts
-
-
 def iteration_seconds(t: Timeline) -> Floats:
-    """Return (steps,) s of each step on the rank on which it is longest; NaN for the last step."""
+    """Return (steps,) s until the next step has begun everywhere; NaN for the last step.
+
+    From when the last rank has begun a step until the last rank has begun the next one: so the
+    iterations sum to the time that passes, also where ranks are slow in turn.
+    """
     if not len(t):
         return np.zeros(0)
-    longest: Floats = np.fmax.reduce(step_seconds(t), axis=0)  # fmax passes over NaN
-    return longest
+    begun = np.fmax.reduce(step_starts(t), axis=0)  # fmax passes over NaN
+    found: Floats = np.append(np.maximum(np.diff(begun), 0.0), np.nan)
+    return found
 
 
 def spans_of(t: Timeline, keep: Bools) -> Intervals:

@@ -31,7 +31,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count  # in the timeline; its first and last do not count
     counted: Count
     cycle: Count  # steps in a window
-    iteration: Amounts  # s from a step's start to the next one's, the longest over the ranks
+    iteration: Amounts  # s from when the last rank has begun a step to the same of the next one
     exposed: Amounts  # s of communication while the rank computes nothing, a mean over the ranks
     hidden: Amounts  # s of communication under computing, a mean over the ranks
     bubble: Amounts = ()  # s in which nothing runs, a mean over the ranks; empty: no pipeline

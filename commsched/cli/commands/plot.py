@@ -40,10 +40,11 @@ def plot(args: argparse.Namespace) -> None:
     """Draw the picture."""
     ranks = None if args.ranks is None else _ranks(args.ranks)
     from commsched.plot.draw import draw
-    from commsched.plot.picture import check_suffix
     from commsched.timeline import file as timeline_file
 
     if args.output.suffix.lower() != ".html":
+        from commsched.plot.picture import check_suffix  # loads matplotlib
+
         check_suffix(args.output, ".png, .svg or .html")  # before the work begins
     with working("reading"):
         predicted = timeline_file.read(args.predicted)

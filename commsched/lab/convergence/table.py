@@ -36,7 +36,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: Count
     predicted: Positive  # mean elapsed seconds of a step
     measured: Positive
-    low: Positive  # p10 and p90 of the measured steps, each the longest over the ranks
+    low: Positive  # p10 and p90 of the measured iterations
     high: Positive
     sent_bytes: Positive  # per rank and step, as measured
     state_bytes: Positive  # of the rank that has most: parameters, gradients, optimiser, buckets
