@@ -167,8 +167,10 @@ def check_writable(path: Path) -> None:
 
 
 def make_folder(path: str | Path) -> None:
-    """Make a folder and those above it; one that is there stays."""
+    """Make a folder that can be written, and those above it; one that is there stays."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(None, "no permission to write there")
     except OSError as error:
         raise CommschedError(f"{path}: cannot be made: {error.strerror or error}") from None

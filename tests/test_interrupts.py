@@ -114,3 +114,21 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     path = tmp_path / place
     assert main([*words.split(), str(path)]) == 2
     assert f"{path}: cannot be written there" in capsys.readouterr().err
+
+
+def test_a_sweep_of_trainings_refuses_its_file_before_the_first_training(tmp_path, capsys):
+    path = str(tmp_path / "plan.json")
+    words = ["plan", "alexnet", "--machine", "summit", "--nodes", "1", "--time-limit", "0"]
+    assert main([*words, "-o", path]) == 0
+    capsys.readouterr()
+    words = ["train", "--net", "mlp:8:1", "--plan", path, "--together"]
+    assert main([*words, "--sweep", str(tmp_path / "none" / "trials.json")]) == 2
+    assert "none/trials.json: cannot be written there" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_a_file_is_refused_before_the_work(tmp_path, capsys):
+    path = tmp_path / "file"
+    path.write_text("")
+    for words in ("reproduce fft -o", "bench planner --part measured -o"):
+        assert main([*words.split(), str(path)]) == 2
+        assert f"{path}: cannot be made" in capsys.readouterr().err

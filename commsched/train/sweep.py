@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from commsched import training_log as training
 from commsched.errors import CommschedError
+from commsched.files import check_writable
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import agree
@@ -67,7 +68,10 @@ def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials
     nothing = Trials(plan=plan.hash, made=made)
     if chosen.together and MPI.COMM_WORLD.size > 1:
         raise CommschedError("--together trains all ranks in one process; start one, not more")
-    if rank or not chosen.path.exists():
+    if rank:
+        return nothing
+    check_writable(chosen.path)
+    if not chosen.path.exists():
         return nothing
     found = trials.read(chosen.path)
     if (found.plan, found.made) != (nothing.plan, nothing.made):

@@ -24,7 +24,7 @@ from commsched.cli.options import (
 from commsched.cli.quantities import DENSITY
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
-from commsched.files import check_writable
+from commsched.files import check_writable, make_folder
 from commsched.progress import each
 from commsched.text_table import table
 from commsched.units import nbytes, seconds
@@ -177,6 +177,7 @@ def _measured(args: argparse.Namespace) -> "Iterator[BenchRow]":
     if quick:
         scale, spent = validate.QUICK_SCALE, validate.QUICK_SECONDS
         wanted = replace(wanted, scale=scale, seconds=spent)
+    make_folder(wanted.folder)  # before the work of other parts
     end_well()
     return rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True))
 
