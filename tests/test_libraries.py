@@ -19,6 +19,7 @@ from commsched.exchange.lockstep import run_method
 from commsched.exchange.pair import LIBRARY, route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import find_method
+from commsched.libraries import nccl
 from commsched.machine import file
 from commsched.machine.fabric import Fabric
 from commsched.machine.model import Group, Machine, resized
@@ -31,6 +32,7 @@ from commsched.planner.search.problem import Problem
 from commsched.schedule.check import check
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.text import dumps
+from commsched.simulate.breakdown import makeups
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import report
 from tests.support.exam import fresh_states
@@ -141,8 +143,6 @@ def test_nccl_takes_short_latency_first_and_bandwidth_last(nodes, lanes, nbytes,
 def test_nccl_expects_what_its_table_says():
     # 2 nodes of 8 V100 and a port of 12.5 GB/s, 25 MB by a ring and Simple: 8.4 us, 28 steps of
     # 3.4 us inside and 2 of 13 + 2 us, 1.9 times, and 25e6 * 30 / 16 / 12.5e9 s.
-    from commsched.libraries import nccl
-
     where = on("p3dn.24xlarge", 2, 8)
     place = nccl._place(where, where.everyone)
     far = where.between.latency + 2 * where.between.overhead
@@ -334,8 +334,6 @@ def test_show_and_price_name_the_library(tmp_path, capsys):
 def test_the_parts_of_a_native_price_are_those_of_one_algorithm():
     where = on("summit", 4, 6)
     made = make_plan(Request(net=net_file.load("resnet50"), machine=where), "ddp-25mb")
-    from commsched.simulate.breakdown import makeups
-
     prediction = simulate(made, 1)
     found = makeups(made, [p.op for p in prediction.placed])
     for launch in made.launches:
