@@ -1,5 +1,6 @@
-"""NCCL's choice of an all-reduce: ring or tree, by protocol LL, LL128 or Simple.
+"""NCCL's choice of an all-reduce.
 
+Take a ring or trees by protocol LL, LL128 or Simple: what NCCL itself expects to be the fastest.
 Source of all numbers unless another one is given: NCCL 2.30.7, src/graph/tuning.cc (BSD licence).
 Left out: NVLS and CollNet, which need switches that add; PAT, which sums nothing; limits per
 channel, because a machine file does not tell how many channels NCCL opens. Between nodes LL128 is
