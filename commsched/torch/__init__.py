@@ -11,5 +11,7 @@ if importlib.util.find_spec("torch") is None:
     raise CommschedError("commsched.torch needs PyTorch; pip install 'commsched[torch]'")
 
 from commsched.torch.attach import Sync, attach
+from commsched.torch.capture import capture
+from commsched.torch.ddp_hook import hook
 
-__all__ = ["Sync", "attach"]
+__all__ = ["Sync", "attach", "capture", "hook"]

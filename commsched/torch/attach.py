@@ -18,7 +18,7 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
-from commsched.torch.parameters import check_fits, dense_gradient, shape_of, trained
+from commsched.torch.parameters import check_fits, dense_array, shape_of, trained
 from commsched.torch.states import as_arrays, as_tensors, broadcast
 
 
@@ -146,7 +146,7 @@ class Sync:
                 f" {self._missing()[0]!r} got one; put all backward passes but the last into"
                 " sync.no_sync(), or attach with find_unused_parameters=True"
             )
-        self._exchanger.ready(name, dense_gradient(name, parameter))
+        self._exchanger.ready(name, dense_array(name, parameter.grad))
         taken.add(name)
         if len(taken) == (1 if self._some_unused else len(self._parameters)):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -163,7 +163,7 @@ class Sync:
                 zeros = np.broadcast_to(np.float32(0), shape_of(parameter))
                 exchanger.ready(name, zeros)
             else:
-                exchanger.ready(name, dense_gradient(name, parameter))
+                exchanger.ready(name, dense_array(name, parameter.grad))
         self._taken.clear()
         self._forwarded = False
         used = np.array([p.grad is not None for p in self._parameters.values()])

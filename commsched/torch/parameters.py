@@ -57,20 +57,16 @@ def check_fits(parameters: Mapping[str, Any], net: Net, some_unused: bool) -> No
         raise CommschedError(f"the plan has no tensor {missing!r}, which the model trains; {again}")
 
 
-def dense_gradient(name: str, parameter: Any) -> Any:
-    """Return a parameter's gradient as a NumPy array of float32; without a copy if it is one."""
-    gradient = parameter.grad.detach()
-    if gradient.dtype is torch.float32 and gradient.ndim:
-        try:
-            return gradient.numpy()
-        except TypeError:
-            pass
+def dense_array(name: str, gradient: Any) -> Any:
+    """Return a gradient as a NumPy array of float32; a view of its memory if it is float32."""
+    if gradient.dtype is torch.float32 and gradient.layout is torch.strided and gradient.ndim:
+        return gradient.detach().numpy()
     if gradient.layout is not torch.strided:
         raise CommschedError(
             f"parameter {name!r} has a sparse gradient ({gradient.layout}); use sparse=False: the"
             " plan's codec finds the rows that are not zero"
         )
-    return gradient.float().reshape(shape_of(parameter)).numpy()
+    return gradient.detach().float().reshape(tuple(gradient.shape) or (1,)).numpy()
 
 
 def _dtype(parameter: Any) -> str:

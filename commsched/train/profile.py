@@ -1,7 +1,7 @@
 """A net to train as a graph to plan with: measured seconds, kept bytes, sparse gradients."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
-from commsched.net.sparsity import Sparsity
+from commsched.net.rows import fit_rows
 from commsched.train.forward_backward import ForwardBackward
 from commsched.train.layers.layer import Kept, TrainableNet, as_float16
 from commsched.train.optimizers import LossScale
@@ -18,8 +18,6 @@ from commsched.train.registry import DATA
 from commsched.train.sample_order import batch_of, check_batch
 
 BATCHES = 16  # profiled batches, after one warm-up batch
-SPARSE = 0.5  # largest share of rows with non-zeros in a gradient that counts as sparse
-EXPONENTS = np.arange(0.0, 3.01, 0.05)
 
 
 @dataclass
@@ -79,7 +77,7 @@ def _layers(net: TrainableNet, seen: Seen) -> list[Layer]:
     before: tuple[str, ...] = ()
     for i, layer in enumerate(net):
         tensors = [
-            Tensor(name=name, shape=start.shape, sparsity=_fit_sparsity(seen.rows[name]))
+            Tensor(name=name, shape=start.shape, sparsity=fit_rows(seen.rows[name]))
             for name, start in layer.tensors.items()
         ]
         layers.append(
@@ -138,18 +136,3 @@ def kept_bytes(kept: Kept, counted: set[int]) -> Iterator[int]:
     elif hasattr(kept, "nbytes") and id(kept) not in counted:
         counted.add(id(kept))
         yield kept.nbytes
-
-
-def _fit_sparsity(hit: Sequence[Array]) -> Sparsity:
-    """Fit the law of rows that successive batches read: each (rows,)."""
-    rows, density = len(hit[0]), float(np.mean(hit))
-    if density > SPARSE or rows < 2 or density == 0.0:
-        return Sparsity()
-    counts = (2, 4, 8)
-    unions = [
-        np.mean([np.any(hit[at : at + k], axis=0).mean() for at in range(0, len(hit) - k + 1, k)])
-        for k in counts
-    ]
-    laws = [Sparsity(law="zipf", density=density, exponent=float(e), rows=rows) for e in EXPONENTS]
-    errors = [float(np.abs(law.after(np.array(counts)) / unions - 1).max()) for law in laws]
-    return laws[int(np.argmin(errors))]

@@ -1,18 +1,12 @@
-"""What two ranks check of commsched.torch in one job: python -m tests.support.torch_checks.
-
-Each check prints a line: its name, and "ok" or what went wrong.
-"""
+"""What two ranks check of commsched.torch.attach in the job of tests/support/torch_job.py."""
 
 import io
-import sys
-import traceback
 
 import torch
 from mpi4py import MPI
 from torch import nn
 
 from commsched.errors import CommschedError
-from commsched.run.job import agree
 from commsched.torch import attach
 from tests.support.torch_nets import batch, loss_of, make, plan_of
 
@@ -287,22 +281,3 @@ def float64_and_sparse_are_refused():
     model = make("mlp").double()
     text = said(lambda: attach(model, plan_of(model, WORLD.size)))
     assert "parameter '0.weight' is float64; what can be summed is float32" in text, text
-
-
-def main():
-    for name, work in CHECKS.items():
-        if len(sys.argv) > 1 and name not in sys.argv[1:]:
-            continue
-        try:
-            work()
-            text = ""
-        except Exception:
-            text = traceback.format_exc()
-        wrong = [f"rank {r}: {t}" for r, t in enumerate(agree.gather_text(text, WORLD)) if t]
-        if WORLD.rank == 0:
-            print(f"<{name}>{'ok' if not wrong else ''.join(wrong)}</{name}>", flush=True)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main()

@@ -1,4 +1,4 @@
-"""`commsched.torch.attach` on two ranks, against MPI_Allreduce of the same net, bit for bit."""
+"""`commsched.torch` on two ranks: attach against MPI_Allreduce of the same net, and capture."""
 
 import importlib.util
 import re
@@ -14,8 +14,11 @@ if importlib.util.find_spec("torch") is None:
 
 LIMIT = 60  # s
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-CHECKS = Path(__file__).with_name("support") / "torch_checks.py"
-NAMES = re.findall(r"^@check\ndef (\w+)", CHECKS.read_text(), re.MULTILINE)
+NAMES = [
+    name
+    for path in sorted(Path(__file__).with_name("support").glob("torch_*checks.py"))
+    for name in re.findall(r"^@check\ndef (\w+)", path.read_text(), re.MULTILINE)
+]
 BEGIN = """
 import sys, torch
 from torch import nn
@@ -34,7 +37,7 @@ def run(*command: str, ranks: int = 2) -> Ended:
 @pytest.fixture(scope="module")
 def output() -> str:
     """What two ranks say of all checks: importing torch takes longer than the checks."""
-    return run("-m", "tests.support.torch_checks").output
+    return run("-m", "tests.support.torch_job").output
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,50 @@
+"""`mpiexec -n P commsched capture SCRIPT.py:FUNCTION`: a PyTorch model as a net file."""
+
+import argparse
+from pathlib import Path
+
+from commsched.cli.options import Commands, Flag, Option, add_command, output_file
+
+EXAMPLE = """example:
+  mpiexec -n 4 commsched capture train.py:build -o net.json
+  commsched plan net.json --machine machine.json -o plan.json
+
+FUNCTION takes nothing and returns (model, loss, optimizer, batches): loss(batch) does the forward
+pass and returns a scalar, batches can be read again and again, such as a list or a DataLoader.
+"""
+
+OPTIONS = (
+    Option("script", "SCRIPT.py:FUNCTION", "script, and its function that builds everything"),
+    Option("-o --output", "FILE", "net file to write", output_file, required=True),
+    Option("--name", "NAME", "name of the net; default: that of the script"),
+    Option("--steps", "N", "steps that are measured, after 3 others", int, 10),
+    Option("--batch", "N", "samples per rank; default: the first size of a batch", int),
+    Flag("--find-unused-parameters", "leave out parameters that never get a gradient"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "measure a PyTorch model with all ranks computing, and write it as a net file"
+    add_command(commands, "capture", capture, text, OPTIONS, EXAMPLE)
+
+
+def capture(args: argparse.Namespace) -> None:
+    """Measure on all ranks, write and report on rank 0."""
+    from commsched.kernels.threads import one_thread
+    from commsched.run.job import launcher
+
+    one_thread()
+    launcher.load()
+    from commsched.torch.script import capture_file
+
+    said = capture_file(
+        args.script,
+        args.output,
+        name=args.name or Path(args.script.rpartition(":")[0]).stem,
+        steps=args.steps,
+        batch=args.batch,
+        find_unused_parameters=args.find_unused_parameters,
+    )
+    if said:
+        print(f"{said}\nwritten to {args.output}")

@@ -1,0 +1,229 @@
+"""`commsched.torch.capture`: a net from a model that all ranks train for some steps."""
+
+import copy
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from commsched.arrays import Array
+from commsched.errors import CommschedError
+from commsched.net import file as net_file
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.measured import Measured
+from commsched.net.rows import fit_rows
+from commsched.run.job import agree
+from commsched.torch.attach import started_by_mpi
+from commsched.torch.observer import Observer
+from commsched.torch.parameters import DTYPES, bare_name, check_kind, shape_of
+
+WARM_UP = 3  # steps that are not measured
+HOST = "host"  # as `calibrate` names a processor
+SHOWN = 8  # names in the source
+
+
+def capture(
+    model: Any,
+    loss: Callable[[Any], Any],
+    batches: Iterable[Any],
+    optimizer: Any,
+    comm: MPI.Intracomm | None = None,
+    *,
+    name: str = "captured",
+    steps: int = 10,
+    batch: int | None = None,
+    find_unused_parameters: bool = False,
+) -> Net:
+    """Train on all ranks at once, without exchange, and return what was measured as a net.
+
+    `loss(batch)` does the forward pass and returns a scalar. A layer is a module that has trained
+    parameters of its own; layers stand in the opposite order of that in which their gradients are
+    complete. Seconds are medians over `steps` steps after 3 others, means over ranks. A layer's
+    forward seconds end with its module and begin with the end of the module before, so they hold
+    what lies between: activations, attention, other modules. The loss belongs to the last module.
+    Model, optimizer and torch's random numbers are afterwards as before; `batches` begin anew if
+    they end. `batch`: samples per rank; by default the first size of a batch's first tensor.
+
+    A parameter that gets no gradient on any rank is refused; with `find_unused_parameters` it is
+    left out of the net. What runs inside torch.compile counts as its outermost module.
+    """
+    comm = started_by_mpi(MPI.COMM_WORLD if comm is None else comm)
+    if steps < 2:
+        raise CommschedError(f"steps must be at least 2, got {steps}")
+    observer = Observer(model)
+    _same_everywhere(observer.parameters, comm)
+    for key, parameter in observer.parameters.items():
+        check_kind(key, parameter)
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    random, source = torch.get_rng_state(), _Batches(batches)
+    with observer:
+        for step in range(-WARM_UP, steps + 1):
+            keeps = {-WARM_UP: False, steps: False}.get(step, step >= 0)
+            agree.on_all_ranks(
+                lambda keeps=keeps, last=step == steps: _step(  # type: ignore[misc]
+                    observer, loss, source, optimizer, keeps, last
+                ),
+                comm,
+            )
+    model.load_state_dict(before[0])
+    optimizer.load_state_dict(before[1])
+    optimizer.zero_grad(set_to_none=True)
+    torch.set_rng_state(random)
+    text = _facts(observer, comm, steps)
+    made = agree.on_all_ranks(
+        lambda: _net(observer, comm, name, batch or source.size, text, find_unused_parameters), comm
+    )
+    content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
+    return net_file.from_data(msgspec.json.decode(content), name)
+
+
+class _Batches:
+    """The batches, again and again, and the first size of the first tensor."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = batches
+        self._iterator = iter(batches)
+        self.size = 1
+
+    def next(self) -> Any:
+        found = next(self._iterator, self)
+        if found is self:
+            self._iterator = iter(self._batches)
+            found = next(self._iterator, self)
+        if found is self:
+            raise CommschedError("there are no batches to train on, or they can be read only once")
+        self.size = next(_first_sizes(found), 1)
+        return found
+
+
+def _first_sizes(value: Any) -> Iterator[int]:
+    if isinstance(value, torch.Tensor) and value.ndim:
+        yield len(value)
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _first_sizes(part)
+
+
+def _step(
+    observer: Observer,
+    loss: Callable[[Any], Any],
+    batches: _Batches,
+    optimizer: Any,
+    keeps: bool,
+    counts_bytes: bool,
+) -> None:
+    """Do one step; whatever goes wrong ends the capture on all ranks."""
+    try:
+        optimizer.zero_grad(set_to_none=True)
+        begun = time.perf_counter()
+        batch = batches.next()
+        loaded = time.perf_counter()
+        value = observer.forward(lambda: loss(batch), counts_bytes)
+        if not isinstance(value, torch.Tensor) or value.numel() != 1 or value.grad_fn is None:
+            got = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise CommschedError(
+                f"the loss must be one number that backward() can begin with, got {got}; return"
+                " for example its mean()"
+            )
+        observer.backward(value)
+        stepped = time.perf_counter()
+        optimizer.step()
+        observer.end(keeps, loaded - begun, time.perf_counter() - stepped)
+    except CommschedError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise CommschedError(f"the script failed: {type(error).__name__}: {error}") from None
+
+
+def _same_everywhere(parameters: dict[str, Any], comm: MPI.Intracomm) -> None:
+    """Refuse ranks that train other parameters than rank 0."""
+    lines = [f"{n!r} of shape {list(p.shape)}, {p.dtype}" for n, p in parameters.items()]
+    first, *others = (t.split("\n") for t in agree.gather_text("\n".join(lines), comm))
+    for rank, found in enumerate(others, 1):
+        for mine, theirs in zip([*first, "nothing"], [*found, "nothing"], strict=False):
+            if mine != theirs:
+                raise agree.Agreed(f"rank {rank} trains {theirs} where rank 0 trains {mine}")
+
+
+def _over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
+    """Return the mean over ranks, without ranks that have NaN: (n,)."""
+    found = np.empty((comm.size, len(values)))
+    comm.Allgather(np.asarray(values, np.float64), found)
+    known = np.isfinite(found)
+    total = np.where(known, found, 0.0).sum(axis=0)
+    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+
+
+def _facts(observer: Observer, comm: MPI.Intracomm, steps: int) -> str:
+    """Say how it was measured, and what a net file has no field for."""
+    hosts = len(set(agree.gather_text(socket.gethostname(), comm)))
+    data, update = _over_ranks(observer.median_outside(), comm)
+    load = agree.largest(os.getloadavg()[0], comm)
+    frozen = [bare_name(n) for n, p in observer.model.named_parameters() if not p.requires_grad]
+    parts = [
+        f"commsched capture: medians of {steps} steps, {comm.size} ranks computing on {hosts}"
+        f" hosts, {torch.get_num_threads()} threads each, load average {load:.1f}",
+        f"data {data * 1e3:.3g} ms, optimizer {update * 1e3:.3g} ms a step",
+    ]
+    for what, names in (("tied", observer.tied), ("frozen", frozen)):
+        if names:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            parts.append(f"{what}: {', '.join(names[:SHOWN])}{more}")
+    return "; ".join(parts)
+
+
+def _net(
+    observer: Observer,
+    comm: MPI.Intracomm,
+    name: str,
+    batch: int,
+    source: str,
+    some_unused: bool,
+) -> Net:
+    ready = dict(zip(observer.parameters, _over_ranks(observer.median_ready(), comm), strict=True))
+    forward = _over_ranks(observer.median_forward(), comm)
+    unused = [key for key, when in ready.items() if np.isnan(when)]
+    if unused and not some_unused:
+        raise CommschedError(
+            f"parameter {unused[0]!r} never got a gradient on any rank; freeze it by"
+            " requires_grad_(False), or capture and attach with find_unused_parameters=True"
+        )
+    owned = {k: [n for n in names if n not in unused] for k, names in observer.owners.items()}
+    ends = {k: max(ready[n] for n in names) for k, names in owned.items() if names}
+    backward = sorted(ends, key=ends.__getitem__)
+    spent = dict(zip(backward, np.diff([0.0, *(ends[k] for k in backward)]), strict=True))
+    seconds = dict(zip(observer.owners, forward, strict=True))
+    layers = [
+        Layer(
+            name=layer,
+            after=(backward[::-1][place - 1],) if place else (),
+            forward=float(seconds[layer]),
+            backward=float(spent[layer]),
+            activation=float(observer.activation[layer]),
+            output=float(observer.output[layer]),
+            tensors=tuple(_tensor(observer, n) for n in owned[layer]),
+        )
+        for place, layer in enumerate(backward[::-1])
+    ]
+    if not layers:
+        raise CommschedError("the model trains no parameter")
+    half = any(p.dtype is not torch.float32 for p in observer.parameters.values())
+    precision = "float16" if half else "float32"
+    on = Measured(device=HOST, precision=precision, batch=batch, source=source)
+    return Net(name=name, layers=tuple(layers), batch=batch, measured=on, source=source)
+
+
+def _tensor(observer: Observer, name: str) -> Tensor:
+    parameter, hit = observer.parameters[name], observer.rows.get(name)
+    shape, dtype = shape_of(parameter), DTYPES[parameter.dtype]
+    if hit:
+        return Tensor(name=name, shape=shape, dtype=dtype, sparsity=fit_rows(hit))
+    return Tensor(name=name, shape=shape, dtype=dtype)

@@ -1,0 +1,79 @@
+"""`commsched.torch.hook`: a plan as the communication hook of DistributedDataParallel."""
+
+import atexit
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from mpi4py import MPI
+from torch.nn.parallel import DistributedDataParallel
+
+from commsched.errors import CommschedError
+from commsched.plan.model import Plan
+from commsched.run.exchanger import Exchanger
+from commsched.torch.attach import started_by_mpi
+from commsched.torch.parameters import bare_name, check_fits, dense_array, trained
+
+
+def hook(
+    plan: Plan | str | Path, comm: MPI.Intracomm | None = None, *, timeout: float = 600.0
+) -> tuple["Buckets", Callable[["Buckets", Any], Any]]:
+    """Return state and hook for `ddp.register_comm_hook(*commsched.torch.hook(plan, comm))`.
+
+    All ranks call it together; `comm` has the ranks of DDP's process group in the same order,
+    COMM_WORLD by default. Gradients are handed over with DDP's buckets, so a small `bucket_cap_mb`
+    overlaps best. The last bucket waits for all means. The plan must divide by the ranks (`mean`).
+    """
+    exchanger = Exchanger(
+        plan, started_by_mpi(MPI.COMM_WORLD if comm is None else comm), timeout=timeout
+    )
+    return Buckets(exchanger), lambda state, bucket: state.take(bucket)
+
+
+class Buckets:
+    """DDP's buckets of a step, and the names of their parameters."""
+
+    def __init__(self, exchanger: Exchanger) -> None:
+        self._exchanger = exchanger
+        self._names: dict[int, str] = {}  # id of a parameter -> its name
+        self._pending: list[tuple[Any, Any]] = []  # a bucket and its future
+        exchanger.__enter__()
+        atexit.register(self.close)
+
+    def take(self, bucket: Any) -> Any:
+        """Hand over a bucket's gradients; its future is set when the last bucket is there."""
+        if not self._names:
+            self._find_names(bucket.parameters()[0])
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            name = self._names[id(parameter)]
+            self._exchanger.ready(name, dense_array(name, gradient))
+        future = torch.futures.Future()
+        self._pending.append((bucket, future))
+        if bucket.is_last():
+            for bucket, done in self._pending:
+                for parameter, gradient in zip(
+                    bucket.parameters(), bucket.gradients(), strict=True
+                ):
+                    mean = self._exchanger.wait(self._names[id(parameter)])
+                    gradient.copy_(torch.from_numpy(mean).view(gradient.shape))
+                done.set_result(bucket.buffer())
+            self._pending.clear()
+        return future
+
+    def _find_names(self, one: Any) -> None:
+        """Find the model that a parameter belongs to: DDP tells its hooks no names."""
+        for found in gc.get_objects():
+            if isinstance(found, DistributedDataParallel):
+                parameters = trained(found.module)
+                if any(parameter is one for parameter in parameters.values()):
+                    check_fits(parameters, self._exchanger.plan.net, some_unused=False)
+                    self._names = {id(p): bare_name(n) for n, p in parameters.items()}
+                    return
+        raise CommschedError("no DistributedDataParallel model has this bucket's parameters")
+
+    def close(self) -> None:
+        """End the exchange, on all ranks; without it, it ends with the script."""
+        atexit.unregister(self.close)
+        self._exchanger.__exit__(None, None, None)

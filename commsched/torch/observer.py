@@ -1,0 +1,153 @@
+"""Hooks that read the clock while a model computes, and count the bytes it keeps."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from commsched.arrays import Array
+from commsched.torch.parameters import bare_name, trained
+
+EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+
+
+class Observer:
+    """A model's passes on one rank, by module; a with block holds the hooks."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.parameters = trained(model)
+        self.owners: dict[str, list[str]] = {}  # layer -> its parameters
+        for name in self.parameters:
+            layer = name.rpartition(".")[0] or type(model).__name__
+            self.owners.setdefault(layer, []).append(name)
+        first = {id(p): n for n, p in self.parameters.items()}
+        self.tied = [
+            f"{bare_name(n)} = {first[id(p)]}"
+            for n, p in model.named_parameters(remove_duplicate=False)
+            if first.get(id(p), bare_name(n)) != bare_name(n)
+        ]
+        self._embeddings = [
+            first[id(m.weight)]
+            for m in model.modules()
+            if isinstance(m, EMBEDDINGS) and id(m.weight) in first
+        ]
+        self.activation = dict.fromkeys(self.owners, 0)  # B
+        self.output = dict.fromkeys(self.owners, 0)  # B
+        self.rows: dict[str, list[Array]] = {}  # tensor -> (rows,) of each step, True where hit
+        self._forward: list[dict[str, float]] = []  # step: layer -> s
+        self._ready: list[dict[str, float]] = []  # step: parameter -> s from the start of backward
+        self._outside: list[tuple[float, float]] = []  # step: s of data, of the optimizer
+        self._now: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._last, self._since, self._begun, self._saved = "", 0.0, 0.0, 0
+
+    def __enter__(self) -> "Observer":
+        modules = {
+            bare_name(n) or type(self.model).__name__: m for n, m in self.model.named_modules()
+        }
+        self._hooks = [
+            modules[layer].register_forward_hook(self._module_hook(layer))
+            for layer in self.owners
+            if layer in modules
+        ] + [
+            parameter.register_post_accumulate_grad_hook(self._parameter_hook(name))
+            for name, parameter in self.parameters.items()
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _module_hook(self, layer: str) -> Callable[[Any, Any, Any], None]:
+        def ended(module: Any, inputs: Any, output: Any) -> None:
+            self._charge(layer)
+            self.output[layer] = sum(t.numel() * t.element_size() for t in _tensors(output))
+
+        return ended
+
+    def _charge(self, layer: str) -> None:
+        """Book the time and the kept bytes since the last module's end to a layer."""
+        now = time.perf_counter()
+        forward = self._now[0]
+        forward[layer] = forward.get(layer, 0.0) + now - self._since
+        self.activation[layer] += self._saved
+        self._last, self._since, self._saved = layer, now, 0
+
+    def _parameter_hook(self, name: str) -> Callable[[Any], None]:
+        def ready(_: Any) -> None:
+            self._now[1][name] = time.perf_counter() - self._begun
+
+        return ready
+
+    def forward(self, compute: Callable[[], Any], counts_bytes: bool) -> Any:
+        """Compute a loss; with `counts_bytes` count what is kept for the backward pass."""
+        self._now = ({}, {})
+        self._saved, self._last, self._since = 0, "", time.perf_counter()
+        if counts_bytes:
+            seen = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+            self.activation = dict.fromkeys(self.owners, 0)
+
+            def pack(tensor: Any) -> Any:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in seen:
+                    seen.add(storage.data_ptr())
+                    self._saved += tensor.numel() * tensor.element_size()
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                value = compute()
+        else:
+            value = compute()
+        self._charge(self._last or next(iter(self.owners), ""))
+        return value
+
+    def backward(self, loss: Any) -> None:
+        """Go back from a loss."""
+        self._begun = time.perf_counter()
+        loss.backward()
+
+    def end(self, keeps: bool, data: float, update: float) -> None:
+        """Keep a step's measurements."""
+        if not keeps:
+            return
+        self._forward.append(self._now[0])
+        self._ready.append(self._now[1])
+        self._outside.append((data, update))
+        for name in self._embeddings:
+            gradient = self.parameters[name].grad
+            if gradient is not None:
+                self.rows.setdefault(name, []).append(_hit(gradient))
+
+    def median_forward(self) -> Array:
+        """Return each layer's seconds: (layers,)."""
+        return np.median([[s.get(k, 0.0) for k in self.owners] for s in self._forward], axis=0)
+
+    def median_ready(self) -> Array:
+        """Return when each gradient is ready in backward; NaN for those that never are."""
+        found = [[step[n] for step in self._ready if n in step] for n in self.parameters]
+        return np.array([float(np.median(times)) if times else np.nan for times in found])
+
+    def median_outside(self) -> Array:
+        """Return the seconds of data and optimizer: (2,)."""
+        return np.median(self._outside, axis=0)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
+
+
+def _hit(gradient: Any) -> Array:
+    """Tell which rows of a gradient are not zero: (rows,)."""
+    found = np.zeros(len(gradient), bool)
+    if gradient.layout is torch.sparse_coo:
+        found[gradient.coalesce().indices()[0].numpy()] = True
+        return found
+    found[:] = (gradient != 0).flatten(1).any(dim=1).numpy()
+    return found

@@ -1,0 +1,58 @@
+"""A user's script, whose function builds what is trained."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from commsched.errors import CommschedError
+from commsched.net import file as net_file
+from commsched.run.job import agree
+from commsched.torch.capture import capture
+from commsched.units import nbytes, seconds
+
+
+def capture_file(where: str, output: str | Path, **options: Any) -> str:
+    """Capture what a script builds on all ranks of COMM_WORLD; rank 0 writes the net and sums up.
+
+    `options` are those of `capture`. Returns "" on the other ranks.
+    """
+    comm = MPI.COMM_WORLD
+    model, loss, optimizer, batches = agree.on_all_ranks(lambda: built_by(where), comm)
+    net = capture(model, loss, batches, optimizer, comm, **options)
+    if comm.rank:
+        return ""
+    net_file.write(output, net)
+    forward = sum(layer.forward or 0.0 for layer in net.layers)
+    backward = sum(layer.backward or 0.0 for layer in net.layers)
+    return (
+        f"{len(net.layers)} layers, {len(net.tensors)} tensors of {nbytes(net.numel * 4)} in"
+        f" float32; forward {seconds(forward)}, backward {seconds(backward)}"
+    )
+
+
+def built_by(where: str) -> tuple[Any, Any, Any, Any]:
+    """Return what SCRIPT.py:FUNCTION builds: model, loss, optimizer, batches."""
+    file, _, function = where.rpartition(":")
+    path = Path(file)
+    if not file or not function.isidentifier():
+        raise CommschedError(f"{where}: write SCRIPT.py:FUNCTION, such as train.py:build")
+    if not path.is_file():
+        raise CommschedError(f"{file}: there is no such script")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CommschedError(f"{file}: not a Python script")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    if not callable(build := getattr(module, function, None)):
+        raise CommschedError(f"{file} has no function {function!r}")
+    made = build()
+    if not isinstance(made, tuple) or len(made) != 4:
+        raise CommschedError(
+            f"{where} must return (model, loss, optimizer, batches), got {type(made).__name__}"
+        )
+    return made

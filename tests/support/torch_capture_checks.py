@@ -1,0 +1,102 @@
+"""What two ranks check of commsched.torch.capture in the job of tests/support/torch_job.py."""
+
+import torch
+from torch import nn
+
+from commsched.net import file as net_file
+from commsched.plan.model import Plan
+from commsched.torch import attach, capture
+from tests.support.small_plans import machine
+from tests.support.small_plans import plan as small_plan
+from tests.support.torch_checks import WORLD, by_mpi, check, said, same, train, with_sync
+from tests.support.torch_nets import batch, loss_of, make
+
+
+def captured(kind, model=None, loss=None, **options):
+    model = make(kind) if model is None else model
+    batches = [batch(kind, step, WORLD.rank) for step in range(4)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss = loss or (lambda some: loss_of(model, *some))
+    return capture(model, loss, batches, optimizer, name=kind, steps=3, **options)
+
+
+def planned(net) -> Plan:
+    return small_plan(net, machine(1, WORLD.size), ["ring+dense"], 1000.0)
+
+
+@check
+def a_captured_model_is_planned_and_attached():
+    """All trained parameters with their shapes; afterwards the model is as it was."""
+    for kind in ("mlp", "cnn", "gpt", "lstm"):
+        model = make(kind)
+        net = captured(kind, model)
+        want = {n: tuple(p.shape) for n, p in model.named_parameters()}
+        assert {n: t.shape for n, t in net.tensors.items()} == want, kind
+        assert net_file.from_data(net_file.to_data(net), "net") == net
+        assert all(layer.forward >= 0 and layer.backward >= 0 for layer in net.layers)
+        assert net.batch == 5
+        with attach(model, planned(net)) as sync:
+            got = train(kind, with_sync(sync), 1, model)
+        if kind != "cnn":  # whose buffers attach makes equal
+            same(got, train(kind, by_mpi, 1))
+
+
+@check
+def layers_stand_in_the_order_in_which_gradients_are_ready():
+    net = captured("gpt")
+    names = [layer.name for layer in net.layers]
+    ends = ["blocks.0.qkv", "blocks.0.out", "blocks.0.down", "blocks.1.qkv", "blocks.1.down"]
+    assert [name for name in names if name in ends] == ends, names
+    assert "words" in names[:2], names  # tied to the head, but complete last
+    assert "tied: head.weight = words.weight" in net.source, net.source
+    net = captured("mlp")
+    assert [layer.name for layer in net.layers] == ["0", "2", "4"]
+    # (5, 6) that enters and (8, 6) are kept for the first layer; parameters are not counted.
+    assert net.layers[0].activation == 5 * 6 * 4, net.layers[0].activation
+    assert net.layers[0].output == 5 * 8 * 4
+
+
+@check
+def frozen_parameters_dtypes_and_rows_are_in_the_net():
+    model = nn.Sequential(nn.Embedding(100, 4, sparse=True), nn.Linear(4, 4))
+    model[1].bias.requires_grad_(False)
+    net = captured("lstm", model, lambda some: model(some[0]).square().mean())
+    assert list(net.tensors) == ["0.weight", "1.weight"]
+    law = net.tensors["0.weight"].sparsity
+    assert law.law == "zipf", law
+    assert 0.2 < law.density < 0.4, law  # 40 draws of 40 words of 100: 25
+    assert "frozen: 1.bias" in net.source
+    model = make("mlp").bfloat16()
+    net = captured("mlp", model, lambda some: loss_of(model, some[0].bfloat16(), some[1]))
+    assert {t.dtype for t in net.tensors.values()} == {"bfloat16"}
+
+
+@check
+def a_parameter_that_never_gets_a_gradient_is_refused_or_left_out():
+    model = make("fork")
+    model.odd = WORLD.rank == 1  # an arm for each rank
+    text = said(lambda: captured("fork", model))
+    assert "parameter 'third.weight' never got a gradient on any rank" in text, text
+    net = captured("fork", model, find_unused_parameters=True)
+    assert {layer.name for layer in net.layers} == {"left", "right", "head"}
+    with attach(model, planned(net), find_unused_parameters=True) as sync:
+        train("fork", with_sync(sync), 1, model)
+        text = said(lambda: model.third(torch.zeros(1, 6)).sum().backward())
+    assert "parameter 'third.bias' got a gradient, but the plan has no such" in text, text
+
+
+@check
+def what_cannot_be_captured_is_one_sentence():
+    model = make("mlp")
+    text = said(lambda: captured("mlp", model, lambda some: model(some[0])))
+    assert "the loss must be one number that backward() can begin with, got [5, 4]" in text, text
+    text = said(lambda: captured("mlp", make("mlp").double()))
+    assert "parameter '0.weight' is float64" in text, text
+    if WORLD.rank == 1:
+        model[2] = nn.Linear(8, 8, bias=False)
+    text = said(lambda: captured("mlp", model))
+    assert "rank 1 trains '4.weight' of shape [4, 8]" in text, text
+    assert "where rank 0 trains '2.bias' of shape [8]" in text, text
+    model = make("mlp")
+    text = said(lambda: captured("mlp", model, lambda some: loss_of(model, *some[WORLD.rank :])))
+    assert text.startswith("rank 1: the script failed: TypeError: loss_of() missing 1"), text

@@ -1,0 +1,34 @@
+"""All checks of commsched.torch on the ranks of one job: `python -m tests.support.torch_job`.
+
+Each check prints its name with "ok" or what went wrong.
+"""
+
+import sys
+import traceback
+
+import torch
+
+from commsched.run.job import agree
+from tests.support import torch_capture_checks
+from tests.support.torch_checks import CHECKS, WORLD
+
+assert torch_capture_checks  # imported for its checks
+
+
+def main():
+    torch.set_num_threads(1)
+    for name, work in CHECKS.items():
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
+        try:
+            work()
+            text = ""
+        except Exception:
+            text = traceback.format_exc()
+        wrong = [f"rank {r}: {t}" for r, t in enumerate(agree.gather_text(text, WORLD)) if t]
+        if WORLD.rank == 0:
+            print(f"<{name}>{'ok' if not wrong else ''.join(wrong)}</{name}>", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The closed loop of a PyTorch script: captured and trained on two ranks, with a plan between."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.net import file as net_file
+from tests.support.jobs import ROOT, Ended, Job
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed: pip install 'commsched[torch]'", allow_module_level=True)
+
+LIMIT = 100  # s
+STEPS = ("--steps", "21")
+
+
+def run(*command: str) -> Ended:
+    with Job(2, [sys.executable, *command], variables={"OMP_NUM_THREADS": "1"}) as job:
+        return job.wait(LIMIT)
+
+
+def losses(*command: str) -> list[float]:
+    done = run(*command)
+    assert done.status == 0, done.output
+    return [float(x) for x in re.findall(r"^step +\d+  loss (\S+)$", done.output, re.MULTILINE)]
+
+
+def planned(example: str, folder: Path) -> str:
+    """The path of a plan for what two ranks captured of an example."""
+    net, plan = folder / "net.json", folder / "plan.json"
+    words = ("capture", f"examples/{example}.py:build", "-o", str(net), "--steps", "3")
+    done = run("-m", "commsched", *words)
+    assert done.status == 0, done.output
+    assert f"written to {net}" in done.output
+    assert net_file.read(net).batch == 8
+    machine = ("--machine", "localhost", "--lanes", "2")
+    assert main(["plan", str(net), *machine, "-o", str(plan)]) == 0
+    return str(plan)
+
+
+def test_a_gpt_learns_the_same_by_attach_and_by_the_hook_of_ddp(tmp_path):
+    plan = planned("torch_gpt", tmp_path)
+    found = losses("examples/torch_gpt.py", plan, *STEPS)
+    assert len(found) == 3
+    assert found[-1] < 0.7 * found[0]
+    assert losses("examples/torch_ddp_hook.py", plan, *STEPS) == pytest.approx(found, abs=1e-4)
+
+
+def test_a_resnet_learns(tmp_path):
+    found = losses("examples/torch_resnet.py", planned("torch_resnet", tmp_path), *STEPS)
+    assert found[-1] < 0.7 * found[0]
+
+
+def test_each_example_has_fewer_than_80_lines():
+    paths = list((ROOT / "examples").glob("torch_*.py"))
+    assert len(paths) == 3
+    assert all(len(path.read_text().splitlines()) < 80 for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ("train.py", "train.py: write SCRIPT.py:FUNCTION, such as train.py:build"),
+        ("no.py:build", "no.py: there is no such script"),
+        ("examples/torch_gpt.py:make", "examples/torch_gpt.py has no function 'make'"),
+        ("examples/torch_gpt.py:Gpt", "must return (model, loss, optimizer, batches), got Gpt"),
+    ],
+)
+def test_a_script_that_builds_nothing_is_one_sentence(
+    where, sentence, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["capture", where, "-o", str(tmp_path / "net.json")]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.splitlines()) == 1
