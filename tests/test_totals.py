@@ -165,6 +165,10 @@ def test_the_order_of_two_files_does_not_turn_the_signs(tmp_path, capsys):
     said = capsys.readouterr()
     assert json.loads(said.out) == right
     assert f"{m} is measured and {p} predicted: they are taken so" in said.err
+    pictures = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for order, picture in zip(((p, m), (m, p)), pictures, strict=True):
+        assert main(["plot", *order, "-o", str(picture)]) == 0
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()
 
 
 def test_the_glossary_explains_every_number_of_a_step():

@@ -121,6 +121,11 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
     )
 
 
+def swapped(predicted: Timeline, measured: Timeline) -> bool:
+    """Tell whether two timelines were given in the wrong order, by what they say of themselves."""
+    return predicted.kind == "measured" and measured.kind == "predicted"
+
+
 def check_comparable(predicted: Timeline, measured: Timeline) -> None:
     """Refuse timelines of different plans or numbers of ranks, and empty ones."""
     for what, t in (("predicted", predicted), ("measured", measured)):

@@ -53,13 +53,13 @@ def compare(args: argparse.Namespace) -> None:
     """Print the comparison; exit with 1 where the prediction is off by more than allowed."""
     from commsched.progress import working
     from commsched.timeline import file as timeline_file
-    from commsched.timeline.compare import check_clocks
+    from commsched.timeline.compare import check_clocks, swapped
     from commsched.timeline.compare import compare as compared
     from commsched.timeline.report import comparison_data, comparison_table
 
     with working("reading"):
         predicted, measured = timeline_file.read(args.predicted), timeline_file.read(args.measured)
-    if predicted.kind == "measured" and measured.kind == "predicted":
+    if swapped(predicted, measured):
         told = f"{args.predicted} is measured and {args.measured} predicted: they are taken so"
         print(f"commsched: {told}", file=sys.stderr)
         predicted, measured = measured, predicted

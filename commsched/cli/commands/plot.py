@@ -41,6 +41,7 @@ def plot(args: argparse.Namespace) -> None:
     ranks = None if args.ranks is None else _ranks(args.ranks)
     from commsched.plot.draw import draw
     from commsched.timeline import file as timeline_file
+    from commsched.timeline.compare import swapped
 
     if args.output.suffix.lower() != ".html":
         from commsched.plot.picture import check_suffix  # loads matplotlib
@@ -49,6 +50,8 @@ def plot(args: argparse.Namespace) -> None:
     with working("reading"):
         predicted = timeline_file.read(args.predicted)
         measured = None if args.measured is None else timeline_file.read(args.measured)
+    if measured is not None and swapped(predicted, measured):
+        predicted, measured = measured, predicted
     with working("drawing"):
         draw(predicted, measured, args.output, args.step, ranks)
 
