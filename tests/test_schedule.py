@@ -96,7 +96,7 @@ def grids(draw: st.DrawFn) -> Group:
         ),
         (
             made_by_hand("0>1:0+\n1>2:0+\n2>0:0+ waits=1", ranks=3, merged={1: 2, 2: 3}),
-            "made, round 2: waits must be 0, 2 (all rounds before), or what the last other one was,"
+            "made, round 2: waits must be 0, 2 (all rounds before), or the last other value,"
             " 0; got 1",
         ),
         (

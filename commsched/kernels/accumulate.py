@@ -26,7 +26,7 @@ def put(values: Array, out: Array, way: int) -> None:
 
 
 def put_at(index: Array | slice, values: Array, out: Array, way: int) -> None:
-    """Do so with the elements of (n,) float32 `out` at distinct indices (m,), or with a slice.
+    """Put values into the elements of (n,) float32 `out` at distinct indices (m,), or in a slice.
 
     Rows of `out` (n, width) take values (m, width).
     """
@@ -42,7 +42,7 @@ def put_at(index: Array | slice, values: Array, out: Array, way: int) -> None:
 
 
 def in_chunks(write: Callable[[int, int, Array], object], out: Array, way: int) -> None:
-    """Do so with what `write` writes of [first, stop) to a (stop - first,) float32."""
+    """Put the (stop - first,) float32 that `write` produces into elements [first, stop)."""
     room = module_of(out).empty(min(CHUNK, len(out)), np.float32)
     for first in range(0, len(out), CHUNK):
         stop = min(first + CHUNK, len(out))

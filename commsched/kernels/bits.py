@@ -36,7 +36,7 @@ def set_bits(packed: Array, numel: int) -> Array:
     full = np.flatnonzero(packed != 0)
     if 4 * len(full) > len(packed):
         flags = unpack_flags(packed, numel)
-        return np.flatnonzero(flags.view(np.bool_))  # as bytes it takes four times as long
+        return np.flatnonzero(flags.view(np.bool_))  # faster for bool than for bytes
     index = np.flatnonzero(np.unpackbits(packed[full], bitorder="little").view(np.bool_))
     found = (full[index >> 3] << 3) + (index & 7)
     return found[: np.searchsorted(found, numel)]
@@ -78,7 +78,7 @@ def pack(codes: Array, width: int) -> Array:
 def _fold(codes: Array, width: int) -> Array:
     """Join neighbours in pairs until bytes are full: (n,) uint8 of 2 or 4 bits each."""
     while width < 8:
-        pairs = codes.view(np.uint16)  # the second of a pair lies 8 bits up
+        pairs = codes.view(np.uint16)  # the second of a pair is the high byte
         codes = (pairs | (pairs >> np.uint16(8 - width))).astype(np.uint8)
         width *= 2
     return codes

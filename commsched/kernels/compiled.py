@@ -1,4 +1,4 @@
-"""Where the compiled extra is installed: its kernels, loaded when a run is long enough to pay."""
+"""Load the kernels of the compiled extra, if it is installed and a run is long enough to pay."""
 
 import os
 from functools import cache
@@ -9,18 +9,17 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.errors import CommschedError, install
 
-# Values from which on the compiled kernels serve. Loading takes 0.3 s, once: a process that codes
-# short runs only is spared it.
+# Shortest run for the compiled kernels, because loading them takes 0.3 s once per process.
 LEAST = 1 << 16
 SWITCH = "COMMSCHED_COMPILED"
 MODES = ("auto", "always", "never")
 
 
 def compiled(values: Array) -> Any:
-    """Return the module of compiled kernels for (n,) values, or None if the array's own works.
+    """Return the compiled kernels for (n,) values, or None if the array's own module is used.
 
-    Both give the same bits. The environment's COMMSCHED_COMPILED=never leaves the extra out,
-    =always takes it for short runs too and asks for it to be there.
+    Both give the same bits. The environment's COMMSCHED_COMPILED=never disables the extra;
+    =always requires it, and uses it for short runs too.
     """
     return _of(values, len(values))
 

@@ -10,9 +10,9 @@ from commsched.errors import CommschedError, install
 
 
 def device(values: Array) -> ModuleType | None:
-    """Return the package of CUDA kernels for a GPU's array, or None if the array's own works.
+    """Return the CUDA kernels for a GPU's array, or None if the array's own module is used.
 
-    Both give the same bits; what a computed NaN carries may differ, but not in packets.
+    Both give equal bits; payloads of computed NaNs may differ, but not in packets.
     """
     if not on_gpu(values):
         return None
@@ -27,7 +27,7 @@ def on_gpu(values: Array) -> bool:
 
 
 def numbers(part: Array, dtype: npt.DTypeLike) -> Array:
-    """Bytes of a packet as numbers: a view; a copy on a device, which reads aligned ones only."""
+    """Read bytes of a packet as numbers: a view; on a device a copy, because it must be aligned."""
     return (
         part.view(dtype)
         if isinstance(part, np.ndarray) and not on_gpu(part)

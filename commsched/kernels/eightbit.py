@@ -44,7 +44,7 @@ def narrow(values: Array, form: Format, scale: float = 1.0) -> Array:
 def _narrow(values: Array, form: Format, scale: float) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         size = np.minimum(np.abs(values) * np.float32(scale), np.float32(form.largest))
-        # Below the least normal number steps are even: an addition rounds to them.
+        # Steps below the least normal number are even: an addition rounds to them.
         least = np.float32(2.0 ** (1 - form.bias))
         step = np.float32(2.0 ** (1 - form.bias - form.mantissa))
         tiny = np.rint(size * (np.float32(1) / step)).astype(np.uint32)
@@ -80,6 +80,6 @@ def look_up(table: Array, codes: Array, out: Array, way: int = REPLACE) -> None:
     elif way != REPLACE:
         in_chunks(lambda first, stop, room: look_up(table, codes[first:stop], room), out, way)
     elif isinstance(out, np.ndarray):
-        table.take(codes, out=out, mode="clip")  # without a check of every code
+        table.take(codes, out=out, mode="clip")  # "clip" skips the check of every code
     else:
         out[:] = module_of(out).asarray(table)[codes]

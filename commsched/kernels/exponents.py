@@ -1,4 +1,4 @@
-"""Values whose exponents take four bits: an eighth fewer bytes for numbers of like sizes."""
+"""Values with exponents of four bits: an eighth fewer bytes for values of similar magnitude."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from commsched.kernels.compiled import compiled_list
 from commsched.kernels.device import numbers
 from commsched.kernels.modules import module_of
 
-EACH = 3.5  # bytes of a value that does not escape
+EACH = 3.5  # bytes of a value whose exponent has a code
 # Codes of an exponent: 0 for zeros and subnormals, 1 to TOP for exponents up to the largest one,
 # ESCAPE for smaller exponents, which follow as bytes.
 TOP, ESCAPE = 14, 15
@@ -19,10 +19,10 @@ def narrow_bytes(count: int) -> int:
 
 
 def pack_values(values: Array, numel: int) -> Array | None:
-    """(m,) float32, of a list of `numel` elements, -> uint8, fewer than 4 m; None where not.
+    """Pack (m,) float32, of a list of `numel` elements, into uint8; None if that saves nothing.
 
-    The low 16 bits of all, a byte each of sign and 7 bits more, two codes of exponents in a byte,
-    the largest exponent, and the exponents that escape.
+    The order: the low 16 bits of all values; a byte each with sign and the other 7 bits; two
+    codes of exponents per byte; the largest exponent; the exponents without a code.
     """
     fast = compiled_list(values, numel)
     words = values.view(np.uint32)
@@ -58,7 +58,7 @@ def pack_values(values: Array, numel: int) -> Array | None:
 
 
 def open_values(packed: Array, count: int, numel: int) -> Array | None:
-    """Read the (count,) float32 of a list; None if the list packs no values so."""
+    """Read the (count,) float32 of a list; None if its values are not packed."""
     size = narrow_bytes(count)
     if not size <= len(packed) < 4 * count:
         return None

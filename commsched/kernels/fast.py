@@ -1,4 +1,4 @@
-"""Kernels that NumPy takes too many passes for, compiled by Numba: the same bits in one pass.
+"""Kernels compiled by Numba, which need one pass where NumPy needs several; equal bits.
 
 Every kernel says whose twin it is.
 """
@@ -87,14 +87,14 @@ def numbers(values: Array, low: Array, inverse: Array, lift: Any, noise: Array, 
 
 # --- Twin of `select.above`. ---
 
-PAGE = 4096  # elements whose words are made before they are read
+PAGE = 4096  # elements per page: words are written first, then read
 LARGE = np.int32(0x7FFFFFFF)
 UNIT = np.uint64(1)
 
 
 @kernel
 def above(words: Array, least: Any, start: int, out: Array) -> int:
-    """Write `start` + the places of (n,) int32 magnitudes from `least` on: how many there are."""
+    """Write `start` + places of (n,) int32 magnitudes from `least` on; return their number."""
     count, whole = 0, len(words) // PAGE * PAGE
     hits = np.empty(PAGE // WORD, np.uint64)
     for page in range(0, whole, PAGE):
@@ -124,7 +124,7 @@ BEYOND_HALF = np.uint32(0x477FF000)  # 65520
 DOWN = np.uint32((0xFFF - (112 << 23)) % 2**32)
 OTHER_BIAS = np.uint32(112 << 23)  # between the exponents of halves and of float32
 STEPS = np.float32(2.0**24)  # of subnormal halves in 1
-WHOLE = np.float32(2.0**23)  # added to a smaller number it leaves the nearest whole one
+WHOLE = np.float32(2.0**23)  # added to a smaller number, it rounds to a whole number
 
 
 @kernel
@@ -198,9 +198,9 @@ def write_bits(index: Array, width: int, step: int, words: Array) -> None:
 
 @kernel
 def read_bits(words: Array, width: int, step: int, limit: int, out: Array) -> Any:
-    """Add (bit - step * place) << width to (m,) int32 for each set bit; whether the list is right.
+    """Add (bit - step * place) << width to (m,) int32 for each set bit; tell if the list is valid.
 
-    It is where m bits are set and the indices ascend below `limit`.
+    It is valid if m bits are set and the indices ascend below `limit`.
     """
     place, before = 0, np.int64(-1)
     for at in range(len(words)):
@@ -222,9 +222,13 @@ def read_bits(words: Array, width: int, step: int, limit: int, out: Array) -> An
 # --- Twins of `bits.pack` and `bits.unpack`. ---
 
 ONES = np.uint64(0x0101010101010101)  # the lowest bit of each of 8 bytes
-GATHER = np.uint64(0x0102040810204080)  # times such bits: the first one 56 places up, and so on
+GATHER = np.uint64(
+    0x0102040810204080
+)  # multiplied with such bits, collects them in the highest byte
 SPREAD = np.uint64(0x8040201008040201)  # bit k of byte k
-BELOW = np.uint64(0x7F7F7F7F7F7F7F7F)  # added to a byte it sets the highest bit, except of 0
+BELOW = np.uint64(
+    0x7F7F7F7F7F7F7F7F
+)  # added to a byte, it sets the highest bit unless the byte is 0
 BYTE, SEVEN = np.uint64(56), np.uint64(7)
 
 
@@ -309,9 +313,9 @@ def read_fields(packed: Array, width: int, out: Array) -> None:
 def joined(
     index: Array, values: Array, others: Array, terms: Array, found: Array, sums: Array
 ) -> Any:
-    """Write the sum of two ascending lists, without zeros: how many entries it has.
+    """Write the sum of two ascending lists, without zeros; return the number of entries.
 
-    Values are words, int32, and sums float32: masks instead of branches, which nobody can foresee.
+    Values are words, int32, and sums float32: masks replace unpredictable branches.
     """
     i, k, count, zero = np.int64(0), np.int64(0), np.int64(0), np.float32(0)
     while i < len(index) and k < len(others):
@@ -343,7 +347,7 @@ def add_at(index: Array, values: Array, total: Array) -> None:
 
 @kernel
 def collected(total: Array, found: Array, sums: Array) -> int:
-    """Write places and values of the non-zeros of (n,) float32: how many there are."""
+    """Write places and values of the non-zeros of (n,) float32; return their number."""
     count, whole = 0, len(total) // WORD * WORD
     for group in range(0, whole, WORD):
         bits = np.uint64(0)

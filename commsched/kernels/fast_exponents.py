@@ -30,7 +30,7 @@ def exponents(words: Array) -> Any:
 def write_values(
     words: Array, top: int, low: Array, middle: Array, codes: Array, escapes: Array
 ) -> None:
-    """Write all parts of (m,) uint32 but the largest exponent."""
+    """Write all parts of (m,) uint32 except the largest exponent."""
     count, found = len(words), 0
     each = np.zeros(2 * len(codes), np.uint8)
     lift = np.uint32((CODES - top) % 2**32)
@@ -59,7 +59,7 @@ def write_values(
 def read_values(
     low: Array, middle: Array, codes: Array, top: int, escapes: Array, words: Array
 ) -> bool:
-    """Fill (m,) uint32 from the output of `write_values`; whether it is what may be written."""
+    """Fill (m,) uint32 from the output of `write_values`; tell whether the output is valid."""
     found, below = np.int64(0), np.int32(0)
     each = np.empty(2 * len(codes), np.uint8)
     for pair in range(len(codes)):

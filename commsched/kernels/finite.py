@@ -13,7 +13,7 @@ CHUNK = 1 << 18  # elements
 def finite(values: Array) -> bool:
     """Tell whether all of (n,) float32 are finite numbers.
 
-    A sum is finite only if every term is. One that is not may have overflowed: then look closely.
+    A finite sum has finite terms only. An infinite sum may be an overflow: then check each term.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(values.sum())
@@ -24,9 +24,9 @@ def finite(values: Array) -> bool:
 
 
 def cleared(values: Array) -> Any:
-    """Make float32 `values` zeros, in place, where any is no finite number; whether it was so.
+    """Set all of float32 `values` to zero if one is not finite; tell whether that happened.
 
-    Of a device nobody waits: the answer is a number of the module, for later.
+    The answer stays on the device as a number of the module, so that no thread waits for it.
     """
     module = module_of(values)
     if module is not np:

@@ -1,8 +1,8 @@
 """fp32 to 16-bit floats and back, as uint16 words: MPI has no portable half type.
 
-Values are rounded by arithmetic on their words, which NumPy does many at a time, in chunks that the
-cache holds; its own conversion to half takes one at a time. Long runs are rounded by the compiled
-extra where it is installed, to the same words.
+Values are rounded by arithmetic on their words, in chunks that the cache holds: NumPy vectorises
+arithmetic, but not its own conversion to half. If the compiled extra is installed, it rounds long
+runs to the same words.
 """
 
 import numpy as np
@@ -19,14 +19,14 @@ SIGN, MAGNITUDE = np.uint32(0x8000), np.uint32(0x7FFFFFFF)
 LEAST = np.uint32(0x38800000)  # 2**-14, the least normal half
 BEYOND = np.uint32(0x477FF000)  # 65520, from which halves would round to infinity
 DOWN = np.uint32((0xFFF - (112 << 23)) % 2**32)  # round to even, and the exponent's other bias
-HALF = np.float32(0.5)  # added to x < 2**-14 it leaves the subnormal half in the last bits
+HALF = np.float32(0.5)  # added to x < 2**-14, it puts the subnormal half into the last bits
 LOW = 0 if np.little_endian else 1  # place of a word's lower 16 bits
 
 
 def to_fp16(values: Array) -> Array:
     """Round (n,) float32 to IEEE half, beyond its range to the largest finite: (n,) uint16.
 
-    NaN and infinity stay what they are: a broken gradient must be seen.
+    NaN and infinity are kept, so that a broken gradient is noticed.
     """
     module = module_of(values)
     out = module.empty(len(values), np.uint16)
@@ -45,7 +45,7 @@ def to_fp16(values: Array) -> Array:
 
 
 def _fp16(values: Array, size: Array, word: Array, out: Array) -> None:
-    """Round one chunk; `size` and `word` are memory to work in."""
+    """Round one chunk; `size` and `word` are working memory."""
     bits = values.view(np.uint32)
     np.bitwise_and(bits, MAGNITUDE, out=size)
     if size.max() >= BEYOND:

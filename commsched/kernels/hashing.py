@@ -13,7 +13,7 @@ from commsched.kernels.modules import module_of
 
 SEED = 0x5A_45_4E_00  # of h0; h_i has SEED + i; equal on all ranks
 CHUNK = 2**18  # indices that are hashed while they are in the cache
-SERIAL = 64  # slots that a serial area has at least: in a smaller area all may collide
+SERIAL = 64  # fewest slots of a serial area: in a smaller area all may collide
 
 
 def murmur(index: Array, seed: int) -> Array:
@@ -22,7 +22,7 @@ def murmur(index: Array, seed: int) -> Array:
     Source: Appleby, MurmurHash3 (fmix32), public domain, 2011.
     """
     h = index.astype(np.uint32)
-    h += np.uint32(seed * 0x9E3779B1 & 0xFFFFFFFF)  # another seed, another walk through the bits
+    h += np.uint32(seed * 0x9E3779B1 & 0xFFFFFFFF)  # the seed changes the sequence
     h ^= h >> np.uint32(16)
     h *= np.uint32(0x85EBCA6B)
     h ^= h >> np.uint32(13)
@@ -55,11 +55,11 @@ def grouped(index: Array, parts: int) -> Groups:
     for first in range(0, len(index), CHUNK):
         part[first : first + CHUNK] = below(index[first : first + CHUNK], parts, SEED)
     ends = [0, *np.cumsum(np.bincount(part, minlength=parts)).tolist()]
-    return Groups(np.argsort(part, kind="stable"), ends)  # of short integers: by radix
+    return Groups(np.argsort(part, kind="stable"), ends)  # short integers are sorted by radix
 
 
 class Sets(NamedTuple):
-    """Which elements of a range each part has, I_p = {i : h0(i) = p}."""
+    """The elements of a range in each part, I_p = {i : h0(i) = p}."""
 
     order: Array  # (numel,) int32, the elements of one part after the other; within one ascending
     place: Array  # (numel,) int32, of each element in the order
@@ -90,15 +90,15 @@ class HashMemory(NamedTuple):
     """The memory that hierarchical hashing fills."""
 
     parallel: Array  # (parts, slots) int64, indices from 1 on; 0: empty
-    serial: list[Array]  # per part, what found no slot: (r,)
+    serial: list[Array]  # per part, the indices without a slot: (r,)
 
 
 def placed(index: Array, parts: int, tries: int = 3) -> HashMemory:
     """Place (n,) ascending indices in their parts' memories by hash, as Zen does on a GPU.
 
     r1 = 2 n slots over all parts. In try i every index that has no place yet writes itself into
-    slot h_i of its part if that is empty, and reads back: of several writers one stays. After k
-    tries the rest goes into the serial area of its part, however many they are.
+    slot h_i of its part if the slot is empty, and reads it back: one of several writers succeeds.
+    After k tries all remaining indices go into the serial areas of their parts.
     Source: Wang et al., "Zen", OSDI 2025, algorithm 1 (k = 3, r1 = 2 nnz).
     """
     slots = max(1, -(-2 * len(index) // parts))
@@ -123,7 +123,7 @@ def placed(index: Array, parts: int, tries: int = 3) -> HashMemory:
 def hierarchical(index: Array, parts: int, tries: int = 3) -> HashMemory:
     """Place (n,) indices as `placed` does, in serial areas of r2 = r1 / 10 slots over all parts.
 
-    An area has at least `SERIAL` slots. One that overflows is refused.
+    An area has at least `SERIAL` slots; an overflow is an error.
     Source: Wang et al., "Zen", OSDI 2025, algorithm 1 (r2 = r1 / 10).
     """
     memory = placed(index, parts, tries)
@@ -138,7 +138,7 @@ def hierarchical(index: Array, parts: int, tries: int = 3) -> HashMemory:
 
 
 def grouped_in_memory(index: Array, parts: int) -> Groups:
-    """Group (n,) ascending indices as `grouped` does, out of the memories of `hierarchical`.
+    """Group (n,) ascending indices as `grouped` does, from the memories of `hierarchical`.
 
     Slots are in the order of their hashes, so that each part is sorted again. Many threads that
     write at once need the memories; one thread is faster by counting.

@@ -1,7 +1,7 @@
-"""How kernels are compiled by Numba, and the words that they share.
+"""How Numba compiles kernels, and the constants that kernels share.
 
-Words of 32 bits are cut back to 32 bits after each operation: Numba would go on with 64. Compiled
-code is kept beside the source, or in the user's cache folder where that cannot be written.
+Words of 32 bits are cut to 32 bits after each operation, because Numba computes with 64. Compiled
+code is stored beside the source, or in the user's cache folder if the source's is read-only.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ MAGNITUDE = np.uint32(0x7FFFFFFF)
 SIGN = np.uint32(0x8000)
 LOW = np.uint32(0xFFFF)
 INFINITE = np.uint32(0x7F800000)
-WORD = 64  # elements that are compared before any is looked at: of a word of bits
+WORD = 64  # elements compared together, as many as a word has bits
 
 
 def kernel(function: Function) -> Function:

@@ -16,14 +16,15 @@ from commsched.kernels.select import nonzeros
 # Two processes on two cores, 524,288 elements: two lists, 1 in 10 taken, 0.6 ms against 0.8; 1 in
 # 50, 0.16 against 0.32; four lists, 1 in 12, 0.7 against 0.9.
 SPARSE = 12
-# From which on sorting 4-byte indices beats scanning flags: 1 in 12, 0.39 ms against 0.47; 1 in 8,
-# 0.36 against 0.31. Both measured on one core of an Intel Xeon (Sapphire Rapids), NumPy 2.4.
+# Elements per entry from which on sorting 4-byte indices beats scanning flags: 1 in 12, 0.39 ms
+# against 0.47; 1 in 8, 0.36 against 0.31. Both measured on one core of an Intel Xeon
+# (Sapphire Rapids), NumPy 2.4.
 FLAGS = 10
-# The compiled extra joins k lists one by one where there are JOIN k**2 elements per entry and more.
+# The compiled extra joins k lists one by one from JOIN k**2 elements per entry on.
 # 262,144 elements: two lists, 1 in 20 taken, 0.14 ms against 0.16; 1 in 10, 0.28 against 0.15; four
 # lists of 350,000 elements, 1 in 50, 0.31 against 0.17. On the same machine.
 JOIN = 2
-FEW, MANY = 0.005, 0.1  # densities between which NumPy looks at every flag
+FEW, MANY = 0.005, 0.1  # between these densities NumPy tests every flag
 
 
 class Listed(NamedTuple):
@@ -51,14 +52,14 @@ def listed(values: Array) -> Listed:
 
 
 def _here(values: Array) -> bool:
-    """Tell whether NumPy's own ways are the fastest: for an array of the host."""
+    """Tell whether NumPy's own functions are the fastest: for arrays in host memory."""
     return module_of(values) is np and device(values) is None
 
 
 def set_flags(flags: Array) -> Array:
     """Return the ascending positions of True in (n,) bool: (m,) int64.
 
-    Where few of 8 flags are set, words of 8 are looked at first: half of the time of flatnonzero.
+    If few flags are set, words of 8 flags are tested first, which takes half the time.
     """
     words = len(flags) // 8
     count = np.count_nonzero(flags)
@@ -104,15 +105,15 @@ def merged(lists: list[Listed], numel: int) -> Listed:
     if numel < FLAGS * entries or numel >= 2**31:
         return listed(total)
     keys = np.concatenate([each.index.astype(np.int32, copy=False) for each in lists])
-    keys.sort()  # by vector instructions
+    keys.sort()  # NumPy sorts with vector instructions
     index = keys.take(np.flatnonzero(np.diff(keys, prepend=np.int32(-1)))).astype(np.int64)
     return _without_zeros(Listed(index, total.take(index)))
 
 
 class SparseSum:
-    """The sum over [0, numel) of lists that come one after the other; zeros are dropped.
+    """The sum over [0, numel) of lists that arrive one after the other; zeros are dropped.
 
-    Once sums are long enough for a range of zeros, it is kept for those that follow.
+    Once sums are long enough for a dense range of zeros, the range serves all later lists.
     """
 
     def __init__(self, first: Listed, numel: int) -> None:
@@ -158,7 +159,7 @@ def _joined(fast: Any, one: Listed, other: Listed) -> Listed:
 
 
 def _collected(fast: Any, total: Array, most: int | None = None) -> Listed:
-    """Return the non-zeros of a range, `most` at most, by compiled kernels."""
+    """Return the non-zeros of a range, at most `most`, by compiled kernels."""
     size = len(total) if most is None else most
     index, values = np.empty(size, np.int32), np.empty(size, np.float32)
     count = fast.collected(total, index, values)

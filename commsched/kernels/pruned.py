@@ -15,7 +15,7 @@ from commsched.kernels.adam_constants import AdamConstants
 from commsched.kernels.device import device
 from commsched.kernels.modules import module_of
 
-MOST = 2**31 - 1  # elements that an int32 can number
+MOST = 2**31 - 1  # largest int32 index plus one
 EXCHANGED = 6  # B for each value: its sum in float32, and a half on the wire
 
 
@@ -27,9 +27,9 @@ class Pruned:
     """
 
     index: Array | slice  # (n,) int32, ascending: where the kept values lie; a slice: everywhere
-    half: Array  # (N,) float16, the parameters that compute, zeros in place
+    half: Array  # (N,) float16, parameters of forward and backward, zeros in place
     packed: Array  # (n,) float16, the sum of the microbatches' gradients
-    values: Array  # (n,) float32, the parameters that learn
+    values: Array  # (n,) float32, master parameters, which are updated
     mean: Array  # (n,) float32, Adam's first moment
     square: Array  # (n,) float32, its second
 
@@ -86,7 +86,7 @@ def random_mask(numel: int, kept: int, generator: np.random.Generator) -> Array:
 
 
 def compute_with(state: Pruned, piece: slice) -> None:
-    """Round a piece of the values that learn into the parameters that compute."""
+    """Round a piece of the master parameters to float16."""
     gpu = device(state.values)
     if isinstance(state.index, slice):
         state.half[piece] = state.values[piece].astype(np.float16)
@@ -97,14 +97,14 @@ def compute_with(state: Pruned, piece: slice) -> None:
 
 
 def whole(state: Pruned) -> Array:
-    """Return the parameters that learn, zeros in place: (N,) float32."""
+    """Return the master parameters, zeros in place: (N,) float32."""
     out = module_of(state.values).zeros(len(state.half), np.float32)
     out[state.index] = state.values
     return out
 
 
 def pack(state: Pruned, gradient: Array) -> None:
-    """Add a microbatch's gradient, (N,) float16 with the loss scale, the moment it exists."""
+    """Add a microbatch's gradient, (N,) float16 with the loss scale."""
     gpu = device(state.packed)
     if gpu is None or isinstance(state.index, slice):
         state.packed += gradient[state.index]
@@ -119,7 +119,7 @@ def update(
 
     g = sum / divisor;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
     x = x - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + small)
-    divisor: loss scale, times ranks and microbatches for a mean; t = `steps`, 1 at first.
+    divisor: loss scale, times ranks and microbatches for a mean; t = `steps`, from 1 on.
     """
     values, mean, square = state.values[piece], state.mean[piece], state.square[piece]
     adam(gradient, values, mean, square, steps, divisor, rates)
@@ -135,7 +135,7 @@ def adam(
     divisor: float,
     rates: AdamConstants,
 ) -> None:
-    """Do one step of Adam in place on (n,) float32 arrays; element by element, whatever n is."""
+    """Do one step of Adam in place on (n,) float32 arrays, element by element."""
     gpu, one = device(values), np.float32(1)
     if gpu is not None:
         gpu.pruned.adam((gradient, values, mean, square), divisor, rates, steps)

@@ -7,13 +7,13 @@ from commsched.kernels.compiled import compiled
 from commsched.kernels.modules import module_of
 from commsched.kernels.random import Dither
 
-UNITS = 65536  # of one step: a number is cut to units, then a random 16-bit number is added
+UNITS = 65536  # units per step: a number is cut to units, then a random 16-bit number is added
 
 
 class EvenSteps:
-    """Rounds rows of values, up to `size` at a time, in memory that is used again.
+    """Rounds rows of values, up to `size` at a time, in reused memory.
 
-    key: of the random numbers; None rounds to the nearest.
+    key: of the random numbers; None: round to nearest.
     """
 
     def __init__(self, key: int | None, size: int, like: Array) -> None:
@@ -27,8 +27,8 @@ class EvenSteps:
         """Return the steps to which (rows, width) float32 are rounded: (rows, width) uint8.
 
         floor(((x - low) inverse + lift + r) / UNITS); low, inverse: (rows, 1) float32, inverse in
-        units per value; lift: units; r: random, or half a step. The caller sees to it that the
-        results lie in [0, 255]; where inverse is NaN they are 0.
+        units per value; lift: units; r: random, or half a step. The caller must keep the
+        results in [0, 255]; they are 0 if inverse is NaN.
         """
         noise = self._drawn[: values.size]
         if self._dither is None:

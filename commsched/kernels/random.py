@@ -1,4 +1,4 @@
-"""Counter-based random numbers keyed by (seed, step, rank, name): the same on every side."""
+"""Counter-based random numbers keyed by (seed, step, rank, name): equal on every rank."""
 
 import hashlib
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def _mix(x: Words) -> Words:
 
 
 def name_key(name: str) -> int:
-    """Return 64 bits that stand for a name, the same in every process."""
+    """Return a 64-bit hash of a name, equal in every process."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -73,9 +73,9 @@ def generator(seed: int, step: int, rank: int, name: str) -> np.random.Generator
 
 
 def run_key(state: Mapping[str, Any], start: int, *, common: bool = False) -> int:
-    """64 bits for one run of one step: by seed, step, rank and name from the state, and offset.
+    """Return the 64-bit key of a run in a step, from offset and the state's seed, step, rank, name.
 
-    `common` leaves out the rank: the same bits on all ranks. What the state lacks counts as 0.
+    `common` leaves out the rank, so that all ranks have equal bits. Missing entries count as 0.
     """
     rank = -1 if common else int(state.get("rank", 0))
     name = f"{state.get('name', '')}/{start}"
@@ -84,7 +84,7 @@ def run_key(state: Mapping[str, Any], start: int, *, common: bool = False) -> in
 
 
 def hashes(key: int, numbers: Array) -> Array:
-    """A random 32-bit word for each number and key: (n,) int64 -> (n,) uint32.
+    """Return a random 32-bit word for each number: (n,) int64 -> (n,) uint32.
 
     Source of the hash: Wellons, "Prospecting for hash functions" (lowbias32), 2018.
     """
@@ -98,10 +98,10 @@ def hashes(key: int, numbers: Array) -> Array:
 
 
 class Dither:
-    """Random 16-bit numbers for element after element of a run, in pieces of up to `size`.
+    """Random 16-bit numbers for the elements of a run in order, in pieces of up to `size`.
 
-    Counter-based: a 32-bit word is a hash of the key and its number, and serves two elements. It is
-    what `hashes` computes, in memory that is used again.
+    A 32-bit word is a hash of the key and the word's number, as in `hashes`, and serves two
+    elements. Memory is reused.
     """
 
     def __init__(self, key: int, size: int, like: Array) -> None:
@@ -114,7 +114,7 @@ class Dither:
         self._size = half
 
     def next(self, out: Array) -> Array:
-        """Fill `out` (m,) int32 with numbers in [0, 65536): returns it."""
+        """Fill `out` (m,) int32 with numbers in [0, 65536), and return it."""
         half = (len(out) + 1) // 2
         assert half <= self._size
         done = np.uint32(self._done & 0xFFFFFFFF)

@@ -1,9 +1,9 @@
-"""Floats of few bits over a chosen range: float32 words cut short and counted from the least one.
+"""Floats of few bits over a chosen range: shortened float32 words, numbered from the least one.
 
 A code below 2**(bits - 1) is the number of a positive value, from 1 for `least` on; 0 is zero; the
-bit above stands for the sign. What the paper leaves open is so defined here: |x| below `least`
-becomes zero if rounding to nearest does not lift it to `least`; beyond the largest code it is
-clamped; the sign bit with number 0 is NaN.
+bit above stands for the sign. The paper does not define the following: |x| below `least`
+becomes zero unless it rounds to `least`; |x| beyond the largest code is clamped; the sign bit with
+number 0 is NaN.
 Source: Wang et al., "FFT-based gradient sparsification", HPDC 2020, arXiv 1811.08596.
 """
 

@@ -10,7 +10,7 @@ from commsched.kernels.modules import module_of
 def summed_rows(rows: int, index: Array, values: Array) -> Array:
     """Sum values (m, width) with the same index (m,), in their order: (rows, width).
 
-    The n-th values of all rows are added at once: the same sums on any module, run after run.
+    The n-th values of all rows are added at once, so that sums are equal on every module and run.
     """
     module, gpu = module_of(values), device(values)
     out = module.zeros((rows, values.shape[1]), values.dtype)
@@ -25,7 +25,7 @@ def summed_rows(rows: int, index: Array, values: Array) -> Array:
     begins = place[1:][ordered[1:] != ordered[:-1]]
     begins = module.concatenate([place[:1], begins])
     run = module.searchsorted(begins, place, side="right") - 1
-    turn = place - begins.take(run)  # how many values of the same row come before
+    turn = place - begins.take(run)  # number of earlier values of the row
     by_turn = module.argsort(turn, kind="stable")
     ends = np.cumsum(module.bincount(turn).tolist()).tolist()
     for start, stop in zip([0, *ends], ends, strict=False):

@@ -11,7 +11,7 @@ from commsched.kernels.modules import module_of
 from commsched.kernels.random import Dither
 
 CHUNK = 1 << 17  # elements at a time: masks and magnitudes stay in the cache
-SAMPLE = 1 << 15  # elements that a sampled threshold looks at: 6 % off at 1 %
+SAMPLE = 1 << 15  # elements of a sampled threshold: an error of 6 % at a share of 1 %
 MAGNITUDE = np.int32(0x7FFFFFFF)
 TINY = np.float32(2.0**-149)  # below every magnitude but zero
 
@@ -22,7 +22,7 @@ def magnitudes(values: Array) -> Array:
 
 
 def above(values: Array, threshold: float) -> Array:
-    """Ascending indices of |x| >= threshold, of NaN and infinity too, and never of zero."""
+    """Return the ascending indices of |x| >= threshold, NaN and infinity, but never of zero."""
     module, fast, gpu = module_of(values), compiled(values), device(values)
     least = np.maximum(np.float32(threshold), TINY).view(np.int32)
     if gpu is not None:
@@ -46,7 +46,7 @@ def above(values: Array, threshold: float) -> Array:
 
 
 def added_above(values: Array, lost: Array, threshold: float) -> tuple[Array, bool]:
-    """Add `lost` to values in place: `above` of the sums, and whether all of them are finite."""
+    """Add `lost` to values in place; return `above` of the sums, and whether all are finite."""
     gpu = device(values)
     if gpu is None:
         values += lost
@@ -62,7 +62,7 @@ def nonzeros(values: Array) -> Array:
 
 
 def set_apart(values: Array) -> tuple[Array, Array]:
-    """A bitmap of what is not zero, (ceil(n / 8),) uint8, and its ascending indices, int64."""
+    """Return a bitmap of the non-zeros, (ceil(n / 8),) uint8, and their ascending indices."""
     gpu = device(values)
     if gpu is None:
         flags = values != 0
@@ -83,7 +83,7 @@ def _ranked(words: Array, count: int) -> Array:
     gpu, module = device(words), module_of(words)
     if gpu is not None:
         return gpu.select.ranked(words, count)
-    # A partition of mostly equal words, as sums of sparse gradients have, is 15 times as slow.
+    # Partitions are slow on mostly equal words, such as the zeros of sums of sparse gradients.
     some = int(module.count_nonzero(words))
     if count > some:
         return module.zeros(1, np.int32)
@@ -94,21 +94,21 @@ def _ranked(words: Array, count: int) -> Array:
 
 
 def largest(values: Array, count: int) -> Array:
-    """Ascending indices of the `count` largest magnitudes, fewer where others are zero.
+    """Return the ascending indices of the `count` largest magnitudes, but of no zeros.
 
-    Of equal magnitudes the first ones are taken.
+    Among equal magnitudes the first ones are taken.
     """
     return first_of(values, _likely(values, count), count)
 
 
 def _likely(values: Array, count: int) -> Array:
-    """Ascending indices of at least all of the `count` largest, as far as they are not zero.
+    """Return ascending indices that include the `count` largest magnitudes, but no zeros.
 
-    A sample says beyond which magnitude a few more than those lie, so that these alone are ranked;
-    where it says too much, all are.
+    A sample gives a threshold that a few more elements reach, and only these are ranked. If the
+    threshold is too high, all elements are ranked.
     """
     if device(values) is None and 2 * SAMPLE <= count <= len(values) // 2:
-        # Among SAMPLE draws a share is off by less than 4 / sqrt(4 SAMPLE), all but surely.
+        # Four standard deviations of a share of SAMPLE draws are at most 4 / sqrt(4 SAMPLE).
         share = count / len(values) + 2 / np.sqrt(SAMPLE)
         found = above(values, sampled_threshold(values, share, key=0))
         if len(found) >= count:
@@ -130,10 +130,11 @@ def first_of(values: Array, index: Array, count: int) -> Array:
 
 
 def sampled_threshold(values: Array, share: float, key: int, lost: Array | None = None) -> float:
-    """A threshold that about `share` of the magnitudes reach, from one element of each stride.
+    """Return a threshold that about `share` of the magnitudes reach, from one element per stride.
 
-    Of the sums with `lost`, where that is given. Source: Lin et al., "Deep gradient compression",
-    ICLR 2018. The element is drawn, so that no period of the values meets the stride.
+    With `lost`, the threshold is for the sums with `lost`.
+    The element of a stride is drawn at random, so that periodic values do no harm.
+    Source: Lin et al., "Deep gradient compression", ICLR 2018.
     """
     module = module_of(values)
     stride = len(values) // SAMPLE
@@ -142,7 +143,7 @@ def sampled_threshold(values: Array, share: float, key: int, lost: Array | None 
         return threshold_of(every, int(np.ceil(share * len(values))))
     at = Dither(key, SAMPLE, values).next(module.empty(SAMPLE, np.int32)).astype(np.int64)
     index = module.arange(SAMPLE) * stride + ((at * stride) >> 16)
-    # Of m numbers drawn the j-th largest is exceeded with probability j / (m + 1).
+    # A value exceeds the j-th largest of m drawn values with probability j / (m + 1).
     some = values[index] if lost is None else values[index] + lost[index]
     return threshold_of(some, max(1, round(share * (SAMPLE + 1))))
 
@@ -156,10 +157,10 @@ def count_above(words: Array, threshold: float) -> int:
 
 
 def bisected(values: Array, count: int, steps: int) -> Array:
-    """About the `count` largest: bisection of the threshold between mean |x| and max |x|.
+    """Select about the `count` largest by bisection of a threshold between mean |x| and max |x|.
 
-    What is surely among the largest is taken, and filled up to `count` from those between the last
-    two thresholds, in order. Source: Shi et al., "Towards scalable distributed training of deep
+    All elements above the upper threshold are taken, then elements between the last two thresholds
+    in order, up to `count`. Source: Shi et al., "Towards scalable distributed training of deep
     learning on public cloud clusters" (MSTopK), MLSys 2021, arXiv 2010.10458.
     """
     if not len(values):
@@ -181,7 +182,7 @@ def bisected(values: Array, count: int, steps: int) -> Array:
 
 
 def _filled(values: Array, sure: Array, likely: Array, count: int) -> Array:
-    """`sure`, and the first of `likely` beside them until there are `count`; all ascending."""
+    """Return `sure` and the first of `likely`, `count` together, ascending."""
     module = module_of(values)
     if len(sure) > count:
         return first_of(values, sure, count)

@@ -35,7 +35,7 @@ class SpectrumPart(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many transforms."""
+        """The number of transforms."""
         return -(-(self.stop - self.first) // self.length)
 
     @property
@@ -45,12 +45,12 @@ class SpectrumPart(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether these are pieces without zeros behind."""
+        """Tell whether these are whole pieces, without padding."""
         return self.stop - self.first == self.rows * PIECE
 
 
 def bins_of(numel: int) -> int:
-    """Return how many bins a run has."""
+    """Return the number of bins of a run."""
     rest = numel % PIECE
     return numel // PIECE * (PIECE // 2 + 1) + (fast_length(rest) // 2 + 1 if rest else 0)
 
@@ -91,7 +91,7 @@ def strongest(spectrum: Array, count: int, form: RangeFloat) -> tuple[Array, Arr
     """Return the largest magnitude, which bins are the `count` strongest, and their codes.
 
     (1,) float32; a bitmap, (ceil(bins / 8),) uint8; (2 count,) uint16, real and imaginary parts of
-    bins in order, as shares of the largest magnitude. Of equal powers the first are taken.
+    bins in order, as shares of the largest magnitude. Among equal powers the first are taken.
     """
     gpu = device(spectrum)
     if gpu is not None:
@@ -129,7 +129,7 @@ def deliver(packets: list[Array], count: int, form: RangeFloat, out: Array, way:
 
     A packet is, as bytes, the largest magnitude, the bitmap and the packed codes that `strongest`
     gives. Spectra are summed in the packets' order, and the sum is transformed back once. False
-    where a bitmap has not `count` bins.
+    if a bitmap does not have `count` bins.
     """
     module, gpu, numel = module_of(out), device(out), len(out)
     bins = bins_of(numel)
@@ -151,7 +151,7 @@ def deliver(packets: list[Array], count: int, form: RangeFloat, out: Array, way:
 
 
 def _add(packet: Array, count: int, form: RangeFloat, spectrum: Array) -> bool:
-    """Add the bins of a packet to others; False where they are not `count`."""
+    """Add the bins of a packet to others; False if their number is not `count`."""
     end = SCALE + bits.packed_bytes(len(spectrum))
     index = bits.set_bits(packet[SCALE:end], len(spectrum))
     if len(index) != count:

@@ -7,10 +7,10 @@ VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS
 
 
 def one_thread() -> None:
-    """Let a matrix product take one core, unless the user's environment says how many.
+    """Let matrix products use one core, unless the user's environment sets a number.
 
-    Before NumPy is imported, which reads it then. Ranks that share a node slow each other down many
-    times over if each takes all cores; and sums depend on how many take part.
+    Call it before NumPy is imported, which reads the variables then. Ranks on a node would slow
+    each other down if each took all cores; and sums depend on the number of cores.
     """
     if "numpy" not in sys.modules:
         for name in VARIABLES:

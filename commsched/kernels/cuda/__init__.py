@@ -1,4 +1,4 @@
-"""Fused kernels for arrays of CuPy: what NumPy does in several passes, in as few as can be."""
+"""Fused kernels for CuPy's arrays, with fewer passes over memory than their twins in NumPy."""
 
 from commsched.kernels.cuda import (
     accumulate,

@@ -6,7 +6,7 @@ from commsched.arrays import Array
 from commsched.kernels.cuda.launch import launch, strides
 from commsched.kernels.modules import module_of
 
-PACKED = ("uint8", "uint16", "int64")  # codes that are packed as they are; others as the last
+PACKED = ("uint8", "uint16", "int64")  # types that kernels take; others become the last
 
 
 def pack(codes: Array, width: int, nbytes: int) -> Array:

@@ -1,7 +1,7 @@
-"""Machine code of CUDA sources, made for the GPU in use when it is first asked for, and kept.
+"""Compile CUDA sources for the GPU in use at their first use, and cache the machine code.
 
-CuPy's RawModule compiles with -ftz=true: numbers below 2^-126 would become zero, and bits would
-not be NumPy's. So NVRTC is called as it stands here, and CuPy loads what it has made.
+CuPy's RawModule compiles with -ftz=true: numbers below 2^-126 would become zero, unlike NumPy's.
+So this file calls NVRTC itself, and CuPy loads the result.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ def machine_code(name: str, code: str) -> Path:
 
     number = str(cupy.cuda.Device().compute_capability)  # such as 90
     known = nvrtc.getSupportedArchs()
-    # For a GPU that is younger than the compiler, what its driver translates.
+    # For a GPU newer than the compiler: PTX, which the driver translates.
     older = max((each for each in known if each <= int(number)), default=min(known))
     form, kind = ("cubin", f"sm_{number}") if older == int(number) else ("ptx", f"compute_{older}")
     options = (f"-arch={kind}", *OPTIONS)

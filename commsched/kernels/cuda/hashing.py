@@ -9,11 +9,11 @@ from commsched.kernels.modules import module_of
 
 PARTS = 256  # at most
 TILE = 8 * THREADS  # indices of a block
-LOW = np.uint64(0xFFFFFFFF)  # of a slot: the index, from 1 on; above it the tries that were left
+LOW = np.uint64(0xFFFFFFFF)  # low word of a slot: the index, from 1 on; the high word: tries left
 
 
 def grouped(index: Array, parts: int, seed: int) -> tuple[Array, list[int]]:
-    """Positions of (n,) int64 indices by part, and where each part ends. parts <= PARTS."""
+    """Return the positions of (n,) int64 indices by part, and each part's end. parts <= PARTS."""
     module, tiles = module_of(index), -(-len(index) // TILE)
     counts = module.empty(parts * tiles + 1, np.uint32)
     order, ends = module.empty(len(index), np.int64), module.empty(parts + 1, np.uint32)
@@ -27,7 +27,7 @@ def grouped(index: Array, parts: int, seed: int) -> tuple[Array, list[int]]:
 def placed(index: Array, parts: int, slots: int, tries: int, seed: int) -> tuple[Array, Array]:
     """Place (n,) ascending int64 indices in (parts, slots) int64, from 1 on; 0 is empty.
 
-    The second array has, ascending, those that found no slot.
+    The second array has the indices without a slot, ascending.
     """
     module, count = module_of(index), len(index)
     memory = module.zeros(parts * slots, np.uint64)

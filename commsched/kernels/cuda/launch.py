@@ -27,12 +27,12 @@ def launch(file: str, kernel: str, blocks: int, *given: Array | np.generic) -> N
 
 
 def strides(numel: int, each: int = 1) -> int:
-    """Blocks for `numel` elements, `each` of them a thread's at once."""
+    """Return the blocks for `numel` elements, `each` of them handled by a thread at once."""
     return min(-(-numel // (each * THREADS)), MOST)
 
 
 def array_module() -> Any:
-    """CuPy."""
+    """Return CuPy's module."""
     import cupy
 
     return cupy
@@ -40,7 +40,7 @@ def array_module() -> Any:
 
 @cache
 def function(file: str, kernel: str) -> Any:
-    """A kernel of `file`.cu, for GPUs of the kind that this process uses first."""
+    """Return a kernel of `file`.cu, compiled for the first GPU that this process uses."""
     return module(file).get_function(kernel)
 
 
@@ -51,13 +51,13 @@ def module(file: str) -> Any:
 
 
 def source(file: str) -> str:
-    """CUDA C++ of `file`.cu with the common header in its place: CuPy's cache sees one text."""
+    """Return the CUDA C++ of `file`.cu with the common header inserted, for CuPy's cache."""
     here = files(__package__)
     text, common = (here.joinpath(name).read_text() for name in (f"{file}.cu", COMMON))
     return text.replace(f'#include "{COMMON}"', common)
 
 
 def sources() -> list[str]:
-    """Return the files there are, without their ending."""
+    """Return the names of all CUDA sources, without suffix."""
     names = (each.name for each in files(__package__).iterdir())
     return sorted(name.removesuffix(".cu") for name in names if name.endswith(".cu"))

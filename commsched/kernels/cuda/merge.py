@@ -9,7 +9,7 @@ from commsched.kernels.modules import module_of
 
 
 def merged(lists: list[tuple[Array, Array]], numel: int) -> tuple[Array, Array]:
-    """Add lists of indices, (m,) each, and values, in their order; zeros may be left.
+    """Add lists of indices, (m,) each, and values, in their order; zeros may remain.
 
     Passes over 1 bit per element instead of 32, and over the lists' entries.
     """

@@ -12,9 +12,9 @@ from commsched.kernels.cuda.launch import launch, strides
 def quant(
     values: Array, block: int, width: int, share: float, key: int | None, scales: Array, out: Array
 ) -> None:
-    """Codes of `width` bits from each block's least to its largest value, `share` of it a step.
+    """Write codes of `width` bits; a step is `share` of a block's spread.
 
-    key: of the random numbers; None rounds to the nearest.
+    key: of the random numbers; None: round to nearest.
     """
     run = _run(values, block, width)
     how = np.float64(share), np.int32(key is not None), *_words(key or 0)
@@ -25,9 +25,9 @@ def levels(
     values: Array, block: int, width: int, count: int, above: float, key: int,
     scales: Array, out: Array,
 ) -> None:  # fmt: skip
-    """Codes of multiples, up to `count`, of a share of each block's largest magnitude.
+    """Write codes of the multiples, up to `count`, of a share of each block's largest magnitude.
 
-    above: what the scale is larger by.
+    above: factor by which a scale exceeds the largest magnitude.
     """
     how = np.int32(count), np.float64(above), *_words(key)
     launch("quantise", "levels", len(scales), *_run(values, block, width), *how, scales, out)

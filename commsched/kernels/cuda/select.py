@@ -9,11 +9,11 @@ from commsched.kernels.modules import module_of
 TILE = 32 * THREADS  # elements of a block
 DIGITS = ((20, 11), (10, 10), (0, 10))  # of a magnitude's word: places below, and width, in bits
 VALUES = 2048  # of a digit, at most
-BLOCKS = 1024  # that count digits: each adds its counts to the common ones
+BLOCKS = 1024  # blocks that count digits; each adds its counts to the common ones
 
 
 def flagged(values: Array, least: int) -> tuple[Array, Array]:
-    """Tell for (n,) float32 whether |x| reaches the word `least`: a bitmap, and ascending indices.
+    """Return where |x| of (n,) float32 reaches the word `least`: a bitmap, and ascending indices.
 
     The bitmap is (ceil(n / 32),) uint32, the first element in the lowest bit.
     """
@@ -57,7 +57,7 @@ def scan(counts: Array) -> None:
 
 
 def tiles(numel: int) -> int:
-    """Blocks that look at `numel` elements."""
+    """Return the number of blocks for `numel` elements."""
     return -(-numel // TILE)
 
 

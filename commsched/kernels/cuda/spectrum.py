@@ -1,17 +1,17 @@
 """Spectra on a GPU. Twins of `spectrum`.
 
-What a packet of 15 % of the bins moves, with error feedback, B per value of 4 B (a bin of 8 B
-stands for two; tables are in the cache, a piece is in shared memory while it is transformed):
+Memory traffic for a packet of 15 % of the bins with error feedback, in B per value of 4 B (a bin of
+8 B stands for two values; tables stay in the cache, and a piece in shared memory):
 
     add, round, transform                  8 read,    8 written
     the digits of the powers, three times 12 read
-    flags of the strongest                 4 read,    0.1 written
+    flags of the strongest bins            4 read,    0.1 written
     codes and bitmap                       2.0 read,  0.4 written  (half of all sectors of 32 B)
     packing, copies into the packet        0.5 read,  0.4 written
-    what was sent, taken off               4.3 read,  4 written
+    subtracting what was sent              4.3 read,  4 written
 
-44 in all. The fewest are 12.25: gradient and what was kept read, what is kept and the packet
-written. Memory beside those: the spectrum, as large as the gradient, and a fifth of that.
+44 B in all. The minimum is 12.25 B: read the gradient and the old loss, write the new loss and the
+packet. Further memory: the spectrum, as large as the gradient, and a fifth of that.
 """
 
 from functools import cache
@@ -85,7 +85,8 @@ def deliver(
 ) -> bool:
     """Put the sum of packets into whole pieces as `way` says.
 
-    rest: the bins behind, whose sums it is overwritten with. False where a packet has not `count`.
+    rest: bins behind the whole pieces; overwritten with their sums. False if a packet does not
+    have `count` bins.
     """
     module, ways = module_of(values), len(packets)
     pieces, bins = len(values) // PIECE, len(values) // PIECE * BINS + len(rest)

@@ -1,4 +1,4 @@
-"""Seconds and bytes that work on a GPU takes, and what it ran on."""
+"""Measure seconds and memory of work on a GPU, and describe the GPU."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Between two events around the work on the current stream, whose work before is done."""
+    """Return seconds between events around work on the current stream; earlier work is done."""
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     stream = cupy.cuda.get_current_stream()
     stream.synchronize()
@@ -22,9 +22,9 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def extra_bytes(work: Callable[[], object]) -> int:
-    """Return what CuPy's pool takes from the device for the work, beyond what it holds now.
+    """Return the bytes that CuPy's pool allocates for the work in addition to its current ones.
 
-    Not less than the peak: the pool may hold more than it has given away.
+    An upper bound of the peak, because the pool may hold free memory.
     """
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
@@ -34,7 +34,7 @@ def extra_bytes(work: Callable[[], object]) -> int:
 
 
 def give_back() -> None:
-    """Give memory that is free in CuPy's pool back to the device."""
+    """Return free memory of CuPy's pool to the device."""
     cupy.get_default_memory_pool().free_all_blocks()
 
 
