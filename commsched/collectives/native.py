@@ -1,4 +1,4 @@
-"""The all-reduce of the library itself: MPI's, or NCCL's on GPUs."""
+"""The library's own all-reduce: MPI's, or NCCL's on GPUs."""
 
 from commsched.machine.model import Group
 from commsched.schedule.registry import COLLECTIVES
@@ -9,8 +9,8 @@ from commsched.schedule.rounds import Goal, Schedule
 def native(group: Group) -> Schedule:
     """Leave the route to the library, which chooses by size, ranks and network.
 
-    Its rounds are not ours to see: it is priced from measured seconds, or as the algorithm that
-    `libraries` names. Good for dense tensors on a well-tuned library; the order of additions, and
+    Its rounds are not visible: its price is measured, or that of the algorithm that `libraries`
+    names. Good for dense tensors on a well-tuned library; the order of additions, and
     so the last bit, is the library's.
     Source: MPI: A Message-Passing Interface Standard, version 4.1, 2023, section 6.9.
     """

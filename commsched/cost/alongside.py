@@ -13,8 +13,8 @@ def alongside(machine: Machine, group: Group) -> Machine:
 
         G' = G (most ranks) / (most members)    on any of the group's ports
 
-    G [s/B] of a network port; members are the ranks of the group. So the port that decides serves
-    all its ranks.
+    G [s/B] of a network port; members are the ranks of the group. The slowest port thus
+    serves all of its ranks.
     Source: a fluid fair share, as between the moves of one round (`Pattern`).
     Holds for groups whose exchanges are under way together, such as those of a pipeline's stages
     after its last microbatch; groups that start further apart than an exchange takes share less.

@@ -17,7 +17,7 @@ from commsched.schedule.rounds import Schedule
 
 
 class Cost(NamedTuple):
-    """What an exchange costs; bytes and messages are means over its members."""
+    """The cost of an exchange; bytes and messages are means over its members."""
 
     seconds: float
     sent: float = 0.0  # B
@@ -78,7 +78,7 @@ def ring_reduce_scatter(site: Site, load: Load) -> Cost:
 
 
 def ring_all_gather(site: Site, load: Load) -> Cost:
-    """Ring all-gather; n [B] what all ranks have together.
+    """Ring all-gather; n [B] of all ranks' packets together.
 
         t = (p - 1) (L + 2 o + n G / p + e(n / p) + d(n / p))
 
@@ -265,8 +265,7 @@ def _round(
     *,
     last: bool = False,
 ) -> Cost:
-    """Return the cost of one round; a share of the members send what sums `merged` ranks on
-    average.
+    """Return the cost of one round: a share of the members send sums of `merged` ranks on average.
 
     The next round may begin while the port is still busy; after the last round on its links the
     port must be free.
@@ -296,8 +295,8 @@ def _folded(site: Site, load: Load, costs: list[Cost]) -> Cost:
 def _rotation(site: Site, load: Load, share: float, merged: int, add: bool) -> Cost:
     """p - 1 independent rounds, in round k to the k-th rank ahead.
 
-    The ports of some rank cross between nodes in every round. With encoding, messages wait for each
-    other and travel on, over a crossing as often as one is met.
+    In every round some rank's message crosses between nodes. With encoding, messages wait for each
+    other along a chain, which includes every crossing on its way.
     """
     p = site.ranks
     size = load.size(share, np.array([merged]))
@@ -319,7 +318,7 @@ def _crossings(site: Site) -> list[tuple[int, float, Wire]]:
     """Return a rotation's rounds: their number, how often data meets a crossing, its link.
 
     In round k, and in the k-th from the end, k of K ranks leave a node, and all where k >= K; of
-    those in a chain of messages it is rather k + 1, as slow chains decide (fitted to `play`).
+    those in a chain of messages k + 1 leave it, because slow chains decide (fitted to `play`).
     """
     p, lanes = site.ranks, site.lanes
     if site.nodes == 1:

@@ -69,7 +69,7 @@ class Circle:
     together: int  # number of adjacent hops of the last kind
 
     def headstart(self, hops: list[float], missing: int) -> float:
-        """Return what the mean hop misses if a circle leaves out the `missing` fastest hops.
+        """Return the mean hop's loss of time if a circle leaves out the `missing` fastest hops.
 
         A reduce-scatter makes one hop less than a full circle, an all-reduce two less than two.
         """

@@ -1,8 +1,8 @@
-"""What a communication library makes of an all-reduce: its algorithm, its protocol, their price.
+"""A communication library's all-reduce: its algorithm, its protocol and their price.
 
-`native` leaves a sum to the machine's library. Its price is that of the collective that the library
-takes, on links as the protocol leaves them, after the library's own latency. So it is priced by the
-same model as our own schedule of that name.
+`native` leaves a sum to the machine's library. Its price is the library's latency plus the price of
+the collective that the library uses, on links as the protocol changes them. The model is the one
+of our own schedule of that name.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ WORDS = ("NVIDIA", "GPU", "AMD Instinct")  # in the names of devices whose users
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """What a protocol makes of a link."""
+    """A protocol's effect on a link."""
 
     hop: float | None = None  # s of a message of no bytes; None: L + 2 o of the link
     share: float = 1.0  # of the link's bandwidth that carries values
@@ -29,7 +29,7 @@ PLAIN = Protocol()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Trees that pass pieces on: only the first piece of each is played, others follow it.
+    """Pipelined trees: only the first piece of each tree is played, the others follow.
 
         t = played(first piece) + (n - trees * piece) * (between * G + inside * G')
 
@@ -48,7 +48,7 @@ class Algorithm:
     """The collective that a library takes for an all-reduce, and its protocol."""
 
     collective: str  # of ours
-    name: str = ""  # as the library calls it; "": as we do
+    name: str = ""  # the library's name of the algorithm; "": ours
     protocol: str = ""
     base: float = 0.0  # s before the first message
     inside: Protocol = PLAIN
@@ -69,7 +69,7 @@ class Algorithm:
 
         c channels cross each node's border by another rank, while its other c - 1 messages stay
         inside: G, G' [s/B] between and inside nodes. A rank has one port, as everywhere in the
-        model: a message to its own node waits for one to another node.
+        model: a message inside its node waits for a message to another node.
         """
         if self.inside == self.between == PLAIN and self.channels == 1:
             return machine
@@ -85,7 +85,7 @@ class Algorithm:
             inside=_by(self.inside, machine.inside),
             between=across(machine.between),
             overrides={node: across(link) for node, link in machine.overrides.items()},
-            nic=None,  # one message crosses at a time, and the link's seconds say how fast
+            nic=None,  # one message crosses at a time, at the link's rate
         )
 
 
@@ -117,7 +117,7 @@ LIBRARIES: Registry[Library] = Registry("library", "commsched.libraries")
 
 
 def mpi_library(version: str) -> str:
-    """Name the library of an MPI by its version string; MPICH's relatives choose as it does."""
+    """Name the library of an MPI by its version string; MPICH's derivatives count as MPICH."""
     return "openmpi" if "Open MPI" in version else "mpich"
 
 
@@ -141,12 +141,12 @@ def library_of(machine: Machine) -> Library:
 
 
 def algorithm_of(machine: Machine, group: Group, nbytes: float) -> Algorithm:
-    """Return what the machine's library takes for an all-reduce of `nbytes` bytes."""
+    """Return the library's algorithm for an all-reduce of `nbytes` bytes."""
     library = library_of(machine)
     return library.algorithm(machine, group, nbytes) if group.size > 1 else ALONE
 
 
 def described(machine: Machine, group: Group, nbytes: float) -> str:
-    """Name what `native` is for a payload, such as "NCCL ring, LL128"."""
+    """Name the algorithm of `native` for a payload, such as "NCCL ring, LL128"."""
     text = f"{library_of(machine).title} {algorithm_of(machine, group, nbytes).title}"
     return f"{text}; measured" if machine.native and group.size == machine.size else text

@@ -27,7 +27,7 @@ class MessageWork(NamedTuple):
 class _Table(NamedTuple):
     """The work of every row of a table of runs."""
 
-    rows: Rows  # kept, so that no other object gets their ids
+    rows: Rows  # keeps the objects alive, because their ids are keys
     wire: Floats
     busy: Floats | None  # None: depends on the link of each move
     alone: Floats | None  # None: as `busy`

@@ -121,11 +121,11 @@ class Pattern:
 
 
 def first_byte(leaves: Floats, away: Each, port: Floats) -> Floats:
-    """Return when a message's first byte enters the receive port, which is busy until `port`."""
+    """Return when a message's first byte enters a receive port that is busy until `port`."""
     return np.maximum(leaves + away, port)
 
 
-PATTERNS = 64  # patterns that are kept: schedules with more rarely reuse one
+PATTERNS = 64  # cached patterns; schedules with more rarely reuse one
 
 
 class Places:
@@ -144,7 +144,7 @@ class Places:
             self._links.append(link)
         self._port = None if machine.nic is None else ports(machine)[np.array(group.ranks)]
         self._seen: tuple[Ints, Ints | None] = self._ranks, self._ranks
-        # By the ids of their arrays, which they keep alive.
+        # Keys are ids of arrays, which the values keep alive.
         self._patterns: dict[tuple[int, int], tuple[Ints, Ints, Pattern]] = {}
         nic = machine.nic
         self._by_turns = machine.burst > 0.0 or (nic is not None and nic.turn > 0.0)

@@ -69,7 +69,7 @@ class _Play:
         self.rounds = schedule.rounds
         self.places = Places(machine, group)
         self.works = Works(payload, machine)
-        self.order: Ints | None = None  # the rank that each clock is of; None: ranks ascend
+        self.order: Ints | None = None  # the rank of each clock; None: ranks ascend
         self.start = start
         self.kept = start  # `merged` after the rounds that a `waits` names
         self.merged = start  # all received data is merged
@@ -167,7 +167,7 @@ class _Play:
         else:
             self.receive_port = arrives + busy_back
             arrives += alone_back
-        if alone_back is not None or self.lag > least:  # else it finds the processor idle
+        if alone_back is not None or self.lag > least:  # otherwise the processor is idle
             arrives = np.maximum(arrives, self.processor)
         self.lag = max(0.0, self.lag - least) + most
         self.merged = self.processor = arrives if merge is None else arrives + merge

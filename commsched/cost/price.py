@@ -1,4 +1,4 @@
-"""Prices of exchanges and methods: played move by move, or by formula where moves are too many."""
+"""Prices of exchanges and methods: played move by move, or by formula for many moves."""
 
 import math
 from bisect import bisect_left
@@ -19,7 +19,7 @@ from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
 
-# Moves that are still played: at most 5 ms, or 20 ms where every round has its own pattern.
+# Most moves that are played: 5 ms, or 20 ms if every round has its own pattern.
 LIMIT = 2**19
 
 
@@ -38,7 +38,7 @@ class Price:
         return self.encode + self.exchange + self.decode
 
     def exposed(self, hidden: float) -> float:
-        """Seconds that are left where `hidden` seconds of other work run beside it."""
+        """Seconds that remain if `hidden` seconds of other work overlap the exchange."""
         return max(0.0, self.seconds - hidden)
 
 
@@ -59,8 +59,8 @@ def exchange(
     `later`: another exchange of the launch has just ended, so that all threads are awake. `rest`
     [s]: for how long each member's port has been idle, see `play`. Played up to `limit` moves;
     beyond, the closed form from the latest start on, with mean bytes and messages for every member.
-    `native` costs what `library.Algorithm` says, or what was measured of it: then from the latest
-    start on, and that includes the start-up. `taken`: the algorithm, if another machine decides.
+    `native` costs as `library.Algorithm` says, or its measured seconds from the latest start on,
+    which include the start-up. `taken`: the algorithm, if another machine decides.
     """
     if group.size == 1 or (not schedule.library and moves_up_to(schedule, 0) == 0):
         return Played(start, np.zeros(len(start)), np.zeros(len(start), np.int64))
@@ -88,7 +88,7 @@ def taken_by_library(
 def library_bytes(phase: Phase, machine: Machine, group: Group) -> Floats:
     """Return the bytes that each member sends in a library's sum, (p,), by its modelled algorithm.
 
-    A library does not tell what it sends. Measured and predicted timelines both say this number.
+    A library does not report what it sends: measured and predicted timelines both use this number.
     """
     start = np.zeros(group.size)
     return exchange(phase.schedule, phase.payload, machine, group, start).sent
@@ -184,7 +184,7 @@ def measured(points: tuple[tuple[float, float], ...], nbytes: float) -> float:
         return low * nbytes / before
     after, high = useful[place]
     between = low * math.exp(math.log(high / low) * math.log(nbytes / before, after / before))
-    return min(max(between, min(low, high)), max(low, high))  # in spite of rounding
+    return min(max(between, min(low, high)), max(low, high))  # guards against rounding
 
 
 def price(

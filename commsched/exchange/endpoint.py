@@ -41,10 +41,10 @@ class Endpoint(Protocol):
 class ReducingEndpoint(Endpoint):
     """A bucket that is summed block by block in place (all-reduce, reduce-scatter).
 
-    If the codec is lossy, a rank replaces its values by the values that it sent. At the end it does
-    so with sums that it never sent, so that all ranks end with equal bits. If the state has
-    "lost", (n,) float32, the difference is added to "lost": the rank that rounds or drops keeps
-    the loss, also of sums that it merged.
+    If the codec is lossy, a rank replaces values that it sends by the decoded packet; at the end
+    also sums that it never sent, so that all ranks end with equal bits. If the state has "lost",
+    (n,) float32, the difference is added to "lost": the rank that rounds or drops keeps the loss,
+    also of sums that it merged.
     """
 
     def __init__(self, values: Array, payload: Payload, state: State, own: slice | None) -> None:
@@ -54,7 +54,9 @@ class ReducingEndpoint(Endpoint):
         self._codec = payload.codec
         self._state = state
         self._own = own
-        self._added = np.zeros(len(self._cuts) - 1, np.bool_)  # since it was last coded
+        self._added = np.zeros(
+            len(self._cuts) - 1, np.bool_
+        )  # blocks with additions since they were last encoded
 
     def _run(self, first: int, stop: int) -> Array:
         return self._values[self._cuts[first] : self._cuts[stop]]
@@ -143,7 +145,7 @@ class GatheringEndpoint(Endpoint):
 
 
 class StreamingEndpoint(Endpoint):
-    """Packets that are made when they are first sent, and read as they come; some are added."""
+    """Packets that are encoded before their first send and read on arrival; some are added."""
 
     def __init__(self, pieces: Pieces, state: State) -> None:
         self._pieces = pieces

@@ -43,7 +43,7 @@ def squares(values: Array, runs: Sequence[slice]) -> Floats:
 def before(
     method: Method, phase: Phase | Choice, state: State, runs: Sequence[slice]
 ) -> tuple[Floats, Floats | None]:
-    """Return the squares of each run's wanted values, and of its losses if they are known now.
+    """Return the squares of each run's wanted values, and of its losses if already known.
 
     Call it when the gradient is in the state, before the method's first phase.
     """

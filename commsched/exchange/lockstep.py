@@ -12,7 +12,7 @@ from commsched.schedule.rounds import Schedule
 def exchange(schedule: Schedule, held: list[Endpoint]) -> int:
     """Carry out a schedule's rounds: every send carries the values from before its round.
 
-    Returns the bytes that all ranks sent.
+    Return the bytes sent by all ranks together.
     """
     sent = 0
     for rnd in schedule.rounds():

@@ -14,16 +14,16 @@ from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Goal, Schedule
 
 AHEAD = 4  # receives of one exchange that are posted before they are needed
-ROUNDS = 64  # first rounds of a schedule that are searched: they include the largest runs
+ROUNDS = 64  # only the first rounds of a schedule are searched; they include the largest runs
 
 
 class LaunchMemory(NamedTuple):
-    """Bytes on one rank, without what a codec or MPI needs only while it runs."""
+    """Bytes on one rank, without temporary memory of codecs and MPI."""
 
-    kept: float  # from step to step: unsent values, a momentum, a mask, a start
+    kept: float  # kept from step to step: unsent values, momentum, mask, PowerSGD's start
     waiting: float  # its own packets, from their encoding until they are sent
     received: float  # packets of others, while the exchange is under way
-    # Index sets, elements and parts of each, that all launches of the plan look up together.
+    # Index sets (elements and parts of each) that all launches of the plan share.
     sets: frozenset[tuple[int, int]]
 
     @property
@@ -88,7 +88,7 @@ def _exchange(phase: Phase) -> tuple[float, float]:
 def _received(schedule: Schedule, decoded: bool) -> float:
     """Return the share of a summed bucket that a rank receives outside the bucket at a time.
 
-    A replacement lands in place, unless it must be `decoded` first.
+    A replacement is received in place, unless it must be `decoded` first.
     """
     if schedule.library:
         return 0.0

@@ -19,7 +19,7 @@ def copy_seconds(nbytes: float) -> Callable[[Device], float]:
 
 
 def no_seconds(device: Device) -> float:
-    """Seconds of work that only passes data on."""
+    """Return 0 seconds, for work that only passes data on."""
     return 0.0
 
 
@@ -48,7 +48,7 @@ class Pieces(NamedTuple):
 
     make: Callable[[State, int, int], Array]  # the packet of a run, before its first send
     read: Callable[[State, int, int, Array], None]  # the packet of a run, after its arrival
-    most: Callable[[int, int], int]  # B that the packet of a run can have
+    most: Callable[[int, int], int]  # largest B of a run's packet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +64,15 @@ class Phase:
     name: str = ""  # "" if a method has one phase
     schedule: Schedule
     payload: Payload
-    # What goes into the exchange: for reducing goals (n,) float32; for an all-gather this rank's
+    # Input of the exchange: for reducing goals (n,) float32; for an all-gather this rank's
     # packet; for an all-to-all a list of packets, one per destination.
     take: Callable[[State], Array] = take_gradient
-    # What comes out: for an all-reduce (n,) float32; for a reduce-scatter this rank's block; for
-    # an all-gather or all-to-all a list of packets in rank order.
+    # Output of the exchange: for an all-reduce (n,) float32; for a reduce-scatter this rank's
+    # block; for an all-gather or all-to-all a list of packets in rank order.
     give: Callable[[State, Array], None] = give_result
     take_seconds: Callable[[Device], float] = no_seconds
     give_seconds: Callable[[Device], float] = no_seconds
-    # Coding after the exchange's last message, which the payload does not count.
+    # Seconds of coding after the last message, which the payload does not include.
     within_seconds: Callable[[Device], float] = no_seconds
     # Each rank's blocks if teams of ranks exchange separately; None: all ranks exchange together,
     # as the schedule's goal says.
@@ -164,7 +164,7 @@ class Method(ABC):
         return self.keeps or self.codec is None or not self.codec.stateful
 
     def at(self, step: int) -> "Method":
-        """Return the method that a step of a training uses, see `Codec.at`."""
+        """Return the method's form in a step of a training, see `Codec.at`."""
         return self
 
     @abstractmethod

@@ -39,8 +39,8 @@ def illegal(schedule: Schedule, codec: Codec) -> str | None:
         )
     if schedule.shared and codec.feedback and not codec.sums_exactly:
         return (
-            f"collective {schedule.name!r} makes the same sum on several ranks, which would all"
-            f" keep what codec {codec.name!r} loses of it; use 'halving-doubling'"
+            f"collective {schedule.name!r} computes equal sums on several ranks, which would all"
+            f" keep the loss of codec {codec.name!r}; use 'halving-doubling'"
         )
     return None
 
@@ -125,17 +125,17 @@ class Pair(Method):
 
 
 def lost_of(state: State) -> Array:
-    """Return what this rank has kept of earlier gradients, (n,) float32; zeros at first."""
+    """Return this rank's unsent part of earlier gradients, (n,) float32; zeros at first."""
     if "lost" not in state:
         state["lost"] = np.zeros_like(state["gradient"])
     return state["lost"]
 
 
 def encode_with_feedback(codec: Codec, state: State) -> Array:
-    """Encode the gradient and what was kept of earlier ones; keep what the packet leaves behind.
+    """Encode the gradient plus the unsent part of earlier ones; keep the new unsent part.
 
     Source: Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019. A gradient that is not
-    finite is encoded alone, and what was kept before stays.
+    finite is encoded alone, and the kept part stays unchanged.
     """
     wanted, lost = state["gradient"], lost_of(state)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -147,7 +147,7 @@ def encode_with_feedback(codec: Codec, state: State) -> Array:
 
 
 def take_with_feedback(state: State) -> Array:
-    """Add what was kept of earlier gradients; the exchange will keep what it drops."""
+    """Add the unsent part of earlier gradients; the exchange keeps its own losses."""
     gradient, lost = state["gradient"], lost_of(state)
     if finite(gradient):
         gradient += lost
@@ -156,5 +156,5 @@ def take_with_feedback(state: State) -> Array:
 
 
 def feedback_seconds(codec: Codec, nbytes: float, device: Device) -> float:
-    """Seconds to add what was kept, to look for NaN, and to keep what was not sent."""
+    """Seconds to add the unsent part, to check for NaN, and to keep the new unsent part."""
     return nbytes * codec.feedback_traffic / device.bandwidth if codec.feedback else 0.0

@@ -1,8 +1,8 @@
-"""Gradients that a training recorded, and what lossy methods leave behind of them.
+"""Gradients recorded by a training, and the errors of lossy methods on them.
 
 A file in NumPy's npz format: tensor name -> (count, ...) floats, gradients in the order of
-their steps. Each has all the tensor's elements, or the SAMPLE elements that `sample` takes.
-Four in a row count as the gradients of four ranks in one step.
+their steps. Each has all elements of the tensor, or the SAMPLE elements that `sample` takes.
+Four consecutive gradients count as those of four ranks in one step.
 """
 
 import zipfile
@@ -22,7 +22,7 @@ from commsched.exchange import error
 from commsched.exchange.method import Method
 from commsched.net.graph import Net, Tensor
 
-COUNT = error.STEPS * error.RANKS.size  # gradients of a tensor that count: the last ones
+COUNT = error.STEPS * error.RANKS.size  # used gradients of a tensor: the last ones
 RUNS = 16  # runs of neighbours in a sample: codecs that code blocks need neighbours
 MOST = 2**34  # B of all arrays of a file
 
@@ -102,9 +102,9 @@ def _check_members(members: list[zipfile.ZipInfo], where: str) -> None:
     names = [member.filename for member in members]
     for name in names:
         if not name.endswith(".npy"):
-            raise CommschedError(f"{where}: {name!r} is no array; arrays only are allowed")
+            raise CommschedError(f"{where}: {name!r} is not an array; only arrays are allowed")
         if names.count(name) > 1:
-            raise CommschedError(f"{where}: tensor {name[:-4]!r} stands twice in the file")
+            raise CommschedError(f"{where}: tensor {name[:-4]!r} is in the file twice")
     size = sum(member.file_size for member in members)
     if size > MOST:
         raise CommschedError(f"{where}: holds {size} B, at most {MOST} are allowed")

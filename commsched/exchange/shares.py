@@ -49,7 +49,7 @@ def pull(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
 
     def give_seconds(device: Device) -> float:
         rate = written.rate(device)
-        decode = rate.decode or 2 / device.bandwidth  # dense values are copied into place
+        decode = rate.decode or 2 / device.bandwidth  # copying dense values into place
         return ranks * rate.per_decode + raw * decode
 
     return Phase(

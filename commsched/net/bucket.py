@@ -86,7 +86,7 @@ class BucketSpec:
     def runs(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
         """Expected runs of neighbours that are not zero among elements [start, stop): (m,).
 
-        At most one too many for every border of tensors.
+        The count is at most one too high per border of tensors.
         """
         shape = np.broadcast_shapes(np.shape(start), np.shape(stop), np.shape(merged))
         total = np.zeros(shape)
@@ -134,7 +134,7 @@ class BucketSpec:
 
     @cached_property
     def _places(self) -> Ints:
-        """Elements between which non-zeros are about evenly spread, both ends with them."""
+        """Elements between which non-zeros are about evenly spread, including both ends."""
         places = [self.bounds]
         for (law, numel, first, _), low, high in zip(
             self.pieces, self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True

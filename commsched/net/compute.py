@@ -17,8 +17,8 @@ from commsched.net.measured import (
     rates,
 )
 
-# A device this many times slower than the measured one is taken for a processor whose runs wait
-# for the measured seconds instead of computing: from a V100 to a P100 it is 1.7, to a core 1,000.
+# A device this many times slower than the measured one counts as a processor whose runs only wait
+# for the measured seconds. A P100 is 1.7 times slower than a V100, a core 1,000 times.
 EMULATED = 20.0
 
 
@@ -45,7 +45,7 @@ def fitted(net: Net, device: Peaks, choice: str = "") -> Net:
 
 
 def origin(net: Net) -> list[str]:
-    """Say in a line where the seconds of a net come from, if they were not measured as they are."""
+    """Describe the source of a net's seconds in a line, unless measured on this device."""
     fit, measured = net.compute, net.measured
     if fit is None:
         return []
@@ -88,11 +88,11 @@ def _with(net: Net, fit: Fit) -> Net:
 
 
 def _modelled(net: Net, device: Peaks) -> Net:
-    """Forget the measured seconds: `Net.seconds` then takes the roofline of the device."""
+    """Remove the measured seconds: `Net.seconds` then uses the roofline of the device."""
     if not _has_work(net):
         raise CommschedError(
-            f"--compute modelled: no layer of {net.name} states flops or bytes, so that nothing"
-            " can be modelled; use --compute measured"
+            f"--compute modelled: no layer of {net.name} states flops or bytes, which a"
+            " model needs; use --compute measured"
         )
     layers = tuple(replace(layer, forward=None, backward=None) for layer in net.layers)
     return _with(replace(net, layers=layers), Fit(choice="modelled", device=device.name))
@@ -123,7 +123,7 @@ def _scaled(net: Net, device: Peaks, insists: bool) -> Net:
     layers = _at(layers, _ratio(measured, near, device, device.precision))
     factor = _total(layers) / before
     if not insists and (factor > EMULATED or device.name == PROCESSOR):
-        slow = f"a run waits for them instead of computing; a roofline would say x {_shown(factor)}"
+        slow = f"a run waits for them instead of computing; a roofline gives x {_shown(factor)}"
         return _with(net, Fit(choice="measured", device=device.name, warning=slow))
     through = near.device if isinstance(near, Published) else ""
     fit = Fit(choice="scaled", device=device.name, factor=factor, through=through)

@@ -48,7 +48,7 @@ def to_data(net: Net) -> dict[str, Any]:
 
 
 def _chained(layers: list[Any]) -> list[Any]:
-    """Write out what layers without the key `after` come after: the layer before in the file."""
+    """Add the key `after` to layers without it: the previous layer in the file."""
     found: list[Any] = []
     before: list[Any] = []
     for layer in layers:

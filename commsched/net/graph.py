@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import networkx
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
-MAX_NUMEL = 2**53  # so that element counts are exact as floats
+MAX_NUMEL = 2**53  # element counts must be exact as floats
 
 
 Seconds = Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]
@@ -79,7 +79,7 @@ class Tensor:
         """Scale the first dimension, and with it the rows of a Zipf law."""
         law, least = self.sparsity, 1
         if law.law == "zipf":
-            least = 2  # one row alone has no law
+            least = 2  # a law needs two rows
             law = replace(law, rows=max(least, round(law.rows * scale)))
         first = max(least, round(self.shape[0] * scale))
         return replace(self, shape=(first, *self.shape[1:]), sparsity=law)
@@ -167,7 +167,7 @@ class Net:
     @cached_property
     def dag(self) -> "networkx.DiGraph[str]":
         """The layers as a networkx graph; node attribute `layer`, edges along the data."""
-        import networkx  # slow to import, and no rank needs it
+        import networkx  # slow to import; ranks do not need it
 
         dag: networkx.DiGraph[str] = networkx.DiGraph()
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""On which device the seconds of a net were measured, and how they were fitted to another one."""
+"""The device on which a net's seconds were measured, and their conversion to another one."""
 
 from dataclasses import dataclass
 from math import hypot, inf, log
@@ -31,7 +31,7 @@ Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
 
 
 class Peaks(Protocol):
-    """What a roofline needs of a device."""
+    """The numbers of a device that a roofline needs."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Peaks(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """How many samples a second a source gives for another device, and for the measured one.
+    """Published samples per second of another device and of the measured one.
 
     Only the ratio of the two is used: batch and software of the source may differ from the net's.
     """
@@ -114,7 +114,7 @@ def rates(device: Measured | Published | Peaks, precision: str) -> tuple[float, 
 
 
 def distance(a: Measured | Published, b: Peaks) -> float:
-    """Return how far two devices are apart: 0 for equal ones, 0.69 for one twice as fast."""
+    """Return the distance of two devices: 0 if equal, 0.69 (log 2) if one is twice as fast."""
     here, there = rates(a, b.precision), rates(b, b.precision)
     if here is None or there is None:
         return 0.0 if a.device in b.name else inf

@@ -1,4 +1,4 @@
-"""How the non-zeros of a gradient lie, and how they fill up when ranks are summed."""
+"""Laws for the positions of a gradient's non-zeros, and their density after ranks are summed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from commsched.records import EXACT, normalise, pairs
 Law = Literal["dense", "uniform", "zipf", "mask", "curve"]
 
 EXACT_ROWS = 4096  # zipf: rows with a cell of their own
-CELL_GROWTH = 1.002  # zipf: beyond those, how much longer each cell is; errs by less than 1e-5
+CELL_GROWTH = 1.002  # zipf: growth of the later cells; the error is below 1e-5
 MAX_EXPONENT = 8.0  # zipf: beyond this the tail underflows
 
 
@@ -118,7 +118,9 @@ class Sparsity:
         if self.law == "zipf":
             edges, log_miss = _zipf_cells(self.rows, self.exponent)
             missed = np.concatenate([[0.0], np.cumsum(log_miss * np.diff(edges))])
-            last = (stop - 1) * self.rows // numel + 1  # whole numbers: no row is missed by an ulp
+            last = (
+                stop - 1
+            ) * self.rows // numel + 1  # integer arithmetic misses no row by rounding
             misses = np.interp(last, edges, missed)
             misses -= np.interp(start * self.rows // numel, edges, missed)
             draws = _zipf_draws(self.rows, self.exponent, self.density)
@@ -156,8 +158,7 @@ class Sparsity:
     def entropy(self, numel: int, merged: int) -> float:
         """Bits that say at least which elements are not zero after summing `merged` ranks.
 
-        To somebody who knows the law: nothing for `mask`, and not counted for `curve`, whose ranks
-        may depend on each other.
+        The reader knows the law: 0 for `mask`, and for `curve`, whose ranks may be dependent.
         """
         if self.law == "uniform":
             return numel * float(_bits(self.after(merged)))
@@ -186,19 +187,19 @@ DENSE = Sparsity()
 
 
 def _bits(share: Floats) -> Floats:
-    """Entropy of something that happens with a probability: same shape."""
+    """Binary entropy of a probability, bits: same shape."""
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = [np.where(p > 0, -p * np.log2(p), 0.0) for p in (share, 1.0 - share)]
     return parts[0] + parts[1]
 
 
 def _exactly_first(ranks: Floats, density: Floats, first: float) -> Floats:
-    """Put the given density where one rank is summed, where rounding would miss it by an ulp."""
+    """Replace the density of one rank by the law's own, which rounding may miss by an ulp."""
     return np.where(ranks == 1, first, np.maximum(density, first))
 
 
 def _each(function: Callable[[float], float], ranks: Floats) -> Floats:
-    """Call `function` once per different value."""
+    """Call `function` once per distinct value."""
     values, where = np.unique(ranks, return_inverse=True)
     return np.array([function(float(v)) for v in values])[where].reshape(ranks.shape)
 

@@ -13,7 +13,7 @@ FORMAT = Plan.FORMAT
 
 
 class Hashed(msgspec.Struct):
-    """What a plan file has besides the plan."""
+    """The keys of a plan file besides the plan."""
 
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 

@@ -59,8 +59,8 @@ NET = Stored(
 class Reason:
     """Why a method was chosen: predicted seconds of the exchange alone, and of the runner-up.
 
-    A margin is by how many seconds the iteration grows with another method for this launch. The
-    opposite is the best method that compresses where the chosen one does not, and the other way.
+    `margin`: increase of the iteration if the runner-up were used, s. `opposite`: the best method
+    of the other kind, compressing or not.
     """
 
     seconds: Annotated[Seconds, Key("predicted_ms")]
@@ -106,7 +106,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """The best plan for the same request by one family of methods, as it is predicted."""
+    """The predicted best plan of one family of methods for the plan's request."""
 
     family: Annotated[str, FAMILIES]
     allow: Annotated[tuple[str, ...], WRITTEN] = ()  # lossy codecs and methods that it may use
@@ -121,9 +121,11 @@ class Alternative:
         normalise(self)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity: caches hang on it
+@dataclass(
+    frozen=True, kw_only=True, eq=False
+)  # compared by identity, because plans are keys of caches
 class Plan:
-    """Self-contained and frozen; what it means for each rank is the strategy's `lower`."""
+    """A self-contained, frozen plan; its strategy's `lower` gives each rank's operations."""
 
     FORMAT: ClassVar[str] = "commsched-plan/1"
 
@@ -132,12 +134,12 @@ class Plan:
     mean: Annotated[bool, REQUIRED] = True  # the sum is divided by the number of ranks
     seed: Annotated[int, Meta(ge=0, le=2**62), REQUIRED] = 0
     planner: Annotated[str, REQUIRED] = ""
-    iteration: Seconds = 0.0  # as the planner predicts it; 0: it does not say
+    iteration: Seconds = 0.0  # predicted by the planner; 0: not known
     bound: Seconds = 0.0  # no plan of the same request takes less; 0: not known
     launches: tuple[Launch, ...]
     machine: Annotated[Machine, MACHINE]
     net: Annotated[Net, NET, Key("graph")]
-    # What the planner compared; empty: nothing.
+    # Plans that the planner compared.
     alternatives: tuple[Alternative, ...] = ()
     # Share of a tensor's norm that a step may leave behind; 0: not watched.
     max_error: Annotated[float, EXACT, Meta(ge=0)] = 0.0
@@ -151,13 +153,13 @@ class Plan:
         return digest(to_data(self))
 
     def group(self, launch: Launch) -> Group:
-        """The ranks that take part in a launch; of several teams the first, which is like all."""
+        """The ranks of a launch; of several equal teams, the first."""
         if launch.among == "all" and not launch.group:
             return self.machine.everyone
         return self.team(self.teams(launch)[0])
 
     def group_of(self, launch: Launch, rank: int) -> Group | None:
-        """The team of a rank in a launch; None where it has no part."""
+        """The team of a rank in a launch; None if it does not take part."""
         teams = self.teams(launch)
         rows = np.flatnonzero((teams == rank).any(axis=1))
         return self.team(teams[rows[0]]) if len(rows) else None
@@ -168,7 +170,7 @@ class Plan:
         return Group(ranks=tuple(map(int, ranks)), nodes=nodes)
 
     def teams(self, launch: Launch) -> Ints:
-        """The ranks of each team that exchanges apart from the others: (teams, members).
+        """The ranks of each team that exchanges separately: (teams, members).
 
         "node": the ranks of each node. "peers": those with the same place in every node. A launch
         among peers is for one team at a time, as the strategy says; every rank is in one team.
@@ -176,7 +178,7 @@ class Plan:
         if launch.among == "all":
             return np.array([launch.group or self.machine.everyone.ranks], np.int64)
         everyone = self.machine.everyone
-        lanes = everyone.lanes  # raises where nodes have different numbers of ranks
+        lanes = everyone.lanes  # raises if nodes have different numbers of ranks
         members = np.array(everyone.members, np.int64).reshape(-1, lanes)
         return members if launch.among == "node" else members.T
 
@@ -229,7 +231,7 @@ class Plan:
 
 
 def _check_cover(tensor: Tensor, runs: list[tuple[int, int]]) -> None:
-    """Every element of a tensor is exchanged exactly once."""
+    """Check that every element of a tensor is exchanged exactly once."""
     covered = 0
     for start, stop in (*sorted(runs), (tensor.numel, tensor.numel)):
         if start != covered:

@@ -174,8 +174,8 @@ class _Waiting:
                 self.kept = index, self.last.copy()
             if waits not in (index, self.kept[0]):
                 raise CommschedError(
-                    f"{where}: waits must be 0, {index} (all rounds before), or what the last other"
-                    f" one was, {self.kept[0]}; got {waits}"
+                    f"{where}: waits must be 0, {index} (all rounds before), or the last other"
+                    f" value, {self.kept[0]}; got {waits}"
                 )
             last = self.last if waits == index else self.kept[1]
             _check_needs(round_, last[:, round_.src], where)

@@ -15,7 +15,7 @@ from commsched.schedule.rounds import Round, Rows
 class Circles:
     """Disjoint circles of equally many ranks; each place of a circle owns a run of blocks.
 
-    The tables hold place 0 of every circle, then place 1, ..., and then all of it again, so that
+    The tables hold place 0 of every circle, then place 1, ..., and then all places again, so that
     the run of the place k further on is a slice for every k and a round costs no copy.
     """
 
@@ -94,7 +94,7 @@ def ring_all_gather(on: Circles, merged: int = 1) -> Iterator[Round]:
 
 
 def rotated_reduce_scatter(on: Circles, merged: int = 1, waits: int = 0) -> Iterator[Round]:
-    """Send each run straight to its owner: in round k to the k-th rank ahead, so nobody queues.
+    """Send each run straight to its owner: in round k to the k-th rank ahead, so no rank queues.
 
     places - 1 rounds; each sends one owned run per rank, as the rank had it after `waits` rounds.
     """
@@ -103,7 +103,7 @@ def rotated_reduce_scatter(on: Circles, merged: int = 1, waits: int = 0) -> Iter
 
 
 def rotated_all_gather(on: Circles, merged: int = 1, waits: int = 0) -> Iterator[Round]:
-    """Send the own run straight to everyone: in round k to the k-th rank ahead, so nobody queues.
+    """Send each rank's own run straight to all: in round k to the k-th rank ahead, without queues.
 
     places - 1 rounds; each sends one owned run per rank, which sums `merged` ranks after `waits`
     rounds.

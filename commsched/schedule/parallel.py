@@ -37,7 +37,7 @@ def parallel(parts: Iterable[Iterator[Round]]) -> Iterator[Round]:
 
 
 def _same(a: tuple[tuple[Ints, Ints], ...], b: tuple[tuple[Ints, Ints], ...]) -> bool:
-    """Tell whether two patterns are the very same arrays."""
+    """Tell whether two patterns are identical objects."""
     return len(a) == len(b) and all(
         x[0] is y[0] and x[1] is y[1] for x, y in zip(a, b, strict=True)
     )

@@ -53,8 +53,8 @@ class Round(NamedTuple):
     stop: Ints  # (m,)
     add: bool  # the receiver adds to what it has; otherwise it replaces it
     merged: int | Ints  # scalar or (m,)
-    # Senders wait for their receives in the first `waits` rounds, 0: for nothing; None: in all
-    # rounds before this one. A number other than 0 is the round's own when it first appears.
+    # Senders wait for their receives in the first `waits` rounds; 0: none; None: all rounds before
+    # this one. A number other than 0 first appears in the round of that number.
     waits: int | None = None
     rows: Rows | None = None  # where `first` and `stop` are slices of
 

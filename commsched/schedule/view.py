@@ -19,8 +19,8 @@ class Move(NamedTuple):
 def moves_of(schedule: Schedule, rank: int) -> tuple[list[Move], list[Move]]:
     """List the sends and the receives of `rank`, each in the order of the rounds.
 
-    In one round the send carries what the rank held before the receive. Costs one search per new
-    pattern of ranks, and a few look-ups per round.
+    The send of a round carries the rank's data from before the receive of that round. Costs one
+    search per new pattern of ranks, and a few look-ups per round.
     """
     assert 0 <= rank < schedule.ranks
     sends: list[Move] = []

@@ -110,7 +110,7 @@ class Builder:
 
 
 def _shrunk(size: tuple[int, int], kernel: Kernel, stride: int, same: bool) -> tuple[int, int]:
-    """Height and width after a window has gone over them."""
+    """Return height and width of the output of a window."""
     lost = (0, 0) if same else (kernel[0] - 1, kernel[1] - 1)
     return (size[0] - lost[0] - 1) // stride + 1, (size[1] - lost[1] - 1) // stride + 1
 
@@ -170,7 +170,7 @@ def resnet32() -> Net:
         for block in range(5):
             at, stride = f"layer{stage}.{block}", 2 if block == 0 and stage > 1 else 1
             inner = net.conv(maps, f"{at}.conv1", width, 3, stride, norm=f"{at}.bn1")
-            # Where sizes differ, the way around takes every other place and adds zero channels.
+            # If sizes differ, the shortcut takes every second place and adds zero channels.
             maps = net.conv(inner, f"{at}.conv2", width, 3, norm=f"{at}.bn2", plus=maps)
     net.dense(replace(maps, size=(1, 1)), "fc", 10)
     return net.graph("resnet32", RESNET, "batch 64 per rank: 128 on 2 devices, as in the paper")

@@ -1,4 +1,4 @@
-"""Nets whose sizes, densities or layer times are printed in papers; no profile is public."""
+"""Nets without a public profile; papers print their sizes, densities or layer times."""
 
 from collections.abc import Sequence
 

@@ -61,7 +61,7 @@ V100 = (
 
 
 def measured(net: str, batch: int, where: str) -> Measured:
-    """Say on what the profile of a net was measured."""
+    """Return the device, batch and precision of a net's profile."""
     return Measured(
         device="NVIDIA V100-SXM2-32GB",
         flops=125e12,
