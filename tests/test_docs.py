@@ -4,6 +4,7 @@ import configparser
 import importlib
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ def test_every_import_in_the_documents_works():
     found = [match for page in PAGES for match in IMPORTS.findall(page.read_text())]
     assert found
     for module, names in found:
+        if module.startswith("commsched.torch") and find_spec("torch") is None:
+            continue
         for name in names.split(","):
             assert hasattr(importlib.import_module(module), name.strip()), (module, name)
 

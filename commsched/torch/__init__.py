@@ -5,10 +5,10 @@ Nothing else of commsched imports this package or torch.
 
 import importlib.util
 
-from commsched.errors import CommschedError
+from commsched.errors import CommschedError, install
 
 if importlib.util.find_spec("torch") is None:
-    raise CommschedError("commsched.torch needs PyTorch; pip install 'commsched[torch]'")
+    raise CommschedError(f"commsched.torch needs PyTorch; {install('torch')}")
 
 from commsched.torch.attach import Sync, attach
 from commsched.torch.capture import capture
