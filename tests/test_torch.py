@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Ended, Job
+from tests.support.jobs import Ended, Job, Single
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'commsched[torch]'", allow_module_level=True)
@@ -86,3 +86,12 @@ def test_nothing_else_imports_torch():
         "print('torch' in sys.modules)"
     )
     assert run("-c", code, ranks=1).output.splitlines()[-1] == "False"
+
+
+def test_torchrun_is_told_how_to_start_the_ranks():
+    program = "model = make('mlp')\nattach(model, plan_of(model, 2))\n"
+    variables = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
+    with Single(sys.executable, "-c", BEGIN + program, variables=variables) as job:
+        done = job.wait(LIMIT)
+    assert done.status != 0
+    assert "start them with 'mpiexec -n 2 python SCRIPT.py'" in done.output
