@@ -109,14 +109,14 @@ def _hit(values: Array) -> Array:
     """Tell which blocks hold a non-zero, (blocks,) bool; the last block may be short."""
     numel = len(values)
     whole = numel // BLOCK
-    found = module_of(values).empty(-(-numel // BLOCK), np.bool_)
+    occupied = module_of(values).empty(-(-numel // BLOCK), np.bool_)
     for first in range(0, whole * BLOCK, CHUNK):
         chunk = values[first : min(first + CHUNK, whole * BLOCK)] != 0
         words = chunk.view(np.uint64).reshape(-1, BLOCK // 8)
-        found[first // BLOCK : first // BLOCK + len(words)] = words.any(axis=1)
-    if whole < len(found):
-        found[whole] = (values[whole * BLOCK :] != 0).any()
-    return found
+        occupied[first // BLOCK : first // BLOCK + len(words)] = words.any(axis=1)
+    if whole < len(occupied):
+        occupied[whole] = (values[whole * BLOCK :] != 0).any()
+    return occupied
 
 
 CODECS.add("block")(Block())

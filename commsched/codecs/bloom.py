@@ -60,9 +60,9 @@ class Bloom(IndexCode):
         table = module.zeros(size, np.uint8)
         for number in range(self._hashes):
             table[self._places(index, number, size)] = 1
-        found = self._found(table, len(index), numel, key)
-        head = header((size, len(found), len(index), key), index)
-        return module.concatenate([head, module.packbits(table, bitorder="little")]), found
+        positives = self._found(table, len(index), numel, key)
+        head = header((size, len(positives), len(index), key), index)
+        return module.concatenate([head, module.packbits(table, bitorder="little")]), positives
 
     def decode(self, part: Array, numel: int) -> Array:
         whole = len(part) >= HEADER
@@ -107,8 +107,8 @@ class Bloom(IndexCode):
             for number in range(self._hashes):
                 index = index[table[self._places(index, number, len(table))] != 0]
             parts.append(index)
-        found = module.concatenate(parts)
-        return found if self.lossless else self._chosen(found, count, len(table), key)
+        positives = module.concatenate(parts)
+        return positives if self.lossless else self._chosen(positives, count, len(table), key)
 
     def _chosen(self, found: Array, count: int, size: int, key: int) -> Array:
         """Choose `count` of the found indices: at random, or the least contested first."""

@@ -132,12 +132,12 @@ def _powers(xp: Any, numel: int) -> Array:
 def fit_polynomials(values: Array) -> Array:
     """Fit ascending magnitudes by least squares, piece by piece: (PIECES (DEGREE + 1),)."""
     xp = module_of(values)
-    found = xp.zeros((PIECES, DEGREE + 1))
+    coefficients = xp.zeros((PIECES, DEGREE + 1))
     cuts = _cuts(len(values)) if len(values) else [0]
     for piece, (first, stop) in enumerate(pairwise(cuts)):
         part = values[first:stop].astype(np.float64)
-        found[piece] = xp.linalg.lstsq(_powers(xp, len(part)), part, rcond=None)[0]
-    return found.reshape(-1)
+        coefficients[piece] = xp.linalg.lstsq(_powers(xp, len(part)), part, rcond=None)[0]
+    return coefficients.reshape(-1)
 
 
 def draw_polynomials(curve: Array, numel: int) -> Array:

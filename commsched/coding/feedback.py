@@ -82,11 +82,11 @@ class Fed(Codec):
     def rate(self, device: Device) -> CodecRate:
         if self.name in device.codecs:
             return device.codecs[self.name]
-        found = self._inner.rate(device)
+        rate = self._inner.rate(device)
         if not self._inner.unbiased:
-            return found
-        twice = 2 * found.encode + found.decode + PRODUCTS / device.bandwidth
-        return replace(found, encode=twice)
+            return rate
+        twice = 2 * rate.encode + rate.decode + PRODUCTS / device.bandwidth
+        return replace(rate, encode=twice)
 
 
 def fed(inner: Codec) -> Codec:

@@ -57,30 +57,30 @@ class Selection(Indexed):
 
     def composed(self, value: Codec | None, index: IndexCode | None) -> "Selection":
         """Return this selection with another value codec or index code."""
-        made = copy.copy(self)
-        made._value = value or self._value
-        made._index = index or self._index
+        composed = copy.copy(self)
+        composed._value = value or self._value
+        composed._index = index or self._index
         plain = index is None or isinstance(index, PlainIndices)
-        parts = [self.plain, value.name if value else "", "" if plain else made._index.name]
-        made.name = "/".join(part for part in parts if part)
-        return made
+        parts = [self.plain, value.name if value else "", "" if plain else composed._index.name]
+        composed.name = "/".join(part for part in parts if part)
+        return composed
 
     def rate(self, device: Device) -> CodecRate:
         """Return the measured rate, or the selection's rate plus those of its other codes.
 
         Their parts of a packet are computed for a full run of SAMPLE elements.
         """
-        found = super().rate(device)
+        rate = super().rate(device)
         if self.name == self.plain or self.name in device.codecs:
-            return found
+            return rate
         share, packet = self._shares
         value, index = self._value.rate(device), self._index
         back = index.decode_traffic / device.bandwidth + share * value.decode
         return replace(
-            found,
-            encode=found.encode + index.encode_traffic / device.bandwidth + share * value.encode,
-            add=found.add + back / packet,
-            decode=found.decode + back,
+            rate,
+            encode=rate.encode + index.encode_traffic / device.bandwidth + share * value.encode,
+            add=rate.add + back / packet,
+            decode=rate.decode + back,
         )
 
     @property
@@ -95,13 +95,13 @@ class Selection(Indexed):
 
     def written(self, chosen: Array, values: Array, state: State, start: int) -> Array:
         """Write the elements `chosen`, ascending, as a packet."""
-        kept = values.take(chosen)
-        if not (self.lossless or np.isfinite(kept).all()):
+        sent = values.take(chosen)
+        if not (self.lossless or np.isfinite(sent).all()):
             return header((TAG, BROKEN, 0), values)
         part, index = self._index.encode(chosen, len(values), run_key(state, start))
         if index is not chosen:  # the index code added some
-            kept = values.take(index)
-        body = self._value.encode(kept, state, start).view(np.uint8)
+            sent = values.take(index)
+        body = self._value.encode(sent, state, start).view(np.uint8)
         head = header((TAG, len(index), len(part)), values)
         return module_of(values).concatenate([head, part, body])
 

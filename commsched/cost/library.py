@@ -74,10 +74,10 @@ class Algorithm:
         if self.inside == self.between == PLAIN and self.channels == 1:
             return machine
         nic = 0.0 if machine.nic is None else machine.nic.per_byte
-        own = machine.inside.per_byte
+        inside = machine.inside.per_byte
 
         def across(link: Link) -> Link:
-            mixed = (max(link.per_byte, nic) + (self.channels - 1) * own) / self.channels
+            mixed = (max(link.per_byte, nic) + (self.channels - 1) * inside) / self.channels
             return _by(self.between, replace(link, per_byte=mixed))
 
         return replace(

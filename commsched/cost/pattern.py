@@ -217,9 +217,9 @@ class Places:
         for kind, link in enumerate(self._links):
             either = (self._kind[src] == kind) | (self._kind[dst] == kind)
             curves.append((np.flatnonzero(either & ~inside), link))
-        found = tuple((moves, link) for moves, link in curves if link.points and len(moves))
+        measured = tuple((moves, link) for moves, link in curves if link.points and len(moves))
         terms = (_one(latency + overhead), _one(overhead), _one(per_byte))
-        return Pattern(shape, Wire(*terms, found, shared))
+        return Pattern(shape, Wire(*terms, measured, shared))
 
     def _turns(self, pattern: Pattern, out: Bools) -> Pattern:
         """Add the effects of ports that pass bytes in bursts; `out` (m,): between nodes."""
@@ -253,8 +253,8 @@ class Places:
         sending = np.bincount(port[src[out]], minlength=count)[port[src]]
         receiving = np.bincount(port[dst[out]], minlength=count)[port[dst]]
         # A node whose own link is slower than a port has slower ports, which its ranks share, too.
-        own = np.array([0.0, *(link.per_byte for link in self._links[1:])])
-        speed = np.maximum(nic.per_byte, own)[self._kind]
+        node_per_byte = np.array([0.0, *(link.per_byte for link in self._links[1:])])
+        speed = np.maximum(nic.per_byte, node_per_byte)[self._kind]
         return np.where(out, np.maximum(speed[src] * sending, speed[dst] * receiving), 0.0)
 
 
@@ -264,9 +264,9 @@ def _later(port: Ints) -> Floats:
     ordered = port[order]
     stop = np.searchsorted(ordered, ordered, side="right")
     count = stop - np.searchsorted(ordered, ordered)
-    found = np.empty(len(port))
-    found[order] = np.where(ordered < 0, 0.0, (stop - 1 - np.arange(len(port))) / count)
-    return found
+    shares = np.empty(len(port))
+    shares[order] = np.where(ordered < 0, 0.0, (stop - 1 - np.arange(len(port))) / count)
+    return shares
 
 
 def _uniform(shape: PatternShape, link: Link, shared: Each = 0.0) -> Pattern:

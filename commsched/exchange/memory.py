@@ -42,11 +42,11 @@ def launch_memory(name: str, spec: BucketSpec, group: Group) -> LaunchMemory:
     """Return the memory of a bucket's launch among a group, by the name of its method."""
     method = find_method(name)
     phases = method.expected_phases(spec, group)
-    found = [_exchange(phase) for phase in phases]
+    memories = [_exchange(phase) for phase in phases]
     return LaunchMemory(
         kept=method.kept(spec),
-        waiting=max(own for own, _ in found),
-        received=max(others for _, others in found),
+        waiting=max(own for own, _ in memories),
+        received=max(others for _, others in memories),
         sets=frozenset().union(*(phase.sets | _coded(phase, spec) for phase in phases)),
     )
 

@@ -99,8 +99,8 @@ def rotated_all_to_all(on: Circles, node: Ints, lane: Ints) -> Iterator[Round]:
 
     `lane` numbers the circle of each rank, `node` its place in it; blocks (lane, from, to).
     """
-    own = (lane[on.src] * on.places + node[on.src]) * on.places
+    block = (lane[on.src] * on.places + node[on.src]) * on.places
     for k in range(1, on.places):
         dst = on.ahead(on.ranks, k)
-        first = own + node[dst]
+        first = block + node[dst]
         yield Round(on.src, dst, first, first + 1, False, 1, waits=0)

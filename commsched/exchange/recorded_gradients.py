@@ -77,12 +77,12 @@ def read(path: str | Path, net: Net) -> Recorded:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             _check_members(members, where)
-            found = {}
+            gradients = {}
             for member in members:
                 name = member.filename.removesuffix(".npy")
                 tensor = _tensor(name, net, where)
                 with archive.open(member) as content:
-                    found[name] = _gradients(_array(content), tensor, where)
+                    gradients[name] = _gradients(_array(content), tensor, where)
     except zipfile.BadZipFile:
         raise CommschedError(f"{where}: not an npz file, which numpy.savez writes") from None
     except (OSError, EOFError) as failure:
@@ -93,9 +93,9 @@ def read(path: str | Path, net: Net) -> Recorded:
         # claims to be larger than this machine's memory.
         why = str(failure).partition("\n")[0]
         raise CommschedError(f"{where}: not an npz file of numbers: {why}") from None
-    if not found:
+    if not gradients:
         raise CommschedError(f"{where}: no gradients; tensor name -> (count, ...) is expected")
-    return Recorded(found, where)
+    return Recorded(gradients, where)
 
 
 def _check_members(members: list[zipfile.ZipInfo], where: str) -> None:
@@ -139,9 +139,9 @@ def _gradients(values: Array, tensor: Tensor, where: str) -> Array:
             f"{what}: a gradient has {tensor.numel} elements, got {numel} in shape"
             f" {list(values.shape)}"
         )
-    found = np.stack([sample(one) for one in values[max(0, count - COUNT) :]])
+    samples = np.stack([sample(one) for one in values[max(0, count - COUNT) :]])
     with np.errstate(over="ignore"):
-        found = found.astype(np.float32)
-    if not np.isfinite(found).all():
+        samples = samples.astype(np.float32)
+    if not np.isfinite(samples).all():
         raise CommschedError(f"{what}: only finite float32 numbers are allowed")
-    return found
+    return samples

@@ -102,12 +102,12 @@ class Sparsity:
             return (stop - start) * self.after(merged)
         edges = _zipf_cells(self.rows, self.exponent)[0]
         width = numel / self.rows
-        found = np.empty(start.shape)
+        nonzeros = np.empty(start.shape)
         for k in np.unique(merged):
             here, rows = merged == k, _zipf_rows(self, float(k))
             upper = np.interp(stop[here] / width, edges, rows)
-            found[here] = width * (upper - np.interp(start[here] / width, edges, rows))
-        return found
+            nonzeros[here] = width * (upper - np.interp(start[here] / width, edges, rows))
+        return nonzeros
 
     def log_empty(self, numel: int, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         """Logarithm of the probability that elements [start, stop) are all zero: (m,).
@@ -143,7 +143,7 @@ class Sparsity:
         edges, _ = _zipf_cells(self.rows, self.exponent)
         first = np.minimum(start * self.rows // numel, self.rows - 1)  # of nothing: any
         last = np.maximum((stop - 1) * self.rows // numel, first)
-        found = np.empty(start.shape)
+        runs = np.empty(start.shape)
         for k in np.unique(merged):
             here = merged == k
             hits = np.diff(_zipf_rows(self, float(k))) / np.diff(edges)
@@ -152,8 +152,8 @@ class Sparsity:
             begun = np.concatenate([[0.0], np.cumsum(each)])
             at = hits[np.searchsorted(edges, first[here], side="right") - 1]
             inside = np.interp(last[here] + 1, edges, begun)
-            found[here] = at + inside - np.interp(first[here] + 1, edges, begun)
-        return np.where(stop > start, found, 0.0)
+            runs[here] = at + inside - np.interp(first[here] + 1, edges, begun)
+        return np.where(stop > start, runs, 0.0)
 
     def entropy(self, numel: int, merged: int) -> float:
         """Bits that say at least which elements are not zero after summing `merged` ranks.
@@ -227,8 +227,8 @@ def _bernoulli(numel: int, density: float, rng: np.random.Generator) -> Ints:
         gaps = np.minimum(rng.geometric(density, count), numel + 1)
         parts.append(last + np.cumsum(gaps))
         last = int(parts[-1][-1])
-    found = np.concatenate(parts)
-    return found[: np.searchsorted(found, numel)]
+    indices = np.concatenate(parts)
+    return indices[: np.searchsorted(indices, numel)]
 
 
 @lru_cache(maxsize=64)

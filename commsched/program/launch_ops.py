@@ -50,11 +50,11 @@ def beside_buckets(plan: Plan, indices: Iterable[int]) -> dict[str, float]:
     with runs of equal length share index sets.
     """
     launches = [plan.launches[index] for index in indices]
-    found = [launch_memory(each.method, plan.spec(each), plan.group(each)) for each in launches]
-    waiting = sum(one.waiting for one in found)
-    received = max((one.received for one in found), default=0.0)
-    sets = sets_bytes(frozenset().union(*(one.sets for one in found)))
-    return {"residuals": sum(one.kept for one in found) + sets, "packets": waiting + received}
+    memories = [launch_memory(each.method, plan.spec(each), plan.group(each)) for each in launches]
+    waiting = sum(one.waiting for one in memories)
+    received = max((one.received for one in memories), default=0.0)
+    sets = sets_bytes(frozenset().union(*(one.sets for one in memories)))
+    return {"residuals": sum(one.kept for one in memories) + sets, "packets": waiting + received}
 
 
 def in_order(plan: Plan, purpose: str) -> list[int]:
@@ -142,10 +142,10 @@ def check_rules(plan: Plan, rules: Mapping[str, Rule]) -> None:
                 f"{where} has purpose {launch.purpose!r}; allowed: {', '.join(rules)}"
             )
         among = f"ranks {launch.group}" if launch.group else launch.among
-        found = Rule(launch.payload, among, launch.every, launch.lag)
-        if found != rules[launch.purpose]:
+        rule = Rule(launch.payload, among, launch.every, launch.lag)
+        if rule != rules[launch.purpose]:
             raise CommschedError(
-                f"{where} exchanges {found}; of purpose {launch.purpose!r} are"
+                f"{where} exchanges {rule}; of purpose {launch.purpose!r} are"
                 f" {rules[launch.purpose]}"
             )
     for purpose in rules:

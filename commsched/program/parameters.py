@@ -33,8 +33,8 @@ class Parameter(NamedTuple):
         """Return a value with the default's type, or refuse it; `where` names the parameter."""
         typed = _typed(value, self.default)
         if typed not in self.allowed:
-            some = self.allowed
-            names = str(some) if isinstance(some, Range) else ", ".join(map(str, some))
+            allowed = self.allowed
+            names = str(allowed) if isinstance(allowed, Range) else ", ".join(map(str, allowed))
             raise CommschedError(f"{where} cannot be {value!r}; allowed: {names}")
         return typed
 
@@ -43,13 +43,13 @@ def settled(
     strategy: str, params: Mapping[str, Param], parameters: Mapping[str, Parameter]
 ) -> dict[str, Param]:
     """Return the values of all parameters: `params`, else the defaults."""
-    found = {key: parameter.default for key, parameter in parameters.items()}
+    settings = {key: parameter.default for key, parameter in parameters.items()}
     for key, value in params.items():
         if key not in parameters:
             known = ", ".join(parameters)
             raise CommschedError(f"strategy {strategy!r} has no parameter {key!r}; known: {known}")
-        found[key] = parameters[key].checked(value, f"strategy {strategy!r}: {key}")
-    return found
+        settings[key] = parameters[key].checked(value, f"strategy {strategy!r}: {key}")
+    return settings
 
 
 def _typed(value: Param, default: Param) -> Param:

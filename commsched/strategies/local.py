@@ -54,20 +54,20 @@ class Local(Strategy):
     }
 
     def settings(self, plan: Plan) -> dict[str, Param]:
-        found = super().settings(plan)
-        chunked = found["variant"] == "chunked"
-        if bool(found["chunks"]) != chunked:
-            wanted = "a number of chunks" if chunked else "none: every stage is a block"
+        settings = super().settings(plan)
+        chunked = settings["variant"] == "chunked"
+        if bool(settings["chunks"]) != chunked:
+            allowed = "a number of chunks" if chunked else "none: every stage is a block"
             raise CommschedError(
-                f"strategy 'local': variant {found['variant']!r} has {wanted}; got chunks ="
-                f" {found['chunks']}"
+                f"strategy 'local': variant {settings['variant']!r} has {allowed}; got chunks ="
+                f" {settings['chunks']}"
             )
-        if found["variant"] == "overlapping" and found["microbatches"] != 1:
+        if settings["variant"] == "overlapping" and settings["microbatches"] != 1:
             raise CommschedError(
                 "strategy 'local': variant 'overlapping' takes a batch in one piece; microbatches"
-                f" must be 1, got {found['microbatches']}"
+                f" must be 1, got {settings['microbatches']}"
             )
-        return found
+        return settings
 
     def prepare(
         self, net: Net, machine: Machine, settings: Mapping[str, Param]

@@ -92,12 +92,12 @@ class Samo(Strategy):
         settings = self.settings(plan)
         stages, m = pipeline.grid(plan, settings), int(settings["microbatches"])
         many, share = min(m, len(stages)), 1.0 - float(settings["pruned"])
-        found = []
+        tensors = []
         for stage in stages:
             state = state_memory(stage.numel, self._dense(plan, stage), share)
             each, once = recompute.kept(plan.net, stages, stage.number, settings)
-            found.append(state._replace(activations=many * each + once))
-        return max(found, key=lambda memory: memory.total)
+            tensors.append(state._replace(activations=many * each + once))
+        return max(tensors, key=lambda memory: memory.total)
 
     def _dense(self, plan: Plan, stage: Stage) -> float:
         """Count a stage's parameters before pruning: its part of the whole net's parameters."""

@@ -19,10 +19,10 @@ example:
   commsched reproduce fft --json
   commsched reproduce samo -o reproduction
 
-Prints, for each number that a paper has published, the same number as the library predicts it on
-the shipped machine and net, and the error. A bar is what must hold: 1 % for formulas, 10 % for
-FFT's exchanges and for what is drawn, 15 % for SAMO's collectives. With -o FOLDER, NAME.json and
-the figure NAME.png are kept there. Exits with status 1 where something that must hold does not.
+For each published number, prints the library's prediction on the shipped machine and net, and its
+error. A bar is the largest allowed error: 1 % for formulas, 10 % for FFT's exchanges and for random
+draws, 15 % for SAMO's collectives. With -o FOLDER, writes NAME.json and the figure NAME.png there.
+Exits with status 1 if a bar or a required trend is missed.
 """
 HEADER = ("", "published", "predicted", "unit", "error", "bar", "inputs", "notes")
 

@@ -64,8 +64,8 @@ def add(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = p.add_subparsers(required=True, metavar="ACTION", title="actions")
-    add_command(actions, "up", up, "create the hosts; keep those that are already like this", UP)
-    text = "run MPI ranks on the hosts, and prove that their bytes crossed the ports"
+    add_command(actions, "up", up, "create the hosts; keep an equal testbed that is up", UP)
+    text = "run MPI ranks on the hosts, and check that their bytes crossed the ports"
     job = add_command(actions, "run", run, text, RUN)
     job.description = "With --hosts, --lanes or --rate: on a new testbed, removed after the job."
     add_command(actions, "down", down, "remove the hosts and end all their processes", DOWN)

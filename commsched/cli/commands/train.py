@@ -200,7 +200,7 @@ def _check(args: argparse.Namespace) -> None:
     elif args.together:
         raise CommschedError("--together needs --sweep")
     if args.figure is not None and args.log is None:
-        raise CommschedError("--figure needs --log, which it is drawn from")
+        raise CommschedError("--figure needs --log, which holds the curves")
     if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
         raise CommschedError(f"--figure must end in .png or .svg, got {args.figure}")
     if not 0 <= args.fold < 5:

@@ -26,11 +26,11 @@ example:
   sudo commsched validate -o validation --fail-above 15%
   commsched validate --fabric shared --net resnet50 --method ring --method fp16
 
-Each fabric is calibrated once; then each net, scaled so that one ring all-reduce of it lasts a
-fifth of a second, is predicted and run with one method for all of its buckets. Six families of
-methods meet every net; the others, unless asked for, one net per fabric. FOLDER keeps machines,
-plans and timelines; finished cells are not run again. Exits with status 1 if a bar is missed, or,
-with --fail-above, if the error of a cell is larger.
+A testbed is calibrated once, this machine once per net. Each net is scaled so that its ring
+all-reduce lasts a fifth of a second (a tenth on this machine). It is then predicted and run with
+one method for all buckets. By default, six families of methods run with every net, and each other
+family with one net per fabric. FOLDER keeps machines, plans and timelines; finished cells are not
+run again. Exits with status 1 if a bar is missed, or if a cell's error exceeds --fail-above.
 """
 QUICK_FABRICS, QUICK_NETS = ("shared", "400mbit"), ("resnet50", "lstm")
 QUICK_SCALE, QUICK_SECONDS = 0.5, 14.0

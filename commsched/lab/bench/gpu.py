@@ -88,13 +88,13 @@ def row(name: str, numel: int, repeats: int) -> GpuRow:
     module = array_module()
     work = made(name, numel, module)
     values, out = module.asarray(normal(numel)), module.empty(numel, np.float32)
-    found = np.empty((repeats + 1, 2))
-    for turn in found:
+    seconds = np.empty((repeats + 1, 2))
+    for turn in seconds:
         work.before()
         turn[:] = clock.seconds(work.run), clock.seconds(partial(module.copyto, out, values))
     work.before()
     extra = clock.extra_bytes(work.run)
-    counted = found[1:]
+    counted = seconds[1:]
     taken, copy = (
         Timing(float(np.median(each)), float(each.min()), float(each.max())) for each in counted.T
     )

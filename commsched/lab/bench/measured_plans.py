@@ -128,14 +128,14 @@ def rows(wanted: MeasuredPlansRequest, say: Say) -> Iterator[BenchRow]:
 
     A cell resumes with its missing runs if its plans have not changed.
     """
-    found = []
+    finished = []
     for cell in cells(wanted, say):
-        found.append(cell)
+        finished.append(cell)
         yield _row(cell)
-    yield _within(found)
+    yield _within(finished)
     for place in (0, 1):
-        for name in dict.fromkeys(cell.key[place] for cell in found):
-            yield _speedup(name, [cell for cell in found if cell.key[place] == name])
+        for name in dict.fromkeys(cell.key[place] for cell in finished):
+            yield _speedup(name, [cell for cell in finished if cell.key[place] == name])
 
 
 def cells(wanted: MeasuredPlansRequest, say: Say) -> Iterator[PlanCell]:

@@ -47,8 +47,8 @@ def instance(seed: int) -> Problem:
     on = _machine(rng)
     request = Request(net=net, machine=on, lossy=("fp16",))
     names = rng.choice(METHODS, rng.integers(1, 5), replace=False)
-    kept = [m for m in request.methods(on.everyone) if m.name in names]
-    return Problem(request, kept=Shortlist.of(kept))
+    methods = [m for m in request.methods(on.everyone) if m.name in names]
+    return Problem(request, kept=Shortlist.of(methods))
 
 
 def _machine(rng: np.random.Generator) -> Machine:

@@ -44,8 +44,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def moved(self, tensor: str = "") -> tuple[float, float]:
         """Return predicted and measured s of all launches, or of those with a tensor."""
-        some = [x for x in self.launches if not tensor or tensor in x.tensors]
-        return sum(x.predicted for x in some), sum(x.measured for x in some)
+        launches = [x for x in self.launches if not tensor or tensor in x.tensors]
+        return sum(x.predicted for x in launches), sum(x.measured for x in launches)
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,8 +92,8 @@ class ConvergenceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def with_case(self, case: CaseResult) -> "ConvergenceTable":
         """Replace the case of this name, or append it."""
         names = [old.name for old in self.cases]
-        found = [case if old.name == case.name else old for old in self.cases]
-        return msgspec.structs.replace(self, cases=(*found, *[case] * (case.name not in names)))
+        cases = [case if old.name == case.name else old for old in self.cases]
+        return msgspec.structs.replace(self, cases=(*cases, *[case] * (case.name not in names)))
 
     def case(self, name: str) -> CaseResult | None:
         """Return the case with this name."""
@@ -125,17 +125,21 @@ class Against(NamedTuple):
 def against(case: CaseResult, dense: CaseResult) -> Against | None:
     """Compare trainings of equal fold and seed; None without such trainings."""
     there = {trial.key: trial for trial in dense.trained.trials}
-    pairs = [(own, there[own.key]) for own in case.trained.trials if own.key in there]
+    pairs = [
+        (trainings, there[trainings.key])
+        for trainings in case.trained.trials
+        if trainings.key in there
+    ]
     if not pairs:
         return None
-    differences = [own.end.accuracy - other.end.accuracy for own, other in pairs]
+    differences = [trainings.end.accuracy - other.end.accuracy for trainings, other in pairs]
     bar = _mean_loss([other for _, other in pairs], -1)
-    own = [trial for trial, _ in pairs]
-    points = range(min(len(trial.held_out) for trial in own))
+    trainings = [trial for trial, _ in pairs]
+    points = range(min(len(trial.held_out) for trial in trainings))
     reached = (
-        own[0].held_out[i].steps
+        trainings[0].held_out[i].steps
         for i in points
-        if bar is not None and (loss := _mean_loss(own, i)) is not None and loss <= bar
+        if bar is not None and (loss := _mean_loss(trainings, i)) is not None and loss <= bar
     )
     return Against(mean(differences), next(reached, None))
 

@@ -73,10 +73,13 @@ def train(wanted: ConvergenceRequest, folder: Path, say: Say) -> ConvergenceTabl
     """
     begun, table = time.monotonic(), kept(wanted, folder)
     files.make_folder(path_of(wanted, folder).parent)
-    some = chosen(wanted)
-    for number, case in enumerate(some):
+    requested = chosen(wanted)
+    for number, case in enumerate(requested):
         if time.monotonic() - begun > wanted.time_limit:
-            say(f"{len(some) - number} of {len(some)} cases are left; the same command goes on")
+            say(
+                f"{len(requested) - number} of {len(requested)} cases are left; the same"
+                " command goes on"
+            )
             break
         try:
             found = _trained(wanted, case, table.case(case.name), folder)
@@ -87,7 +90,7 @@ def train(wanted: ConvergenceRequest, folder: Path, say: Say) -> ConvergenceTabl
         convergence.write(path_of(wanted, folder), table)
         spent = time.monotonic() - begun
         say(
-            f"[{number + 1}/{len(some)}, {spent:.0f} s] {case.name}:"
+            f"[{number + 1}/{len(requested)}, {spent:.0f} s] {case.name}:"
             f" {len(found.trained.trials)} trainings, accuracy {found.accuracy}"
         )
     return table

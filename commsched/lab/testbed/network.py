@@ -147,10 +147,10 @@ def read(name: str) -> Spec | None:
             tuple(ports[f"h{i}"] for i in range(len(ports))),
         )
         whole = {namespace(name, host) for host in [SWITCH, *spec.names]}
-        own = [_rates(namespace(name, host))[INTERFACE] for host in spec.names]
+        rates = [_rates(namespace(name, host))[INTERFACE] for host in spec.names]
     except (CommschedError, LookupError, ValueError):
         return None  # half built, or half removed
-    return spec if set(there) == whole and tuple(own) == spec.rates else None
+    return spec if set(there) == whole and tuple(rates) == spec.rates else None
 
 
 def _rates(where: str) -> dict[str, float]:

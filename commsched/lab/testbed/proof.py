@@ -34,18 +34,18 @@ def missing(
     expected: Sequence[Crossing], counted: Sequence[Traffic], hosts: Sequence[str]
 ) -> list[str]:
     """Return a sentence for each host and direction with fewer bytes than expected."""
-    found = []
+    sentences = []
     for host, least, traffic in zip(hosts, expected, counted, strict=True):
         for word, wanted, seen in (
             ("sent", least.sent, traffic.data_sent),
             ("received", least.received, traffic.data_received),
         ):
             if seen < wanted * (1 - TOLERANCE):
-                found.append(
+                sentences.append(
                     f"host {host} {word} {nbytes(seen)} over its shaped port, expected were"
                     f" {nbytes(wanted)}: the rest went around the port"
                 )
-    return found
+    return sentences
 
 
 def stated(least: float, hosts: int, used: int) -> tuple[Crossing, ...]:
@@ -106,9 +106,9 @@ def _between(phase: Phase, where: Ints, sizes: Floats, hosts: int) -> Floats:
         np.add.at(planned, (rnd.src, where[rnd.dst]), wire)
     total = planned.sum(axis=1, keepdims=True)
     share = np.divide(planned, total, out=np.zeros_like(planned), where=total > 0)
-    found = np.zeros((hosts, hosts))
-    np.add.at(found, where, share * sizes[:, None])
-    return found
+    traffic = np.zeros((hosts, hosts))
+    np.add.at(traffic, where, share * sizes[:, None])
+    return traffic
 
 
 def _phases(plan: Plan, measured: Timeline) -> Mapping[str, tuple[int, Phase]]:

@@ -36,8 +36,8 @@ def lacking() -> str | None:
         packages = " ".join(dict.fromkeys(PROGRAMS[name] for name in missing))
         return f"a testbed needs {' and '.join(missing)}; apt-get install {packages}"
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    held = next((int(x.split()[1], 16) for x in status.splitlines() if "CapEff" in x), 0)
-    without = [name for name, bit in CAPABILITIES.items() if not held >> bit & 1]
+    capabilities = next((int(x.split()[1], 16) for x in status.splitlines() if "CapEff" in x), 0)
+    without = [name for name, bit in CAPABILITIES.items() if not capabilities >> bit & 1]
     if without:
         return f"a testbed needs {' and '.join(without)}, which this container does not give root"
     return None

@@ -49,11 +49,11 @@ class ValidationRequest:
     @property
     def cells(self) -> list[ValidationCell]:
         """Return all cells, fabric by fabric and net by net."""
-        found = [
+        cells = [
             ValidationCell(f, n, m) for f in self.fabrics for n in self.nets for m in self.families
         ]
-        found += rotated(self.fabrics, self.nets) if self.others else []
-        return sorted(found, key=lambda c: (self.fabrics.index(c.fabric), self.nets.index(c.net)))
+        cells += rotated(self.fabrics, self.nets) if self.others else []
+        return sorted(cells, key=lambda c: (self.fabrics.index(c.fabric), self.nets.index(c.net)))
 
 
 def validate(wanted: ValidationRequest, folder: Path, say: Say, done: Done) -> list[ValidationRow]:

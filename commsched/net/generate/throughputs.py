@@ -56,12 +56,12 @@ COLUMNS = {"resnet50": "resnet50", "bert-base": "bert_base_squad"}
 
 def published(net: str) -> tuple[Published, ...]:
     """Throughputs of a net; none if no source has them."""
-    found = []
+    throughputs = []
     for device, row, reference, source, rates in ROWS:
         if net not in rates:
             continue
         flops, float32, bandwidth = SOLD[device]
-        found.append(
+        throughputs.append(
             Published(
                 device=device,
                 flops=flops,
@@ -75,4 +75,4 @@ def published(net: str) -> tuple[Published, ...]:
                 ),
             )
         )
-    return tuple(found)
+    return tuple(throughputs)

@@ -95,7 +95,7 @@ def epoch_of(
     )
     turn = 0
     for number in range(step // batches + 1):
-        found = Epoch(
+        epoch = Epoch(
             first=number * batches,
             batches=batches,
             blocking=number < warmup or number >= epochs - cooldown,
@@ -104,8 +104,8 @@ def epoch_of(
             turn=turn,
             lanes=lanes,
         )
-        turn += found.exchanges
-        loss = decisions.get(decision_key(found.first + batches - 1, DECIDE))
-        if loss is not None and not found.blocking and found.skip > 0:
+        turn += epoch.exchanges
+        loss = decisions.get(decision_key(epoch.first + batches - 1, DECIDE))
+        if loss is not None and not epoch.blocking and epoch.skip > 0:
             control = control.after(loss)
-    return found
+    return epoch
