@@ -42,6 +42,7 @@ class Observer:
         self._outside: list[tuple[float, float]] = []  # step: s of data, of the optimizer
         self._now: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._last, self._since, self._begun, self._saved = "", 0.0, 0.0, 0
+        self._back = False  # in the backward pass
 
     def __enter__(self) -> "Observer":
         modules = {
@@ -63,6 +64,8 @@ class Observer:
 
     def _module_hook(self, layer: str) -> Callable[[Any, Any, Any], None]:
         def ended(module: Any, inputs: Any, output: Any) -> None:
+            if self._back:  # computed again for a checkpoint: part of backward
+                return
             self._charge(layer)
             self.output[layer] = sum(t.numel() * t.element_size() for t in _tensors(output))
 
@@ -106,8 +109,9 @@ class Observer:
 
     def backward(self, loss: Any) -> None:
         """Go back from a loss."""
-        self._begun = time.perf_counter()
+        self._back, self._begun = True, time.perf_counter()
         loss.backward()
+        self._back = False
 
     def end(self, keeps: bool, data: float, update: float) -> None:
         """Keep a step's measurements."""

@@ -1,5 +1,7 @@
 """What two ranks check of commsched.torch.capture in the job of tests/support/torch_job.py."""
 
+import time
+
 import torch
 from torch import nn
 
@@ -100,3 +102,19 @@ def what_cannot_be_captured_is_one_sentence():
     model = make("mlp")
     text = said(lambda: captured("mlp", model, lambda some: loss_of(model, *some[WORLD.rank :])))
     assert text.startswith("rank 1: the script failed: TypeError: loss_of() missing 1"), text
+
+
+@check
+def what_a_checkpoint_computes_again_is_backward():
+    model, slept = make("again"), []
+
+    def slow(module, inputs):
+        if len(slept) % 2:  # the second time, in backward
+            time.sleep(0.1)
+        slept.append(module)
+
+    model.first[2].register_forward_pre_hook(slow)
+    net = captured("again", model)
+    assert [layer.name for layer in net.layers] == ["first.0", "first.2", "first.4", "last"]
+    assert sum(layer.forward for layer in net.layers) < 0.1
+    assert sum(layer.backward for layer in net.layers) > 0.1

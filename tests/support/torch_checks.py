@@ -281,3 +281,14 @@ def float64_and_sparse_are_refused():
     model = make("mlp").double()
     text = said(lambda: attach(model, plan_of(model, WORLD.size)))
     assert "parameter '0.weight' is float64; what can be summed is float32" in text, text
+
+
+@check
+def activation_checkpointing():
+    """The backward pass of a reentrant checkpoint is one inside another."""
+    want = train("again", by_mpi)
+    for reentrant in (False, True):
+        model = make("again")
+        model.reentrant = reentrant
+        with attach(model, plan_of(model, WORLD.size)) as sync:
+            same(train("again", with_sync(sync), model=model), want)

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Plan
@@ -81,11 +82,24 @@ class Fork(nn.Module):
         return self.head((self.right if self.odd else self.left)(x))
 
 
+class Checkpointed(nn.Module):
+    """An MLP whose halves are computed again in backward."""
+
+    def __init__(self, reentrant=False):
+        super().__init__()
+        self.first, self.last = mlp(), nn.Linear(4, 4)
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        inner = checkpoint(self.first, x.requires_grad_(), use_reentrant=self.reentrant)
+        return checkpoint(self.last, inner, use_reentrant=self.reentrant)
+
+
 def mlp():
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
 
 
-MODELS = {"mlp": mlp, "cnn": Cnn, "gpt": Gpt, "lstm": Lstm, "fork": Fork}
+MODELS = {"mlp": mlp, "cnn": Cnn, "gpt": Gpt, "lstm": Lstm, "fork": Fork, "again": Checkpointed}
 
 
 def make(kind, seed=0):
