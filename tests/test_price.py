@@ -13,7 +13,7 @@ from commsched import shipped
 from commsched.cli.main import main
 from commsched.coding.registry import CODECS
 from commsched.cost import price
-from commsched.cost.closed import FORMS, closed, closed_seconds
+from commsched.cost.closed import FORMS, closed
 from commsched.cost.play import play
 from commsched.exchange.method import Choice, Method
 from commsched.exchange.pair import Pair
@@ -82,7 +82,7 @@ def test_every_visible_route_has_a_closed_form():
     assert set(FORMS) == set(COLLECTIVES) - {"native"}
     schedule = COLLECTIVES["native"](flat(4).everyone)
     payload = carry(schedule, "dense", BucketSpec.uniform(9))
-    assert closed_seconds(schedule, payload, flat(4), flat(4).everyone) is None
+    assert closed(schedule, payload, flat(4), flat(4).everyone) is None
 
 
 @pytest.mark.parametrize("name", list(FORMS))
@@ -148,7 +148,7 @@ def test_a_closed_form_is_off_by_no_more_than_the_spread_of_the_starts(name, k, 
     on, begin = flat(2**k), np.array(start[: 2**k])
     schedule = COLLECTIVES[name](on.everyone)
     question = schedule, carry(schedule, "dense", BucketSpec.uniform(1600)), on, on.everyone
-    alone = closed_seconds(*question)
+    alone = closed(*question).seconds
     end = play(*question, begin).end.max()
     assert begin.min() + alone <= end * (1 + 1e-9)
     assert end <= (begin.max() + alone) * (1 + 1e-9)
@@ -214,7 +214,7 @@ def test_beyond_the_limit_the_closed_form_starts_with_the_last(name):
     question, start = asked(name, flat(8)), np.linspace(1.0, 2.0, 8)
     few, many = (price.exchange(*question, start, limit=limit) for limit in (0, 10**6))
     np.testing.assert_array_equal(many.end, play(*question, start).end)
-    np.testing.assert_allclose(few.end, 2.0 + closed_seconds(*question), rtol=1e-12)
+    np.testing.assert_allclose(few.end, 2.0 + closed(*question).seconds, rtol=1e-12)
     assert few.sent.sum() == pytest.approx(many.sent.sum(), rel=1e-9)
     if name != "tree":  # 14 messages of 8 ranks
         np.testing.assert_array_equal(few.messages, many.messages)

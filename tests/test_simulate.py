@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.cost.closed import closed_seconds
+from commsched.cost.closed import closed
 from commsched.errors import CommschedError
 from commsched.exchange.registry import phases_of
 from commsched.program.model import After
@@ -86,7 +86,7 @@ def test_one_bucket_without_overlap_is_a_sum_of_its_parts():
     (phase,) = phases_of(made, 0)
     device, numel = made.machine.device, 10**6
     copy = 2 * 4.0 * numel / device.bandwidth
-    exchange = closed_seconds(phase.schedule, phase.payload, made.machine, made.machine.everyone)
+    exchange = closed(phase.schedule, phase.payload, made.machine, made.machine.everyone).seconds
     apply = 20.0 * numel / device.bandwidth
     gather = 3 * 4.0 * numel / device.bandwidth  # read, written, and looked at for NaN
     want = 1e-3 + 2e-3 + gather + exchange + copy + apply

@@ -28,8 +28,7 @@ Form = Callable[[Site, Load], Cost]
 
 
 def closed(schedule: Schedule, payload: Payload, machine: Machine, group: Group) -> Cost | None:
-    """Return a schedule's cost by formula, from start to its last rank's end; None if none is
-    known.
+    """Return a schedule's cost by formula, from start to its last rank's end, or None.
 
     Holds for members that start together: then exact on equal links with blocks of equal size,
     unless a formula says "at most". Otherwise `play` ends no later than this after the last start,
@@ -43,14 +42,6 @@ def closed(schedule: Schedule, payload: Payload, machine: Machine, group: Group)
     if group.size == 1:
         return Cost(0.0)
     return form(Site(machine, group, payload.rate(machine.device)), Load(schedule, payload))
-
-
-def closed_seconds(
-    schedule: Schedule, payload: Payload, machine: Machine, group: Group
-) -> float | None:
-    """Return the seconds of `closed`."""
-    cost = closed(schedule, payload, machine, group)
-    return None if cost is None else cost.seconds
 
 
 def ring(site: Site, load: Load) -> Cost:
