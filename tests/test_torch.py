@@ -62,6 +62,21 @@ for step in range(3):
     assert "ZeroDivisionError" in done.output
 
 
+def test_a_hook_of_ddp_with_a_plan_of_another_model_ends_the_job_with_a_sentence(tmp_path):
+    program = """
+from torch import distributed
+from commsched.torch import hook
+store = distributed.FileStore(sys.argv[1], 2)
+distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+model = nn.parallel.DistributedDataParallel(make("mlp"))
+model.register_comm_hook(*hook(plan_of(make("lstm"), 2)))
+loss_of(model, *batch("mlp", 0, rank)).backward()
+"""
+    done = run("-c", BEGIN + program, str(tmp_path / "store"))
+    assert done.status != 0
+    assert "the model trains no parameter 'words.weight'; capture this model" in done.output
+
+
 def test_a_script_need_not_close_and_a_sparse_gradient_is_one_sentence():
     program = """
 model = nn.Sequential(nn.Embedding(WORDS, 4, sparse=True), nn.Linear(4, 4))

@@ -1,12 +1,9 @@
 """`commsched.torch.attach`: a model's gradients are averaged over the ranks while it computes."""
 
-import atexit
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.torch.parameters import check_fits, dense_array, shape_of, trained
+from commsched.torch.script_end import ScriptEnd
 from commsched.torch.states import as_arrays, as_tensors, broadcast
 
 
@@ -107,15 +105,14 @@ class Sync:
             broadcast([*model.parameters(), *model.buffers()], self._comm)
         self._buffers = list(model.buffers()) if broadcast_buffers else []
         self._taken: set[str] = set()
-        self._syncing, self._forwarded, self._open = True, False, True
+        self._syncing, self._forwarded = True, False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(name))
             for name, parameter in trained(model).items()
         ]
         self._hooks.append(model.register_forward_pre_hook(self._before_forward))
         self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
-        self._old_hook, sys.excepthook = sys.excepthook, self._uncaught
-        atexit.register(self.close)
+        self._end = ScriptEnd(exchanger, self.close)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -238,23 +235,10 @@ class Sync:
 
     def _detach(self) -> bool:
         """Take the hooks away; False if that was done before."""
-        was, self._open = self._open, False
-        if was:
-            for hook in self._hooks:
-                hook.remove()
-            atexit.unregister(self.close)
-            if sys.excepthook == self._uncaught:
-                sys.excepthook = self._old_hook
-        return was
-
-    def _uncaught(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        """End the whole job after an exception: the other ranks would wait for this one."""
-        if self._detach():
-            self._exchanger.__exit__(kind, error.with_traceback(trace), trace)
-        else:
-            self._old_hook(kind, error, trace)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        return self._end.forget()
 
     def __enter__(self) -> "Sync":
         return self

@@ -1,6 +1,5 @@
 """`commsched.torch.hook`: a plan as the communication hook of DistributedDataParallel."""
 
-import atexit
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
 from commsched.torch.attach import started_by_mpi
 from commsched.torch.parameters import bare_name, check_fits, dense_array, trained
+from commsched.torch.script_end import ScriptEnd
 
 
 def hook(
@@ -40,7 +40,7 @@ class Buckets:
         self._names: dict[int, str] = {}  # id of a parameter -> its name
         self._pending: list[tuple[Any, Any]] = []  # a bucket and its future
         exchanger.__enter__()
-        atexit.register(self.close)
+        self._end = ScriptEnd(exchanger, self.close)
 
     def take(self, bucket: Any) -> Any:
         """Hand over a bucket's gradients; its future is set when the last bucket is there."""
@@ -75,5 +75,5 @@ class Buckets:
 
     def close(self) -> None:
         """End the exchange, on all ranks; without it, it ends with the script."""
-        atexit.unregister(self.close)
-        self._exchanger.__exit__(None, None, None)
+        if self._end.forget():
+            self._exchanger.__exit__(None, None, None)
