@@ -109,6 +109,8 @@ def test_the_command_says_what_compressing_gains(words, sentence, tmp_path, caps
     shown = rows.get("planner") or rows.get("allowed") or rows["lossless"]
     assert ("hidden" in said) == (shown.exposed <= 1e-9)
     assert made.iteration == shown.iteration
+    if "do not compress" in said:  # nor does the plan, whatever is allowed
+        assert not any(find_method(launch.method).compresses for launch in made.launches)
     # Whoever speaks of the plan says the same.
     main(["show", path])
     assert conclusion(made) in capsys.readouterr().out
