@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ class Registry(Mapping[str, T]):
         self._items: dict[str, T] = {}
         self._families: dict[str, tuple[str, Maker[T]]] = {}
         self._made: dict[str, T] = {}
-        self._modules: dict[str, str] = {}  # where what was found by import is written
+        self._modules: dict[str, str] = {}  # where plug-ins were registered
         self._loaded = False
 
     def add(self, name: str) -> Callable[[T], T]:
@@ -31,6 +32,7 @@ class Registry(Mapping[str, T]):
         def register(item: T) -> T:
             assert name not in self._items, f"two {self.kind}s are named {name!r}"
             self._items[name] = item
+            self._modules[name] = sys._getframe(1).f_globals["__name__"]
             return item
 
         return register
@@ -76,14 +78,11 @@ class Registry(Mapping[str, T]):
             for package in self.packages:
                 path = importlib.import_module(package).__path__
                 for module in sorted(m.name for m in pkgutil.iter_modules(path)):
-                    before = set(self._items)
                     importlib.import_module(f"{package}.{module}")
-                    added = self._items.keys() - before
-                    self._modules |= dict.fromkeys(added, f"{package}.{module}")
         return self._items
 
     def module(self, name: str) -> str:
-        """Return the name of the module that registered a plug-in, or holds its code."""
+        """Return the name of the module that holds the code of a plug-in, or registered it."""
         item = self[name]
         code = item if inspect.isroutine(item) or inspect.isclass(item) else type(item)
         known = code.__module__.startswith(self.packages)

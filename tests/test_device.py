@@ -68,7 +68,7 @@ def test_a_bench_of_the_processor_has_a_name(capsys):
 
 
 def test_the_sentence_says_what_is_missing(without):
-    with pytest.raises(CommschedError, match=r"commsched\[cuda\]|finds no GPU"):
+    with pytest.raises(CommschedError, match=r"\.\[cuda\]|finds no GPU"):
         gpus()
 
 

@@ -67,7 +67,7 @@ def test_what_is_not_examined_says_why_it_is_no_method(shape):
                 assert pair.phases(exam.spec(10), members)
                 continue
             with pytest.raises(
-                CommschedError, match=r"nodes|leave the sum|same sum|float32|cannot add"
+                CommschedError, match=r"nodes|leave the sum|equal sums|float32|cannot add"
             ):
                 pair.phases(exam.spec(10), members)
 

@@ -76,7 +76,8 @@ def _fit(terms: Floats, y: Floats, stated: bool) -> tuple[float, float]:
     use = y >= RESOLUTION
     rows = terms[use] / y[use, None]
     square, target = rows.T @ rows, rows.sum(axis=0)
-    if np.linalg.det(square) <= 1e-6 * square[0, 0] * square[1, 1]:
+    product = square[0, 0] * square[1, 1]
+    if product - square[0, 1] * square[1, 0] <= 1e-6 * product:
         return alike
     alpha, beta = np.linalg.solve(square, target).tolist()
     if alpha <= 0.0:
