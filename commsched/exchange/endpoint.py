@@ -54,9 +54,23 @@ class ReducingEndpoint(Endpoint):
         self._codec = payload.codec
         self._state = state
         self._own = own
-        self._added = np.zeros(
-            len(self._cuts) - 1, np.bool_
-        )  # blocks with additions since they were last encoded
+        self._added = np.zeros(len(self._cuts) - 1, np.bool_)  # blocks, since they were encoded
+        self.payload = payload
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the bytes of packets are known beforehand."""
+        return self._codec.fixed
+
+    @property
+    def views(self) -> bool:
+        """Whether packets are views of the bucket, sent from it and received in it."""
+        return self._codec.encode_traffic == 0.0 == self._codec.decode_traffic
+
+    def again(self, values: Array, payload: Payload) -> bool:
+        """Get ready for the next exchange if it is one of the same memory and packets."""
+        self._added[:] = False
+        return values is self._values and payload is self.payload
 
     def _run(self, first: int, stop: int) -> Array:
         return self._values[self._cuts[first] : self._cuts[stop]]
@@ -94,8 +108,10 @@ class ReducingEndpoint(Endpoint):
             self._codec.decode(packet, run)
 
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
-        if not self._codec.fixed:
-            return None
+        return self.room(first, stop, add) if self._codec.fixed else None
+
+    def room(self, first: int, stop: int, add: bool) -> Array:
+        """Return where to receive a packet of known size: in place, or a fresh packet."""
         if not add and self._codec.decode_traffic == 0.0:
             return self._run(first, stop)
         return self._codec.packet(self._cuts[stop] - self._cuts[first])
@@ -171,11 +187,16 @@ class StreamingEndpoint(Endpoint):
         return []
 
 
-def open_endpoint(phase: Phase, state: State) -> Endpoint:
-    """Start an exchange: run the phase's `take` on the state of one rank."""
+def open_endpoint(phase: Phase, state: State, before: Endpoint | None = None) -> Endpoint:
+    """Start an exchange: run the phase's `take` on the state of one rank.
+
+    before: the endpoint of this state's last exchange, which is used again if it fits.
+    """
     schedule, payload = phase.schedule, phase.payload
     rank = int(state["rank"])
     taken = phase.take(state)
+    if isinstance(before, ReducingEndpoint) and before.again(taken, payload):
+        return before
     if phase.pieces is not None:
         return StreamingEndpoint(phase.pieces, state)
     if schedule.goal in (Goal.ALL_REDUCE, Goal.BROADCAST):

@@ -26,6 +26,7 @@ from commsched.exchange.pair import Pair, route
 from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.machine.model import Group
 from commsched.methods.node_union import method as node_union
+from commsched.run.engine.prepared import Prepared, prepared
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now
@@ -190,7 +191,8 @@ class Candidate:
         return True
 
     def _begin(self, schedule, held: Endpoint) -> Exchange:
-        return begin(schedule, held, self._comm, self._tag, PlainPath(self.case.cut))
+        way = schedule, held, self._comm, self._tag, PlainPath(self.case.cut)
+        return prepared(*way) or begin(*way)
 
     def _steps(self) -> Iterator[Exchange]:
         """Every exchange of every step, votes included."""
@@ -212,6 +214,8 @@ class Candidate:
                 yield under_way
                 phase.give(state, held.result())
                 sent += under_way.sent
+                if isinstance(under_way, Prepared):
+                    under_way.free()
             self.taken.results.append(state["result"].copy())
             self.taken.sent.append(sent)
 

@@ -67,6 +67,7 @@ class Buckets:
         self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, if its losses are watched
         self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
         self._ready: dict[int, Ready] = {}  # by launch
+        self._endpoints: dict[tuple[int, Kind, int], Endpoint] = {}  # of each exchange's last step
         self._local: dict[int, Array] = {}  # launch -> (numel,) float32, memory to merge in
         self._merged: dict[int, State] = {}  # launch -> state of its strategy between merges
         self._chosen: dict[tuple[int, int], Phase] = {}
@@ -169,7 +170,9 @@ class Buckets:
         self._open(op, self._phase(op), self.states[op.launch])
 
     def _open(self, op: Op, phase: Phase, state: State) -> None:
-        self._ready[op.launch] = Ready(phase, open_endpoint(phase, state))
+        key = op.launch, op.kind, op.phase
+        held = self._endpoints[key] = open_endpoint(phase, state, self._endpoints.get(key))
+        self._ready[op.launch] = Ready(phase, held)
 
     def exchange(self, step: int, op: Op) -> Ready:
         """Prepare the exchange of an operation of kind EXCHANGE or DECIDE."""
@@ -315,6 +318,7 @@ class Buckets:
         self.device_queue.device.mark().wait()  # new states were made in the caller's stream
         self._chosen.clear()
         self._known.clear()
+        self._endpoints.clear()
         found: dict[str, Array] = {}
         for launch, state in known.values():
             if "lost" in state and find_method(launch.method).keeps:

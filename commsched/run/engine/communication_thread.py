@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.cost.price import library_bytes
+from commsched.exchange.endpoint import Endpoint
 from commsched.exchange.method import resolved
 from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Group
@@ -18,14 +19,16 @@ from commsched.program.model import Kind, Op
 from commsched.run.engine.board import Board, Key, WaitStatus
 from commsched.run.engine.buckets import EVERYONE, Buckets, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
+from commsched.run.engine.prepared import Landing, Prepared, prepared
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.ending import abort, describe, say
-from commsched.run.wire.path import Exchange, PendingMove
+from commsched.run.wire.path import Exchange, Path, PendingMove
 from commsched.run.wire.placement import ON_HOST, Placement
+from commsched.schedule.rounds import Schedule
 from commsched.units import nbytes, seconds
 
 ALARM = 1  # tag on the control communicator
@@ -64,6 +67,8 @@ class Communication(threading.Thread):
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
         self._timeout, self._deadlines, self._place = timeout, deadlines(), place
         self._comm = comm
+        self._prepared: dict[tuple[int, Kind, int], Prepared] = {}  # by launch and phase
+        self._landing: defaultdict[str, Landing] = defaultdict(Landing)  # by stream
         self._sent: dict[int, int] = {}  # launch -> B on the wire for its sum by the library
         self._control = comm.Dup()
         self._comms = communicators(plan, comm)
@@ -89,6 +94,7 @@ class Communication(threading.Thread):
     def follow(self, plan: Plan) -> None:
         """Go on with another plan; all ranks call it while nothing is under way."""
         comms = communicators(plan, self._comm, self._comms)
+        self._free_prepared()
         with self._board.lock:
             self._plan, self._comms = plan, comms
         self._join()
@@ -106,9 +112,15 @@ class Communication(threading.Thread):
 
     def free(self) -> None:
         """Free the communicators; all ranks call it after the thread has ended."""
+        self._free_prepared()
         for comm in (self._control, self.messages.comm, *self._comms.values()):
             if comm != MPI.COMM_NULL:
                 comm.Free()
+
+    def _free_prepared(self) -> None:
+        for each in self._prepared.values():
+            each.free()
+        self._prepared.clear()
 
     def _loop(self) -> None:
         pacer = Pacer()
@@ -151,12 +163,29 @@ class Communication(threading.Thread):
             phase, held = self._buckets.exchange(step, op)
             launch = op.launch
             comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
-            tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
             path = self._place.path if self._buckets.away(op) else self._place.host
-            exchange = begin(phase.schedule, held, comm, tag, path)
+            exchange = self._begin(op, phase.schedule, held, comm, path)
             sent = self._sent[launch] if phase.schedule.library else None
             self._active[stream] = Active(step, op, exchange, start, now(), sent)
         return bool(fresh)
+
+    def _begin(
+        self, op: Op, schedule: Schedule, held: Endpoint, comm: MPI.Intracomm, path: Path
+    ) -> Exchange:
+        """Start an exchange, as it was compiled in an earlier step if it can be."""
+        key = op.launch, op.kind, op.phase
+        known = self._prepared.pop(key, None)
+        if known is not None and known.fits(schedule, held):
+            known.start()
+        else:
+            if known is not None:
+                known.free()
+            tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
+            known = prepared(schedule, held, comm, tag, path, self._landing[op.stream])
+            if known is None:
+                return begin(schedule, held, comm, tag, path)
+        self._prepared[key] = known
+        return known
 
     def _encode(self, stream: str, step: int, op: Op) -> None:
         """Encode what this thread sends next; other streams' exchanges wait."""

@@ -125,6 +125,8 @@ class MessageStreams:
 
     def progress(self) -> bool:
         """Do what can be done now without waiting; True if something happened."""
+        if not (self._sends or self._leaving or self._receives or self._expected):
+            return False  # as always where gradients alone travel
         moved = self._send()
         moved = self._receive() or moved
         if moved:

@@ -21,7 +21,8 @@ class Receive(NamedTuple):
     """A move in: merged once the first `sent` sends have left.
 
     It may be received in place once the first `sent` sends have left and the first `merged`
-    receives are merged: until then its blocks are still needed.
+    receives are merged: until then its blocks are still needed. `earlier` sends are of earlier
+    rounds: whoever waits for none but these waits in no circle.
     """
 
     peer: int
@@ -30,6 +31,7 @@ class Receive(NamedTuple):
     add: bool
     sent: int
     merged: int
+    earlier: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,20 @@ def script(schedule: Schedule, rank: int) -> Script:
     last_send = [0] * schedule.blocks
     sends: list[Send] = []
     receives: list[Receive] = []
-    for _, is_receive, move in sorted(
+    begun, earlier = -1, 0
+    for number, is_receive, move in sorted(
         [(m.round, False, m) for m in out] + [(m.round, True, m) for m in into],
         key=lambda row: row[:2],
     ):
+        if number != begun:
+            begun, earlier = number, len(sends)
         run = range(move.first, move.stop)
         merged = max((last_receive[b] for b in run), default=0)
         if is_receive:
             sent = max((last_send[b] for b in run), default=0)
-            receives.append(Receive(move.peer, move.first, move.stop, move.add, sent, merged))
+            receives.append(
+                Receive(move.peer, move.first, move.stop, move.add, sent, merged, earlier)
+            )
             for b in run:
                 last_receive[b] = len(receives)
         else:

@@ -6,28 +6,27 @@ from commsched.run.job.clock import now
 from commsched.run.wire.path import Exchange
 
 SPIN = 100e-6  # s of polling without a sleep after the last event
-LONGEST = 200e-6  # s, the longest sleep while an exchange is under way
-FIRST, GROWTH = 20e-6, 1.5  # s, and by how much each sleep is longer than the one before
+SHARE = 0.04  # a sleep's share of what has been waited: on average messages seem 2 % longer
+LONGEST = 1e-3  # s of sleep: what MPI moves only while it is asked must not starve
 
 
 class Pacer:
-    """Sleeps between polls; a blocking wait would occupy a core that other threads need."""
+    """Sleeps between polls; a blocking wait would occupy a core that other threads need.
+
+    Long messages are asked for rarely: a sleep is a share of the time since the last event.
+    """
 
     def __init__(self) -> None:
         self._quiet = now()
-        self._pause = 0.0
 
     def busy(self) -> None:
         """Note that something happened: poll again at once."""
-        self._quiet, self._pause = now(), 0.0
+        self._quiet = now()
 
     def rest(self) -> None:
-        """Sleep because nothing happened, longer each time."""
-        if now() - self._quiet < SPIN:
-            time.sleep(0)
-            return
-        self._pause = min(LONGEST, max(FIRST, self._pause * GROWTH))
-        time.sleep(self._pause)
+        """Sleep because nothing happened, the longer the longer that lasts."""
+        waited = now() - self._quiet
+        time.sleep(0 if waited < SPIN else min(SHARE * waited, LONGEST))
 
 
 def complete(exchange: Exchange) -> None:

@@ -122,16 +122,16 @@ class PlainPath:
     """Packets in memory of the host, in pieces of `cut` bytes, which all ranks must agree on."""
 
     def __init__(self, cut: int | None = None) -> None:
-        self._cut = cut
+        self.whole = cut or CUT
 
     def join(self, comm: MPI.Intracomm) -> None:
         """Nothing to prepare: MPI is always ready."""
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> InPlace:
-        return InPlace(comm, tag, self._cut or CUT)
+        return InPlace(comm, tag, self.whole)
 
     def native(self, held: Endpoint, comm: MPI.Intracomm) -> "Native":
-        return Native(held, comm, self._cut or CUT)
+        return Native(held, comm, self.whole)
 
 
 class Native:

@@ -21,7 +21,7 @@ class Nccl:
     """A path that leaves native sums to NCCL and all other messages to another path."""
 
     def __init__(self, path: Path, device: Cuda) -> None:
-        self._path, self.device = path, device
+        self._path, self.device, self.whole = path, device, path.whole
 
     def lane(self, comm: MPI.Intracomm, tag: int) -> Lane:
         return self._path.lane(comm, tag)

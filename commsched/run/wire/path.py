@@ -72,6 +72,8 @@ class Lane(Protocol):
 class Path(Protocol):
     """How packets get from their memory to MPI and back."""
 
+    whole: int  # B from which a packet goes in pieces; 0 if MPI is not given the packet's memory
+
     def join(self, comm: MPI.Intracomm) -> None:
         """Get ready for native sums among these ranks; all of them call it."""
 

@@ -31,6 +31,7 @@ class StagedPath:
     """Through pinned memory of the host: the copy of a chunk and the message of another overlap."""
 
     slots = SLOTS
+    whole = 0
 
     def __init__(self, device: ComputeDevice, cut: int) -> None:
         self.device, self.cut = device, cut

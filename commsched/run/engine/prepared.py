@@ -1,0 +1,216 @@
+"""An exchange of packets of known size, compiled once and started in every step.
+
+The rounds of a schedule become a table of MPI's persistent requests, of the memory that packets
+are received in, and of the additions, in schedule order. A step starts and tests requests. What
+does not know its sizes before they come goes through `transfer`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from commsched.arrays import Array
+from commsched.exchange.endpoint import Endpoint, ReducingEndpoint
+from commsched.exchange.memory import AHEAD
+from commsched.run.engine.script import Receive, Send, script
+from commsched.run.job.clock import now
+from commsched.run.wire.path import Path, PendingMove
+from commsched.schedule.rounds import Schedule
+
+
+class Leaving(NamedTuple):
+    """One send: its move, and its request if what it sends always lies in the same memory."""
+
+    move: Send
+    nbytes: int
+    request: MPI.Prequest | None
+
+
+class Coming(NamedTuple):
+    """One receive: its move, where it lands, and what is done with it."""
+
+    move: Receive
+    packet: Array
+    in_place: bool
+    request: MPI.Prequest
+    merge: Callable[[int, int, Array], None]
+
+
+class Landing:
+    """Memory for packets that are not received in place, for exchanges that follow each other."""
+
+    def __init__(self) -> None:
+        self._slots: list[Array] = [np.empty(0, np.uint8)] * AHEAD
+        self.grown = 0  # how often: what was compiled before refers to memory of its own
+
+    def grow(self, number: int, nbytes: int) -> None:
+        """Make room for receive `number` of an exchange; AHEAD later ones use it again."""
+        slot = number % AHEAD
+        if len(self._slots[slot]) < nbytes:
+            self._slots[slot] = np.empty(nbytes, np.uint8)
+            self.grown += 1
+
+    def like(self, number: int, packet: Array) -> Array:
+        """Return memory of the length and type of a packet."""
+        found: Array = self._slots[number % AHEAD][: packet.nbytes].view(packet.dtype)
+        return found
+
+
+class Prepared:
+    """The MPI side of a schedule for one rank; `start` begins it, `progress` drives it.
+
+    Receives are merged strictly in schedule order, so that equal inputs give equal bits in any
+    order of arrival; sends leave in schedule order as soon as what they carry is merged. A packet
+    that replaces blocks is received in place once the rank needs them no more; if that could wait
+    for a send of the same round, it is received elsewhere, or two ranks could wait for each other.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        held: ReducingEndpoint,
+        comm: MPI.Intracomm,
+        tag: int,
+        landing: Landing,
+    ) -> None:
+        self._schedule, self.held, self._landing = schedule, held, landing
+        self._comm, self._tag = comm, tag
+        moves = script(schedule, comm.rank)
+        self._sends = [self._leaving(move) for move in moves.sends]
+        for number, move in enumerate(moves.receives):
+            if not self._in_place(move):
+                landing.grow(number, held.room(move.first, move.stop, True).nbytes)
+        self._grown = landing.grown
+        self._receives = [self._coming(n, move) for n, move in enumerate(moves.receives)]
+        self.start()
+
+    def fits(self, schedule: Schedule, held: Endpoint) -> bool:
+        """Tell whether it can be started for an exchange, once it is over."""
+        same = schedule is self._schedule and held is self.held
+        return same and self._grown == self._landing.grown
+
+    def _in_place(self, move: Receive) -> bool:
+        return self.held.views and not move.add and move.sent <= move.earlier
+
+    def _leaving(self, move: Send) -> Leaving:
+        packet = self.held.room(move.first, move.stop, not self.held.views)
+        request = None
+        if self.held.views:
+            request = self._comm.Send_init([packet, MPI.BYTE], move.peer, self._tag)
+        return Leaving(move, packet.nbytes, request)
+
+    def _coming(self, number: int, move: Receive) -> Coming:
+        packet, in_place = self.held.room(move.first, move.stop, move.add), self._in_place(move)
+        if not in_place:
+            packet = self._landing.like(number, packet)
+        request = self._comm.Recv_init([packet, MPI.BYTE], move.peer, self._tag)
+        merge = self.held.add if move.add else self.held.put
+        return Coming(move, packet, in_place, request, merge)
+
+    def start(self) -> None:
+        """Begin the exchange once more; the one before is over."""
+        self._issued = self._left = 0  # sends
+        self._posted = self._merged = 0  # receives
+        self._under_way: list[MPI.Request] = []  # sends of packets that were made just now
+        self.sent = self.moves = 0
+        self.coded = 0.0
+
+    def free(self) -> None:
+        """Give the requests back to MPI; no exchange may be under way."""
+        for request in [*(s.request for s in self._sends), *(r.request for r in self._receives)]:
+            if request is not None:
+                request.Free()
+
+    def progress(self) -> bool:
+        """Post, test and merge until nothing more can be done now; True when all is over."""
+        while self._leave() | self._post() | self._merge() | self._send():
+            self.moves += 1
+        return self._left == len(self._sends) and self._merged == len(self._receives)
+
+    def _leave(self) -> bool:
+        before = self._left
+        while self._left < self._issued:
+            request = self._sends[self._left].request or self._under_way[0]
+            if not request.Test():
+                break
+            if self._under_way:
+                self._under_way.pop(0)
+            self._left += 1
+        return self._left != before
+
+    def _post(self) -> bool:
+        before = self._posted
+        most = min(len(self._receives), self._merged + AHEAD)
+        while self._posted < most:
+            move, _, in_place, request, _ = self._receives[self._posted]
+            if in_place and (self._left < move.sent or self._merged < move.merged):
+                break  # earlier moves still need these blocks
+            request.Start()
+            self._posted += 1
+        return self._posted != before
+
+    def _merge(self) -> bool:
+        before = self._merged
+        while self._merged < self._posted:
+            move, packet, in_place, request, merge = self._receives[self._merged]
+            if self._left < move.sent or not request.Test():
+                break  # the blocks are still being sent, or the packet is not here
+            if not in_place:
+                begun = now()
+                merge(move.first, move.stop, packet)
+                self.coded += now() - begun
+            self._merged += 1
+        return self._merged != before
+
+    def _send(self) -> bool:
+        if self._issued == len(self._sends):
+            return False
+        move, nbytes, request = self._sends[self._issued]
+        if move.merged > self._merged:
+            return False
+        if request is not None:
+            request.Start()
+        else:
+            begun = now()
+            packet = self.held.take(move.first, move.stop)
+            self.coded += now() - begun
+            self._under_way.append(self._comm.Isend([packet, MPI.BYTE], move.peer, self._tag))
+        self.sent += nbytes
+        self._issued += 1
+        return True
+
+    def waiting(self) -> list[PendingMove]:
+        found = []
+        if self._merged < len(self._receives):
+            move, packet, *_ = self._receives[self._merged]
+            found.append(PendingMove("from", move.peer, packet.nbytes))
+        if self._left < self._issued:
+            send, nbytes, _ = self._sends[self._left]
+            found.append(PendingMove("to", send.peer, nbytes))
+        return found
+
+
+def prepared(
+    schedule: Schedule,
+    held: Endpoint,
+    comm: MPI.Intracomm,
+    tag: int,
+    path: Path,
+    landing: Landing | None = None,
+) -> Prepared | None:
+    """Compile and start an exchange; None if its packets must go another way.
+
+    They go this way if the host's memory holds them, their sizes are known, and MPI can count them.
+    """
+    if schedule.library or not path.whole:
+        return None
+    if not isinstance(held, ReducingEndpoint) or not held.fixed:
+        return None
+    moves = script(schedule, comm.rank)
+    runs = [(send.first, send.stop) for send in moves.sends]
+    runs += [(receive.first, receive.stop) for receive in moves.receives]
+    if any(held.room(*run, False).nbytes >= path.whole for run in runs):
+        return None
+    return Prepared(schedule, held, comm, tag, landing or Landing())

@@ -1,0 +1,96 @@
+"""Exchanges that are compiled once and started in every step."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from commsched.coding.registry import CODECS
+from commsched.exchange.endpoint import ReducingEndpoint
+from commsched.exchange.pair import route
+from commsched.exchange.payload import Payload
+from commsched.machine.model import Group
+from commsched.net.bucket import BucketSpec
+from commsched.run.engine.prepared import Landing, prepared
+from commsched.run.engine.transfer import begin
+from commsched.run.engine.wait_for_messages import complete
+from commsched.run.wire.host import PLAIN, PlainPath
+from tests.support.ranks import WORLD, together
+
+NUMEL, STEPS = 1001, 3
+GROUP = Group(ranks=tuple(range(WORLD.size)), nodes=(0,) * WORLD.size)
+
+
+def gradient(step: int) -> np.ndarray:
+    drawn = np.random.default_rng([step, WORLD.rank])
+    return drawn.standard_normal(NUMEL, np.float32)
+
+
+def endpoint(collective: str, codec: str, numel: int = NUMEL):
+    schedule = route(collective, GROUP)
+    payload = Payload.reducing(schedule, CODECS[codec], BucketSpec.uniform(numel))
+    values = np.zeros(numel, np.float32)
+    return schedule, values, ReducingEndpoint(values, payload, {}, None)
+
+
+@pytest.mark.parametrize("codec", ["dense", "fp16"])
+@pytest.mark.parametrize("collective", ["ring", "doubling", "halving-doubling", "direct", "tree"])
+def test_every_start_gives_the_bits_of_an_exchange_that_is_made_anew(collective, codec):
+    schedule, values, held = endpoint(collective, codec)
+    again = prepared(schedule, held, WORLD, 7, PLAIN)
+    problems = []
+    for step in range(STEPS):
+        values[:] = gradient(step)
+        if step:
+            held.again(values, held.payload)
+            again.start()
+        complete(again)
+        found, sent = held.result().copy(), again.sent
+        _, other, fresh = endpoint(collective, codec)
+        other[:] = gradient(step)
+        once = begin(schedule, fresh, WORLD, 7)
+        complete(once)
+        problems.append("" if np.array_equal(found, fresh.result()) else f"step {step}: bits")
+        problems.append("" if sent == once.sent else f"step {step}: {sent} B")
+    again.free()
+    together(problems)
+
+
+def test_a_step_of_dense_sums_makes_no_objects():
+    schedule, _, held = endpoint("ring", "dense")
+    again = prepared(schedule, held, WORLD, 7, PLAIN)
+    complete(again)
+    blocks = []
+    for _ in range(3):
+        before = sys.getallocatedblocks()
+        for _ in range(100):
+            again.start()
+            while not again.progress():
+                pass
+        blocks.append(sys.getallocatedblocks() - before)
+    again.free()
+    together([f"{blocks} blocks" if min(blocks) > 5 else ""])
+
+
+def test_what_was_compiled_for_less_memory_is_compiled_anew():
+    landing, held = Landing(), endpoint("ring", "dense")[2]
+    schedule, _, large = endpoint("ring", "dense", 4 * NUMEL)
+    small = prepared(schedule, held, WORLD, 7, PLAIN, landing)
+    complete(small)
+    assert small.fits(schedule, held)
+    assert not small.fits(schedule, large)
+    other = prepared(schedule, large, WORLD, 7, PLAIN, landing)
+    complete(other)
+    assert small.fits(schedule, held) == (WORLD.size == 1)
+    assert other.fits(schedule, large)
+    small.free()
+    other.free()
+
+
+def test_packets_in_pieces_and_of_unknown_size_go_another_way():
+    schedule, _, held = endpoint("ring", "dense")
+    way = schedule, held, WORLD, 7
+    known = prepared(*way, PlainPath(64))
+    assert (known is None) == (WORLD.size > 1)
+    schedule, _, held = endpoint("ring", "coo")
+    assert prepared(schedule, held, WORLD, 7, PLAIN) is None
