@@ -10,7 +10,7 @@ import pytest
 from tests.support.jobs import Ended, Job, Single
 
 if importlib.util.find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: pip install 'commsched[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
 LIMIT = 60  # s
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -12,7 +12,7 @@ from commsched.net import file as net_file
 from tests.support.jobs import ROOT, Ended, Job
 
 if importlib.util.find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: pip install 'commsched[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
 LIMIT = 100  # s
 STEPS = ("--steps", "21")

@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def sizes(item: pytest.Item) -> tuple[int, ...]:
-    """Ranks of the groups that run a test."""
+    """Ranks of the groups that run a test; none: it runs by night alone."""
     mark = item.get_closest_marker("groups")
     if mark is not None:
         return mark.args

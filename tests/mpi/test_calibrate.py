@@ -21,6 +21,7 @@ from tests.support.ranks import WORLD
 pytestmark = pytest.mark.groups(3)
 
 
+@pytest.mark.groups  # by night: all codecs are measured, on all ranks of the job
 def test_the_calibrated_machine_can_be_planned_with_and_written(monkeypatch):
     monkeypatch.setattr(coding, "LARGE", 4 * coding.SMALL)  # any two sizes give a line
     shares: list[float] = []
