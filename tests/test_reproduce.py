@@ -32,7 +32,8 @@ from tests.support import sampling
 from tests.support.pipeline_plans import net as chain
 
 RECORDED = Path(__file__).resolve().parent.parent / "traces" / "reproduce"
-NAMES = list(PAPERS)
+SLOW = {"daso", "espresso"}  # whose predictions take several seconds: by night alone
+NAMES = [name for name in PAPERS if sampling.whole or name not in SLOW]
 
 
 @cache
@@ -42,7 +43,7 @@ def found(name: str) -> Reproduction:
 
 
 def test_the_promised_papers_are_there() -> None:
-    assert set(NAMES) == {"samo", "daso", "zen", "local", "fft", "espresso"}
+    assert set(PAPERS) == {"samo", "daso", "zen", "local", "fft", "espresso"}
 
 
 @pytest.mark.parametrize("name", sampling.some(NAMES, 1))
@@ -187,7 +188,7 @@ def test_a_machine_that_has_summed_its_ranks_has_their_density() -> None:
         np.testing.assert_allclose(law.after(count), tensor.sparsity.after(8 * count), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["local", "daso"])
+@pytest.mark.parametrize("name", sampling.some(["local", "daso"], 1))
 def test_json_is_strict_and_holds_every_row(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", name, "--json"]) == 0
     (data,) = files.parse(capsys.readouterr().out, "stdout")
