@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from commsched.kernels.threads import one_thread
 from commsched.run.job.launcher import environment_rank
-from tests.support import sampling
+
+one_thread()  # before NumPy is imported: workers side by side share the cores
+
+from tests.support import sampling  # noqa: E402
 
 os.environ["MPLBACKEND"] = "Agg"
 
