@@ -137,6 +137,14 @@ def test_a_set_port_has_that_rate_and_two_ranks_reach_the_same_share_of_it(
     assert f"nic={rate} Gbit/s" in got.name
 
 
+def test_a_port_and_the_link_behind_it_may_be_set_together_in_any_order() -> None:
+    words = ["between=10 Gbit/s", "nic=20 Gbit/s"]
+    for order in (words, words[::-1]):
+        made = changed(file.load("summit"), order)
+        assert made.nic is not None
+        assert (8e-9 / made.between.per_byte, 8e-9 / made.nic.per_byte) == pytest.approx((10, 20))
+
+
 def test_set_names_any_field_with_or_without_its_unit() -> None:
     machine = file.load("summit")
     for key in ("latency", "links.between.latency", "links.between.latency_us"):

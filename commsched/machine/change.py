@@ -37,15 +37,22 @@ def changed(machine: Machine, words: Sequence[str]) -> Machine:
 
     A key is one of the file, with dots and with or without its unit, or a short name. What was
     measured with the old values is forgotten: native all-reduce, held-out errors, curves of links.
+    A port comes first: its links follow it, unless a word of their own says otherwise.
     """
-    for word in words:
+    for word in sorted(words, key=lambda word: _key(word) != "nic"):
         where = f"--set {word}" if word.isprintable() else f"--set {word!a}"
         key, equals, value = word.partition("=")
-        key, value = key.strip(), value.strip()
-        if not (key and equals and value and word.isprintable()):
+        value = value.strip()
+        if not (key.strip() and equals and value and word.isprintable()):
             raise CommschedError(f"{where}: expected KEY=VALUE, such as nic=25 Gbit/s")
-        machine = _changed(machine, SHORT.get(key, key), value, where)
+        machine = _changed(machine, _key(word), value, where)
     return machine
+
+
+def _key(word: str) -> str:
+    """Return the key of the file that a word changes."""
+    key = word.partition("=")[0].strip()
+    return SHORT.get(key, key)
 
 
 def _changed(machine: Machine, key: str, value: str, where: str) -> Machine:
