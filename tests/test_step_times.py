@@ -26,7 +26,7 @@ def simulated(
     found: dict[str, float] = {}
     net, wanted = TABLES[table], ConvergenceRequest(table=table, names=names)
 
-    def execute(plan, path, output, steps):
+    def execute(plan, stem, steps):
         done = simulate(plan, steps)
         spent = [
             float((p.end - p.start).sum())
