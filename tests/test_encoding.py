@@ -15,6 +15,7 @@ from commsched.planner.search.timing import iteration
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
+from commsched.units import significant
 from tests.support.small_plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "zen", "native+dense", "dsar"]
@@ -64,7 +65,8 @@ def test_the_planner_takes_the_place_with_the_shorter_iteration(handover, encode
     request = Request(net=apart.net, machine=on)
     found = encoded(replace(apart, iteration=seconds["apart"]), request)
     assert found.params.get("encode", "apart") == wins
-    assert found.iteration == pytest.approx(seconds[wins], rel=1e-11)  # a plan holds 12 digits
+    kept = significant(seconds[wins] / 1e-3) * 1e-3  # as its file does, in ms
+    assert found.iteration == kept
     here, there, more = elsewhere(found)
     assert (here, more) == (wins, seconds[there] - seconds[here])
     assert f": {more * 1e3:+.3f} ms" in notes(found)[-1] + notes(found)[-2]

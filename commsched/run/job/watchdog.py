@@ -152,12 +152,17 @@ class Watchdog:
             self._sent.append(control.Isend(np.array(numbers, np.int64), peer, 0))
 
     def _end(self, stage: WatchedStage, silent: list[int]) -> None:
-        """Print this rank's stage, and on the first rank the silent ranks; then end the job."""
+        """Print this rank's stage, and on the first rank the silent ranks; then end the job.
+
+        Ranks that have met tell each other; before, each speaks at a deadline of its own.
+        """
         what = f"for {seconds(self._spent)}" if self._spent else "gets on"
         if self._stuck(stage):
             what = f"no progress for {seconds(stage.limit)} ({self._option})"
         say(f"rank {self._rank}: {self._what}: {stage.name}: {what}")
-        if self._rank == min(set(range(self._size)) - set(silent)):
+        if self._control is None:
+            time.sleep(self._deadlines.meeting)  # those that came later speak later: nobody tells
+        elif self._rank == min(set(range(self._size)) - set(silent)):
             time.sleep(4 * self._deadlines.look)  # for the others to hear of it
             if silent:
                 say(unanswering(silent))
