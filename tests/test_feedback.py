@@ -82,7 +82,7 @@ def test_ranks_that_merge_keep_what_they_round_away(name, way, shape):
 
 
 def test_a_way_that_makes_a_sum_on_several_ranks_is_refused():
-    message = "computes equal sums on several ranks, which would all keep the loss of codec"
+    message = "equal sums on several ranks, which would all keep the loss of codec 'fp16:feedback'"
     with pytest.raises(CommschedError, match=message):
         Pair("doubling", "fp16:feedback").phases(spec(10), group(1, 4))
     for name in ("randomk:0.3", "fp16", "coo"):

@@ -371,13 +371,8 @@ def test_a_checkpoint_of_other_masks_is_refused():
     [
         ("gpt:8:1:2:tied", "1f1b", {}, "reads tensor 'embedding.bytes.weight' of another stage"),
         ("mlp:8:3", "1f1b", {"batch": 18}, "by 4 microbatches, so it must be a multiple of 4"),
-        (
-            "mlp:8:3",
-            "1f1b",
-            {"batch": 2 * BATCH},
-            f"activations are {BATCH // 2} x 8 float32 there",
-        ),
-        ("mlp:8:3", "1f1b", {"half": True}, f"are {BATCH // 4} x 8 float16 there, {4 * BATCH} B"),
+        ("mlp:8:3", "1f1b", {"batch": 48}, "have 192 B, but activations are 12 x 8 float32 there"),
+        ("mlp:8:3", "1f1b", {"half": True}, "are 6 x 8 float16 there, 96 B; plan what"),
         ("mlp:8:3", "samo", {"optimizer": "sgd"}, "updates with adam, got --optimizer sgd"),
     ],
 )

@@ -227,6 +227,7 @@ def test_a_measured_all_reduce_costs_its_seconds_and_the_bytes_of_its_algorithm(
     assert got.end.tolist() == [1.25] * 8
     want = price.exchange(*asked("halving-doubling", on), start)
     np.testing.assert_array_equal(got.sent, want.sent)
+    np.testing.assert_array_equal(got.messages, want.messages)
     assert price.exchange(*asked("native", flat(1)), start[:1]).end.tolist() == [0.0]
 
 

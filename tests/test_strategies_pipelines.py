@@ -242,6 +242,9 @@ def test_what_a_rank_does_and_its_idle_time_fill_its_steps(stages, jitter):
     least = compute + exposed(timeline) + empty
     starts = step_starts(timeline)
     lengths = np.diff(np.column_stack([starts, np.full(len(starts), timeline.end.max())]), axis=1)
+    iterations, whole = iteration_seconds(timeline)[:-1], lengths[:, :-1]
+    assert (iterations <= whole.max(axis=0) + 1e-12).all()
+    assert (iterations >= whole.min(axis=0) - 1e-12).all()
     assert (least <= lengths + 1e-12).all()
     assert (lengths <= least + coding + 1e-12).all()
 

@@ -24,6 +24,7 @@ from tests.support.small_plans import graph, machine, plan
         ("1Gbit", 1e9),
         ("1.5gbit", 1.5e9),
         ("500kbit", 5e5),
+        ("1e3mbit", 1e9),
         ("25MB/s", 2e8),
         ("0.2 Gbit/s", 2e8),
     ],

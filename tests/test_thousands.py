@@ -42,5 +42,8 @@ def test_ranks_and_steps_differ_by_the_jitter_and_all_is_reported(name):
     told = report(found)
     assert told["memory_bytes"]["total"] > 0
     assert told["exposed_median_seconds"] + told["hidden_median_seconds"] > 0
-    assert told["bubble_median_seconds"] is None or told["bubble_median_seconds"] >= 0
+    if name in AVERAGING:
+        assert told["bubble_median_seconds"] is None
+    else:
+        assert told["bubble_median_seconds"] >= 0
     assert told["ranks"] == NODES * LANES

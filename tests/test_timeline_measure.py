@@ -282,6 +282,7 @@ def test_the_command_fails_above_the_error_that_is_allowed(tmp_path, capsys):
     capsys.readouterr()
     for wrong, why in (
         ("0.15", "--fail-above 0.15 would be 0.15%: write 15%, or 0.15% if you mean it"),
+        ("nan%", "--fail-above is a share, such as 5%; got 'nan%'"),
         ("x%", "--fail-above is a share, such as 5%; got 'x%'"),
         ("-1%", "--fail-above must be finite and at least 0%; got -1%"),
     ):
