@@ -84,6 +84,9 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
     engine.stop()
     with watchdog(comm, "run", options.timeout, first="bringing the spans together"):
         changes.close()
+        engine.communication.free()
+        if verifier is not None:
+            verifier.free()
         return measurement.finish(
             engine,
             steps=options.steps,

@@ -25,6 +25,7 @@ class Verifier:
         self._source = source
         self._plan = plan
         self._comm = comm.Dup()
+        self.free = self._comm.Free
         self._before: dict[int, Array] = {}
         self._after: dict[int, Array] = {}
         self._worst: dict[str, float] = {}  # method -> largest relative L2 error seen

@@ -133,6 +133,7 @@ class Training:
             changes = self._changes
             if changes is not None:
                 changes.close()
+            engine.communication.free()
             if self._measurement is None:
                 return None
             return self._measurement.finish(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from commsched.coding.registry import CODECS
 from commsched.cost.price import library_bytes
@@ -322,3 +323,22 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_written(folder,
         session.run(broken, WORLD, folder / "m.json", RunOptions())
     WORLD.Barrier()
     together(["something was written"] * bool(list(folder.iterdir())))
+
+
+def test_a_run_frees_the_communicators_that_it_makes(folder):
+    made, freed = [], []
+
+    def copied(comm, key, value):
+        made.append(value)
+        return value
+
+    key = MPI.Comm.Create_keyval(copied, lambda comm, key, value: freed.append(value))
+    comm = WORLD.Dup()  # copies of it have the attribute, too
+    comm.Set_attr(key, 0)
+    for turn in range(2):  # the first one makes what a job keeps
+        made.clear(), freed.clear()
+        a_plan = plan(net(2), machine(*SHAPE), ["ring+dense"] * 2)
+        session.run(a_plan, comm, folder / f"{turn}.json", RunOptions(steps=2, verify=True))
+    problem = [f"{len(made)} made, {len(freed)} freed"] * (len(made) != len(freed))
+    comm.Free()
+    together(problem)
