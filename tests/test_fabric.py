@@ -14,8 +14,6 @@ from commsched.machine import file as machine_file
 from commsched.machine.fabric import Fabric, HeldOut, shape
 from commsched.machine.model import resized
 from commsched.plan import file as plan_file
-from commsched.run.summary import lines as summary_lines
-from commsched.run.summary import summary
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
 from commsched.timeline.compare import compare
@@ -24,6 +22,8 @@ from commsched.timeline.file import read, write
 from commsched.timeline.header import header_from_data
 from commsched.timeline.report import comparison_data, comparison_table, rivals_data, rivals_table
 from commsched.timeline.spread import interval, rivals
+from commsched.timeline.summary import lines as summary_lines
+from commsched.timeline.summary import summary
 from tests.support.small_plans import graph, machine, plan
 
 HERE = Fabric(

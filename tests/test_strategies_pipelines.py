@@ -16,10 +16,10 @@ from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy, balanced, grid, ranks_of
-from commsched.run.summary import summary
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
 from commsched.timeline.measure import busy, exposed, idle, iteration_seconds, step_starts
+from commsched.timeline.summary import summary
 from tests.support import sampling
 from tests.support.pipeline_plans import (
     BACKWARD,

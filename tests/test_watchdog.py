@@ -22,7 +22,7 @@ import os
 import sys
 from commsched.cli.main import main
 from commsched.run.job.launcher import environment_rank
-from commsched.run.measurement import Measurement
+from commsched.run.engine.measurement import Measurement
 from commsched.run.job.watchdog import Watchdog
 
 place, number = sys.argv.pop(-2), int(sys.argv.pop())

@@ -7,6 +7,7 @@ Four consecutive gradients count as those of four ranks in one step.
 
 import zipfile
 import zlib
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from difflib import get_close_matches
 from io import BytesIO
@@ -58,6 +59,23 @@ class Recorded:
             steps = [every[at : at + size] for at in range(len(every) % size, len(every), size)]
             self._known[key] = error.tried(key[0], tensor.sparsity, steps)
         return self._known[key]
+
+
+class Recording:
+    """Samples of the last gradients that one rank handed over, on their way to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # tensor name -> samples, the newest last
+        self._kept: defaultdict[str, deque[Array]] = defaultdict(lambda: deque(maxlen=COUNT))
+
+    def take(self, name: str, gradient: Array) -> None:
+        """Keep a sample of a gradient, of any shape."""
+        self._kept[name].append(sample(gradient))
+
+    def write(self) -> None:
+        """Write the file that `read` reads."""
+        write(self._path, {name: np.stack(values) for name, values in self._kept.items()})
 
 
 def write(path: str | Path, gradients: Mapping[str, Array]) -> None:

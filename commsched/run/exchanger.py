@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from commsched.arrays import Array
 from commsched.errors import CommschedError
+from commsched.exchange.recorded_gradients import Recording
 from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan import file as plan_file
@@ -22,36 +23,17 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
+from commsched.run.engine.measurement import Measurement
 from commsched.run.engine.recorder import Forgetful, Recorder
 from commsched.run.engine.worker import Carrying, Roles
-from commsched.run.handover import Handover, check_launches, places_of
+from commsched.run.handover import Caller, Handover, check_gradient, check_launches, places_of
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
-from commsched.run.measurement import Measurement
-from commsched.run.recording import Recording
-from commsched.run.summary import fallback_sentence
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import ON_HOST, choose_placement
-
-KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
-
-
-class Caller:
-    """The caller's gradients, which are in their buckets already, and the sums for it."""
-
-    def __init__(self) -> None:
-        self.results: dict[int, Array] = {}  # launch -> (numel,) float32
-
-    def gradient(self, step: int, launch: int, out: Array) -> None:
-        """Nothing to do: the gradient is in its bucket already."""
-
-    def result(self, step: int, launch: int, values: Array) -> None:
-        self.results[launch] = values
-
-    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
-        """Nothing to do: a tensor that falls back to dense stays in its bucket."""
+from commsched.timeline.summary import fallback_sentence
 
 
 class Exchanger:
@@ -194,7 +176,9 @@ class Exchanger:
         if a tensor has exceeded the error budget, and then only in the first call of a step.
         """
         engine = self._running()
-        self._check(name, gradient)
+        self._known(name)
+        tensor, module = self._plan.net.tensors[name], self._place.device.module
+        check_gradient(tensor, gradient, module, self._device)
         engine.board.check()
         if self._handover.take(name):
             self._look_back(engine, self._handover.step - 1)
@@ -350,22 +334,6 @@ class Exchanger:
             shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
             raise CommschedError(
                 f"no tensor named {name!r} in net {self._plan.net.name!r}; known: {shown}"
-            )
-
-    def _check(self, name: str, gradient: object) -> None:
-        """Refuse an array that would be summed wrongly; values are not checked."""
-        self._known(name)
-        shape = self._plan.net.tensors[name].shape
-        if not isinstance(gradient, self._place.device.module.ndarray):
-            kind, wanted = type(gradient), KINDS[self._device]
-            got = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-            raise CommschedError(f"tensor {name!r}: a gradient is a {wanted} array, got {got}")
-        if gradient.dtype != np.float32:
-            raise CommschedError(f"tensor {name!r}: a gradient is float32, got {gradient.dtype}")
-        if gradient.shape != shape:
-            raise CommschedError(
-                f"tensor {name!r}: the gradient's shape must be {list(shape)}, got"
-                f" {list(gradient.shape)}"
             )
 
     def _mark(self, all_of_them: bool = False) -> None:

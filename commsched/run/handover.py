@@ -1,11 +1,16 @@
 """Gradients of a step that a training loop has handed over and waited for, and completed layers."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from commsched.arrays import Array
 from commsched.errors import CommschedError
-from commsched.net.graph import Net
+from commsched.net.graph import Net, Tensor
 from commsched.plan.model import Plan
+
+KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
 
 class BucketSlice(NamedTuple):
@@ -49,6 +54,38 @@ def check_launches(plan: Plan) -> None:
                 f"launch {launch.name!r} exchanges among {ranks} of {plan.machine.size} ranks; an"
                 " Exchanger sums over all"
             )
+
+
+def check_gradient(tensor: Tensor, gradient: object, module: Any, device: str) -> None:
+    """Refuse an array that would be summed wrongly; values are not checked."""
+    where = f"tensor {tensor.name!r}"
+    if not isinstance(gradient, module.ndarray):
+        kind = type(gradient)
+        got = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        raise CommschedError(f"{where}: a gradient is a {KINDS[device]} array, got {got}")
+    if gradient.dtype != np.float32:
+        raise CommschedError(f"{where}: a gradient is float32, got {gradient.dtype}")
+    if gradient.shape != tensor.shape:
+        raise CommschedError(
+            f"{where}: the gradient's shape must be {list(tensor.shape)}, got"
+            f" {list(gradient.shape)}"
+        )
+
+
+class Caller:
+    """The caller's gradients, which are in their buckets already, and the sums for it."""
+
+    def __init__(self) -> None:
+        self.results: dict[int, Array] = {}  # launch -> (numel,) float32
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        """Nothing to do: the gradient is in its bucket already."""
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        self.results[launch] = values
+
+    def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        """Nothing to do: a tensor that falls back to dense stays in its bucket."""
 
 
 class Handover:

@@ -18,14 +18,14 @@ from commsched.run.adapt.plan_switch import Changes, Replan
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import run_steps
 from commsched.run.engine.engine import Engine
+from commsched.run.engine.measurement import Measurement
 from commsched.run.engine.messages import Mail
+from commsched.run.engine.verify import Verifier
 from commsched.run.engine.worker import Carrying, Emulated, GradientSource, Roles
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import end_all
 from commsched.run.job.watchdog import end_together, watchdog
-from commsched.run.measurement import Measurement
-from commsched.run.verify import Verifier
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import Placement, choose_placement
 from commsched.timeline.model import Timeline

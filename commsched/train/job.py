@@ -19,9 +19,9 @@ from commsched.run.job import agree
 from commsched.run.job.ending import say
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.session import check_timeout, errors_end_the_job
-from commsched.run.summary import summary
 from commsched.run.wire.device import ComputeDevice, check_device
 from commsched.run.wire.placement import choose_placement
+from commsched.timeline.summary import summary
 from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, profile_and_plan
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import PLAN, Store

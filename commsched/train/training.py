@@ -18,16 +18,16 @@ from commsched.run.adapt.plan_switch import Changes
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import in_turn
 from commsched.run.engine.engine import Engine
+from commsched.run.engine.measurement import Measurement
 from commsched.run.engine.recorder import Forgetful, Recorder
 from commsched.run.engine.worker import Carrying
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
-from commsched.run.measurement import Measurement
-from commsched.run.summary import fallback_sentence
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Timeline
+from commsched.timeline.summary import fallback_sentence
 from commsched.train.checkpoint import Manifest, Store
 from commsched.train.neighbours import MpiNeighbours
 from commsched.train.tally import Tally

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> None:
         return
     from commsched.net.compute import compute_data, origin
     from commsched.plan import file as plan_file
-    from commsched.run.summary import lines, summary
+    from commsched.timeline.summary import lines, summary
 
     net = plan_file.read(args.plan).net
     found = {**summary(timeline), "compute": compute_data(net)}

@@ -21,12 +21,12 @@ from commsched.net.compute import measured_on, origin
 from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
-from commsched.run.summary import lines as timeline_lines
-from commsched.run.summary import summary as timeline_summary
 from commsched.simulate import native
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
 from commsched.timeline.model import Timeline
+from commsched.timeline.summary import lines as timeline_lines
+from commsched.timeline.summary import summary as timeline_summary
 from commsched.units import count, nbytes, seconds
 
 EXAMPLE = """example:

@@ -262,7 +262,7 @@ def _params(args: argparse.Namespace) -> "dict[str, Param]":
 
 def _lines(found: dict[str, Any]) -> list[str]:
     """Describe the result."""
-    from commsched.run.summary import lines as measured
+    from commsched.timeline.summary import lines as measured
     from commsched.units import nbytes, seconds
 
     def shown(loss: float | None, accuracy: float | None) -> str:

@@ -13,10 +13,10 @@ from commsched.run.adapt.drift import Drift, Drifted, explains, probe_nodes, ref
 from commsched.run.adapt.error_budget import BudgetWatch
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
+from commsched.run.engine.measurement import Measurement
 from commsched.run.engine.worker import GradientSource
 from commsched.run.job import agree
 from commsched.run.job.clock import now
-from commsched.run.measurement import Measurement
 from commsched.timeline.header import Fallback, Switch
 
 # The plan so far, the machine measured now, and the tensors whose methods must not change.
