@@ -1,9 +1,7 @@
 """Named plug-ins: a file registers itself with a decorator and is found by its name."""
 
 import importlib
-import inspect
 import pkgutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -23,7 +21,6 @@ class Registry(Mapping[str, T]):
         self._items: dict[str, T] = {}
         self._families: dict[str, tuple[str, Maker[T]]] = {}
         self._made: dict[str, T] = {}
-        self._modules: dict[str, str] = {}  # where plug-ins were registered
         self._loaded = False
 
     def add(self, name: str) -> Callable[[T], T]:
@@ -32,7 +29,6 @@ class Registry(Mapping[str, T]):
         def register(item: T) -> T:
             assert name not in self._items, f"two {self.kind}s are named {name!r}"
             self._items[name] = item
-            self._modules[name] = sys._getframe(1).f_globals["__name__"]
             return item
 
         return register
@@ -80,13 +76,6 @@ class Registry(Mapping[str, T]):
                 for module in sorted(m.name for m in pkgutil.iter_modules(path)):
                     importlib.import_module(f"{package}.{module}")
         return self._items
-
-    def module(self, name: str) -> str:
-        """Return the name of the module that holds the code of a plug-in, or registered it."""
-        item = self[name]
-        code = item if inspect.isroutine(item) or inspect.isclass(item) else type(item)
-        known = code.__module__.startswith(self.packages)
-        return code.__module__ if known else self._modules[name]
 
     def __getitem__(self, name: str) -> T:
         found = self._find(name)

@@ -27,7 +27,10 @@ def test_without_a_kind_all_are_listed(capsys):
     assert {*FILES, *KINDS, "ring", "resnet50", "summit", "nccl"} <= set(shown)
 
 
-@pytest.mark.parametrize("name", [name for registry in KINDS.values() for name in registry])
+NAMES = [*(name for registry in KINDS.values() for name in registry), "fp16:feedback"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_everything_is_explained(name, capsys):
     assert main(["explain", name]) == 0
     assert len(capsys.readouterr().out) > 60

@@ -1,13 +1,12 @@
 """What can be named in a plan, by kind, and what its own text says of it."""
 
-import importlib
 import inspect
-from types import ModuleType
+import sys
 from typing import Any
 
 from commsched import shipped
 from commsched.coding.registry import CODECS
-from commsched.cost.library import LIBRARIES
+from commsched.cost.library import LIBRARIES, Library
 from commsched.exchange.registry import METHODS
 from commsched.planner.registry import PLANNERS
 from commsched.program.registry import STRATEGIES
@@ -26,21 +25,12 @@ FILES = ("nets", "machines")
 
 
 def text_of(kind: str, name: str) -> str:
-    """Return the text of a plug-in: of its function or class, below the first line of its file."""
-    registry = KINDS[kind]
-    item, module = registry[name], importlib.import_module(registry.module(name))
-    code = item if inspect.isroutine(item) or inspect.isclass(item) else type(item)
-    written = [code] if code.__module__ == module.__name__ else _functions(module)
-    about = [module.__doc__ or "", *(each.__doc__ or "" for each in written)]
+    """Return the text of a plug-in: of its file, and of its function or class."""
+    item = KINDS[kind][name]
+    made = item.algorithm if isinstance(item, Library) else item
+    code = made if inspect.isroutine(made) or inspect.isclass(made) else type(made)
+    about = [sys.modules[code.__module__].__doc__, code.__doc__]
     return "\n\n".join(inspect.cleandoc(text) for text in about if text)
-
-
-def _functions(module: ModuleType) -> list[Any]:
-    """Return the functions of a module, which together are a plug-in without a class."""
-    members = vars(module).values()
-    return [
-        each for each in members if inspect.isfunction(each) and inspect.getmodule(each) is module
-    ]
 
 
 def listed(kind: str) -> dict[str, str]:

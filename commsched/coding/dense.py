@@ -1,4 +1,4 @@
-"""All values in order, unchanged: zero-copy on both sides."""
+"""Dense values: zero-copy on both sides."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from commsched.net.bucket import BucketSpec
 
 
 class Dense(Codec):
-    """float32 values; a packet is a view of the bucket."""
+    """All values in order, unchanged; a packet is a view of the bucket."""
 
     name = "dense"
     lossless = True
