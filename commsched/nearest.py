@@ -4,14 +4,22 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that names the most similar name; empty if none is similar.
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return the end of a sentence that names the most similar name; empty if none is similar."""
+    found = most_similar(name, known, least)
+    return f"; nearest: {found!r}" if found else ""
 
-    Case, and dots, hyphens and underscores, do not count.
+
+def most_similar(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return the most similar name; "" if none reaches the similarity `least`, in [0, 1].
+
+    Case, and dots, hyphens and underscores, decide only between names that are alike without them.
     """
-    plain = {_plain(each): each for each in known}
-    found = get_close_matches(_plain(name), plain, 1)
-    return f"; nearest: {plain[found[0]]!r}" if found else ""
+    plain: dict[str, list[str]] = {}
+    for each in known:
+        plain.setdefault(_plain(each), []).append(each)
+    found = get_close_matches(_plain(name), plain, 1, least)
+    return get_close_matches(name, plain[found[0]], 1, 0.0)[0] if found else ""
 
 
 def _plain(name: str) -> str:

@@ -65,6 +65,7 @@ def test_what_is_misspelt_is_one_sentence(words, said, capsys):
 def test_case_and_hyphens_do_not_count_for_the_nearest_name():
     assert nearest("BERT_base", ["bert-base", "gpt2"]) == "; nearest: 'bert-base'"
     assert nearest("zzz", ["bert-base", "gpt2"]) == ""
+    assert nearest("Conv1", ["conv1", "conv_1"]) == "; nearest: 'conv1'"
     for load, name, near in (
         (net_file.load, "ResNet-50", "resnet50"),
         (machine_file.load, "P3.16XLARGE", "p3.16xlarge"),

@@ -182,6 +182,7 @@ def test_wishes_that_cannot_hold_name_the_nearest_that_can(changes, sentence):
     with pytest.raises(CommschedError) as refusal:
         make_plan(Request(net=graph([10]), machine=machine(), **changes))
     assert sentence in str(refusal.value)
+    assert str(refusal.value).count("; nearest: ") <= 1
 
 
 @pytest.mark.parametrize("wanted", ["native+fp16", "rign+dense", "ring+topk:0.05", "zenn", "tree"])
@@ -215,7 +216,9 @@ def test_what_is_given_twice_is_refused(flag):
 
 
 def test_an_unknown_planner_gets_the_nearest_name():
-    with pytest.raises(CommschedError, match="no planner named 'ddp'; nearest: 'ddp-25mb'"):
+    with pytest.raises(
+        CommschedError, match=r"no planner named 'ddp'; known: .*; nearest: 'ddp-25mb'$"
+    ):
         make_plan(Request(net=graph([10]), machine=machine()), "ddp")
 
 

@@ -9,7 +9,6 @@ import zipfile
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
 from typing import IO
@@ -21,6 +20,7 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange import error
 from commsched.exchange.method import Method
+from commsched.nearest import nearest
 from commsched.net.graph import Net, Tensor
 
 COUNT = error.STEPS * error.RANKS.size  # used gradients of a tensor: the last ones
@@ -134,9 +134,8 @@ def _array(content: IO[bytes]) -> Array:
 
 def _tensor(name: str, net: Net, where: str) -> Tensor:
     if name not in net.tensors:
-        near = get_close_matches(name, net.tensors, 1, 0.0)
-        hint = f"; nearest: {near[0]!r}" if near else ""
-        raise CommschedError(f"{where}: no tensor named {name!r} in net {net.name!r}{hint}")
+        near = nearest(name, net.tensors, 0.0)
+        raise CommschedError(f"{where}: no tensor named {name!r} in net {net.name!r}{near}")
     return net.tensors[name]
 
 

@@ -33,9 +33,7 @@ def checked(request: Request, planner: str) -> Request:
     """Refuse what cannot be planned; return the request with parameters of the right types."""
     validate_request.check(request)
     error_budget.check(request)
-    if planner not in PLANNERS:
-        near, known = validate_request.close(planner, PLANNERS), ", ".join(PLANNERS)
-        raise CommschedError(f"no planner named {planner!r}{near}; known: {known}")
+    PLANNERS[planner]  # an unknown one is refused before any work
     nothing = Plan(net=request.net, machine=request.machine, launches=(), params=request.params)
     settings = STRATEGIES[request.strategy].settings(nothing)
     return replace(request, params={key: settings[key] for key in request.params})

@@ -1,12 +1,11 @@
 """Check a request: say what cannot be planned, and the nearest request that can."""
 
 import math
-from collections.abc import Iterable
-from difflib import get_close_matches
 
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.registry import METHODS, find_method, legal_methods, lossy_name
+from commsched.nearest import most_similar, nearest
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.planner.request import Request
 
@@ -19,8 +18,8 @@ def check(request: Request) -> None:
         try:
             lossy_name(name)
         except CommschedError as error:
-            near = close(name, [*CODECS, *METHODS])
-            raise CommschedError(f"--allow {name}: {error}{near}") from None
+            near = nearest(name, [*CODECS, *METHODS], 0.0)
+            raise CommschedError(f"--allow {name}: {_reason(error)}{near}") from None
     limit = request.time_limit
     if limit is not None and not 0 <= limit < math.inf:
         raise CommschedError(f"--time-limit must be finite and at least 0 s, got {limit}")
@@ -29,7 +28,7 @@ def check(request: Request) -> None:
 def _check_forced(request: Request, name: str, wanted: str) -> None:
     tensors, where = request.net.tensors, f"--force {name}={wanted}"
     if name not in tensors:
-        near = close(name, tensors) or "; it has none at all"
+        near = nearest(name, tensors, 0.0) or "; it has none at all"
         raise CommschedError(f"{where}: no tensor named {name!r} in net {request.net.name!r}{near}")
     spec = BucketSpec.of((Piece(name, 0, tensors[name].numel),), tensors)
     try:
@@ -37,8 +36,7 @@ def _check_forced(request: Request, name: str, wanted: str) -> None:
         method.phases(spec, request.machine.everyone)
     except CommschedError as error:
         near = nearest_method(request, wanted)
-        why = str(error).partition("; nearest: ")[0]  # of a part of the name; `near` is whole
-        raise CommschedError(f"{where}: {why}; nearest: {near!r}") from None
+        raise CommschedError(f"{where}: {_reason(error)}; nearest: {near!r}") from None
     if request.lossless and not method.lossless:
         near = nearest_method(request, wanted)
         raise CommschedError(
@@ -47,10 +45,9 @@ def _check_forced(request: Request, name: str, wanted: str) -> None:
         )
 
 
-def close(name: str, names: Iterable[str]) -> str:
-    """Return the end of a sentence that names the nearest name; empty without names."""
-    near = get_close_matches(name, list(names), 1, 0.0)
-    return f"; nearest: {near[0]!r}" if near else ""
+def _reason(error: CommschedError) -> str:
+    """Return an error without the nearest name, which it chose for a part of a name or one kind."""
+    return str(error).partition("; nearest: ")[0]
 
 
 def nearest_method(request: Request, wanted: str, codec: str = "") -> str:
@@ -68,5 +65,5 @@ def nearest_method(request: Request, wanted: str, codec: str = "") -> str:
     plain = [name for name in names if name == f"{collective}+dense"]
     if codec and same:
         kept = [name for name in same if name.partition("+")[0] == collective]
-        return (kept or get_close_matches(wanted, same, 1, 0.0))[0]
-    return (plain or get_close_matches(wanted, names, 1, 0.0))[0]
+        return kept[0] if kept else most_similar(wanted, same, 0.0)
+    return plain[0] if plain else most_similar(wanted, names, 0.0)
