@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from commsched import shipped
 from commsched.cli.main import main
-from commsched.cost import library
-from commsched.cost.library import LIBRARIES, algorithm_of, default_library
 from commsched.cost.price import exchange, price
 from commsched.errors import CommschedError
 from commsched.exchange.lockstep import run_method
@@ -20,8 +18,9 @@ from commsched.exchange.pair import LIBRARY, route
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import find_method
 from commsched.libraries import nccl
-from commsched.machine import file
+from commsched.machine import file, library
 from commsched.machine.fabric import Fabric
+from commsched.machine.library import LIBRARIES, algorithm_of, default_library
 from commsched.machine.model import Group, Machine, resized
 from commsched.net import file as net_file
 from commsched.net.bucket import BucketSpec
@@ -223,9 +222,11 @@ def test_every_shipped_machine_names_its_library():
 def test_an_unknown_library_is_one_clear_error(tmp_path, capsys):
     path = tmp_path / "m.json"
     file.write(path, replace(file.load("summit"), library="ncll"))
-    assert main(["price", "1000", "--machine", str(path), "--method", "native+dense"]) == 2
-    want = "no library named 'ncll'; known: mpich, nccl, openmpi; nearest: 'nccl'"
-    assert capsys.readouterr().err == f"commsched: machine 'summit': {want}\n"
+    assert main(["price", "1000", "--machine", str(path), "--method", "ring+dense"]) == 2
+    want = "key 'library': no library named 'ncll'; known: mpich, nccl, openmpi; nearest: 'nccl'"
+    assert capsys.readouterr().err == f"commsched: {path}: {want}\n"
+    with pytest.raises(CommschedError, match=f"^m.json: {want}$"):
+        file.from_data(file.to_data(file.load("summit")) | {"library": "ncll"}, "m.json")
     with pytest.raises(CommschedError, match="library must be the name of a library"):
         replace(file.load("summit"), library="Open MPI")
 

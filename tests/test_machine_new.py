@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from commsched import shipped
 from commsched.cli.main import main
-from commsched.cost.library import default_library
 from commsched.errors import CommschedError
 from commsched.machine import file
 from commsched.machine.build import Order, build
 from commsched.machine.change import changed
 from commsched.machine.devices import accelerator, accelerators, recognised
+from commsched.machine.library import default_library
 from commsched.machine.model import resized
 from commsched.machine.plausible import check_border
 from commsched.machine.ports import network_data, reach

@@ -16,10 +16,10 @@ from commsched.calibrate import coding, exercise, links, traits
 from commsched.calibrate.exercise import CellTimes, WorkloadCell
 from commsched.calibrate.fit import fit
 from commsched.coding.registry import CODECS
-from commsched.cost.library import mpi_library
 from commsched.exchange.pair import LIBRARY
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import HeldOut
+from commsched.machine.library import mpi_library
 from commsched.machine.model import Group, Machine
 from commsched.plan.model import Plan
 from commsched.run.engine.probe import Arena, sleeping_barrier

@@ -6,8 +6,8 @@ from typing import Any
 
 from commsched import shipped
 from commsched.coding.registry import CODECS
-from commsched.cost.library import LIBRARIES, Library
 from commsched.exchange.registry import METHODS
+from commsched.machine.library import LIBRARIES, Library
 from commsched.planner.registry import PLANNERS
 from commsched.program.registry import STRATEGIES
 from commsched.registry import Registry

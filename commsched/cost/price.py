@@ -9,12 +9,12 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.cost.closed import closed
-from commsched.cost.library import Algorithm, algorithm_of
 from commsched.cost.play import Played, play
 from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
 from commsched.exchange.vote import voting
+from commsched.machine.library import Algorithm, algorithm_of
 from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule

@@ -1,6 +1,6 @@
 """MPICH's choice of an all-reduce."""
 
-from commsched.cost.library import LIBRARIES, Algorithm, Library
+from commsched.machine.library import LIBRARIES, Algorithm, Library
 from commsched.machine.model import Group, Machine
 
 SHORT = 2048.0  # B; MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE, and `avg_msg_size<=2048`, see below

@@ -11,7 +11,7 @@ the processor NCCL leaves it out, and the files do not tell.
 from dataclasses import dataclass
 from math import inf, log2
 
-from commsched.cost.library import LIBRARIES, Algorithm, Library, Pipeline, Protocol
+from commsched.machine.library import LIBRARIES, Algorithm, Library, Pipeline, Protocol
 from commsched.machine.model import Group, Machine
 
 US, GB = 1e-6, 1e9

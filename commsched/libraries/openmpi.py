@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from math import inf
 
-from commsched.cost.library import LIBRARIES, Algorithm, Library
+from commsched.machine.library import LIBRARIES, Algorithm, Library
 from commsched.machine.model import Group, Machine
 
 TREE = Algorithm(collective="tree", name="reduce and broadcast")

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from commsched import files, records, shipped
 from commsched.errors import CommschedError
 from commsched.machine.model import Device, Link
+from commsched.nearest import nearest
 from commsched.records import POSITIVE, REQUIRED, Source, unit
 
 
@@ -44,7 +45,8 @@ def accelerator(name: str) -> Accelerator:
     for first, found in known.items():
         if wanted in {_plain(n) for n in (first, *found.also, found.device.name)}:
             return found
-    raise CommschedError(f"no device named {name!r}; known: {', '.join(known)}")
+    near = nearest(name, known)
+    raise CommschedError(f"no device named {name!r}; known: {', '.join(known)}{near}")
 
 
 def recognised(device: Device) -> Accelerator | None:

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from commsched import files, records, shipped
+from commsched.errors import CommschedError
+from commsched.machine.library import library_of
 from commsched.machine.model import Device, Machine
 from commsched.machine.plausible import check_border, insist
 
@@ -30,7 +32,12 @@ def write(path: str | Path, machine: Machine) -> None:
 
 def from_data(data: Any, where: str) -> Machine:
     """Build a machine from parsed JSON; `where` names the file in errors."""
-    return records.read(Machine, data, where)
+    machine = records.read(Machine, data, where)
+    try:
+        library_of(machine)
+    except CommschedError as error:
+        raise CommschedError(f"{where}: key 'library': {error}") from None
+    return machine
 
 
 def file_data(machine: Machine) -> dict[str, Any]:

@@ -280,7 +280,7 @@ class Machine:
     # Share of a transfer that progresses while its rank computes.
     overlap: Annotated[Rounded, WRITTEN, PROPORTION] = 1.0
     native: Points = ()  # measured (bytes, seconds) of the library's all-reduce
-    # Whose all-reduce `native` is: nccl, mpich, openmpi; "": see `cost.library.default_library`.
+    # Whose all-reduce `native` is: nccl, mpich, openmpi; "": see `library.default_library`.
     library: Annotated[str, LIBRARY] = ""
     fabric: Fabric | None = None  # where it was calibrated
     held_out: tuple[HeldOut, ...] = ()  # measurements that the calibration did not fit to

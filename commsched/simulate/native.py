@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from commsched.cost.library import described, library_of
 from commsched.exchange.registry import find_method
+from commsched.machine.library import described, library_of
 from commsched.plan.model import Launch, Plan
 from commsched.units import count
 

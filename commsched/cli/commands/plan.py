@@ -21,9 +21,9 @@ from commsched.cli.options import (
 )
 from commsched.cli.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE, POSITIVE, SPREAD
 from commsched.cli.signals import one_interrupt
-from commsched.cost.library import library_of
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
+from commsched.machine.library import library_of
 from commsched.machine.ports import network, network_data
 from commsched.machine.trust import doubts, errors_of
 from commsched.net import file as net_file

@@ -180,7 +180,7 @@ def _name(method: "Method", machine: "Machine", nbytes: float) -> str:
 
 def _algorithm(method: "Method", machine: "Machine", nbytes: float) -> str | None:
     """Name what the machine's library takes for `native`; None for other methods."""
-    from commsched.cost.library import described
+    from commsched.machine.library import described
 
     return described(machine, machine.everyone, nbytes) if method.library else None
 

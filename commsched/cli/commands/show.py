@@ -9,10 +9,10 @@ from commsched import files, shipped
 from commsched.cli import reasons, stages
 from commsched.cli.commands.plan import headline, summary
 from commsched.cli.options import Commands, Flag, Option, add_command
-from commsched.cost.library import library_of
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
+from commsched.machine.library import library_of
 from commsched.machine.model import Link, Machine
 from commsched.machine.ports import network, rate
 from commsched.machine.trust import doubts, errors_of, held_out_line

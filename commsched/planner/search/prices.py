@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from commsched.cost import price
-from commsched.cost.library import algorithm_of
 from commsched.exchange.method import Choice, Method, Phase, resolved
+from commsched.machine.library import algorithm_of
 from commsched.net.bucket import BucketSpec
 from commsched.net.sparsity import Sparsity
 from commsched.planner.request import Request

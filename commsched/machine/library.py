@@ -1,4 +1,4 @@
-"""A communication library's all-reduce: its algorithm, its protocol and their price.
+"""A communication library's all-reduce: its algorithm and its protocol.
 
 `native` leaves a sum to the machine's library. Its price is the library's latency plus the price of
 the collective that the library uses, on links as the protocol changes them. The model is the one
@@ -8,7 +8,6 @@ of our own schedule of that name.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from commsched.errors import CommschedError
 from commsched.machine.devices import recognised
 from commsched.machine.model import Group, Link, Machine
 from commsched.registry import Registry
@@ -134,10 +133,7 @@ def default_library(machine: Machine) -> str:
 
 def library_of(machine: Machine) -> Library:
     """Return the library that sums for `native` on a machine."""
-    try:
-        return LIBRARIES[machine.library or default_library(machine)]
-    except CommschedError as error:
-        raise CommschedError(f"machine {machine.name!r}: {error}") from None
+    return LIBRARIES[machine.library or default_library(machine)]
 
 
 def algorithm_of(machine: Machine, group: Group, nbytes: float) -> Algorithm:
