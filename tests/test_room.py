@@ -148,6 +148,9 @@ def test_a_plan_that_does_not_fit_says_so_and_names_a_strategy_that_does(
     assert "warning: the plan does not fit: a rank needs " in said
     limit = plan_file.read(path).machine.device.memory
     advised = re.search(r"; (--strategy .*) fits with (.*)", said)
+    assert main([*words, "--time-limit", "0", "--json"]) == 0
+    warned = json.loads(capsys.readouterr().out)["warnings"]
+    assert f"warning: {warned[-1]}" in said.splitlines()
     if strategy is None:
         assert advised is None
         assert "no pipeline of 32 ranks fits either" in said

@@ -36,7 +36,7 @@ from commsched.planner.limits.memory import needed
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
-from commsched.planner.room import room_lines
+from commsched.planner.smaller import too_large
 from commsched.progress import tell, working
 from commsched.simulate import native
 from commsched.text_table import table
@@ -169,14 +169,10 @@ def plan(args: argparse.Namespace) -> None:
         plan_file.write(args.output, made)
     if args.json:
         told = summary(made)
-        told["warnings"] += room_lines(made)
+        told["warnings"] += too_large(made)
         print(json.dumps({**told, "errors": errors(wanted)}, indent=1))
         return
-    print(headline(made))
-    doubted = [f"warning: {sentence}" for sentence in doubts(errors_of(made.machine))]
-    facts = [*network(made.machine), *origin(made.net), native.sentence(made)]
-    notes = [*doubted, *facts, *errors(wanted), *stages.lines(made, every=args.explain)]
-    for line in filter(None, notes):
+    for line in (*facts(made, every=args.explain), *errors(wanted)):
         print(line)
     if args.explain:
         print(table(reasons.HEADER, reasons.rows(made), reasons.RIGHT))
@@ -184,9 +180,22 @@ def plan(args: argparse.Namespace) -> None:
     else:
         for line in verdict.lines(made):
             print(line)
-    for line in room_lines(made):
-        print(line)
+    for sentence in too_large(made):
+        print(f"warning: {sentence}")
     print(f"written to {args.output}")
+
+
+def facts(made: Plan, every: bool = True) -> list[str]:
+    """Describe a plan, its machine and its net, a line each; `every`: with all stages."""
+    lines = [
+        headline(made),
+        *(f"warning: {sentence}" for sentence in doubts(errors_of(made.machine))),
+        *network(made.machine),
+        *origin(made.net),
+        native.sentence(made),
+        *stages.lines(made, every=every),
+    ]
+    return [line for line in lines if line]
 
 
 def headline(made: Plan) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from commsched import files, shipped
-from commsched.cli import reasons, stages
-from commsched.cli.commands.plan import headline, summary
+from commsched.cli import reasons
+from commsched.cli.commands.plan import facts, headline, summary
 from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
@@ -17,11 +17,10 @@ from commsched.machine.model import Link, Machine
 from commsched.machine.ports import network, rate
 from commsched.machine.trust import doubts, errors_of, held_out_line
 from commsched.net import file as net_file
-from commsched.net.compute import measured_on, origin
+from commsched.net.compute import measured_on
 from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
-from commsched.simulate import native
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
 from commsched.timeline.model import Timeline
@@ -110,16 +109,7 @@ def words(thing: Thing) -> str:
         return _machine(thing)
     if isinstance(thing, Plan):
         shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
-        doubted = [f"warning: {sentence}" for sentence in doubts(errors_of(thing.machine))]
-        lines = [
-            headline(thing),
-            *doubted,
-            *network(thing.machine),
-            *origin(thing.net),
-            native.sentence(thing),
-            *stages.lines(thing),
-        ]
-        return "\n".join(filter(None, [*lines, shown, *reasons.notes(thing)]))
+        return "\n".join([*facts(thing), shown, *reasons.notes(thing)])
     head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
     return "\n".join([head, *timeline_lines(timeline_summary(thing))])
 

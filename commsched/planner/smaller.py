@@ -25,14 +25,14 @@ class Smaller(NamedTuple):
     memory: float  # B on the rank that needs most
 
 
-def room_lines(plan: Plan) -> list[str]:
-    """Warn if a plan does not fit, and name a strategy that was computed to fit."""
+def too_large(plan: Plan) -> list[str]:
+    """Say if a plan does not fit, and name a strategy that was computed to fit."""
     limit, wanted = plan.machine.device.memory, needed(plan)
     if wanted <= limit:
         return []
     known = any(layer.activation for layer in plan.net.layers)
     start = (
-        f"warning: the plan does not fit: a rank needs {'' if known else 'at least '}"
+        f"the plan does not fit: a rank needs {'' if known else 'at least '}"
         f"{nbytes(wanted)}, and {plan.machine.device.name} has {nbytes(limit)}"
     )
     if isinstance(STRATEGIES[plan.strategy], PipelineStrategy):
