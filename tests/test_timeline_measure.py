@@ -11,11 +11,13 @@ from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.compare import compare
+from commsched.timeline.cycles import totals
 from commsched.timeline.file import write
 from commsched.timeline.header import Measured, Predicted
 from commsched.timeline.intervals import Intervals, difference, intersection, union
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.report import comparison_table
+from commsched.timeline.totals import totals_data, totals_lines
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
 
@@ -259,11 +261,26 @@ warning: w"""
 def test_only_the_same_plan_and_ranks_compare():
     t = four_steps()
     with pytest.raises(CommschedError, match="different plans: predicted 'other', measured 'h'"):
-        compare(four_steps(plan_hash="other"), t)
+        compare(four_steps(header=Predicted(), plan_hash="other"), t)
     with pytest.raises(CommschedError, match="3 ranks \\(predicted\\) and 2"):
-        compare(four_steps(ranks=3), t)
+        compare(four_steps(header=Predicted(), ranks=3), t)
     with pytest.raises(CommschedError, match="the measured timeline has no spans"):
-        compare(t, t.select(t.step > 9))
+        compare(four_steps(header=Predicted()), t.select(t.step > 9))
+
+
+@pytest.mark.parametrize("header", [Predicted(), Measured()])
+def test_two_timelines_of_one_kind_are_the_first_and_the_second(header):
+    one = four_steps(header=header)
+    text = comparison_table(compare(one, one))
+    assert [line for line in text.splitlines() if line.startswith(("first: ", "second: "))]
+    assert ("predicted" in text, "measured" in text) == (False, False)
+
+
+@pytest.mark.parametrize(("steps", "left"), [(2, "the last"), (3, "the first and the last")])
+def test_the_steps_that_are_left_out_are_named(steps, left):
+    t = four_steps()
+    (line, *_) = totals_lines(totals_data(totals(t.select(t.step < steps))))
+    assert line.endswith(f"(median of 1 of {steps} steps, without {left})")
 
 
 def test_the_command_fails_above_the_error_that_is_allowed(tmp_path, capsys):

@@ -82,7 +82,7 @@ def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> 
     ranks = drawn_ranks(t, chosen)
     steps = f"step {views[-1].step}"
     if views[0].step != views[-1].step:
-        steps = f"step {views[0].step} (predicted) and {views[-1].step} (measured)"
+        steps = f"step {views[0].step} ({sides[0].kind}) and {views[-1].step} ({t.kind})"
     head = ", ".join(s for s in (" on ".join(what), ranks, f"plan {t.plan_hash[:12]}", steps) if s)
     if len(sides) == 2:
         check_comparable(*sides)

@@ -60,7 +60,8 @@ class Comparison:
 
     plan_hash: str
     ranks: int
-    totals: tuple[Totals, Totals]  # predicted, measured
+    sides: tuple[str, str]  # see `sides_of`
+    totals: tuple[Totals, Totals]
     iteration: PredictedAndMeasured  # s
     exposed: PredictedAndMeasured  # s of communication while compute was idle, mean over ranks
     hidden: PredictedAndMeasured  # s of communication under compute, mean over ranks
@@ -81,7 +82,8 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
     The first step warms up connections and caches. Names that only one side has are listed.
     """
     check_comparable(predicted, measured)
-    for what, t in (("predicted", predicted), ("measured", measured)):
+    names = sides_of(predicted, measured)
+    for what, t in zip(names, (predicted, measured), strict=True):
         if len(measure.steps(t)) < 2:
             raise CommschedError(NO_ITERATION.format(kind=what))
     sides = [(t, measure.settled(t, skip_first)) for t in (predicted, measured)]
@@ -97,6 +99,7 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
     return Comparison(
         plan_hash=measured.plan_hash,
         ranks=measured.ranks,
+        sides=names,
         totals=(found[0], found[1]),
         iteration=both([side.iteration for side in found]),
         exposed=both([side.exposed for side in found]),
@@ -126,22 +129,29 @@ def swapped(predicted: Timeline, measured: Timeline) -> bool:
     return predicted.kind == "measured" and measured.kind == "predicted"
 
 
+def sides_of(predicted: Timeline, measured: Timeline) -> tuple[str, str]:
+    """Name two timelines for a user: by their kinds, or by their order if both are of one kind."""
+    kinds = predicted.kind, measured.kind
+    return kinds if kinds[0] != kinds[1] else ("first", "second")
+
+
 def check_comparable(predicted: Timeline, measured: Timeline) -> None:
     """Refuse timelines of different plans or numbers of ranks, and empty ones."""
-    for what, t in (("predicted", predicted), ("measured", measured)):
+    first, second = sides_of(predicted, measured)
+    for what, t in ((first, predicted), (second, measured)):
         if not len(t):
             raise CommschedError(
                 f"the {what} timeline has no spans, so there is nothing to compare"
             )
     if predicted.plan_hash != measured.plan_hash:
         raise CommschedError(
-            f"the timelines are of different plans: predicted {predicted.plan_hash[:12]!r}, "
-            f"measured {measured.plan_hash[:12]!r}; simulate the plan that was run"
+            f"the timelines are of different plans: {first} {predicted.plan_hash[:12]!r}, "
+            f"{second} {measured.plan_hash[:12]!r}; simulate the plan that was run"
         )
     if predicted.ranks != measured.ranks:
         raise CommschedError(
-            f"the timelines are of {predicted.ranks} ranks (predicted) and {measured.ranks} "
-            "(measured); both must have as many as the plan"
+            f"the timelines are of {predicted.ranks} ranks ({first}) and {measured.ranks} "
+            f"({second}); both must have as many as the plan"
         )
 
 

@@ -10,6 +10,9 @@ from commsched.timeline.breakdown import CAUSES
 from commsched.timeline.compare import Comparison, Operation, PredictedAndMeasured
 from commsched.timeline.spread import Rival, Rivals, interval_data
 
+KINDS = ("predicted", "measured")
+SHORT = {"predicted": "pred.", "measured": "meas."}
+
 
 def comparison_table(c: Comparison, limit: int | None = None) -> str:
     """Return the totals, then the `limit` operations with the largest differences."""
@@ -19,16 +22,13 @@ def comparison_table(c: Comparison, limit: int | None = None) -> str:
         ("hidden communication", c.hidden),
         *((f"busy: {stream}", pair) for stream, pair in c.streams),
     ]
-    head = ("per step, in ms", "predicted", "measured", "difference", "error")
+    head = ("per step, in ms", *c.sides, "difference", "error")
     lines = [
         f"plan {c.plan_hash[:12]}, {c.ranks} ranks",
         *(
             f"{side}: {t.statistic}; {units.nbytes(sent)} sent per rank and step"
             for side, t, sent in zip(
-                ("predicted", "measured"),
-                c.totals,
-                (c.sent.predicted, c.sent.measured),
-                strict=True,
+                c.sides, c.totals, (c.sent.predicted, c.sent.measured), strict=True
             )
         ),
         "",
@@ -39,7 +39,7 @@ def comparison_table(c: Comparison, limit: int | None = None) -> str:
     ]
     if c.operations:
         lines += ["", *_operations(c, limit)]
-    for what, names in (("predicted", c.only_predicted), ("measured", c.only_measured)):
+    for what, names in zip(c.sides, (c.only_predicted, c.only_measured), strict=True):
         if names:
             lines += ["", f"only {what}: {_listed(names)}"]
     if any(o.below_clock for o in c.operations):
@@ -55,8 +55,9 @@ def _sureness(c: Comparison) -> list[str]:
     if c.interval is None:
         return []
     inside = c.interval.low <= c.iteration.measured <= c.interval.high
-    hit = "holds the measured iteration" if inside else "does not hold the measured iteration"
-    return [f"p10 to p90 of the prediction, {c.interval}, {hit};", c.interval.basis, ""]
+    hit = "holds" if inside else "does not hold"
+    what = f"the {c.sides[1]} iteration"
+    return [f"p10 to p90 of the prediction, {c.interval}, {hit} {what};", c.interval.basis, ""]
 
 
 def _why(c: Comparison, limit: int | None) -> list[str]:
@@ -71,7 +72,7 @@ def _why(c: Comparison, limit: int | None) -> list[str]:
     ]
     lines = [
         table(("why, in ms", "difference", "of the iteration"), rows, (1, 2)),
-        f"along the {c.why.along} chain of rank {c.why.rank}",
+        f"along the {c.sides[KINDS.index(c.why.along)]} chain of rank {c.why.rank}",
     ]
     ranked = sorted(zip(c.why.names, c.why.values, strict=True), key=lambda x: -abs(x[1]).sum())
     shown = ranked if limit is None else ranked[:limit]
@@ -94,8 +95,9 @@ def _operations(c: Comparison, limit: int | None) -> list[str]:
     shown = ranked if limit is None else ranked[:limit]
     if not shown:
         return [f"{len(ranked)} operations compared"]
-    head = ["operation, in ms", "stream", "predicted", "measured", "difference", "error"]
-    head += ["wait pred.", "wait meas.", "size pred.", "size meas."]
+    head = ["operation, in ms", "stream", *c.sides, "difference", "error"]
+    short = [SHORT.get(side, side) for side in c.sides]
+    head += [f"{what} {side}" for what in ("wait", "size") for side in short]
     lines = [table(head, [_row(o) for o in shown], range(2, len(head)))]
     if len(shown) < len(ranked):
         lines.append(f"... and {len(ranked) - len(shown)} more with smaller differences")
@@ -115,7 +117,7 @@ def _row(o: Operation) -> list[str]:
 
 
 def _cells(pair: PredictedAndMeasured) -> list[str]:
-    """Return predicted, measured, difference in ms, and the error in %."""
+    """Return both sides and their difference in ms, and the error in %."""
     error = "-" if pair.error is None else _percent(pair.error)
     return [_plain(pair.predicted), _plain(pair.measured), _signed(pair.difference), error]
 
@@ -140,7 +142,7 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
 
 def comparison_data(c: Comparison) -> dict[str, Any]:
     """Return everything as plain data, in s and B, with units in the keys; None is unknown."""
-    sides = zip(("predicted", "measured"), c.totals, strict=True)
+    sides = zip(KINDS, c.totals, strict=True)
     return {
         "plan_hash": c.plan_hash,
         "ranks": c.ranks,

@@ -85,9 +85,9 @@ def totals_lines(found: Mapping[str, Any]) -> list[str]:
     if high - low > 1e-6 * iteration:
         spread = f", p10 {units.seconds(low)}, p90 {units.seconds(high)}"
     bubble = found["bubble_median_seconds"]
+    left = "the first and the last" if found["steps"] > 2 else "the last"
     text = [
-        f"iteration {units.seconds(iteration)}{spread} ({found['statistic']}, without the first"
-        " and the last)",
+        f"iteration {units.seconds(iteration)}{spread} ({found['statistic']}, without {left})",
         f"communication per rank and step: exposed"
         f" {units.seconds(found['exposed_median_seconds'])},"
         f" hidden {units.seconds(found['hidden_median_seconds'])},"
