@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -48,9 +49,9 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function that takes what the work does now.
     """
-    bar: tqdm[NoReturn]
-    form = "{desc} ({elapsed})"
-    bar = tqdm(desc=what, bar_format=form, delay=QUIET, disable=None, leave=False)
+    bar: tqdm[NoReturn] = tqdm(
+        desc=what, bar_format="{desc} ({elapsed})", delay=QUIET, disable=None, leave=False
+    )
     over = threading.Event()
 
     def beat() -> None:
@@ -83,10 +84,10 @@ def each(rows: Iterable[T], what: str) -> Iterator[T]:
     waiting = iter(rows)
     while True:
         with working(what):
-            found = list(zip(range(1), waiting, strict=False))
+            found = list(islice(waiting, 1))
         if not found:
             return
-        yield found[0][1]
+        yield from found
 
 
 def progress_bar(what: str, total: int) -> Callable[[int, str], None]:

@@ -121,9 +121,8 @@ class Alternative:
         normalise(self)
 
 
-@dataclass(
-    frozen=True, kw_only=True, eq=False
-)  # compared by identity, because plans are keys of caches
+# Compared by identity, because plans are keys of caches.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
     """A self-contained, frozen plan; its strategy's `lower` gives each rank's operations."""
 

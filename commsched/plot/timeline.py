@@ -21,12 +21,11 @@ from commsched.plot import colours
 from commsched.plot.picture import check_suffix, picture
 from commsched.plot.view import View, drawn_ranks, ranks_to_draw, steps_to_draw, view
 from commsched.timeline import measure
-from commsched.timeline.compare import check_comparable
+from commsched.timeline.compare import PredictedAndMeasured, check_comparable
 from commsched.timeline.cycles import totals
 from commsched.timeline.intervals import Intervals, intersection
 from commsched.timeline.model import Timeline
 from commsched.timeline.names import label
-from commsched.timeline.totals import median
 
 WIDTH, LEFT, RIGHT = 14.0, 2.1, 0.2  # inches: the figure, and its margins
 LANE, TOP, BOTTOM = 0.19, 0.75, 1.0  # inches: one lane, and the margins
@@ -89,17 +88,15 @@ def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> 
     found = [totals(side) for side in sides]
     if not all(side.counted for side in found):
         return head
-    iterations, exposed = ([median(getattr(f, k)) for f in found] for k in ("iteration", "exposed"))
-    said = ", ".join(
-        f"{(iteration or 0.0) * 1e3:.2f} ms {side.kind}"
-        for iteration, side in zip(iterations, sides, strict=True)
-    )
-    error = ""
-    if len(sides) == 2 and iterations[0] and iterations[1]:
-        error = f", error {iterations[0] / iterations[1] - 1:+.1%}"
-    bare = " and ".join(f"{(value or 0.0) * 1e3:.2f}" for value in exposed)
+    iterations = [float(np.median(f.iteration)) for f in found]
+    pairs = zip(iterations, sides, strict=True)
+    said = ", ".join(f"{seconds * 1e3:.2f} ms {side.kind}" for seconds, side in pairs)
+    error = PredictedAndMeasured(*iterations).error if len(sides) == 2 else None
+    if error is not None:
+        said += f", error {error:+.1%}"
+    bare = " and ".join(f"{np.median(f.exposed) * 1e3:.2f}" for f in found)
     taken = " and ".join(dict.fromkeys(side.statistic for side in found))
-    return f"{head}\niteration {said}{error}; exposed communication {bare} ms ({taken})"
+    return f"{head}\niteration {said}; exposed communication {bare} ms ({taken})"
 
 
 def _draw_axes(figure: Figure, lanes: list[DrawnLane], depth: float, longest: float) -> None:

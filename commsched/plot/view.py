@@ -13,8 +13,6 @@ from commsched.timeline.model import Timeline
 
 MOST_RANKS = 8
 SAME = 1e-8  # s: times of ranks that differ less are drawn as equal
-
-
 ROLES = ("first", "median", "slowest", "latest")
 
 

@@ -9,7 +9,7 @@ from commsched.planner.planners.greedy import greedy
 from commsched.planner.reasons.explain import explained
 from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
-from commsched.planner.search.candidates import NOTHING, Narrower, Over, Placed, Search
+from commsched.planner.search.candidates import NO_SEARCH, Narrower, Over, Placed, Search
 from commsched.planner.search.encoding import encoded
 from commsched.planner.search.prices import PriceTables
 from commsched.planner.search.problem import Problem
@@ -48,7 +48,7 @@ def searched(
     request: Request,
     over: Over,
     tables: PriceTables | None = None,
-    narrower: Narrower = NOTHING,
+    narrower: Narrower = NO_SEARCH,
 ) -> Found:
     """Search from the best first plan, or on what searches among fewer methods have found."""
     return found_by(Search(request, over, tables=tables, narrower=narrower))

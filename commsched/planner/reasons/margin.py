@@ -3,8 +3,7 @@
 import numpy as np
 
 from commsched.plan.model import Plan, Reason
-
-LOW, HIGH = 0.1, 0.9
+from commsched.timeline.totals import HIGH, LOW
 
 
 def margin_interval(plan: Plan, reason: Reason) -> tuple[float, float] | None:

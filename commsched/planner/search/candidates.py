@@ -61,7 +61,7 @@ class Narrower(NamedTuple):
     methods: frozenset[str] = frozenset()  # baselines by these alone were asked there
 
 
-NOTHING = Narrower()
+NO_SEARCH = Narrower()
 
 
 class Search:
@@ -74,7 +74,7 @@ class Search:
         exact: int = MOST,
         kept: Shortlist | None = None,
         tables: PriceTables | None = None,
-        narrower: Narrower = NOTHING,
+        narrower: Narrower = NO_SEARCH,
     ) -> None:
         self.request = request
         self.over = over
