@@ -147,13 +147,23 @@ def add_command(
     epilog: str = "",
 ) -> argparse.ArgumentParser:
     """Declare a command: `help` for the list of commands, `epilog` with examples for its own."""
-    parser = commands.add_parser(
+    parser = _parser(commands, name, help, epilog)
+    add_options(parser, table)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_actions(commands: Commands, name: str, help: str, epilog: str) -> Commands:
+    """Declare a command that has actions; `add_command` declares each of those."""
+    parser = _parser(commands, name, help, epilog)
+    return parser.add_subparsers(required=True, metavar="ACTION", title="actions")
+
+
+def _parser(commands: Commands, name: str, help: str, epilog: str) -> argparse.ArgumentParser:
+    return commands.add_parser(
         name,
         help=help,
         description=f"{help[0].upper()}{help[1:]}.",
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_options(parser, table)
-    parser.set_defaults(run=run)
-    return parser

@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING
 
 from commsched.cli.machine import SET
-from commsched.cli.options import Commands, Flag, Option, add_command, output_file
+from commsched.cli.options import Commands, Flag, Option, add_actions, add_command, output_file
 from commsched.cli.quantities import MICROSECONDS, PORT
 
 if TYPE_CHECKING:
@@ -38,14 +38,8 @@ HEADER = ("device", "memory", "bandwidth", "peak", "inside", "slot", "source")
 
 def add(commands: Commands) -> None:
     """Declare the command and its actions."""
-    p = commands.add_parser(
-        "machine",
-        help="describe a machine of your own in a line; list the known devices",
-        description="Describe a machine of your own in a line; list the known devices.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = p.add_subparsers(required=True, metavar="ACTION", title="actions")
+    text = "describe a machine of your own in a line; list the known devices"
+    actions = add_actions(commands, "machine", text, EXAMPLE)
     add_command(actions, "new", new, "write a machine file", NEW)
     listing = (Flag("--json", "print the devices as JSON"),)
     add_command(actions, "devices", devices, "list the devices that --gpu knows", listing)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_command
+from commsched.cli.options import Commands, Flag, ListOption, Option, add_actions, add_command
 from commsched.cli.quantities import BYTES, SECONDS
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
@@ -57,13 +57,8 @@ STATUS = (Flag("--json", "print hosts and traffic as JSON"),)
 
 def add(commands: Commands) -> None:
     """Declare the command and its four actions."""
-    p = commands.add_parser(
-        "testbed",
-        help="several shaped hosts on one Linux machine, for runs over a real network",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = p.add_subparsers(required=True, metavar="ACTION", title="actions")
+    text = "several shaped hosts on one Linux machine, for runs over a real network"
+    actions = add_actions(commands, "testbed", text, EXAMPLE)
     add_command(actions, "up", up, "create the hosts; keep an equal testbed that is up", UP)
     text = "run MPI ranks on the hosts, and check that their bytes crossed the ports"
     job = add_command(actions, "run", run, text, RUN)
