@@ -3,6 +3,7 @@
 import pytest
 
 from tests.gpu.here import needs_a_gpu
+from tests.support.cuda_codecs import *  # noqa: F403, the same tests
 from tests.support.cuda_kernels import *  # noqa: F403, the same tests
 
 needs_a_gpu()

@@ -7,6 +7,7 @@ import pytest
 
 from commsched.kernels.cuda import launch
 from tests.cuda_on_cpu import cpu
+from tests.support.cuda_codecs import *  # noqa: F403, the same tests
 from tests.support.cuda_kernels import *  # noqa: F403, the same tests
 
 pytestmark = cpu.MARKS
