@@ -11,6 +11,7 @@ import torch
 from mpi4py import MPI
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
@@ -46,25 +47,16 @@ def attach(
     NaN or infinity on any rank then makes all gradients infinite on all ranks, so that all skip the
     step; otherwise it ends the job. `timeline`, `record` and `timeout` [s] are those of Exchanger.
     """
-    return Sync(
-        model,
-        Exchanger(
-            plan,
-            started_by_mpi(MPI.COMM_WORLD if comm is None else comm),
-            timeline=timeline,
-            record=record,
-            timeout=timeout,
-            skip_overflow=skip_overflow,
-        ),
-        MPI.COMM_WORLD if comm is None else comm,
-        find_unused_parameters,
-        broadcast_buffers,
-        skip_overflow,
+    comm = started_by_mpi(comm)
+    exchanger = Exchanger(
+        plan, comm, timeline=timeline, record=record, timeout=timeout, skip_overflow=skip_overflow
     )
+    return Sync(model, exchanger, comm, find_unused_parameters, broadcast_buffers, skip_overflow)
 
 
-def started_by_mpi(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Refuse processes that torchrun started: MPI knows nothing of each other's."""
+def started_by_mpi(comm: MPI.Intracomm | None) -> MPI.Intracomm:
+    """Return the ranks, COMM_WORLD by default; refuse torchrun's processes, unknown to MPI."""
+    comm = MPI.COMM_WORLD if comm is None else comm
     ranks = os.environ.get("WORLD_SIZE", "1")
     if "TORCHELASTIC_RUN_ID" in os.environ and comm.size == 1 and ranks != "1":
         raise CommschedError(
@@ -92,9 +84,9 @@ class Sync:
     ) -> None:
         self._some_unused, self._skip_overflow = some_unused, skip_overflow
         self._parameters = trained(model)
-        net = exchanger.plan.net
-        agree.on_all_ranks(lambda: check_fits(self._parameters, net, some_unused), comm)
-        self._unplanned = set(self._parameters) - set(net.tensors)
+        plan = exchanger.plan
+        agree.on_all_ranks(lambda: check_fits(self._parameters, plan, some_unused), comm)
+        self._unplanned = set(self._parameters) - set(plan.net.tensors)
         self._parameters = {n: self._parameters[n] for n in exchanger.names}
         self._mine = {id(parameter) for parameter in self._parameters.values()}
         self._exchanger = exchanger
@@ -165,17 +157,15 @@ class Sync:
         self._forwarded = False
         used = np.array([p.grad is not None for p in self._parameters.values()])
         overflow = False
+        mean_of: Callable[[str], Array] = exchanger.wait
         if self._some_unused or self._skip_overflow:
-            sums = {name: exchanger.wait(name) for name in self._parameters}
+            mean_of = {name: exchanger.wait(name) for name in self._parameters}.__getitem__
             flags = np.append(used, exchanger.overflowed).astype(np.uint8)
             self._comm.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
             used, overflow = flags[:-1].astype(bool), bool(flags[-1])
         with torch.no_grad():
             for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
-                if not (self._some_unused or self._skip_overflow):
-                    mean = exchanger.wait(name)
-                else:
-                    mean = sums[name]
+                mean = mean_of(name)
                 if not anywhere:
                     continue
                 if parameter.grad is None:

@@ -5,7 +5,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -17,15 +17,14 @@ from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
-from commsched.net.measured import Measured
+from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
 from commsched.run.job import agree
 from commsched.torch.attach import started_by_mpi
-from commsched.torch.observer import Observer
+from commsched.torch.observer import Observer, tensors_in
 from commsched.torch.parameters import DTYPES, bare_name, check_kind, shape_of
 
 WARM_UP = 3  # steps that are not measured
-HOST = "host"  # as `calibrate` names a processor
 SHOWN = 8  # names in the source
 
 
@@ -54,7 +53,7 @@ def capture(
     A parameter that gets no gradient on any rank is refused; with `find_unused_parameters` it is
     left out of the net. What runs inside torch.compile counts as its outermost module.
     """
-    comm = started_by_mpi(MPI.COMM_WORLD if comm is None else comm)
+    comm = started_by_mpi(comm)
     if steps < 2:
         raise CommschedError(f"steps must be at least 2, got {steps}")
     observer = Observer(model)
@@ -99,16 +98,8 @@ class _Batches:
             found = next(self._iterator, self)
         if found is self:
             raise CommschedError("there are no batches to train on, or they can be read only once")
-        self.size = next(_first_sizes(found), 1)
+        self.size = next((len(t) for t in tensors_in(found) if t.ndim), 1)
         return found
-
-
-def _first_sizes(value: Any) -> Iterator[int]:
-    if isinstance(value, torch.Tensor) and value.ndim:
-        yield len(value)
-    elif isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _first_sizes(part)
 
 
 def _step(
@@ -217,7 +208,7 @@ def _net(
         raise CommschedError("the model trains no parameter")
     half = any(p.dtype is not torch.float32 for p in observer.parameters.values())
     precision = "float16" if half else "float32"
-    on = Measured(device=HOST, precision=precision, batch=batch, source=source)
+    on = Measured(device=PROCESSOR, precision=precision, batch=batch, source=source)
     return Net(name=name, layers=tuple(layers), batch=batch, measured=on, source=source)
 
 

@@ -1,7 +1,7 @@
 """`commsched.torch.hook`: a plan as the communication hook of DistributedDataParallel."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
 from commsched.torch.attach import started_by_mpi
-from commsched.torch.parameters import bare_name, check_fits, dense_array, trained
+from commsched.torch.parameters import check_fits, dense_array, trained
 from commsched.torch.script_end import ScriptEnd
 
 
@@ -24,11 +24,9 @@ def hook(
 
     All ranks call it together; `comm` has the ranks of DDP's process group in the same order,
     COMM_WORLD by default. Gradients are handed over with DDP's buckets, so a small `bucket_cap_mb`
-    overlaps best. The last bucket waits for all means. The plan must divide by the ranks (`mean`).
+    overlaps best. The last bucket waits for all means. A plan made with `--sum` is refused.
     """
-    exchanger = Exchanger(
-        plan, started_by_mpi(MPI.COMM_WORLD if comm is None else comm), timeout=timeout
-    )
+    exchanger = Exchanger(plan, started_by_mpi(comm), timeout=timeout)
     return Buckets(exchanger), lambda state, bucket: state.take(bucket)
 
 
@@ -46,21 +44,22 @@ class Buckets:
         """Hand over a bucket's gradients; its future is set when the last bucket is there."""
         if not self._names:
             self._find_names(bucket.parameters()[0])
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            name = self._names[id(parameter)]
+        for name, gradient in self._gradients(bucket):
             self._exchanger.ready(name, dense_array(name, gradient))
         future = torch.futures.Future()
         self._pending.append((bucket, future))
         if bucket.is_last():
-            for bucket, done in self._pending:
-                for parameter, gradient in zip(
-                    bucket.parameters(), bucket.gradients(), strict=True
-                ):
-                    mean = self._exchanger.wait(self._names[id(parameter)])
+            for full, done in self._pending:
+                for name, gradient in self._gradients(full):
+                    mean = self._exchanger.wait(name)
                     gradient.copy_(torch.from_numpy(mean).view(gradient.shape))
-                done.set_result(bucket.buffer())
+                done.set_result(full.buffer())
             self._pending.clear()
         return future
+
+    def _gradients(self, bucket: Any) -> Iterator[tuple[str, Any]]:
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            yield self._names[id(parameter)], gradient
 
     def _find_names(self, one: Any) -> None:
         """Find the model that a parameter belongs to: DDP tells its hooks no names."""
@@ -68,8 +67,8 @@ class Buckets:
             if isinstance(found, DistributedDataParallel):
                 parameters = trained(found.module)
                 if any(parameter is one for parameter in parameters.values()):
-                    check_fits(parameters, self._exchanger.plan.net, some_unused=False)
-                    self._names = {id(p): bare_name(n) for n, p in parameters.items()}
+                    check_fits(parameters, self._exchanger.plan, some_unused=False)
+                    self._names = {id(p): n for n, p in parameters.items()}
                     return
         raise CommschedError("no DistributedDataParallel model has this bucket's parameters")
 

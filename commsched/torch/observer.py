@@ -67,7 +67,7 @@ class Observer:
             if self._back:  # computed again for a checkpoint: part of backward
                 return
             self._charge(layer)
-            self.output[layer] = sum(t.numel() * t.element_size() for t in _tensors(output))
+            self.output[layer] = sum(t.numel() * t.element_size() for t in tensors_in(output))
 
         return ended
 
@@ -139,12 +139,13 @@ class Observer:
         return np.median(self._outside, axis=0)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield the tensors in nested dictionaries, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part)
+            yield from tensors_in(part)
 
 
 def _hit(gradient: Any) -> Array:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from commsched.errors import CommschedError
-from commsched.net.graph import Net
+from commsched.plan.model import Plan
 
 WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -42,8 +42,11 @@ def check_kind(name: str, parameter: Any) -> None:
         )
 
 
-def check_fits(parameters: Mapping[str, Any], net: Net, some_unused: bool) -> None:
-    """Refuse a model whose parameters are not the tensors of a net."""
+def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> None:
+    """Refuse a plan that does not average, or a model whose parameters are not its tensors."""
+    net = plan.net
+    if not plan.mean:
+        raise CommschedError("the plan sums gradients, but .grad holds means; plan without --sum")
     again = f"capture this model and plan again, the plan is for net {net.name!r}"
     for name, tensor in net.tensors.items():
         if name not in parameters:

@@ -7,8 +7,6 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from commsched.arrays import Array
-
 CHUNK = 2**28  # B of one message, far below the counts that an MPI takes
 
 
@@ -50,10 +48,4 @@ def as_arrays(value: Any) -> Any:
         return {key: as_arrays(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
         return tuple(as_arrays(part) for part in value)
-    return copied(value) if isinstance(value, torch.Tensor) else value
-
-
-def copied(tensor: Any) -> Array:
-    """Return a tensor's values in an array of its own."""
-    values: Array = tensor.detach().cpu().numpy().copy()
-    return values
+    return value.detach().cpu().numpy().copy() if isinstance(value, torch.Tensor) else value

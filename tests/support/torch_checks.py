@@ -1,6 +1,7 @@
 """What two ranks check of commsched.torch.attach in the job of tests/support/torch_job.py."""
 
 import io
+from dataclasses import replace
 
 import torch
 from mpi4py import MPI
@@ -264,6 +265,13 @@ def a_plan_of_another_model_is_refused():
     model, other = make("mlp"), make("lstm")
     text = said(lambda: attach(model, plan_of(other, WORLD.size)))
     assert "the model trains no parameter 'words.weight'" in text, text
+
+
+@check
+def a_plan_of_sums_is_refused():
+    model = make("mlp")
+    text = said(lambda: attach(model, replace(plan_of(model, WORLD.size), mean=False)))
+    assert "the plan sums gradients, but .grad holds means; plan without --sum" in text, text
 
 
 @check
