@@ -19,40 +19,18 @@ RING, TREE = "ring", "tree"
 LL, LL128, SIMPLE = "LL", "LL128", "Simple"
 PROTOCOLS = LL, LL128, SIMPLE
 
-# s before the first message: `baseLatencies`.
-BASE = {
-    (TREE, LL): 6.8 * US,
-    (TREE, LL128): 14.0 * US,
-    (TREE, SIMPLE): 8.4 * US,
-    (RING, LL): 6.6 * US,
-    (RING, LL128): 14.0 * US,
-    (RING, SIMPLE): 8.4 * US,
-}
-# s of a step: `hwLatencies`.
-NVLINK = {
-    (TREE, LL): 0.6 * US,
-    (TREE, LL128): 1.25 * US,
-    (TREE, SIMPLE): 4.0 * US,
-    (RING, LL): 0.6 * US,
-    (RING, LL128): 1.9 * US,
-    (RING, SIMPLE): 3.4 * US,
-}
-PCI = {
-    (TREE, LL): 1.0 * US,
-    (TREE, LL128): 1.9 * US,
-    (TREE, SIMPLE): 4.0 * US,
-    (RING, LL): 1.0 * US,
-    (RING, LL128): 2.5 * US,
-    (RING, SIMPLE): 5.7 * US,
-}
-NET = {
-    (TREE, LL): 5.0 * US,
-    (TREE, LL128): 8.5 * US,
-    (TREE, SIMPLE): 14.0 * US,
-    (RING, LL): 2.7 * US,
-    (RING, LL128): 4.0 * US,
-    (RING, SIMPLE): 14.0 * US,
-}
+
+def _table(tree: tuple[float, ...], ring: tuple[float, ...]) -> dict[tuple[str, str], float]:
+    """Return seconds by algorithm and protocol; tree, ring: us by LL, LL128 and Simple."""
+    rows = (TREE, tree), (RING, ring)
+    return {(kind, p): t * US for kind, row in rows for p, t in zip(PROTOCOLS, row, strict=True)}
+
+
+BASE = _table((6.8, 14.0, 8.4), (6.6, 14.0, 8.4))  # before the first message: `baseLatencies`
+# Of a step: `hwLatencies`.
+NVLINK = _table((0.6, 1.25, 4.0), (0.6, 1.9, 3.4))
+PCI = _table((1.0, 1.9, 4.0), (1.0, 2.5, 5.7))
+NET = _table((5.0, 8.5, 14.0), (2.7, 4.0, 14.0))
 POST = {LL: 1.0 * US, LL128: 1.0 * US, SIMPLE: 3.0 * US}  # per step if nodes > 1: `getNetOverhead`
 # B/s of LL at most, `llMaxBws`: on one node by GPU, on two and on more beside an Intel processor.
 LL_MOST = {70: 39.0 * GB, 80: 87.7 * GB, 90: 141.0 * GB, 100: 282.0 * GB}
@@ -67,7 +45,7 @@ REACHED = {
 TENTHS = {name: [int(tenth) / 10 for tenth in text.split()] for name, text in REACHED.items()}
 # Compute capability by a word in the device's name (NVIDIA, CUDA GPUs); LL128 needs 70.
 CAPABILITY = {"P100": 60, "V100": 70, "A100": 80, "H100": 90, "H200": 90, "B200": 100}
-UNKNOWN = 80
+UNKNOWN = 80  # assumption: of devices without such a word
 # B that a tree passes on as one piece: buffer / steps, src/init.cc and src/include/device.h.
 PIECES = {LL: 32768.0, LL128: 576000.0, SIMPLE: 524288.0}
 
