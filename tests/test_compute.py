@@ -200,7 +200,7 @@ def test_peak_flops_of_a_machine_file_change_the_step(
     [
         ({"tflops": 0}, "must be finite and more than 0"),
         ({"tflops": "25 GB"}, "tflops is a speed, such as 125 Tflop/s; got '25 GB'"),
-        ({"batch": -1}, "batch must be at least 0, got -1"),
+        ({"batch": -1}, "batch must be finite and at least 0, got -1"),
         ({"efficiency": 2}, "efficiency must be in (0, 1], got 2.0"),
         ({"device": ""}, "a name has 1 to 200 printable characters"),
         ({"precision": "int8"}, "invalid enum value 'int8'"),

@@ -48,6 +48,8 @@ RATE = Stored(
 )
 Delay = Annotated[float, unit("us", 1e-6, short=True), NOT_NEGATIVE]  # s
 PerByte = Annotated[float, RATE, NOT_NEGATIVE]
+Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
+Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
 Points = Annotated[tuple[tuple[float, float], ...], pairs(NUMBER, MICROSECONDS)]  # (bytes, s)
 LIBRARY = Check(
     "must be the name of a library, such as nccl, mpich or openmpi",
@@ -136,8 +138,8 @@ class Device:
 
     name: str
     memory: Annotated[float, unit("GB", 1e9), POSITIVE]  # B
-    bandwidth: Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
-    flops: Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE, Key("tflops")]  # 1/s, peak
+    bandwidth: Bandwidth
+    flops: Annotated[Peak, Key("tflops")]
     precision: Annotated[str, one_of("float16", "float32")] = "float16"  # that `flops` counts
     # Share of the peak that dense layers reach.
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from commsched.errors import CommschedError
+from commsched.machine.model import Device
 from commsched.net.graph import Layer, Net
 from commsched.net.measured import (
     PROCESSOR,
     SAME,
     Fit,
     Measured,
-    Peaks,
     Published,
     check_choice,
     distance,
@@ -22,7 +22,7 @@ from commsched.net.measured import (
 EMULATED = 20.0
 
 
-def fitted(net: Net, device: Peaks, choice: str = "") -> Net:
+def fitted(net: Net, device: Device, choice: str = "") -> Net:
     """Give a net the seconds that its layers take on a device; `net.compute` says how.
 
     choice: measured, modelled or scaled; "": scaled if the device is another one than the seconds
@@ -87,7 +87,7 @@ def _with(net: Net, fit: Fit) -> Net:
     return replace(net, compute=fit)
 
 
-def _modelled(net: Net, device: Peaks) -> Net:
+def _modelled(net: Net, device: Device) -> Net:
     """Remove the measured seconds: `Net.seconds` then uses the roofline of the device."""
     if not _has_work(net):
         raise CommschedError(
@@ -98,7 +98,7 @@ def _modelled(net: Net, device: Peaks) -> Net:
     return _with(replace(net, layers=layers), Fit(choice="modelled", device=device.name))
 
 
-def _scaled(net: Net, device: Peaks, insists: bool) -> Net:
+def _scaled(net: Net, device: Device, insists: bool) -> Net:
     measured = net.measured
     problem = ""
     if measured is None:
@@ -134,7 +134,7 @@ Ratio = Callable[[float, float], float]
 
 
 def _ratio(
-    measured: Measured, before: Measured | Published, after: Published | Peaks, precision: str
+    measured: Measured, before: Measured | Published, after: Published | Device, precision: str
 ) -> Ratio:
     """Return by how much seconds grow from one device to another, for flops and bytes of a layer.
 

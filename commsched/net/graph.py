@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from commsched.errors import CommschedError
+from commsched.machine.model import Device
 from commsched.net.measured import Fit, Measured
 from commsched.net.sparsity import DENSE, Sparsity
 from commsched.records import NOT_NEGATIVE, WRITTEN, Source, check_name, normalise, unit
@@ -24,22 +25,6 @@ Seconds = Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]
 Bytes = Annotated[float, unit("bytes", 1.0), NOT_NEGATIVE]
 Work = Annotated[float, unit("", 1.0, quantity="flops"), NOT_NEGATIVE]  # operations
 Traffic = Annotated[float, unit("", 1.0, quantity="bytes"), NOT_NEGATIVE]  # B, of memory
-
-
-class Computes(Protocol):
-    """The part of a device that `Net.seconds` reads."""
-
-    @property
-    def flops(self) -> float:
-        """Peak, 1/s."""
-
-    @property
-    def efficiency(self) -> float:
-        """Share of the peak that is reached."""
-
-    @property
-    def bandwidth(self) -> float:
-        """Of memory, B/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +168,7 @@ class Net:
         layers = (layer.scaled(scale, scale * stretch) for layer in self.layers)
         return replace(self, layers=tuple(layers))
 
-    def seconds(self, layer: Layer, device: Computes) -> tuple[float, float]:
+    def seconds(self, layer: Layer, device: Device) -> tuple[float, float]:
         """Seconds of a layer's forward and backward: as measured, else a roofline.
 
             t = max(F / (e P), b / B)

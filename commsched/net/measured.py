@@ -2,52 +2,28 @@
 
 from dataclasses import dataclass
 from math import hypot, inf, log
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from commsched.errors import CommschedError
+from commsched.machine.model import Bandwidth, Device, Peak
 from commsched.records import (
+    NOT_NEGATIVE,
     POSITIVE,
     REQUIRED,
     SHARE,
     WRITTEN,
-    Check,
     Key,
     Rounded,
     Source,
     check_name,
     normalise,
     one_of,
-    unit,
 )
 
 Choice = Literal["measured", "modelled", "scaled"]
 CHOICES: tuple[Choice, ...] = ("measured", "modelled", "scaled")
 PROCESSOR = "host"  # name of the processor of a calibration or a profile
 SAME = 0.01  # largest relative difference of two data sheets of one device
-NOT_BELOW_0 = Check("must be at least 0", lambda count: count >= 0)
-
-Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
-Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
-
-
-class Peaks(Protocol):
-    """The numbers of a device that a roofline needs."""
-
-    @property
-    def name(self) -> str:
-        """The device's name."""
-
-    @property
-    def flops(self) -> float:
-        """Peak, 1/s."""
-
-    @property
-    def precision(self) -> str:
-        """The numbers that `flops` counts."""
-
-    @property
-    def bandwidth(self) -> float:
-        """Of memory, B/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +57,7 @@ class Measured:
     bandwidth: Bandwidth | None = None
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0  # share of the peak that layers reach
     precision: Annotated[str, one_of("float32", "float16"), REQUIRED] = "float32"
-    batch: Annotated[int, NOT_BELOW_0, WRITTEN] = 0  # samples; 0: not stated
+    batch: Annotated[int, NOT_NEGATIVE, WRITTEN] = 0  # samples; 0: not stated
     source: Source
     throughputs: tuple[Published, ...] = ()
 
@@ -105,7 +81,7 @@ class Fit:
         normalise(self, "compute: ")
 
 
-def rates(device: Measured | Published | Peaks, precision: str) -> tuple[float, float] | None:
+def rates(device: Measured | Published | Device, precision: str) -> tuple[float, float] | None:
     """Return peak [1/s], counted as `precision` says, and memory bandwidth [B/s], if stated."""
     flops: float | None = device.flops
     if isinstance(device, Measured | Published) and precision == "float32":
@@ -113,7 +89,7 @@ def rates(device: Measured | Published | Peaks, precision: str) -> tuple[float, 
     return None if flops is None or device.bandwidth is None else (flops, device.bandwidth)
 
 
-def distance(a: Measured | Published, b: Peaks) -> float:
+def distance(a: Measured | Published, b: Device) -> float:
     """Return the distance of two devices: 0 if equal, 0.69 (log 2) if one is twice as fast."""
     here, there = rates(a, b.precision), rates(b, b.precision)
     if here is None or there is None:
