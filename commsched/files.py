@@ -1,12 +1,21 @@
-"""Strict JSON files: typed, no duplicates, no NaN; written under another name, then renamed."""
+"""Strict JSON files: typed, no duplicates, no NaN; written under another name, then renamed.
 
+Only regular files are read, and stdin for the path `-`. Writing goes through links; what exists and
+is no regular file is refused, but the null device and pipes are written to.
+"""
+
+import errno
 import json
 import math
 import os
 import re
+import stat
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 import msgspec
 import msgspec.inspect
@@ -18,6 +27,15 @@ T = TypeVar("T")
 SHOWN = 40  # characters of a wrong value
 DIGITS = 300  # of a whole number, as many as a float can have
 MAX_BYTES = 2**30  # a net, machine, plan or timeline beyond 1 GiB is a mistake
+CHUNK = 2**20  # B that are read at once
+STDIN = "-"
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def _reject_constant(text: str) -> NoReturn:
@@ -115,17 +133,46 @@ def _types(kind: Any, steps: list[str]) -> list[Any]:
     return [found for each in inner for found in _types(each, rest)]
 
 
-def read_text(path: str | Path) -> str:
-    """Return the text of a file, or one sentence that says why not."""
-    path = Path(path)
+@contextmanager
+def opened(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a regular file, or stdin for `-`, to read; an error says in one sentence why not."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise CommschedError(
-                f"{path}: larger than {MAX_BYTES} bytes, which is the most allowed"
-            )
-        return path.read_text(encoding="utf-8")
+        if str(path) == STDIN:
+            yield sys.stdin.buffer
+            return
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device may start something
+            raise CommschedError(f"{path}: cannot be read: {_not_regular(path, 'read')}")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # exchanged meanwhile
+                raise CommschedError(f"{path}: cannot be read: {_not_regular(path, 'read')}")
+            yield file
     except OSError as error:
         raise CommschedError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _not_regular(path: str | Path, verb: str) -> str:
+    kind = KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "no regular file")
+    return f"Is {kind}; only regular files are {verb}" + (
+        f", and stdin as {STDIN}" if verb == "read" else ""
+    )
+
+
+def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
+    """Return the content of a file, or one sentence that says why not."""
+    content = bytearray()
+    with opened(path) as file:
+        while chunk := file.read(CHUNK):
+            content += chunk
+            if len(content) > most:
+                raise CommschedError(f"{path}: larger than {most} bytes, which is the most allowed")
+    return bytes(content)
+
+
+def read_text(path: str | Path, most: int = MAX_BYTES) -> str:
+    """Return the text of a file, or one sentence that says why not."""
+    try:
+        return read_bytes(path, most).decode()
     except UnicodeDecodeError:
         raise CommschedError(f"{path}: not a text file; UTF-8 JSON is expected") from None
 
@@ -136,22 +183,69 @@ def read(path: str | Path, kind: type[T]) -> T:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write under a temporary name in the same folder, then rename: never a torn file."""
-    path = Path(path)
+    """Write under a temporary name in the same folder, then rename: never a torn file.
+
+    A link stays: what it points to is written. The null device and pipes are written to.
+    """
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        target = _target(Path(path))
+        if target is None:
+            with _special(path) as file:
+                file.write(content)
+            return
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:200]}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
             mask = os.umask(0)
             os.umask(mask)
             os.chmod(temporary, 0o666 & ~mask)
-            os.replace(temporary, path)
+            os.replace(temporary, target)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):  # renamed just before an interrupt
+                os.unlink(temporary)
             raise
     except OSError as error:
         raise CommschedError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def open_to_append(path: Path, fresh: bool = False) -> IO[bytes]:
+    """Open an unbuffered file to append to, as `write_bytes` would write it; `fresh`: emptied."""
+    try:
+        if _target(path) is None:
+            return _special(path)
+        return path.open("wb" if fresh else "ab", buffering=0)
+    except OSError as error:
+        raise CommschedError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _target(path: Path) -> Path | None:
+    """The file that a rename shall replace, behind all links; None for the null device and pipes.
+
+    Anything else that exists is refused: a rename would remove it.
+    """
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return Path(os.path.realpath(path))
+    if stat.S_ISREG(found.st_mode):
+        return Path(os.path.realpath(path))
+    null = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev
+    if null or stat.S_ISFIFO(found.st_mode):
+        return None
+    raise OSError(errno.EINVAL, _not_regular(path, "written"))
+
+
+def _special(path: str | Path) -> IO[bytes]:
+    """Open the null device, or a pipe that someone reads."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(error.errno, "nobody reads the pipe") from None
+        raise
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb", buffering=0)
 
 
 def write(path: str | Path, data: Any) -> None:
@@ -161,8 +255,13 @@ def write(path: str | Path, data: Any) -> None:
 
 def check_writable(path: Path) -> None:
     """Refuse a path that cannot be written, before the work starts."""
-    folder = path.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
+    try:
+        target = _target(path)
+    except OSError as error:
+        raise CommschedError(
+            f"{path}: cannot be written there: {error.strerror}; give a file in a writable folder"
+        ) from None
+    if target is not None and not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
         raise CommschedError(f"{path}: cannot be written there; give a file in a writable folder")
 
 

@@ -23,8 +23,11 @@ def names(kind: str) -> list[str]:
 
 
 def path_of(kind: str, name: str) -> Path:
-    """The file of a shipped net or machine, or of a path: one that has a slash or ends in .json."""
-    if "/" in name or name.endswith(".json"):
+    """The file of a shipped net or machine, or of a path: one that has a slash or ends in .json.
+
+    `-` is the path of stdin.
+    """
+    if "/" in name or name.endswith(".json") or name == "-":
         return Path(name)
     known = names(kind)
     if name not in known:

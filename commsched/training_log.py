@@ -56,13 +56,13 @@ class TrainingLog:
     def __init__(self, path: Path, header: LogHeader, resume_at: int | None = None) -> None:
         """Begin anew, or go on before step `resume_at` of the same training."""
         kept: list[Line] = [header]
-        if resume_at is not None and path.exists():
+        if resume_at is not None and path.is_file():
             before = read(path)
             if before[0] != header:
                 raise CommschedError(f"{path}: the log of another training; give another file")
             kept = [line for line in before if isinstance(line, LogHeader) or line.step < resume_at]
         files.write_bytes(path, b"".join(map(_encoded, kept)))
-        self._path, self._file = path, path.open("ab", buffering=0)
+        self._path, self._file = path, files.open_to_append(path)
 
     def write(self, line: LogRow | HeldOutRow) -> None:
         """Append a line."""

@@ -19,9 +19,13 @@ def load(name: str | Path) -> Machine:
 
 def read(path: str | Path) -> Machine:
     """Read a machine file; what can hardly be meant is refused."""
-    data = files.parse(files.read_text(path), str(path))
-    machine = from_data(data, str(path))
-    check_border(data, machine, str(path))
+    return from_file_data(files.parse(files.read_text(path), str(path)), str(path))
+
+
+def from_file_data(data: Any, where: str) -> Machine:
+    """Build a machine from the parsed JSON of a machine file, as `read` does."""
+    machine = from_data(data, where)
+    check_border(data, machine, where)
     return machine
 
 

@@ -143,17 +143,21 @@ def read(path: str | Path) -> Timeline:
     left = parts.find(path)
     if left and not Path(path).exists():
         return parts.read_parts(path, ended=False)
-    text = files.read_text(path)
-    file = _as_we_write_it(text) or _strictly(text, str(path))
-    timeline = _timeline(file, str(path))
-    wrong = check.problem(timeline)
-    if wrong:
-        raise CommschedError(f"{path}: {wrong}")
+    timeline = from_text(files.read_text(path), str(path))
     if left and parts.newer(left, Path(path)):
         later = f"{path}: a later run to this file did not end; its parts lie beside it"
         warnings = (*timeline.warnings, later)
         header = msgspec.structs.replace(timeline.header, warnings=warnings)
         return replace(timeline, header=header)
+    return timeline
+
+
+def from_text(text: str, where: str) -> Timeline:
+    """Read the text of a timeline's file; `where` names the file in errors."""
+    timeline = _timeline(_as_we_write_it(text) or _strictly(text, where), where)
+    wrong = check.problem(timeline)
+    if wrong:
+        raise CommschedError(f"{where}: {wrong}")
     return timeline
 
 

@@ -61,10 +61,7 @@ class PartWriter:
     def __init__(self, path: str | Path, header: PartHeader) -> None:
         self.path = part_path(path, header.rank)
         self._encode = msgspec.json.Encoder().encode
-        try:
-            self._file = self.path.open("wb", buffering=0)
-        except OSError as error:
-            raise CommschedError(f"{self.path}: cannot be written: {error.strerror}") from None
+        self._file = files.open_to_append(self.path, fresh=True)
         self._put(self._encode(header) + b"\n")
 
     def append(self, spans: Iterable[Span]) -> None:
@@ -145,11 +142,7 @@ def read_parts(path: str | Path, ended: bool = True) -> Timeline:
 
 def _read_part(part: Path, rank: int) -> tuple[PartHeader | None, list[PartRow], bool]:
     """Return the header (None where not even that was written), the spans, and if it is torn."""
-    try:
-        content = part.read_bytes()
-    except OSError as error:
-        raise CommschedError(f"{part}: cannot be read: {error.strerror}") from None
-    *lines, rest = content.split(b"\n")
+    *lines, rest = files.read_bytes(part).split(b"\n")
     if not lines:
         return None, [], bool(rest)
     where = f"{part}, line 1"

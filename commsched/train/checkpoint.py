@@ -22,6 +22,7 @@ from commsched.run.job import agree
 from commsched.train.packing import packed, unpacked
 
 MANIFEST, PLAN = "manifest.json", "plan.json"
+MOST = 2**34  # B of a rank's file
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -89,10 +90,7 @@ class Store:
 
     def _load(self, manifest: Manifest) -> dict[str, Any]:
         path = self._file(manifest.step)
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise CommschedError(f"{path}: cannot be read: {error.strerror}") from None
+        content = files.read_bytes(path, MOST)
         if hashlib.sha256(content).hexdigest() != manifest.files[self._comm.rank]:
             raise CommschedError(
                 f"{path}: the file was changed: its digest differs from the one in"

@@ -37,7 +37,7 @@ Thing = Net | Machine | Plan | Timeline
 
 
 OPTIONS = (
-    Option("thing", "THING", "shipped net or machine, or a file"),
+    Option("thing", "THING", "shipped net or machine, or a file; - is stdin"),
     Option("--diff", "OTHER", "show how another plan differs"),
     Flag("--json", "print the description as JSON"),
 )
@@ -69,24 +69,26 @@ def load(name: str) -> Thing:
         return net_file.load(name)
     if name in shipped.names("machines"):
         return machine_file.load(name)
-    path = Path(name)
-    if not path.exists() and not name.endswith(".json"):
+    path, there = Path(name), name == files.STDIN or Path(name).exists()
+    if not there and not name.endswith(".json"):
         known = ", ".join([*shipped.names("nets"), *shipped.names("machines")])
         raise CommschedError(f"{name}: neither a file nor a shipped net or machine; known: {known}")
-    if not path.exists():
+    if not there:
         return timeline_file.read(path)  # of a run that broke off there may be parts
-    data = files.parse(files.read_text(path), name)
+    text = files.read_text(path)
+    data = files.parse(text, name)
     kind = data.get("format", "") if isinstance(data, dict) else ""
     readers: dict[str, Any] = {
         net_file.FORMAT: net_file.from_data,
-        machine_file.FORMAT: lambda _, name: machine_file.read(name),
+        machine_file.FORMAT: machine_file.from_file_data,
         plan_file.FORMAT: plan_file.from_data,
     }
     if isinstance(kind, str) and kind in readers:
         found: Thing = readers[kind](data, name)
         return found
     if isinstance(data, dict) and "traceEvents" in data:
-        return timeline_file.read(path)
+        stdin = name == files.STDIN  # it can be read once
+        return timeline_file.from_text(text, name) if stdin else timeline_file.read(path)
     raise CommschedError(
         f"{name}: key 'format' is {kind!r}; allowed: {', '.join(readers)}, or a timeline"
     )
