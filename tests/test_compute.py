@@ -15,7 +15,7 @@ from commsched.machine import file as machine_file
 from commsched.machine.model import Device
 from commsched.net import file as net_file
 from commsched.net.compute import fitted, origin
-from commsched.net.graph import Layer, Net
+from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import Measured
 from commsched.plan import file as plan_file
 from tests.support.rank_server import on_ranks
@@ -258,3 +258,22 @@ def test_any_numbers_scale_or_are_refused_in_one_sentence(values: list[float]) -
     except CommschedError as error:
         sentence = str(error)
     assert "\n" not in sentence
+
+
+def test_measured_update_and_data_are_part_of_a_step_on_the_measured_device(capsys, tmp_path):
+    net = replace(one_layer(1e9, 1e6), optimizer=4e-3, data=8e-3)
+    tensor = Tensor(name="w", shape=(100,))
+    net = replace(net, layers=(replace(net.layers[0], tensors=(tensor,)),))
+    path, plan = str(tmp_path / "net.json"), str(tmp_path / "plan.json")
+    net_file.write(path, net)
+    assert net_file.read(path) == net
+    assert net.seconds(net.layers[0], device(1.0, 1.0)) == pytest.approx((9e-3, 2e-3))
+    assert main(["plan", path, "--machine", "p3.16xlarge", "--nodes", "1", "-o", plan]) == 0
+    capsys.readouterr()
+    assert main(["simulate", plan, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["iteration_median_seconds"] == pytest.approx(15e-3, rel=0.1)  # p3 has a jitter
+    wide = fitted(net, device(125e12, 1800e9), "scaled")
+    assert (wide.optimizer, wide.data) == (2e-3, 8e-3)  # memory is twice as fast; data is not
+    assert fitted(net, device(125e12, 1800e9), "modelled").optimizer is None
+    assert net.scaled(0.5, 4.0).optimizer == net.scaled(0.5, 4.0).data / 2 == 8e-3

@@ -44,7 +44,9 @@ def nets(draw: st.DrawFn) -> Net:
                 tensors=tuple(tensors),
             )
         )
-    return Net(name="random", layers=tuple(layers), source="test")
+    update = draw(st.none() | SECONDS)
+    made = tuple(layers)
+    return Net(name="random", layers=made, optimizer=update, data=draw(SECONDS), source="test")
 
 
 def cut(problem: Problem, draw: st.DataObject) -> Candidate:

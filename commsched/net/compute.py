@@ -67,9 +67,11 @@ def _shown(factor: float) -> str:
 
 
 def measured_on(measured: Measured) -> str:
-    """Name the device, precision and batch of measured seconds."""
+    """Name the device, precision, batch and load of measured seconds."""
     batch = f", batch {measured.batch}" if measured.batch else ""
-    return f"measured on {measured.device} ({measured.precision}{batch})"
+    load = f", {measured.ranks} ranks computing on a node" if measured.ranks else ""
+    threads = f", {measured.threads} threads each" if measured.threads else ""
+    return f"measured on {measured.device} ({measured.precision}{batch}{load}{threads})"
 
 
 def compute_data(net: Net) -> dict[str, object]:
@@ -95,7 +97,8 @@ def _modelled(net: Net, device: Device) -> Net:
             " model needs; use --compute measured"
         )
     layers = tuple(replace(layer, forward=None, backward=None) for layer in net.layers)
-    return _with(replace(net, layers=layers), Fit(choice="modelled", device=device.name))
+    bare = replace(net, layers=layers, optimizer=None)
+    return _with(bare, Fit(choice="modelled", device=device.name))
 
 
 def _scaled(net: Net, device: Device, insists: bool) -> Net:
@@ -127,7 +130,10 @@ def _scaled(net: Net, device: Device, insists: bool) -> Net:
         return _with(net, Fit(choice="measured", device=device.name, warning=slow))
     through = near.device if isinstance(near, Published) else ""
     fit = Fit(choice="scaled", device=device.name, factor=factor, through=through)
-    return _with(replace(net, layers=layers), fit)
+    optimizer = net.optimizer
+    if optimizer is not None:  # bound by memory
+        optimizer *= _ratio(measured, measured, device, device.precision)(0.0, 1.0)
+    return _with(replace(net, layers=layers, optimizer=optimizer), fit)
 
 
 Ratio = Callable[[float, float], float]

@@ -120,6 +120,8 @@ class Net:
     batch: int = 1  # samples per rank and step
     measured: Measured | None = None  # where the layers' seconds were measured
     compute: Fit | None = None  # how they were made for a machine's device; None: as measured
+    optimizer: Seconds | None = None  # of a step's whole update, measured
+    data: Seconds = 0.0  # that a step waits for its batch
     layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:
@@ -165,11 +167,18 @@ class Net:
         for name, value in (("scale", scale), ("stretch", stretch)):
             if not (isfinite(value) and value > 0):
                 raise CommschedError(f"{name} must be finite and more than 0, got {value}")
-        layers = (layer.scaled(scale, scale * stretch) for layer in self.layers)
-        return replace(self, layers=tuple(layers))
+        work = scale * stretch
+        return replace(
+            self,
+            layers=tuple(layer.scaled(scale, work) for layer in self.layers),
+            optimizer=None if self.optimizer is None else self.optimizer * work,
+            data=self.data * work,
+        )
 
     def seconds(self, layer: Layer, device: Device) -> tuple[float, float]:
         """Seconds of a layer's forward and backward: as measured, else a roofline.
+
+        The first layer's forward also waits for the batch.
 
             t = max(F / (e P), b / B)
 
@@ -184,7 +193,18 @@ class Net:
             forward = max(layer.forward_flops / rate, layer.forward_bytes / device.bandwidth)
         if backward is None:
             backward = max(layer.backward_flops / rate, layer.backward_bytes / device.bandwidth)
+        if self.data and layer.name == self.layers[0].name:
+            forward += self.data
         return forward, backward
+
+    def update_seconds(self, numel: float, traffic: float, device: Device) -> float:
+        """Seconds to update `numel` elements: their share of the measured seconds.
+
+        If nothing was measured, each element moves `traffic` B in memory.
+        """
+        if self.optimizer is None:
+            return numel * traffic / device.bandwidth
+        return self.optimizer * numel / max(self.numel, 1)
 
 
 def _check_unique(kind: str, names: Iterable[str]) -> None:

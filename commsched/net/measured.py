@@ -58,6 +58,8 @@ class Measured:
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0  # share of the peak that layers reach
     precision: Annotated[str, one_of("float32", "float16"), REQUIRED] = "float32"
     batch: Annotated[int, NOT_NEGATIVE, WRITTEN] = 0  # samples; 0: not stated
+    ranks: Annotated[int, NOT_NEGATIVE] = 0  # that computed on a node at once; 0: not stated
+    threads: Annotated[int, NOT_NEGATIVE] = 0  # of each rank; 0: not stated
     source: Source
     throughputs: tuple[Published, ...] = ()
 

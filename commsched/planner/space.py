@@ -110,7 +110,7 @@ class StepClock:
         return cls(
             forward=tuple(pair[0] for pair in pairs),
             backward=tuple(pair[1] for pair in pairs),
-            apply=traffic / machine.device.bandwidth,
+            apply=net.update_seconds(1.0, traffic, machine.device),
             overlap=machine.overlap,
             share=float(shares(machine).max()),
             handover=machine.handover,

@@ -14,7 +14,7 @@ from commsched.exchange.registry import phases_of
 from commsched.plan.model import Param, Plan
 from commsched.program.model import After, Kind, Op
 from commsched.program.parameters import Parameter
-from commsched.program.parts import apply_seconds, operations
+from commsched.program.parts import operations
 from commsched.program.phases import operation_name
 from commsched.program.strategy import Memory
 from commsched.schedule.rounds import Goal
@@ -165,9 +165,9 @@ def check_sums(plan: Plan, index: int, where: str) -> None:
 
 
 def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
-    """Build the update of a launch's elements; each element moves `traffic` B in memory."""
+    """Build the update of a launch's elements; each moves `traffic` B, if nothing was measured."""
     numel = sum(stop - start for _, start, stop in plan.launches[index].pieces)
-    seconds = apply_seconds(numel, traffic, plan.machine.device)
+    seconds = plan.net.update_seconds(numel, traffic, plan.machine.device)
     op = launch_op(plan, index, Kind.APPLY, after)
     return replace(op, stream="compute", seconds=seconds)
 

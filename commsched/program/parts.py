@@ -44,11 +44,6 @@ def merge_seconds(numel: int, device: Device) -> float:
     return 11 * 4.0 * numel / device.bandwidth
 
 
-def apply_seconds(numel: float, traffic: float, device: Device) -> float:
-    """Seconds to update `numel` parameters, each with `traffic` B of memory traffic."""
-    return numel * traffic / device.bandwidth
-
-
 # Copy the worker's gradients or parameters into the bucket; add what earlier launches kept.
 GATHER = Part("gather", lambda phase, numel, device: gather_seconds(numel, device))
 TAKE = Part("take", lambda phase, numel, device: phase.take_seconds(device))

@@ -22,7 +22,6 @@ from commsched.program.launch_ops import (
 from commsched.program.layer_ops import passes
 from commsched.program.model import After, Kind, Op, Program, Role, by_name
 from commsched.program.parameters import Parameter, Range
-from commsched.program.parts import apply_seconds
 from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Floats, Memory, State, Strategy
 
@@ -124,7 +123,8 @@ def _ops(
     """
     order = in_order(plan, PURPOSE)
     ops = passes(plan, (end_of(plan, order[-1], Kind.MERGE, 1),) if before else ())
-    seconds = apply_seconds(plan.net.numel, update_traffic(optimizer), plan.machine.device)
+    net, device = plan.net, plan.machine.device
+    seconds = net.update_seconds(net.numel, update_traffic(optimizer), device)
     read = (end_of(plan, order[-1], Kind.ENCODE, 1),) if copied else ()
     ops.append(Op(kind=Kind.APPLY, name=UPDATE, stream="compute", after=read, seconds=seconds))
     updated = After(UPDATE)

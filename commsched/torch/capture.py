@@ -5,6 +5,7 @@ import os
 import socket
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -75,10 +76,16 @@ def capture(
     optimizer.load_state_dict(before[1])
     optimizer.zero_grad(set_to_none=True)
     torch.set_rng_state(random)
-    text = _facts(observer, comm, steps)
-    made = agree.on_all_ranks(
-        lambda: _net(observer, comm, name, batch or source.size, text, find_unused_parameters), comm
+    half = any(p.dtype is not torch.float32 for p in observer.parameters.values())
+    on = Measured(
+        device=PROCESSOR,
+        precision="float16" if half else "float32",
+        batch=batch or source.size,
+        ranks=max(Counter(agree.gather_text(socket.gethostname(), comm)).values()),
+        threads=torch.get_num_threads(),
+        source=_facts(observer, comm, steps),
     )
+    made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, find_unused_parameters), comm)
     content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
     return net_file.from_data(msgspec.json.decode(content), name)
 
@@ -155,14 +162,11 @@ def _over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
 
 def _facts(observer: Observer, comm: MPI.Intracomm, steps: int) -> str:
     """Say how it was measured, and what a net file has no field for."""
-    hosts = len(set(agree.gather_text(socket.gethostname(), comm)))
-    data, update = _over_ranks(observer.median_outside(), comm)
     load = agree.largest(os.getloadavg()[0], comm)
     frozen = [bare_name(n) for n, p in observer.model.named_parameters() if not p.requires_grad]
     parts = [
-        f"commsched capture: medians of {steps} steps, {comm.size} ranks computing on {hosts}"
-        f" hosts, {torch.get_num_threads()} threads each, load average {load:.1f}",
-        f"data {data * 1e3:.3g} ms, optimizer {update * 1e3:.3g} ms a step",
+        f"commsched capture: medians of {steps} steps, means over {comm.size} ranks, load average"
+        f" {load:.1f}"
     ]
     for what, names in (("tied", observer.tied), ("frozen", frozen)):
         if names:
@@ -172,12 +176,7 @@ def _facts(observer: Observer, comm: MPI.Intracomm, steps: int) -> str:
 
 
 def _net(
-    observer: Observer,
-    comm: MPI.Intracomm,
-    name: str,
-    batch: int,
-    source: str,
-    some_unused: bool,
+    observer: Observer, comm: MPI.Intracomm, name: str, on: Measured, some_unused: bool
 ) -> Net:
     ready = dict(zip(observer.parameters, _over_ranks(observer.median_ready(), comm), strict=True))
     forward = _over_ranks(observer.median_forward(), comm)
@@ -206,10 +205,16 @@ def _net(
     ]
     if not layers:
         raise CommschedError("the model trains no parameter")
-    half = any(p.dtype is not torch.float32 for p in observer.parameters.values())
-    precision = "float16" if half else "float32"
-    on = Measured(device=PROCESSOR, precision=precision, batch=batch, source=source)
-    return Net(name=name, layers=tuple(layers), batch=batch, measured=on, source=source)
+    data, update = _over_ranks(observer.median_outside(), comm)
+    return Net(
+        name=name,
+        layers=tuple(layers),
+        batch=on.batch,
+        measured=on,
+        optimizer=float(update),
+        data=float(data),
+        source=on.source,
+    )
 
 
 def _tensor(observer: Observer, name: str) -> Tensor:

@@ -29,7 +29,8 @@ def capture_file(where: str, output: str | Path, **options: Any) -> str:
     backward = sum(layer.backward or 0.0 for layer in net.layers)
     return (
         f"{len(net.layers)} layers, {len(net.tensors)} tensors of {nbytes(net.numel * 4)} in"
-        f" float32; forward {seconds(forward)}, backward {seconds(backward)}"
+        f" float32; data {seconds(net.data)}, forward {seconds(forward)}, backward"
+        f" {seconds(backward)}, optimizer {seconds(net.optimizer or 0.0)}"
     )
 
 
