@@ -1,4 +1,4 @@
-"""The one exception that a user sees, and how to install what an error misses."""
+"""The exceptions that a user sees, and how to install what an error misses."""
 
 
 class CommschedError(Exception):
@@ -6,6 +6,10 @@ class CommschedError(Exception):
 
     The command line prints it as `commsched: ...` and exits with status 2.
     """
+
+
+class Agreed(CommschedError):
+    """An error that all ranks raise alike, so that each rank can end without waiting for others."""
 
 
 def install(extra: str) -> str:

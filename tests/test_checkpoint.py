@@ -104,6 +104,14 @@ def test_a_manifest_that_is_none_is_refused(copy, content):
     assert "manifest.json: " in refused(RANKS, copy, "--resume")
 
 
+def test_a_checkpoint_that_one_rank_cannot_write_is_said_once_with_its_rank(tmp_path):
+    path = tmp_path / "step5" / "rank1.npz"
+    path.mkdir(parents=True)
+    assert refused(RANKS, tmp_path, "--every", "5") == (
+        f"rank 1: {path}: cannot be written: Is a directory"
+    )
+
+
 NUMBERS = st.integers(-(2**62), 2**62) | st.floats(allow_nan=False)
 ARRAYS = st.lists(st.floats(width=32, allow_nan=False), max_size=5).map(
     lambda values: np.array(values, np.float32)

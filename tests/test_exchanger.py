@@ -85,7 +85,7 @@ with Exchanger(make_plan(), WORLD, timeout=1) as exchanger:
 """
     done = run(3, program)
     assert done.status != 0
-    assert "no progress for 1 s" in done.output
+    assert "no progress for 1 s (timeout)" in done.output
     assert "rank 0, compute: step 1: tensor 'e' waits for b0/decode" in done.output
     assert "from rank 2" in done.output
     assert "rank 2: has nothing to do" in done.output

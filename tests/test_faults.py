@@ -4,6 +4,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from commsched.plan import file as plan_file
 from commsched.run.job.launcher import family, library
 from commsched.timeline import file as timeline_file
 from commsched.timeline.parts import find
-from tests.support.jobs import IMPATIENT, IMPATIENT_RUN, ROOT, RUN, Ended, Job, Single
+from tests.support.jobs import IMPATIENT, IMPATIENT_RUN, MAIN, ROOT, RUN, Ended, Job, Single
 from tests.support.small_plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "ring+dense"]
@@ -150,7 +151,8 @@ def test_a_stopped_rank_is_named_by_those_that_wait_for_it(endless):
         assert "/exchange waits for " in said[0]
         assert " B from rank " in said[0]
     assert any("from rank 1" in line for line in lines), ended.output
-    assert not [line for line in lines if line.startswith("commsched: rank 1")]
+    (about,) = [line for line in lines if line.startswith("commsched: rank 1")]
+    assert about == "commsched: rank 1 does not answer"
     assert "Traceback" not in ended.output
     assert_spans_are_kept(endless)
 
@@ -263,7 +265,35 @@ def test_two_ranks_with_different_plans_are_refused(tmp_path, lanes):
         ended = job.wait(SECONDS)
         assert job.left() == {}
     assert ended.status == 2
-    assert said(ended.output).startswith("commsched: the ranks hold different plans: rank 0 has ")
+    assert said(ended.output).startswith("commsched: the ranks differ in the plan: rank 1 on host ")
+    assert nothing_written(tmp_path)
+
+
+OLDER = "import commsched; commsched.__version__ = '0.0.1'\n" + MAIN
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (
+            [*RUN, "PLAN", "--steps", "7"],
+            "--steps: rank 1 on host HERE has 7, 1 of 2 ranks have 10",
+        ),
+        ([*RUN, "PLAN", "--verify"], "--verify: rank 1 on host HERE has True, 1 of 2 ranks have"),
+        ([*RUN[:-1], "calibrate"], "the command: rank 1 on host HERE has calibrate, 1 of 2 ranks"),
+        ([sys.executable, "-c", OLDER, "run", "PLAN"], "the version of commsched: rank 1 on host"),
+    ],
+)
+def test_ranks_that_were_started_differently_are_told_in_what(tmp_path, other, difference):
+    made = str(written(tmp_path / "a.json", lanes=2))
+    output = ["-o", str(tmp_path / "m.json")]
+    words = [made if word == "PLAN" else word for word in other]
+    with Job([1, 1], [*RUN, made, *output], [*words, *output]) as job:
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    assert ended.status == 2
+    want = f"commsched: the ranks differ in {difference.replace('HERE', socket.gethostname())}"
+    assert said(ended.output).startswith(want)
     assert nothing_written(tmp_path)
 
 

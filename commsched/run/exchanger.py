@@ -90,6 +90,7 @@ class Exchanger:
         self._record = None if record is None else Path(record)
         self._timeout = timeout
         with watchdog(comm, "Exchanger", timeout, "timeout"):
+            agree.check_start("Exchanger", {"skip_overflow": str(skip_overflow)}, comm)
             self._plan = agree.on_all_ranks(lambda: self._checked(plan), comm)
             agree.check_plan(self._plan, comm)
             files = {"timeline": timeline, "record": record}
@@ -152,7 +153,9 @@ class Exchanger:
             dog.stage("making communicators")
             source = Carrying(self._caller)
             roles = Roles(source)
-            self._engine = Engine(plan, self._comm, roles, recorder, self._timeout, place=place)
+            self._engine = Engine(
+                *(plan, self._comm, roles, recorder, self._timeout), place=place, option="timeout"
+            )
             self._engine.buckets.skips_overflow = self._skip_overflow
             self._changes = Changes(self._engine, self._comm, source, self._measurement)
         self._engine.start()

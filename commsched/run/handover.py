@@ -138,10 +138,11 @@ class Handover:
 
     def wait(self, name: str, after: list[str]) -> None:
         """Note a tensor as waited for; `after` are the layers that its buckets wait for."""
-        if name not in self._taken:
+        if self.over or name not in self._taken:
+            step = max(self.step + self.over, 0)
             raise CommschedError(
-                f"step {max(self.step, 0)}: tensor {name!r} was waited for before it was handed"
-                " over with ready()"
+                f"step {step}: tensor {name!r} was waited for before it was handed over with"
+                " ready()"
             )
         if any(self._depth[layer] >= self._complete for layer in after):
             raise CommschedError(

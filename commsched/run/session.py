@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.exchange.registry import find_method
 from commsched.files import check_writable
 from commsched.plan import file as plan_file
@@ -158,7 +158,7 @@ def errors_end_the_job(comm: MPI.Intracomm) -> Iterator[None]:
     """End all ranks when an error is raised on one of them: the others would wait for it."""
     try:
         yield
-    except agree.Agreed:
+    except Agreed:
         raise
     except BaseException as error:
         end_all(error, comm)

@@ -15,7 +15,7 @@ import torch
 from mpi4py import MPI
 
 from commsched.arrays import Array
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
@@ -148,7 +148,7 @@ def _same_everywhere(parameters: dict[str, Any], comm: MPI.Intracomm) -> None:
     for rank, found in enumerate(others, 1):
         for mine, theirs in zip([*first, "nothing"], [*found, "nothing"], strict=False):
             if mine != theirs:
-                raise agree.Agreed(f"rank {rank} trains {theirs} where rank 0 trains {mine}")
+                raise Agreed(f"rank {rank} trains {theirs} where rank 0 trains {mine}")
 
 
 def _over_ranks(values: Array, comm: MPI.Intracomm) -> Array:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 from mpi4py import MPI
 
+from commsched.errors import Agreed
 from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
@@ -33,9 +34,7 @@ def agreed_plan(
         text = agree.broadcast_bytes(agree.on_all_ranks(made, comm), comm)
         plan = plan_file.from_data(msgspec.json.decode(text), "the plan")
     if plan.strategy != strategy:
-        raise agree.Agreed(
-            f"the plan has strategy {plan.strategy!r}, but --strategy is {strategy!r}"
-        )
+        raise Agreed(f"the plan has strategy {plan.strategy!r}, but --strategy is {strategy!r}")
     return plan
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from mpi4py import MPI
 
 from commsched.arrays import Array
+from commsched.errors import Agreed
 from commsched.kernels.modules import on_host
 from commsched.run.job import agree
 
@@ -32,7 +33,7 @@ def common_digest(
             digest, _, name = line.partition(" ")
             first, known = found.setdefault(name, (rank, digest))
             if known != digest:
-                raise agree.Agreed(f"rank {rank} holds other parameters than rank {first} {when}")
+                raise Agreed(f"rank {rank} holds other parameters than rank {first} {when}")
     return digest_of({name: digest for name, (_, digest) in found.items()})
 
 

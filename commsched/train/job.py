@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.files import check_writable
 from commsched.net.graph import Net
 from commsched.plan.model import Param, Plan
@@ -191,7 +191,7 @@ def _check_end(plan: Plan, steps: int) -> None:
     batches = int(STRATEGIES[plan.strategy].settings(plan).get("batches", 1))
     if steps % batches:
         nearest = max(batches, round(steps / batches) * batches)
-        raise agree.Agreed(
+        raise Agreed(
             f"--steps must be a multiple of {batches}, the plan's batches per epoch, after which"
             f" all ranks hold the same parameters, got {steps}; nearest: {nearest}"
         )

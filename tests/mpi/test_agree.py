@@ -1,8 +1,10 @@
 """What ranks agree on before the first byte moves."""
 
+import socket
+
 import pytest
 
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.run.job import agree, clock
 from tests.support.ranks import WORLD
 from tests.support.small_plans import machine
@@ -37,6 +39,20 @@ def test_an_error_on_all_ranks_is_said_once():
 
     with pytest.raises(CommschedError, match=r"^no such file$"):
         agree.on_all_ranks(work, WORLD)
+
+
+def test_the_rank_that_differs_is_named_with_its_host_and_value():
+    last = WORLD.size - 1
+    start = {"--steps": "20" if WORLD.rank == last else "10", "--verify": "True"}
+    if WORLD.size == 1:
+        agree.check_start("run", start, WORLD)
+        return
+    with pytest.raises(Agreed) as error:
+        agree.check_start("run", start, WORLD)
+    assert str(error.value).startswith(
+        f"the ranks differ in --steps: rank {last} on host {socket.gethostname()} has 20,"
+        f" {last} of {WORLD.size} ranks have 10; "
+    )
 
 
 def test_numbers_reach_every_rank():

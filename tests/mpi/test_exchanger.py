@@ -134,12 +134,14 @@ def test_an_array_may_be_reused_at_once_and_need_not_be_contiguous():
 
 def test_a_result_may_be_handed_over_as_the_next_gradient():
     with Exchanger(make_plan(mean=True), WORLD) as exchanger:
-        got = one_step(exchanger, 0, 0)  # the same on all ranks, so the mean is the gradient
+        mine = gradients(0, 0)  # the same on all ranks, so the mean is the gradient
+        for name in BACKWARD:
+            exchanger.ready(name, mine[name])
         views = {name: exchanger.wait(name) for name in BACKWARD}
         for name in BACKWARD:
             exchanger.ready(name, views[name])
         again = {name: exchanger.wait(name).copy() for name in exchanger.names}
-    equal(again, got)
+    equal(again, mine)
 
 
 def test_results_may_be_taken_while_others_are_missing():
@@ -157,7 +159,8 @@ def test_results_may_be_taken_while_others_are_missing():
 
 def test_a_whole_tensor_comes_back_without_a_copy():
     with Exchanger(make_plan(), WORLD) as exchanger:
-        one_step(exchanger, 0, WORLD.rank)
+        for name, gradient in gradients(0, WORLD.rank).items():
+            exchanger.ready(name, gradient)
         shared = np.shares_memory(exchanger.wait("a"), exchanger.wait("a"))
     assert shared
 
@@ -244,6 +247,7 @@ def test_a_step_out_of_order_is_refused(exchanger):
     exchanger.wait("e")
     refused(lambda: exchanger.ready("e", good["e"]), "step 0: tensor 'c' was not waited for")
     equal({name: exchanger.wait(name) for name in SHAPES}, good)
+    refused(lambda: exchanger.wait("a"), "step 1: tensor 'a' was waited for before it was handed")
     refused(lambda: (exchanger.ready("e", good["e"]), exchanger.wait("a")), "step 1: tensor 'a'")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from commsched.coding.registry import CODECS
+from commsched.errors import Agreed
 from commsched.exchange.registry import legal_methods
 from commsched.kernels.modules import on_host
 from commsched.lab.bench.device_buffers import measured
@@ -153,9 +154,7 @@ def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own():
 def test_elsewhere_mpi_sums_and_says_why_and_nccl_is_refused(device, why):
     found = place.native_sums_by_nccl(device, "auto", WORLD)
     together([] if found == (False, f"by MPI: {why}") else [str(found)])
-    with pytest.raises(
-        agree.Agreed, match=f"COMMSCHED_NATIVE=nccl: {why}; nearest: a GPU for each"
-    ):
+    with pytest.raises(Agreed, match=f"COMMSCHED_NATIVE=nccl: {why}; nearest: a GPU for each"):
         place.native_sums_by_nccl(device, "nccl", WORLD)
 
 

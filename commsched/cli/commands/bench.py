@@ -22,6 +22,7 @@ from commsched.cli.options import (
     add_options,
 )
 from commsched.cli.quantities import DENSITY
+from commsched.cli.ranks import begin
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.files import check_writable, make_folder
@@ -204,9 +205,7 @@ def _print(rows: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
 
 def all_reduce(args: argparse.Namespace) -> None:
     """Compare our dense all-reduces with the MPI's own, 1 KB to 64 MB."""
-    from commsched.run.job import launcher
-
-    launcher.load()
+    begin(args)
     from commsched.lab.bench import runtime
 
     found = runtime.all_reduce(args.timeout, args.device)
@@ -232,9 +231,7 @@ def all_reduce(args: argparse.Namespace) -> None:
 
 def overlap(args: argparse.Namespace) -> None:
     """Measure how much of a 32 MB exchange emulated compute hides."""
-    from commsched.run.job import launcher
-
-    launcher.load()
+    begin(args)
     from commsched.lab.bench import runtime
 
     found = runtime.overlap(args.timeout, args.device)
@@ -256,7 +253,7 @@ def buffers(args: argparse.Namespace) -> None:
 
     if args.output is not None and launcher.environment_rank() in (None, 0):
         check_writable(args.output)
-    launcher.load()
+    begin(args)
     from commsched.cli import bench_gpu
     from commsched.lab.bench import device_buffers as runtime
 
@@ -274,9 +271,7 @@ def gpu(args: argparse.Namespace) -> None:
 
 def sparse(args: argparse.Namespace) -> None:
     """Measure sums of sparse gradients, from lists to lists."""
-    from commsched.run.job import launcher
-
-    launcher.load()
+    begin(args)
     from commsched.lab.bench import sparse as runtime
 
     given = {

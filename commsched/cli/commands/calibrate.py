@@ -5,6 +5,7 @@ from pathlib import Path
 
 from commsched.cli.options import DEVICE, TIMEOUT, Commands, Option, add_command
 from commsched.cli.quantities import SECONDS
+from commsched.cli.ranks import begin
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched calibrate -o machine.json
@@ -28,9 +29,7 @@ def add(commands: Commands) -> None:
 
 def calibrate(args: argparse.Namespace) -> None:
     """Measure, and write the file on rank 0."""
-    from commsched.run.job import launcher
-
-    launcher.load()
+    begin(args)
     from commsched.calibrate.session import calibrate_file
 
     calibrate_file(args.output, args.seconds, args.timeout, args.device)

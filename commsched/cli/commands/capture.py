@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from commsched.cli.options import Commands, Flag, Option, add_command, output_file
+from commsched.cli.ranks import begin
 
 EXAMPLE = """example:
   mpiexec -n 4 commsched capture train.py:build -o net.json
@@ -32,10 +33,9 @@ def add(commands: Commands) -> None:
 def capture(args: argparse.Namespace) -> None:
     """Measure on all ranks, write and report on rank 0."""
     from commsched.kernels.threads import one_thread
-    from commsched.run.job import launcher
 
     one_thread()
-    launcher.load()
+    begin(args)
     from commsched.torch.script import capture_file
 
     said = capture_file(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command
 from commsched.cli.quantities import SECONDS
+from commsched.cli.ranks import begin
 
 if TYPE_CHECKING:
     from commsched.machine.model import Machine
@@ -79,9 +80,7 @@ def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":
 
 def run(args: argparse.Namespace) -> None:
     """Run, and print the summary on rank 0."""
-    from commsched.run.job import launcher
-
-    launcher.load()
+    begin(args)
     from commsched.run.session import RunOptions, run_file
 
     options = RunOptions(

@@ -18,6 +18,7 @@ from commsched.cli.options import (
     add_options,
 )
 from commsched.cli.quantities import MEGABYTES, POSITIVE
+from commsched.cli.ranks import begin
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -88,10 +89,8 @@ def add(commands: Commands) -> None:
 
 def train(args: argparse.Namespace) -> None:
     """Train, and print the result on rank 0."""
-    from commsched.run.job import launcher
-
     _check(args)
-    launcher.load()
+    begin(args)
     if args.sweep is not None:
         _sweep(args)
         return

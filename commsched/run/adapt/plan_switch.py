@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.machine.model import Machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
@@ -93,7 +93,7 @@ class Changes:
             agree.broadcast_bytes(error, self._comm),
         )
         if error:
-            raise agree.Agreed(f"planning anew: {error.decode()}")
+            raise Agreed(f"planning anew: {error.decode()}")
         return plan_file.from_data(msgspec.json.decode(text), "the new plan")
 
     def _drain(self, step: int) -> None:

@@ -25,13 +25,15 @@ from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.job.clock import now
 from commsched.run.job.deadlines import deadlines
-from commsched.run.job.ending import abort, describe, say
+from commsched.run.job.ending import abort, say, say_why
+from commsched.run.job.watchdog import unanswering
 from commsched.run.wire.path import Exchange, Path, PendingMove
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.rounds import Schedule
 from commsched.units import nbytes, seconds
 
 ALARM = 1  # tag on the control communicator
+PAUSE = 0.01  # s between looks for the calls of other ranks
 
 
 @dataclass(slots=True)
@@ -62,10 +64,12 @@ class Communication(threading.Thread):
         timeout: float,
         mail: Mail,
         place: Placement = ON_HOST,
+        option: str = "--timeout",
     ) -> None:
         super().__init__(name="communication", daemon=True)
         self._plan, self._board, self._buckets, self._recorder = plan, board, buckets, recorder
-        self._timeout, self._deadlines, self._place = timeout, deadlines(), place
+        self._timeout, self._option = timeout, option
+        self._deadlines, self._place = deadlines(), place
         self._comm = comm
         self._prepared: dict[tuple[int, Kind, int], Prepared] = {}  # by launch and phase
         self._landing: defaultdict[str, Landing] = defaultdict(Landing)  # by stream
@@ -78,7 +82,6 @@ class Communication(threading.Thread):
             plan, comm, board, recorder, mail, buckets.device_queue, place
         )
         self._active: dict[str, Active] = {}
-        self._alarmed = False
         self._looked = now()
         self.cpu = 0.0  # s of processor time of this thread, so far
 
@@ -89,7 +92,7 @@ class Communication(threading.Thread):
             self._loop()
         except BaseException as error:  # any exception: the other ranks must not hang
             self._board.fail(error)
-            self._abort(describe(error))
+            self._abort(error)
 
     def follow(self, plan: Plan) -> None:
         """Go on with another plan; all ranks call it while nothing is under way."""
@@ -127,7 +130,7 @@ class Communication(threading.Thread):
         while True:
             started = self._start()
             if self._board.failure is not None:
-                self._abort(describe(self._board.failure))
+                self._abort(self._board.failure)
             if self._board.closed and not self._active and self.messages.idle:
                 self.cpu = time.thread_time()
                 return
@@ -224,7 +227,7 @@ class Communication(threading.Thread):
         self._looked = now()
         self.cpu = time.thread_time()
         if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
-            self._say_and_wait(self.describe(self._looked), 2 * self._deadlines.grace)
+            self._alarm(self.describe(self._looked))
         # A stream that waits for this rank is late only if nothing on this rank progresses.
         since = [active.moved for active in self._active.values()]
         since += self.messages.leaving_since
@@ -232,7 +235,8 @@ class Communication(threading.Thread):
             max(s.since, self._board.moved) for s in [*self._board.status.values()] if s.waits
         ]
         if any(self._looked - moment > self._timeout for moment in since):
-            self._alarm()
+            stuck = f"no progress for {seconds(self._timeout)} ({self._option})"
+            self._alarm(f"rank {self._control.rank}: {stuck}\n{self.describe(self._looked)}")
 
     def _statuses(self) -> dict[str, WaitStatus]:
         found = self._board.status | self.messages.statuses()
@@ -268,27 +272,38 @@ class Communication(threading.Thread):
         ]
         return "\n".join(lines) or f"rank {rank}: has nothing to do"
 
-    def _alarm(self) -> None:
-        """Handle a passed deadline: all ranks print what they wait for, then the job ends."""
-        rank = self._control.rank
-        note = np.zeros(1, np.uint8)
-        requests = [
-            self._control.Isend(note, peer, ALARM)
-            for peer in range(self._control.size)
-            if peer != rank
-        ]
-        text = f"rank {rank}: no progress for {seconds(self._timeout)} (--timeout)"
-        self._say_and_wait(f"{text}\n{self.describe(now())}", self._deadlines.grace)
-        del requests
+    def _alarm(self, text: str) -> None:
+        """After a deadline, here or elsewhere: all ranks say what they do, and the job ends.
 
-    def _say_and_wait(self, text: str, grace: float) -> None:
+        Each rank calls all others; the first of those that were heard names the others.
+        """
         say(text)
+        others = set(range(self._control.size)) - {self._control.rank}
+        note = np.zeros(1, np.uint8)
+        calls = [self._control.Isend(note, peer, ALARM) for peer in sorted(others)]
         self._recorder.flush()
-        time.sleep(grace)
+        heard = self._heard(others)
+        silent = sorted(others - heard)
+        if self._control.rank > min(heard, default=self._control.rank):
+            time.sleep(self._deadlines.grace)  # the first ends the job
+        elif silent:
+            say(unanswering(silent))
+        del calls
         abort(self._control)
 
-    def _abort(self, text: str) -> None:
+    def _heard(self, others: set[int]) -> set[int]:
+        """Return the ranks that call within the grace."""
+        heard: set[int] = set()
+        status, note, end = MPI.Status(), np.empty(1, np.uint8), now() + self._deadlines.grace
+        while now() < end:
+            while self._control.Iprobe(MPI.ANY_SOURCE, ALARM, status):
+                self._control.Recv(note, status.Get_source(), ALARM)
+                heard.add(status.Get_source())
+            time.sleep(PAUSE)
+        return heard
+
+    def _abort(self, error: BaseException) -> None:
         """Write all measurements to disk, then end all ranks."""
-        say(f"rank {self._control.rank}: {text}")
         self._recorder.flush()
+        say_why(error, self._control.rank)
         abort(self._control)

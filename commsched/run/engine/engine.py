@@ -36,6 +36,7 @@ class Engine:
         timeout: float,
         mail: Mail | None = None,
         place: Placement = ON_HOST,
+        option: str = "--timeout",  # by which the user sets the timeout
     ) -> None:
         sys.setswitchinterval(SWITCH)
         self.plan = plan
@@ -46,7 +47,7 @@ class Engine:
         self._rank = comm.rank
         self.mail = mail or Blank()
         self.communication = Communication(
-            plan, comm, self.board, self.buckets, recorder, timeout, self.mail, place
+            plan, comm, self.board, self.buckets, recorder, timeout, self.mail, place, option
         )
         self._coding: dict[str, deque[tuple[int, Op]]] = {"encode": deque(), "decode": deque()}
         self._last: list[tuple[int, str]] = []  # submitted operations that are not known to be done

@@ -1,22 +1,24 @@
 """Checks before the first message: equal plans, the planned number of ranks, the right hosts."""
 
+import hashlib
 import socket
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
+from commsched import __version__
+from commsched.errors import Agreed, CommschedError
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
 from commsched.run.job.launcher import alone
 
 T = TypeVar("T")
-
-
-class Agreed(CommschedError):
-    """An error that all ranks raise alike, so that each rank can end without waiting for others."""
+SHOWN = 60  # characters of a setting
+NOT_GIVEN = "none"
 
 
 def check_launcher() -> None:
@@ -39,18 +41,27 @@ def check_comm(comm: object) -> None:
     check_launcher()
 
 
+def check_alike(settings: Mapping[str, str], comm: MPI.Intracomm, advice: str) -> None:
+    """Refuse ranks with different settings, and tell which rank differs in what."""
+    own = msgspec.json.encode(dict(settings))
+    mine = np.frombuffer(hashlib.sha256(own).digest(), np.uint8)
+    digests = np.empty((comm.size, len(mine)), np.uint8)
+    comm.Allgather(mine, digests)
+    if (digests != mine).any():
+        texts = [msgspec.json.decode(text, type=dict[str, str]) for text in _texts(own, comm)]
+        raise Agreed(f"{_difference(texts, gather_text(socket.gethostname(), comm))}; {advice}")
+
+
+def check_start(command: str, options: Mapping[str, str], comm: MPI.Intracomm) -> None:
+    """Refuse ranks of different versions, commands or options, before their first exchange."""
+    settings = {"the version of commsched": __version__, "the command": command, **options}
+    check_alike(settings, comm, "start all ranks with the same command line and the same package")
+
+
 def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
     """Refuse a wrong number of ranks, and ranks that hold different plans."""
-    mine = np.frombuffer(plan.hash.encode(), np.uint8).copy()
-    assert len(mine) == 64, "only a plan as its file gives it back can be run"
-    least, most = np.empty_like(mine), np.empty_like(mine)
-    comm.Allreduce(mine, least, op=MPI.MIN)
-    comm.Allreduce(mine, most, op=MPI.MAX)
-    if (least != most).any():
-        raise Agreed(
-            f"the ranks hold different plans: rank {comm.rank} has {plan.hash[:12]}...; give all"
-            " ranks the same file"
-        )
+    assert len(plan.hash) == 64, "only a plan as its file gives it back can be run"
+    check_alike({"the plan": f"{plan.hash[:12]}..."}, comm, "give all ranks the same file")
     if comm.size != plan.machine.size:  # the plans are equal, so all ranks raise or none
         raise Agreed(
             f"the plan is for {plan.machine.size} ranks, but {comm.size} were started; use"
@@ -58,17 +69,39 @@ def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
         )
 
 
+def _difference(settings: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> str:
+    """Name the first setting in which ranks differ, and the ranks that differ from most others."""
+    for name in dict.fromkeys(name for each in settings for name in each):
+        values = [each.get(name, NOT_GIVEN) for each in settings]
+        counts = Counter(values)  # of equally many ranks, those of rank 0 come first
+        if len(counts) > 1:
+            usual = counts.most_common(1)[0][0]
+            rank = next(rank for rank, value in enumerate(values) if value != usual)
+            return (
+                f"the ranks differ in {name}: rank {rank} on host {hosts[rank]} has"
+                f" {_cut(values[rank])}, {counts[usual]} of {len(values)} ranks have {_cut(usual)}"
+            )
+    raise AssertionError("the ranks' settings are equal")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
 def gather_text(text: str, comm: MPI.Intracomm) -> list[str]:
     """Return every rank's text, on every rank; in UTF-8, not pickled."""
-    mine = np.frombuffer(text.encode(), np.uint8)
+    return [found.decode() for found in _texts(text.encode(), comm)]
+
+
+def _texts(text: bytes, comm: MPI.Intracomm) -> list[bytes]:
+    mine = np.frombuffer(text, np.uint8)
     lengths = np.empty(comm.size, np.int64)
     comm.Allgather(np.array([len(mine)], np.int64), lengths)
     everything = np.empty(int(lengths.sum()), np.uint8)
     comm.Allgatherv(mine, [everything, lengths.tolist()])
     ends = np.cumsum(lengths)
     return [
-        everything[end - length : end].tobytes().decode()
-        for end, length in zip(ends, lengths, strict=True)
+        everything[end - length : end].tobytes() for end, length in zip(ends, lengths, strict=True)
     ]
 
 

@@ -11,7 +11,7 @@ import traceback
 
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.run.job.deadlines import deadlines
 
 
@@ -23,8 +23,18 @@ def say(text: str) -> None:
 
 def end_all(error: BaseException, comm: MPI.Intracomm) -> None:
     """End all ranks of the job because of an error on this one."""
-    say(f"rank {comm.rank}: {describe(error)}")
+    say_why(error, comm.rank)
     abort(comm)
+
+
+def say_why(error: BaseException, rank: int) -> None:
+    """Say why this rank ends the job; of an error that all ranks raise, rank 0 speaks alone."""
+    if not isinstance(error, Agreed):
+        say(f"rank {rank}: {describe(error)}")
+    elif rank == 0:
+        say(describe(error))
+    else:
+        time.sleep(deadlines().grace)  # rank 0 ends the job
 
 
 def abort(comm: MPI.Intracomm) -> None:

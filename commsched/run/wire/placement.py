@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.kernels.modules import on_host
 from commsched.run.job import agree
 from commsched.run.job.clock import now
@@ -101,7 +101,7 @@ def native_sums_by_nccl(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -
     if shared:
         why = "ranks {} and {} share a GPU, which NCCL refuses".format(*shared[0])
     if mode == "nccl" and why:
-        raise agree.Agreed(f"{SUMS}=nccl: {why}; nearest: a GPU for each rank, or {SUMS}=mpi")
+        raise Agreed(f"{SUMS}=nccl: {why}; nearest: a GPU for each rank, or {SUMS}=mpi")
     if mode == "mpi" or why:
         return False, f"by MPI: {why or SUMS + '=mpi'}"
     return True, "by NCCL: each rank has a GPU of its own"
@@ -115,7 +115,7 @@ def _with_nccl(path: Path, device: ComputeDevice, comm: MPI.Intracomm) -> Path:
     assert isinstance(device, Cuda)
     found = Nccl(path, device)
     if not min(agree.gather_numbers(found.works(comm), comm)):
-        raise agree.Agreed(f"a sum by NCCL came out wrong; set {SUMS}=mpi")
+        raise Agreed(f"a sum by NCCL came out wrong; set {SUMS}=mpi")
     return found
 
 
@@ -128,7 +128,7 @@ def _pointers(device: ComputeDevice, mode: str, comm: MPI.Intracomm) -> tuple[bo
         return False, f"through pinned memory of the host: {why}"
     arrived = bool(min(agree.gather_numbers(probe_pointers(device, comm), comm)))
     if not arrived and mode == "direct":
-        raise agree.Agreed(f"{SWITCH}=direct: a message by a device's pointers came out wrong")
+        raise Agreed(f"{SWITCH}=direct: a message by a device's pointers came out wrong")
     if not arrived:
         return False, "through pinned memory of the host: a message by its pointers came out wrong"
     return True, f"by its pointers: {says or SWITCH + '=direct'}, and a message arrived"

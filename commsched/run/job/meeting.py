@@ -1,0 +1,17 @@
+"""The meeting of all ranks before their command begins: MPI, and one agreement on their start."""
+
+from collections.abc import Mapping
+
+from commsched.run.job import launcher
+
+
+def meet(command: str, options: Mapping[str, str], timeout: float) -> None:
+    """Load MPI, before NumPy; refuse ranks that were started with different options."""
+    launcher.load()
+    from mpi4py import MPI
+
+    from commsched.run.job.agree import check_start
+    from commsched.run.job.watchdog import watchdog
+
+    with watchdog(MPI.COMM_WORLD, command, timeout):
+        check_start(command, options, MPI.COMM_WORLD)
