@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     said = "interrupted before the command began; nothing is written"
     try:
-        parsed = _parser(arguments).parse_args(arguments)
+        typed = argparse.Namespace(line=arguments)
+        parsed = _parser(arguments).parse_args(arguments, typed)
         said = "interrupted"
         status = parsed.run(parsed)
         sys.stdout.flush()

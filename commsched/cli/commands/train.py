@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commsched.cli import elastic
 from commsched.cli import method_schedule as schedule
 from commsched.cli.machine import SET
 from commsched.cli.options import (
@@ -30,6 +31,7 @@ EXAMPLE = """example:
   mpiexec -n 4 commsched train --net gpt --steps 300 --log gpt.jsonl --figure gpt.png
   mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept
   mpiexec -n 4 commsched train --net words --method all-gather+topk:0.01 --checkpoint kept --resume
+  commsched train --net words --checkpoint kept --elastic 4    # goes on when a rank is lost
   mpiexec -n 4 commsched train --net mlp --strategy 1f1b --param stages=2 --param microbatches=4
   commsched profile words -o words.json && commsched plan words.json --machine m.json -o plan.json
   mpiexec -n 4 commsched train --net words --plan plan.json -o measured.json
@@ -76,6 +78,10 @@ SWEEP = (
     Option("--folds", "N", "number of folds", int, 5),
     Option("--seeds", "N", "number of seeds", int, 5),
 )
+ELASTIC = (
+    Option("--elastic", "P", "start P ranks; if one is lost, go on from the checkpoint", int),
+    *elastic.OPTIONS,
+)
 
 
 def add(commands: Commands) -> None:
@@ -85,25 +91,30 @@ def add(commands: Commands) -> None:
     add_options(p.add_mutually_exclusive_group(), LENGTH)
     add_options(p, LEARNING)
     add_options(p.add_argument_group("many trainings of one plan"), SWEEP)
+    add_options(p.add_argument_group("without mpiexec, under a supervisor"), ELASTIC)
 
 
-def train(args: argparse.Namespace) -> None:
+def train(args: argparse.Namespace) -> int | None:
     """Train, and print the result on rank 0."""
     _check(args)
+    if args.elastic is not None and not elastic.supervised("train --elastic"):
+        command = (*elastic.COMMSCHED, *args.line)
+        return elastic.run(args.elastic, args.checkpoint, command, args, ("--resume",))
     begin(args)
     if args.sweep is not None:
         _sweep(args)
-        return
+        return None
     from commsched.train.job import train_job
 
     found = train_job(_wanted(args), progress=not args.json)
     if found is None:
-        return
+        return None
     if args.figure is not None:
         from commsched.plot.training import draw
 
         draw([args.log], args.figure)
     print(json.dumps(found, indent=1) if args.json else "\n".join(_lines(found)))
+    return None
 
 
 def _sweep(args: argparse.Namespace) -> None:
@@ -198,6 +209,8 @@ def _check(args: argparse.Namespace) -> None:
         _check_sweep(args)
     elif args.together:
         raise CommschedError("--together needs --sweep")
+    if args.elastic is not None and args.checkpoint is None:
+        raise CommschedError("--elastic needs --checkpoint, the folder to go on from")
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which holds the curves")
     if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):

@@ -1,10 +1,11 @@
 """Start a job of ranks on this machine; an interrupt or a timeout leaves no rank behind."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from commsched.errors import CommschedError
 from commsched.run.job.launcher import environment, find_mpiexec
@@ -12,6 +13,7 @@ from commsched.run.job.launcher import environment, find_mpiexec
 COMMAND = (sys.executable, "-m", "commsched")
 LAST = 10  # lines of a quiet job that an error quotes
 OURS = "commsched: "  # beginning of our own lines
+PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def commsched(
@@ -26,35 +28,55 @@ def commsched(
 
     A job that fails is an error, which quotes the last output of a quiet job.
     """
-    command = [find_mpiexec(), "-n", str(ranks), *options, *COMMAND, *words]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **environment()},
+    process = started(ranks, [*COMMAND, *words], options, quiet=quiet)
+    said = ""
+    try:
+        said = process.communicate(timeout=limit)[0] or ""
+    except subprocess.TimeoutExpired:
+        raise CommschedError(f"'{' '.join(words)}' took more than {limit:g} s") from None
+    finally:
+        end(process)
+    if process.returncode:
+        lines = said.splitlines()  # launchers print much when a job fails
+        ours = [line for line in lines if line.startswith(OURS)] or lines
+        tail = "".join(f"\n{line}" for line in ours[-LAST:])
+        what = f"'{' '.join(words)}' on {ranks} ranks"
+        raise CommschedError(f"{what} ended with status {process.returncode}{tail}")
+
+
+def started(
+    ranks: int,
+    command: Sequence[str],
+    options: Sequence[str] = (),  # of mpiexec
+    *,
+    quiet: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> "subprocess.Popen[str]":
+    """Start a command on `ranks` ranks in a session of their own; see `end`."""
+    return subprocess.Popen(
+        [find_mpiexec(), "-n", str(ranks), *options, *command],
+        env={**os.environ, **environment(), **(variables or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if quiet else None,
         stderr=subprocess.STDOUT if quiet else None,
         text=True,
         errors="replace",
         start_new_session=True,
+        preexec_fn=signalled_with_parent(signal.SIGTERM),
     )
-    try:
-        said = process.communicate(timeout=limit)[0] or ""
-    except subprocess.TimeoutExpired:
-        _end(process)
-        raise CommschedError(f"'{' '.join(words)}' took more than {limit:g} s") from None
-    except BaseException:
-        _end(process)
-        raise
-    if process.returncode:
-        lines = said.splitlines()  # launchers print much when a job fails
-        ours = [line for line in lines if line.startswith(OURS)] or lines
-        tail = "".join(f"\n{line}" for line in ours[-LAST:])
-        raise CommschedError(f"'{' '.join(command)}' ended with status {process.returncode}{tail}")
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def signalled_with_parent(number: signal.Signals) -> Callable[[], None]:
+    """Return what a new process calls to get a signal when its parent dies, even by SIGKILL."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # missing where the kernel is not Linux
+    return lambda: prctl and prctl(PARENT_DIES, int(number))
+
+
+def end(process: "subprocess.Popen[str]") -> None:
     """End the launcher, which ends its ranks; then end the rest of the process group."""
     for what in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
         try:
             os.killpg(process.pid, what)
             process.wait(5)

@@ -1,0 +1,132 @@
+"""Supervise a job: if it loses a rank, start its ranks anew from their last checkpoint."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.run.job.deadlines import deadlines
+from commsched.run.job.guard import Note, notes
+from commsched.run.job.start import end, started
+
+FOLDER = "COMMSCHED_ELASTIC"  # variable of supervised ranks: the folder of their checkpoints
+MANIFEST = "manifest.json"
+NOTES = "ranks"  # folder in that folder
+PAUSE = 1.0  # s before a restart that follows another without progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticJob:
+    """The command of a job's ranks, and how often it is started anew."""
+
+    ranks: int
+    folder: Path  # of the checkpoints; all hosts see it
+    command: tuple[str, ...]
+    resume: tuple[str, ...] = ()  # further words if there is a checkpoint to go on from
+    restarts: int = 3  # in a row without a new checkpoint
+    options: tuple[str, ...] = ()  # of mpiexec
+
+
+class Kept(msgspec.Struct):
+    """The part of a checkpoint's manifest that says where a job goes on."""
+
+    step: int
+
+
+def kept_step(folder: Path) -> int | None:
+    """Return the step at which a job goes on from its last checkpoint; None without any."""
+    path = folder / MANIFEST
+    return files.read(path, Kept).step if path.exists() else None
+
+
+def supervise(job: ElasticJob) -> int:
+    """Run a job to its end, restarted as often as needed; return its status.
+
+    Ranks that all end by themselves are not started anew: they have finished, or have refused what
+    they were asked for.
+    """
+    _check(job)
+    before, in_vain = kept_step(job.folder), 0
+    again = False
+    while True:
+        status, ended = _attempt(job, again)
+        refused = len(ended) == job.ranks and all(note.status >= 0 for note in ended)
+        if status == 0 or (refused and not again):
+            return status
+        reached = kept_step(job.folder)
+        in_vain = in_vain + 1 if reached == before else 1
+        before, again = reached, True
+        why = _reason(status, ended)
+        if in_vain > job.restarts:
+            raise CommschedError(f"{why}; no new checkpoint after {job.restarts} restarts: gave up")
+        print(f"commsched: {why}; {_next(job.ranks, reached)}", file=sys.stderr, flush=True)
+        if in_vain > 1:
+            time.sleep(PAUSE)
+
+
+def _next(ranks: int, step: int | None) -> str:
+    """Say where the job goes on."""
+    who = "1 rank goes" if ranks == 1 else f"{ranks} ranks go"
+    if step is None:
+        return f"{who} on from the start: there is no checkpoint yet"
+    return f"{who} on from step {step}, the last checkpoint"
+
+
+def _check(job: ElasticJob) -> None:
+    if job.ranks < 1:
+        raise CommschedError(f"the number of ranks must be at least 1, got {job.ranks}")
+    if job.restarts < 0:
+        raise CommschedError(f"--restarts must be at least 0, got {job.restarts}")
+    files.make_folder(job.folder)
+
+
+def _attempt(job: ElasticJob, again: bool) -> tuple[int, list[Note]]:
+    """Run the ranks once; return the launcher's status, and which ranks ended by themselves."""
+    folder = job.folder / NOTES
+    shutil.rmtree(folder, ignore_errors=True)
+    files.make_folder(folder)
+    guard = (sys.executable, "-m", "commsched.run.job.guard", str(folder))
+    words = job.resume if again and kept_step(job.folder) is not None else ()
+    variables = {FOLDER: str(job.folder)}
+    command = (*guard, *job.command, *words)
+    process = started(job.ranks, command, job.options, variables=variables)
+    try:
+        _wait(process, folder)
+        return process.returncode, notes(folder)
+    finally:
+        end(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(process: "subprocess.Popen[str]", folder: Path) -> None:
+    """Wait for the end of a job; end it if the launcher goes on without a rank that failed.
+
+    A launcher does not miss a rank that fails before MPI_Init.
+    """
+    patience = deadlines().meeting
+    while patience > 0:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(deadlines().look)
+            return
+        if any(note.status for note in notes(folder)):
+            patience -= deadlines().look
+    end(process)
+
+
+def _reason(status: int, ended: list[Note]) -> str:
+    """Say which rank the job lost, or how the job ended."""
+    killed = [note for note in ended if note.status < 0]
+    for note in killed or [note for note in ended if note.status]:
+        how = f"ended with status {note.status}"
+        if note.status < 0:
+            how = f"was killed by {signal.Signals(-note.status).name}"
+        return f"rank {note.rank} (process {note.pid} on {note.host}) {how}"
+    return f"the job ended with status {status}"
