@@ -1,11 +1,17 @@
 """The exceptions that a user sees, and how to install what an error misses."""
 
+from commsched.terminal import printable, shortened
+
 
 class CommschedError(Exception):
     """Something the user can fix: says where, what was wrong and what is allowed.
 
-    The command line prints it as `commsched: ...` and exits with status 2.
+    The command line prints it as `commsched: ...` and exits with status 2. What it quotes from
+    files is escaped and shortened.
     """
+
+    def __str__(self) -> str:
+        return shortened(printable(super().__str__(), lines=True))
 
 
 class Agreed(CommschedError):

@@ -21,6 +21,7 @@ import msgspec
 import msgspec.inspect
 
 from commsched.errors import CommschedError
+from commsched.terminal import printable
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ def parse(text: str | bytes, where: str) -> Any:
         )
         escaped = "\\u" in text if isinstance(text, str) else b"\\u" in text
         if escaped:  # it may hide half a character, which nothing can print
-            msgspec.json.encode(data)
+            json.dumps(data, ensure_ascii=False).encode()
         return data
     except RecursionError:
         raise CommschedError(f"{where}: nested too deeply; see models/README.md") from None
@@ -91,7 +92,8 @@ def convert(data: Any, kind: type[T], where: str) -> T:
     except msgspec.ValidationError as error:
         message = str(error).replace("Object ", "").replace("`$", "`")
         more = _more(str(error), data, kind)
-        raise CommschedError(f"{where}: {message[:1].lower()}{message[1:]}{more}") from None
+        told = printable(f"{message[:1].lower()}{message[1:]}{more}")
+        raise CommschedError(f"{where}: {told}") from None
     except CommschedError as error:  # from the __post_init__ of a dataclass inside `kind`
         raise CommschedError(f"{where}: {error}") from None
 
@@ -255,14 +257,15 @@ def write(path: str | Path, data: Any) -> None:
 
 def check_writable(path: Path) -> None:
     """Refuse a path that cannot be written, before the work starts."""
+    why = ""
     try:
         target = _target(path)
+        good = target is None or (target.parent.is_dir() and os.access(target.parent, os.W_OK))
     except OSError as error:
-        raise CommschedError(
-            f"{path}: cannot be written there: {error.strerror}; give a file in a writable folder"
-        ) from None
-    if target is not None and not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
-        raise CommschedError(f"{path}: cannot be written there; give a file in a writable folder")
+        good, why = False, f": {error.strerror}"
+    if not good:
+        told = "cannot be written there; give a file in a writable folder"
+        raise CommschedError(f"{path}: {told}{why}")
 
 
 def make_folder(path: str | Path) -> None:

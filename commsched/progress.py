@@ -10,6 +10,8 @@ from typing import NoReturn, TypeVar
 
 from tqdm import tqdm
 
+from commsched.terminal import printable, screen
+
 T = TypeVar("T")
 
 QUIET = 2.0  # s of work that shows no progress
@@ -40,7 +42,15 @@ def progress_visible() -> bool:
 
 def progress(total: int, unit: str, what: str = "") -> "tqdm[NoReturn]":
     """Return a bar that appears after `QUIET` seconds; use it as a context, and `update` it."""
-    return tqdm(total=total, unit=unit, desc=what, delay=QUIET, disable=None, leave=False)
+    return tqdm(
+        total=total,
+        unit=unit,
+        desc=printable(what),
+        delay=QUIET,
+        disable=None,
+        leave=False,
+        file=screen(),
+    )
 
 
 @contextmanager
@@ -49,8 +59,14 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function that takes what the work does now.
     """
+    what = printable(what)
     bar: tqdm[NoReturn] = tqdm(
-        desc=what, bar_format="{desc} ({elapsed})", delay=QUIET, disable=None, leave=False
+        desc=what,
+        bar_format="{desc} ({elapsed})",
+        delay=QUIET,
+        disable=None,
+        leave=False,
+        file=screen(),
     )
     over = threading.Event()
 
@@ -59,7 +75,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
             bar.update()
 
     def say(text: str) -> None:
-        bar.set_description_str(f"{what}: {text}", refresh=False)
+        bar.set_description_str(f"{what}: {printable(text)}", refresh=False)
 
     with bar:
         if bar.disable:
@@ -76,7 +92,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 def tell(sentence: str) -> None:
     """Print a line on stderr, above what shows progress."""
-    tqdm.write(sentence, file=sys.stderr)
+    tqdm.write(printable(sentence), file=screen())
 
 
 def each(rows: Iterable[T], what: str) -> Iterator[T]:
@@ -101,8 +117,10 @@ def progress_bar(what: str, total: int) -> Callable[[int, str], None]:
     def show(done: int, word: str) -> None:
         nonlocal drawn
         if drawn is None:
-            drawn = tqdm(total=total, initial=done, unit="step", desc=what)
-        drawn.set_postfix_str(word, refresh=False)
+            drawn = tqdm(
+                total=total, initial=done, unit="step", desc=printable(what), file=screen()
+            )
+        drawn.set_postfix_str(printable(word), refresh=False)
         drawn.update(done - drawn.n)
         if done == total:
             drawn.close()

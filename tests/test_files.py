@@ -91,7 +91,10 @@ def test_the_null_device_is_written_to_and_stays(tmp_path):
 def test_other_devices_are_refused_before_any_work_and_stay(tmp_path, capsys):
     zero = node(tmp_path / "zero", ZERO)
     assert write(zero) == 2
-    assert "cannot be written there: Is a device; only regular files are" in capsys.readouterr().err
+    assert (
+        "give a file in a writable folder: Is a device; only regular files are"
+        in capsys.readouterr().err
+    )
     with pytest.raises(CommschedError, match="Is a device"):
         files.write_bytes(zero, b"1")
     assert zero.stat().st_rdev == ZERO

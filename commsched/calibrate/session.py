@@ -16,6 +16,7 @@ from commsched.run.job.watchdog import Watchdog, end_together, watchdog
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import choose_placement
+from commsched.terminal import screen
 
 
 def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "cpu") -> None:
@@ -56,7 +57,7 @@ def _progress(comm: MPI.Intracomm, dog: Watchdog) -> Progress:
     if comm.rank == 0 and progress_visible():
         from tqdm import tqdm
 
-        bar = tqdm(total=100, unit="%", desc="calibrate")
+        bar = tqdm(total=100, unit="%", desc="calibrate", file=screen())
 
     def progress(what: str, share: float) -> None:
         dog.stage(what)

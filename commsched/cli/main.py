@@ -12,12 +12,18 @@ from typing import NoReturn
 import commsched
 from commsched.cli import commands
 from commsched.errors import CommschedError, install
+from commsched.terminal import printable_streams
 
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 2 after an error that the user can fix, 130 after an interrupt."""
+    with printable_streams():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     said = "interrupted before the command began; nothing is written"
     try:

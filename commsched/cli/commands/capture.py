@@ -36,15 +36,17 @@ def capture(args: argparse.Namespace) -> None:
 
     one_thread()
     begin(args)
+    from commsched.terminal import plain_streams
     from commsched.torch.script import capture_file
 
-    said = capture_file(
-        args.script,
-        args.output,
-        name=args.name or Path(args.script.rpartition(":")[0]).stem,
-        steps=args.steps,
-        batch=args.batch,
-        find_unused_parameters=args.find_unused_parameters,
-    )
+    with plain_streams():  # the script's output is its own
+        said = capture_file(
+            args.script,
+            args.output,
+            name=args.name or Path(args.script.rpartition(":")[0]).stem,
+            steps=args.steps,
+            batch=args.batch,
+            find_unused_parameters=args.find_unused_parameters,
+        )
     if said:
         print(f"{said}\nwritten to {args.output}")

@@ -13,11 +13,12 @@ from mpi4py import MPI
 
 from commsched.errors import Agreed, CommschedError
 from commsched.run.job.deadlines import deadlines
+from commsched.terminal import printable
 
 
 def say(text: str) -> None:
     """Print lines for people, each with the program's name, in one write."""
-    sys.stderr.write("".join(f"commsched: {line}\n" for line in text.splitlines()))
+    sys.stderr.write("".join(f"commsched: {printable(line)}\n" for line in text.splitlines()))
     sys.stderr.flush()
 
 
