@@ -3,12 +3,12 @@
 import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
-from commsched.coding.bitmaps import TAG, open_bitmap
+from commsched.coding.bitmaps import open_bitmap, pack_bitmap, packed
 from commsched.coding.codec import State
 from commsched.coding.indexed import Indexed
-from commsched.coding.packet import HEADER, fresh
+from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS
-from commsched.kernels.bits import packed_bytes
+from commsched.kernels.merge import Listed
 from commsched.kernels.select import set_apart
 from commsched.net.bucket import BucketSpec
 
@@ -24,17 +24,17 @@ class Bitmap(Indexed):
     lossless = True
     addable = True
     fixed = False
+    lists = True
     encode_traffic = 1.5  # one scan, a byte per element written and read; the bits are small
     add_traffic = 4.0  # unpack bits to bytes, scan them, gather and scatter
     decode_traffic = 1.5  # zero the run, unpack bits to bytes and scan them
 
     def encode(self, values: Array, state: State, start: int = 0) -> Array:
         flags, index = set_apart(values)
-        size = packed_bytes(len(values))
-        packet = fresh(TAG, len(index), size + 4 * len(index), values)
-        packet[HEADER : HEADER + size] = flags
-        packet[HEADER + size :] = values.take(index).view(np.uint8)
-        return packet
+        return packed(flags, values.take(index))
+
+    def pack(self, found: Listed, numel: int) -> Array:
+        return pack_bitmap(*found, numel)
 
     def nbytes(self, spec: BucketSpec, start: Ints, stop: Ints, merged: int | Ints) -> Floats:
         bits = np.asarray(stop) - start

@@ -7,6 +7,7 @@ import numpy as np
 
 from commsched.arrays import Array, Floats, Ints
 from commsched.kernels.finite import finite
+from commsched.kernels.merge import Listed
 from commsched.machine.model import CodecRate, Device
 from commsched.net.bucket import BucketSpec
 
@@ -37,6 +38,7 @@ class Codec(ABC):
     feedback: bool = False
     no_feedback: str = ""  # why the codec cannot have feedback
     codes_values: bool = False  # may code the values of a selection
+    lists: bool = False  # writes and reads lists of non-zeros without a dense run
     standard: str = ""  # the listed codec of the same family, whose measured rate may serve
     # Memory traffic for unmeasured seconds: B moved per B of (values, packet, values).
     encode_traffic: float
@@ -76,6 +78,14 @@ class Codec(ABC):
         delivered = np.empty_like(values)
         self.decode(packet, delivered)
         values -= delivered
+
+    def pack(self, found: Listed, numel: int) -> Array:
+        """Write a run's non-zeros as `encode` does; for codecs with `lists`."""
+        raise AssertionError(f"codec {self.name!r} has no lists")
+
+    def listed(self, packet: Array, numel: int) -> Listed:
+        """Read the packet of a run as its non-zeros; for codecs with `lists`."""
+        raise AssertionError(f"codec {self.name!r} has no lists")
 
     def packet(self, values: int, nbytes: int | None = None) -> Array:
         """Make an empty NumPy packet to receive into: for `values` values, or of `nbytes` bytes."""

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from commsched.arrays import Array
 from commsched.coding.codec import Codec
 from commsched.kernels.accumulate import ADD, REPLACE, put_at
+from commsched.kernels.merge import Listed, listed
 
 
 class Indexed(Codec):
@@ -13,6 +14,10 @@ class Indexed(Codec):
     @abstractmethod
     def open(self, packet: Array, numel: int) -> tuple[Array, Array]:
         """Split the packet of a run: distinct indices (m,), or a slice of all, and values."""
+
+    def listed(self, packet: Array, numel: int) -> Listed:
+        index, values = self.open(packet, numel)
+        return listed(values) if isinstance(index, slice) else Listed(index, values)
 
     def decode(self, packet: Array, out: Array) -> None:
         index, values = self.open(packet, len(out))

@@ -1,6 +1,7 @@
 """A rank's end of an exchange: the meaning of sending, adding and replacing a block."""
 
 from functools import partial
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -8,9 +9,11 @@ import numpy as np
 from commsched.arrays import Array
 from commsched.coding.codec import State
 from commsched.errors import CommschedError
+from commsched.exchange.lists import joint
 from commsched.exchange.method import Ends, Phase, Pieces
 from commsched.exchange.payload import Payload
 from commsched.kernels.finite import cleared
+from commsched.kernels.merge import Listed, merged
 from commsched.schedule.rounds import Goal, Schedule
 
 
@@ -126,6 +129,45 @@ class ReducingEndpoint(Endpoint):
         return self._values
 
 
+class ListEndpoint(Endpoint):
+    """A bucket as a list of non-zeros that is summed block by block; a block is a list, too."""
+
+    def __init__(self, found: Listed, payload: Payload, own: slice | None) -> None:
+        assert payload.cuts is not None
+        self._cuts: list[int] = payload.cuts.tolist()
+        self._codec = payload.codec
+        self._blocks = [found.part(start, stop) for start, stop in pairwise(self._cuts)]
+        self._own = own
+
+    def _run(self, first: int, stop: int) -> Listed:
+        start = self._cuts[first]
+        parts = zip(self._blocks[first:stop], self._cuts[first:stop], strict=True)
+        return joint([(block, at - start) for block, at in parts])
+
+    def take(self, first: int, stop: int) -> Array:
+        return self._codec.pack(self._run(first, stop), self._cuts[stop] - self._cuts[first])
+
+    def add(self, first: int, stop: int, packet: Array) -> None:
+        self._read(first, stop, packet, adds=True)
+
+    def put(self, first: int, stop: int, packet: Array) -> None:
+        self._read(first, stop, packet, adds=False)
+
+    def _read(self, first: int, stop: int, packet: Array, adds: bool) -> None:
+        start = self._cuts[first]
+        came = self._codec.listed(packet, self._cuts[stop] - start)
+        for block in range(first, stop):
+            low, high = self._cuts[block], self._cuts[block + 1]
+            part = came.part(low - start, high - start)
+            if adds:
+                part = merged([self._blocks[block], part], high - low)
+            self._blocks[block] = part
+
+    def result(self) -> Listed:
+        own = self._own or slice(0, len(self._blocks))
+        return self._run(own.start, own.stop)
+
+
 class GatheringEndpoint(Endpoint):
     """Packets that are only forwarded (all-gather, all-to-all), block by block."""
 
@@ -195,17 +237,26 @@ def open_endpoint(phase: Phase, state: State, before: Endpoint | None = None) ->
     schedule, payload = phase.schedule, phase.payload
     rank = int(state["rank"])
     taken = phase.take(state)
+    if "list" in state:
+        before = None
     if isinstance(before, ReducingEndpoint) and before.again(taken, payload):
         return before
     if phase.pieces is not None:
         return StreamingEndpoint(phase.pieces, state)
     if schedule.goal in (Goal.ALL_REDUCE, Goal.BROADCAST):
-        return ReducingEndpoint(taken, payload, state, None)
+        return _reducing(taken, payload, state, None)
     brings, takes = (phase.ends or partial(ends, schedule))(rank)
     if schedule.goal is Goal.REDUCE_SCATTER:
-        return ReducingEndpoint(taken, payload, state, slice(takes[0], takes[-1] + 1))
+        return _reducing(taken, payload, state, slice(takes[0], takes[-1] + 1))
     packets = [taken] if schedule.goal is Goal.ALL_GATHER else taken
     return GatheringEndpoint(dict(zip(brings, packets, strict=True)), takes)
+
+
+def _reducing(taken: Array, payload: Payload, state: State, own: slice | None) -> Endpoint:
+    """Sum a list where the method takes lists, else an array in place."""
+    if "list" in state:
+        return ListEndpoint(Listed(*state["list"]), payload, own)
+    return ReducingEndpoint(taken, payload, state, own)
 
 
 def ends(schedule: Schedule, rank: int) -> Ends:

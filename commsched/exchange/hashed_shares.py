@@ -13,12 +13,13 @@ from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER, tag_of
 from commsched.coding.registry import CODECS
+from commsched.exchange.lists import left, taken
 from commsched.exchange.method import Ends, Phase
 from commsched.exchange.payload import Payload
 from commsched.kernels.bits import packed_bytes
 from commsched.kernels.hashing import Groups, Sets, grouped, grouped_in_memory, index_sets
+from commsched.kernels.merge import Listed, listed, merged
 from commsched.kernels.modules import module_of
-from commsched.kernels.select import nonzeros
 from commsched.machine.model import Device
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.rounds import Schedule
@@ -62,23 +63,20 @@ class HashedShares:
         """Build an all-to-all: every rank sends owners their parts, which they sum into "share"."""
 
         def take(state: State) -> list[Array]:
-            values = self._run(state)
-            sets, index = self._sets(values), nonzeros(values)
+            index, values = taken(state) if "list" in state else listed(self._run(state))
+            sets = self._sets(state)
             order, ends = self.dealing.group(index, self.parts)
             place = sets.place.take(index).take(order)  # looked up in ascending order
-            kept = values.take(index).take(order)
+            kept = values.take(order)
             return [
                 pack_coordinates(place[a:b], kept[a:b], first)
                 for (a, b), first in zip(pairwise(ends), sets.ends[:-1], strict=True)
             ]
 
         def give(state: State, packets: list[Array]) -> None:
-            values = self._run(state)
-            owned = self._sets(values).part(self.place_of(int(state["rank"])))
-            share = module_of(values).zeros(len(owned), np.float32)
-            for packet in packets:
-                CODECS["coo"].add(packet, share)
-            state["share"] = share
+            owned = self._sets(state).part(self.place_of(int(state["rank"])))
+            lists = [Listed(*open_coordinates(packet, len(owned))) for packet in packets]
+            state["share"] = merged(lists, len(owned)), len(owned)
 
         def take_seconds(device: Device) -> float:
             traffic = self.dealing.traffic * float(self._filled(self.merged).mean()) * self.parts
@@ -106,20 +104,24 @@ class HashedShares:
         """Build an all-gather: every owner sends its sums to all ranks for their gradients."""
 
         def take(state: State) -> Array:
-            share = state["share"]
-            index = nonzeros(share)
-            if self.bits and packed_bytes(len(share)) < 4 * len(index):
-                return CODECS["bitmap"].encode(share, state)
-            return pack_coordinates(index, share.take(index))
+            share, numel = state.pop("share")
+            if self.bits and packed_bytes(numel) < 4 * len(share.index):
+                return bitmaps.pack_bitmap(share.index, share.values, numel)
+            return pack_coordinates(*share)
 
         def give(state: State, packets: list[Array]) -> None:
-            values = self._run(state)
-            sets = self._sets(values)
-            values.fill(0)
+            sets, lists = self._sets(state), []
             for owner, packet in enumerate(packets):
                 owned = sets.part(owner)
                 index, sums = opened(packet, len(owned))
-                values[owned.take(index)] = sums
+                lists.append(Listed(owned.take(index), sums))
+            if "list" in state:
+                left(state, merged(lists, self.spec.numel))
+                return
+            values = self._run(state)
+            values.fill(0)
+            for index, sums in lists:
+                values[index] = sums
             state["result"] = state["gradient"]
 
         def take_seconds(device: Device) -> float:
@@ -171,8 +173,9 @@ class HashedShares:
         number = self.run_of(int(state["rank"]))
         return state["gradient"][self.runs[number] : self.runs[number + 1]]
 
-    def _sets(self, values: Array) -> Sets:
-        """Return the owner of each element of a run."""
+    def _sets(self, state: State) -> Sets:
+        """Return the owner of each element of this rank's run."""
+        values = self._run(state)
         return index_sets(module_of(values), len(values), self.parts)
 
 

@@ -124,7 +124,7 @@ class Method(ABC):
     name: str
     lossless: bool
     # If True and the state has "list", the ascending indices and the values of a gradient's
-    # non-zeros, "list" replaces "gradient", and holds the sum instead of "result".
+    # non-zeros, "list" replaces "gradient", and holds the sum instead of "result": the same bits.
     lists: bool = False
     codec: Codec | None = None  # if the method is a pair of a collective and a codec
 
@@ -166,6 +166,10 @@ class Method(ABC):
     def at(self, step: int) -> "Method":
         """Return the method's form in a step of a training, see `Codec.at`."""
         return self
+
+    def takes_lists(self, group: Group) -> bool:
+        """Whether the state may have "list" where a group sums, see `lists`."""
+        return self.lists
 
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:

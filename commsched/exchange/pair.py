@@ -8,9 +8,11 @@ from commsched.arrays import Array
 from commsched.coding.codec import Codec, State
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
+from commsched.exchange.lists import left, taken
 from commsched.exchange.method import Method, Phase, copy_seconds, take_gradient
 from commsched.exchange.payload import Payload
 from commsched.kernels.finite import finite
+from commsched.kernels.merge import Listed, merged
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.registry import COLLECTIVES
@@ -55,6 +57,7 @@ class Pair(Method):
         self.name = f"{collective}+{self.codec.name}"
         self.collective = collective
         self.lossless = self.codec.lossless
+        self.lists = self.codec.lists
 
     @property
     def family(self) -> str:
@@ -85,6 +88,7 @@ class Pair(Method):
             schedule=schedule,
             payload=Payload.reducing(schedule, self.codec, spec),
             take=take_with_feedback if self.codec.feedback else take_gradient,
+            give=give_reduced,
             take_seconds=lambda device: feedback_seconds(self.codec, 4.0 * spec.numel, device),
         )
 
@@ -92,6 +96,8 @@ class Pair(Method):
         codec, ranks, raw = self.codec, schedule.ranks, 4.0 * spec.numel
 
         def take(state: State) -> Array:
+            if "list" in state:
+                return codec.pack(taken(state), spec.numel)
             if codec.feedback:
                 return encode_with_feedback(codec, state)
             packet = codec.encode(state["gradient"], state)
@@ -99,6 +105,10 @@ class Pair(Method):
             return packet.copy() if codec.encode_traffic == 0.0 else packet
 
         def give(state: State, packets: Array) -> None:
+            if "list" in state:
+                lists = [codec.listed(packet, spec.numel) for packet in packets]
+                left(state, merged(lists, spec.numel))
+                return
             codec.combine(packets, state["gradient"])
             state["result"] = state["gradient"]
 
@@ -122,6 +132,11 @@ class Pair(Method):
             take_seconds=take_seconds,
             give_seconds=give_seconds,
         )
+
+
+def give_reduced(state: State, result: Array | Listed) -> None:
+    """Store the sum of a reduction, a list if the gradient is one."""
+    state["list" if "list" in state else "result"] = result
 
 
 def lost_of(state: State) -> Array:

@@ -3,6 +3,7 @@
 from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
+from commsched.exchange.lists import joined, left
 from commsched.exchange.method import Phase
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Device
@@ -13,7 +14,8 @@ from commsched.schedule.rounds import Schedule
 def push(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
     """Sum share r, elements [cuts[r], cuts[r + 1]), at rank r, as the state's "share".
 
-    schedule: a reduce-scatter of as many blocks as ranks. "share" is a view of the gradient.
+    schedule: a reduce-scatter of as many blocks as ranks. "share" is a view of the gradient, or a
+    list if the gradient is one.
     """
 
     def give(state: State, share: Array) -> None:
@@ -35,9 +37,15 @@ def pull(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
         return written.nbytes(spec, cuts[:-1], cuts[1:], ranks)
 
     def take(state: State) -> Array:
+        if "list" in state:
+            start, stop = cuts[state["rank"] :][:2].tolist()
+            return written.pack(state["share"], stop - start)
         return written.encode(state["share"], state)
 
     def give(state: State, packets: list[Array]) -> None:
+        if "list" in state:
+            left(state, joined(written, packets, cuts.tolist()))
+            return
         values = state["gradient"]
         for packet, first, stop in zip(packets, cuts[:-1], cuts[1:], strict=True):
             written.decode(packet, values[first:stop])

@@ -21,6 +21,7 @@ class Balanced(Method):
 
     name = "balanced"
     lossless = True
+    lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         hashed = everyone(spec, group, bits=False)

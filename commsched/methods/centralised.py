@@ -10,10 +10,11 @@ from commsched.coding.codec import State
 from commsched.coding.coordinates import open_coordinates, pack_coordinates
 from commsched.coding.packet import HEADER
 from commsched.coding.registry import CODECS
+from commsched.exchange.lists import left, taken
 from commsched.exchange.method import Ends, Method, Phase, copy_seconds
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
-from commsched.kernels.merge import Listed, listed, merged
+from commsched.kernels.merge import Listed, merged
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
 from commsched.schedule.fold import fold, node_order
@@ -118,7 +119,7 @@ def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phas
 
     def take(state: State) -> Array:
         if first:
-            state[SUM] = Listed(*state["list"]) if "list" in state else listed(state["gradient"])
+            state[SUM] = taken(state)
         return pack_coordinates(*state[SUM]) if sends[state["rank"]] else np.zeros(0, np.uint8)
 
     def give(state: State, packets: list[Array]) -> None:
@@ -130,7 +131,7 @@ def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phas
                 both.reverse()
             state[SUM] = merged(both, spec.numel)
         if last:
-            _leave(state)
+            left(state, state.pop(SUM))
 
     def ends(rank: int) -> Ends:
         source = int(stage.source[rank])
@@ -156,17 +157,6 @@ def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phas
         give_seconds=give_seconds,
         ends=ends,
     )
-
-
-def _leave(state: State) -> None:
-    """Store the sum as the caller wants it: as a list, or over the gradient."""
-    index, sums = state.pop(SUM)
-    if "list" in state:
-        state["list"] = Listed(index.astype(np.int64, copy=False), sums)
-        return
-    values = state["result"] = state["gradient"]
-    values.fill(0)
-    values[index] = sums
 
 
 METHODS.add(Centralised.name)(Centralised())

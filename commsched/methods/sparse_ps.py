@@ -19,6 +19,7 @@ class SparseServer(Method):
 
     name = "sparse-ps"
     lossless = True
+    lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         cuts = spec.cuts(group.size)

@@ -33,10 +33,15 @@ class Zen(Method):
     """
 
     lossless = True
+    lists = True
 
     def __init__(self, hierarchical: bool) -> None:
         self.name = "zen:hierarchical" if hierarchical else "zen"
         self._dealing = IN_MEMORY if hierarchical else COUNTED
+
+    def takes_lists(self, group: Group) -> bool:
+        """Whether all levels are sparse: nodes of several ranks sum densely inside."""
+        return teams(group) is None
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         two = teams(group)

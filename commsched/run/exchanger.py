@@ -13,6 +13,7 @@ from mpi4py import MPI
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange.recorded_gradients import Recording
+from commsched.exchange.rows import Rows, whole
 from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan import file as plan_file
@@ -26,7 +27,15 @@ from commsched.run.engine.engine import Engine
 from commsched.run.engine.measurement import Measurement
 from commsched.run.engine.recorder import Forgetful, Recorder
 from commsched.run.engine.worker import Carrying, Roles
-from commsched.run.handover import Caller, Handover, check_gradient, check_launches, places_of
+from commsched.run.handover import (
+    Caller,
+    Handover,
+    check_gradient,
+    check_launches,
+    check_rows,
+    places_of,
+    put,
+)
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
@@ -112,6 +121,7 @@ class Exchanger:
         self._since = ON_HOST.device.mark()  # when the caller's span under way began
         self._using = -1  # the launch whose result the caller took last, -1 for none
         self._used: set[int] = set()
+        self._as_rows: set[str] = set()  # tensors of the step that were handed over as rows
 
     def _checked(self, plan: Plan | str | Path) -> Plan:
         """Check what one rank can check without the others."""
@@ -172,32 +182,34 @@ class Exchanger:
         self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
         self._plan = plan
 
-    def ready(self, name: str, gradient: Array) -> None:
+    def ready(self, name: str, gradient: Array | tuple[Array, Array]) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
 
+        A pair (rows, values) is a gradient of which only these rows are not zero: (k,) whole
+        numbers in any order and (k, ...) float32. Rows that are named twice are added in their
+        order. Methods that take lists make no dense array of it; others do, in the background.
         Any order is right; the order of backward overlaps best. `ready` waits for other ranks only
         if a tensor has exceeded the error budget, and then only in the first call of a step.
         """
         engine = self._running()
         self._known(name)
         tensor, module = self._plan.net.tensors[name], self._place.device.module
-        check_gradient(tensor, gradient, module, self._device)
+        if isinstance(gradient, tuple):
+            gradient = check_rows(tensor, gradient, module, self._device)
+        else:
+            check_gradient(tensor, gradient, module, self._device)
         engine.board.check()
         if self._handover.take(name):
             self._look_back(engine, self._handover.step - 1)
             engine.submit(replace(self._program, step=self._handover.step))
             self._using = -1
             self._used.clear()
+            self._as_rows.clear()
         if self._recording is not None:
-            self._recording.take(name, on_host(gradient))
-        places = self._places[name]
-        flat = gradient.reshape(-1) if len(places) > 1 else gradient
-        for place in places:
-            bucket = engine.buckets.states[place.launch]["gradient"][place.bucket]
-            if len(places) > 1:
-                bucket[:] = flat[place.start : place.stop]
-            else:
-                bucket.reshape(gradient.shape)[...] = gradient
+            self._recording.take(name, on_host(whole(gradient, tensor.numel)))
+        if isinstance(gradient, Rows):
+            self._as_rows.add(name)
+        put(gradient, self._places[name], engine.buckets.states)
         self._mark()
 
     def _look_back(self, engine: Engine, step: int) -> None:
@@ -209,10 +221,11 @@ class Exchanger:
             say(fallback_sentence(self._changes.fallbacks, step + 1))
         self._since = self._place.device.mark()
 
-    def wait(self, name: str) -> Array:
+    def wait(self, name: str) -> Array | tuple[Array, Array]:
         """Wait for the sum, or the mean if the plan says so, of a tensor over all ranks.
 
-        The array has the tensor's shape and stays valid until the next `ready` of this tensor.
+        The array has the tensor's shape and stays valid until the next `ready` of this tensor. A
+        gradient that was handed over as rows comes back as rows: ascending, without empty ones.
         """
         engine = self._running()
         self._known(name)
@@ -232,14 +245,20 @@ class Exchanger:
             self._using, self._since = last, self._place.device.mark()
         if self._handover.over:
             engine.recorder.flush()
-        shape = self._plan.net.tensors[name].shape
-        module, results = self._place.device.module, self._caller.results
-        parts = [results[place.launch][place.bucket] for place in places]
-        if len(parts) == 1:
-            return parts[0].reshape(shape)
+        return self._result(name)
+
+    def _result(self, name: str) -> Array | tuple[Array, Array]:
+        """Return a tensor's sum as it was handed over: whole, or as rows and values."""
+        shape, places = self._plan.net.tensors[name].shape, self._places[name]
+        if name in self._as_rows:
+            number, values = self._caller.rows(places, int(np.prod(shape[1:])))
+            return number, values.reshape(len(number), *shape[1:])
+        view = self._caller.view(places)
+        if view is not None:
+            return view.reshape(shape)
         if name not in self._whole:
-            self._whole[name] = module.empty(shape, np.float32)
-        module.concatenate(parts, out=self._whole[name].reshape(-1))
+            self._whole[name] = self._place.device.module.empty(shape, np.float32)
+        self._caller.write(places, self._whole[name].reshape(-1))
         return self._whole[name]
 
     @property

@@ -1,12 +1,16 @@
 """Gradients of a step that a training loop has handed over and waited for, and completed layers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from commsched.arrays import Array
+from commsched.coding.codec import State
 from commsched.errors import CommschedError
+from commsched.exchange.lists import joint
+from commsched.exchange.rows import Part, Rows, rows_of
+from commsched.kernels.merge import Listed, listed
 from commsched.net.graph import Net, Tensor
 from commsched.plan.model import Plan
 
@@ -56,8 +60,14 @@ def check_launches(plan: Plan) -> None:
             )
 
 
-def check_gradient(tensor: Tensor, gradient: object, module: Any, device: str) -> None:
-    """Refuse an array that would be summed wrongly; values are not checked."""
+def check_gradient(
+    tensor: Tensor, gradient: object, module: Any, device: str, rows: int | None = None
+) -> None:
+    """Refuse an array that would be summed wrongly; values are not checked.
+
+    `rows`: the array has so many of the tensor's rows.
+    """
+    shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
     where = f"tensor {tensor.name!r}"
     if not isinstance(gradient, module.ndarray):
         kind = type(gradient)
@@ -65,24 +75,90 @@ def check_gradient(tensor: Tensor, gradient: object, module: Any, device: str) -
         raise CommschedError(f"{where}: a gradient is a {KINDS[device]} array, got {got}")
     if gradient.dtype != np.float32:
         raise CommschedError(f"{where}: a gradient is float32, got {gradient.dtype}")
-    if gradient.shape != tensor.shape:
+    if gradient.shape != shape:
         raise CommschedError(
-            f"{where}: the gradient's shape must be {list(tensor.shape)}, got"
-            f" {list(gradient.shape)}"
+            f"{where}: the gradient's shape must be {list(shape)}, got {list(gradient.shape)}"
         )
+
+
+def check_rows(tensor: Tensor, given: tuple[Any, ...], module: Any, device: str) -> Rows:
+    """Refuse rows and values that would be summed wrongly; return copies."""
+    where = f"tensor {tensor.name!r}"
+    if len(given) != 2 or not all(isinstance(part, module.ndarray) for part in given):
+        raise CommschedError(
+            f"{where}: rows of a gradient are (rows, values), {KINDS[device]} arrays"
+        )
+    number, values = given
+    if number.ndim != 1 or number.dtype.kind not in "iu":
+        raise CommschedError(
+            f"{where}: the numbers of rows are whole numbers, one per row, got {number.dtype} of"
+            f" shape {list(number.shape)}"
+        )
+    check_gradient(tensor, values, module, device, rows=len(number))
+    outside = (number < 0) | (number >= tensor.shape[0])
+    if outside.any():
+        raise CommschedError(
+            f"{where} has {tensor.shape[0]} rows, got a gradient of row {int(number[outside][0])}"
+        )
+    width = tensor.numel // tensor.shape[0]
+    return Rows(number.copy(), values.reshape(len(number), width).copy())
+
+
+def put(gradient: Array | Rows, places: Sequence[BucketSlice], states: Sequence[State]) -> None:
+    """Copy a gradient into its buckets; rows wait there for the thread that adds them up."""
+    if isinstance(gradient, Rows):
+        for place in places:
+            parts = states[place.launch].setdefault("rows", {})
+            parts[place.at] = Part(gradient, place.start, place.stop)
+        return
+    flat = gradient.reshape(-1) if len(places) > 1 else gradient
+    for place in places:
+        bucket = states[place.launch]["gradient"][place.bucket]
+        if len(places) > 1:
+            bucket[:] = flat[place.start : place.stop]
+        else:
+            bucket.reshape(gradient.shape)[...] = gradient
 
 
 class Caller:
     """The caller's gradients, which are in their buckets already, and the sums for it."""
 
     def __init__(self) -> None:
-        self.results: dict[int, Array] = {}  # launch -> (numel,) float32
+        self.results: dict[int, Array | Listed] = {}  # launch -> (numel,) float32, or a list
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         """Nothing to do: the gradient is in its bucket already."""
 
-    def result(self, step: int, launch: int, values: Array) -> None:
+    def result(self, step: int, launch: int, values: Array | Listed) -> None:
         self.results[launch] = values
+
+    def rows(self, places: Sequence[BucketSlice], width: int) -> tuple[Array, Array]:
+        """Return a tensor's sum as rows of `width` elements: ascending, without empty ones."""
+        return rows_of(joint([(self._nonzeros(place), place.start) for place in places]), width)
+
+    def view(self, places: Sequence[BucketSlice]) -> Array | None:
+        """Return a tensor's sum, (numel,) float32, if it lies in one bucket's result."""
+        result = self.results[places[0].launch]
+        alone = len(places) == 1 and not isinstance(result, Listed)
+        return result[places[0].bucket] if alone else None
+
+    def write(self, places: Sequence[BucketSlice], out: Array) -> None:
+        """Write a tensor's sum into (numel,) float32."""
+        for place in places:
+            result, run = self.results[place.launch], out[place.start : place.stop]
+            if isinstance(result, Listed):
+                index, values = self._nonzeros(place)
+                run.fill(0)
+                run[index] = values
+            else:
+                run[:] = result[place.bucket]
+
+    def _nonzeros(self, place: BucketSlice) -> Listed:
+        """Return the non-zeros of a slice of a bucket, counted from the slice's start."""
+        result = self.results[place.launch]
+        if isinstance(result, Listed):
+            return result.part(place.bucket.start, place.bucket.stop)
+        return listed(result[place.bucket])
 
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
         """Nothing to do: a tensor that falls back to dense stays in its bucket."""

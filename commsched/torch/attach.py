@@ -11,12 +11,18 @@ import torch
 from mpi4py import MPI
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
-from commsched.torch.parameters import check_fits, dense_array, shape_of, trained
+from commsched.torch.parameters import (
+    check_fits,
+    handed_over,
+    no_gradient,
+    put_mean,
+    sparse_embeddings,
+    trained,
+)
 from commsched.torch.script_end import ScriptEnd
 from commsched.torch.states import as_arrays, as_tensors, broadcast
 
@@ -38,8 +44,9 @@ def attach(
     Afterwards a training script stays as it is for one process. `backward()` hands each gradient
     over as soon as it is ready, and returns when every `.grad` holds the mean over all ranks, as
     with DistributedDataParallel. Gradients are read through NumPy views of their memory and copied
-    once into the buckets; the means are copied once into `.grad`. Parameters and buffers start as
-    those of rank 0.
+    once into the buckets; the means are copied once into `.grad`. Sparse gradients of embeddings
+    are handed over as rows and come back sparse, see `Exchanger.ready`. Parameters and buffers
+    start as those of rank 0.
 
     `comm`: all ranks, COMM_WORLD by default. With `find_unused_parameters` a parameter may get no
     gradient on some ranks; on none, its `.grad` stays None. With `broadcast_buffers` each forward
@@ -89,6 +96,8 @@ class Sync:
         self._unplanned = set(self._parameters) - set(plan.net.tensors)
         self._parameters = {n: self._parameters[n] for n in exchanger.names}
         self._mine = {id(parameter) for parameter in self._parameters.values()}
+        sparse = {id(parameter) for parameter in sparse_embeddings(model)}
+        self._rows = {n for n, p in self._parameters.items() if id(p) in sparse}
         self._exchanger = exchanger
         self._comm = comm.Dup()
         exchanger.__enter__()
@@ -135,7 +144,10 @@ class Sync:
                 f" {self._missing()[0]!r} got one; put all backward passes but the last into"
                 " sync.no_sync(), or attach with find_unused_parameters=True"
             )
-        self._exchanger.ready(name, dense_array(name, parameter.grad))
+        given = handed_over(name, parameter.grad)
+        if isinstance(given, tuple):
+            self._rows.add(name)
+        self._exchanger.ready(name, given)
         taken.add(name)
         if len(taken) == (1 if self._some_unused else len(self._parameters)):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -149,15 +161,14 @@ class Sync:
         for name in self._missing():
             parameter = self._parameters[name]
             if parameter.grad is None:
-                zeros = np.broadcast_to(np.float32(0), shape_of(parameter))
-                exchanger.ready(name, zeros)
+                exchanger.ready(name, no_gradient(parameter, name in self._rows))
             else:
-                exchanger.ready(name, dense_array(name, parameter.grad))
+                exchanger.ready(name, handed_over(name, parameter.grad))
         self._taken.clear()
         self._forwarded = False
         used = np.array([p.grad is not None for p in self._parameters.values()])
         overflow = False
-        mean_of: Callable[[str], Array] = exchanger.wait
+        mean_of: Callable[[str], Any] = exchanger.wait
         if self._some_unused or self._skip_overflow:
             mean_of = {name: exchanger.wait(name) for name in self._parameters}.__getitem__
             flags = np.append(used, exchanger.overflowed).astype(np.uint8)
@@ -166,14 +177,8 @@ class Sync:
         with torch.no_grad():
             for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
                 mean = mean_of(name)
-                if not anywhere:
-                    continue
-                if parameter.grad is None:
-                    parameter.grad = torch.empty_like(parameter)
-                if overflow:
-                    parameter.grad.fill_(float("inf"))
-                else:
-                    parameter.grad.copy_(torch.from_numpy(mean).view(parameter.shape))
+                if anywhere:
+                    put_mean(parameter, mean, overflow)
 
     def _before_forward(self, model: Any, _: object) -> None:
         """Take the buffers of rank 0, as DistributedDataParallel does."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from commsched.errors import CommschedError
@@ -60,14 +61,62 @@ def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> 
         raise CommschedError(f"the plan has no tensor {missing!r}, which the model trains; {again}")
 
 
+def sparse_embeddings(model: Any) -> list[Any]:
+    """Return the parameters whose gradients are rows: of modules with `sparse=True`."""
+    return [m.weight for m in model.modules() if getattr(m, "sparse", False) is True]
+
+
+def handed_over(name: str, gradient: Any) -> Any:
+    """Return a gradient as an Exchanger takes it: a NumPy array, or rows and their values."""
+    if gradient.layout is torch.strided:
+        return dense_array(name, gradient)
+    if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != 1:
+        raise CommschedError(
+            f"parameter {name!r} has a gradient of layout {gradient.layout} that is no list of"
+            " rows; what can be summed is dense, or rows as of Embedding(sparse=True)"
+        )
+    rows, values = gradient.detach()._indices()[0], gradient.detach()._values()
+    return rows.numpy(), values.float().numpy()
+
+
+def no_gradient(parameter: Any, rows: bool) -> Any:
+    """Return what a rank hands over for a parameter that it did not use."""
+    if rows:
+        return np.zeros(0, np.int64), np.zeros((0, *shape_of(parameter)[1:]), np.float32)
+    return np.broadcast_to(np.float32(0), shape_of(parameter))
+
+
+def put_mean(parameter: Any, mean: Any, overflow: bool) -> None:
+    """Put a mean, or infinity after an overflow, into `.grad`; rows as a sparse tensor."""
+    if isinstance(mean, tuple):
+        rows, values = mean
+        if overflow:
+            rows, values = np.zeros(1, np.int64), np.full((1, *values.shape[1:]), np.inf)
+        values = torch.from_numpy(values).to(parameter.dtype)
+        parameter.grad = torch.sparse_coo_tensor(
+            torch.from_numpy(rows)[None],
+            values,
+            parameter.shape,
+            check_invariants=False,
+            is_coalesced=True,
+        )
+        return
+    if parameter.grad is None:
+        parameter.grad = torch.empty_like(parameter)
+    if overflow:
+        parameter.grad.fill_(float("inf"))
+    else:
+        parameter.grad.copy_(torch.from_numpy(mean).view(parameter.shape))
+
+
 def dense_array(name: str, gradient: Any) -> Any:
     """Return a gradient as a NumPy array of float32; a view of its memory if it is float32."""
     if gradient.dtype is torch.float32 and gradient.layout is torch.strided and gradient.ndim:
         return gradient.detach().numpy()
     if gradient.layout is not torch.strided:
         raise CommschedError(
-            f"parameter {name!r} has a sparse gradient ({gradient.layout}); use sparse=False: the"
-            " plan's codec finds the rows that are not zero"
+            f"parameter {name!r} has a sparse gradient ({gradient.layout}), and buckets of"
+            " DistributedDataParallel are dense; use commsched.torch.attach, or sparse=False"
         )
     return gradient.detach().float().reshape(tuple(gradient.shape) or (1,)).numpy()
 

@@ -235,7 +235,7 @@ class Bench:
     def _lists(self, method: Method, state: State, wire: Floats) -> float:
         """Sum from list to list, s; methods on dense gradients pay for both conversions."""
         start = self._begin()
-        if method.lists:
+        if method.takes_lists(self._group):
             state["list"] = self._index, self._values
             self._run(method, state, wire)
             index, values = state["list"]

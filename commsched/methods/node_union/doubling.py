@@ -8,6 +8,7 @@ import numpy as np
 from commsched.arrays import Array, Floats, Ints
 from commsched.codecs import elias
 from commsched.coding.codec import State
+from commsched.exchange.lists import taken
 from commsched.exchange.method import Phase, Pieces, copy_seconds
 from commsched.exchange.payload import Payload
 from commsched.kernels.merge import Listed, SparseSum, ends
@@ -20,7 +21,6 @@ from commsched.methods.node_union.lists import (
     graded,
     most_bytes,
     opened,
-    taken,
 )
 from commsched.methods.node_union.routes import doubled
 from commsched.net.bucket import BucketSpec

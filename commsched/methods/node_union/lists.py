@@ -21,11 +21,6 @@ FULL = 0.5
 ROOM = 1.125  # times the expected entries of a list; more entries need a copy
 
 
-def taken(state: State) -> Listed:
-    """Return the non-zeros of this rank's gradient."""
-    return Listed(*state["list"]) if "list" in state else listed(state["gradient"])
-
-
 def graded(count: int) -> Ints:
     """Return where each of `count` pieces begins, and the end, in units: (count + 1,).
 

@@ -10,6 +10,7 @@ import numpy as np
 from commsched.arrays import Array, Floats, Ints
 from commsched.coding.codec import State
 from commsched.coding.registry import CODECS
+from commsched.exchange.lists import taken
 from commsched.exchange.method import Ends, Method, Phase, Pieces, copy_seconds
 from commsched.exchange.payload import Payload
 from commsched.exchange.registry import METHODS
@@ -25,7 +26,6 @@ from commsched.methods.node_union.lists import (
     graded,
     most_bytes,
     opened,
-    taken,
 )
 from commsched.methods.node_union.routes import gathered, inside
 from commsched.net.bucket import BucketSpec

@@ -10,14 +10,16 @@ from mpi4py import MPI
 from commsched.arrays import Array, Floats
 from commsched.coding.codec import State
 from commsched.errors import CommschedError
-from commsched.exchange import error
+from commsched.exchange import error, rows
 from commsched.exchange.endpoint import Endpoint, ReducingEndpoint, open_endpoint
+from commsched.exchange.lists import left
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.registry import find_method, phases_of
 from commsched.exchange.state import kept_of, restore
 from commsched.exchange.vote import voting
 from commsched.kernels.finite import finite
 from commsched.kernels.hashing import index_sets
+from commsched.kernels.merge import Listed
 from commsched.kernels.modules import beside, on_host
 from commsched.plan.model import Launch, Plan
 from commsched.program.model import Kind, Op
@@ -129,17 +131,30 @@ class Buckets:
             assert self._parameters is not None
             self._parameters.parameters(step, launch, state["gradient"])
         else:
+            self._take_rows(launch)
             self._worker.gradient(step, launch, state["gradient"])
             self._take_over(launch, state["gradient"])
-        if not finite(state["gradient"]):
+        values = state["list"].values if "list" in state else state["gradient"]
+        if not finite(values):
             if not self.skips_overflow:
                 raise CommschedError(self._broken(step, launch))
             self.overflows.add(step)
-            state["gradient"].fill(0)
+            values.fill(0)
         if launch in self.watched:
             method = find_method(self._plan.launches[launch].method)
             first = phases_of(self._plan, launch)[0]
             self._before[launch] = error.before(method, first, state, self.watched[launch])
+
+    def _take_rows(self, launch: int) -> None:
+        """Put rows that were handed over into the bucket: as a list if the method takes lists."""
+        state, own = self.states[launch], self._plan.launches[launch]
+        state.pop("list", None)
+        parts: dict[int, rows.Part] = state.pop("rows", {})
+        if parts and find_method(own.method).takes_lists(self._plan.group(own)):
+            places = [here for *_, here in own.places]
+            state["list"] = rows.as_list(parts, state["gradient"], places)
+        else:
+            rows.write(parts, state["gradient"])
 
     def _take_over(self, launch: int, gradient: Array) -> None:
         """Add what the launches that this one replaces have kept of their gradients."""
@@ -154,7 +169,10 @@ class Buckets:
 
     def _broken(self, step: int, launch: int) -> str:
         """Name the tensor whose values are not finite, before a codec drops or hides them."""
-        values = on_host(self.states[launch]["gradient"])
+        state = self.states[launch]
+        if "list" in state:
+            left(state, Listed(*state.pop("list")))
+        values = on_host(state["gradient"])
         at = int(np.flatnonzero(~np.isfinite(values))[0])
         pieces = self._plan.launches[launch].pieces
         ends = np.cumsum([stop - start for _, start, stop in pieces])
@@ -221,7 +239,11 @@ class Buckets:
 
     def _mean(self, step: int, op: Op) -> None:
         state = self.states[op.launch]
-        state["result"] /= np.float32(state["ranks"])
+        if "list" in state:
+            index, values = state["list"]
+            state["list"] = Listed(index, values / np.float32(state["ranks"]))
+        else:
+            state["result"] /= np.float32(state["ranks"])
 
     def _deliver(self, step: int, op: Op) -> None:
         state = self.states[op.launch]
@@ -230,7 +252,7 @@ class Buckets:
             if left is None:
                 left = error.after(state, self.watched[op.launch])
             self.norms[step, op.launch] = wanted, left
-        self._worker.result(step, op.launch, state["result"])
+        self._worker.result(step, op.launch, state["list" if "list" in state else "result"])
 
     def _put(self, step: int, op: Op) -> None:
         assert self._parameters is not None

@@ -1,0 +1,94 @@
+"""Gradients as rows of a matrix, such as those of an embedding, and sums as rows again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.arrays import Array
+from commsched.kernels.merge import Listed, listed
+from commsched.kernels.modules import module_of
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Numbers of rows, (k,) whole numbers, and their values, (k, width) float32.
+
+    A row that is named twice counts as the sum of both.
+    """
+
+    number: Array
+    values: Array
+
+    @property
+    def width(self) -> int:
+        return int(self.values.shape[1])
+
+    @cached_property
+    def summed(self) -> Listed:
+        """Return the non-zeros of the matrix; what falls on one element is added in its order."""
+        number, values = self.number.astype(np.int64, copy=False), self.values
+        module = module_of(values)
+        if len(number) > 1 and not bool((number[1:] > number[:-1]).all()):
+            number, place = module.unique(number, return_inverse=True)
+            values = module.zeros((len(number), self.width), np.float32)
+            into = place.reshape(-1, 1) * self.width + module.arange(self.width)
+            np.add.at(values.reshape(-1), into.reshape(-1), self.values.reshape(-1))
+        found = listed(values.reshape(-1))
+        row, column = found.index // self.width, found.index % self.width
+        return Listed(number[row] * self.width + column, found.values)
+
+
+def rows_of(found: Listed, width: int) -> tuple[Array, Array]:
+    """Return the rows that a matrix's non-zeros lie in, ascending: (k,), and (k, width) values."""
+    module = module_of(found.values)
+    row = found.index // width
+    fresh = module.ones(len(row), np.bool_)
+    fresh[1:] = row[1:] != row[:-1]
+    first = module.flatnonzero(fresh)
+    values = module.zeros((len(first), width), np.float32)
+    values[module.cumsum(fresh) - 1, found.index - row * width] = found.values
+    return row[first].astype(np.int64, copy=False), values
+
+
+def whole(gradient: Array | Rows, numel: int) -> Array:
+    """Return rows as a dense array, (numel,) float32; an array as it is."""
+    if not isinstance(gradient, Rows):
+        return gradient
+    index, values = gradient.summed
+    dense = module_of(values).zeros(numel, np.float32)
+    dense[index] = values
+    return dense
+
+
+class Part(NamedTuple):
+    """Elements [start, stop) of a tensor that is handed over as rows."""
+
+    rows: Rows
+    start: int
+    stop: int
+
+    def listed(self) -> Listed:
+        """Return the non-zeros, counted from `start`."""
+        return self.rows.summed.part(self.start, self.stop)
+
+
+def as_list(parts: dict[int, Part], gradient: Array, runs: Sequence[slice]) -> Listed:
+    """Return a bucket of pieces at `runs` as one list; pieces that are no parts are scanned."""
+    module = module_of(gradient)
+    found = [
+        parts[run.start].listed() if run.start in parts else listed(gradient[run]) for run in runs
+    ]
+    index = [each.index + run.start for each, run in zip(found, runs, strict=True)]
+    return Listed(module.concatenate(index), module.concatenate([each.values for each in found]))
+
+
+def write(parts: dict[int, Part], gradient: Array) -> None:
+    """Write parts densely to their places in a bucket."""
+    for at, part in parts.items():
+        index, values = part.listed()
+        run = gradient[at : at + part.stop - part.start]
+        run.fill(0)
+        run[index] = values
