@@ -3,7 +3,7 @@
 import argparse
 
 TIMEOUT = 60.0  # s, of a command without --timeout
-APART = ("run", "plan", "script")  # the function, and files whose contents are compared
+APART = ("run", "line", "plan", "script")  # function, words, files whose contents are compared
 
 
 def begin(args: argparse.Namespace) -> None:
