@@ -288,7 +288,7 @@ def test_the_time_of_verifying_is_no_part_of_the_timeline(folder, monkeypatch):
 def test_ranks_with_different_plans_are_refused_on_all_ranks(folder, more):
     mine = machine(1, WORLD.size + more * (WORLD.rank == WORLD.size - 1))
     made = plan(net(2), mine, ["ring+dense"], seed=WORLD.rank)
-    with pytest.raises(CommschedError, match="the ranks hold different plans: rank"):
+    with pytest.raises(CommschedError, match="the ranks differ in the plan: rank"):
         session.run(made, WORLD, folder / "m.json", RunOptions())
     WORLD.Barrier()
     together(["something was written"] * bool(list(folder.iterdir())))
