@@ -184,7 +184,8 @@ def read(path: str | Path, kind: type[T]) -> T:
     return convert(parse(read_text(path), str(path)), kind, str(path))
 
 
-def write_bytes(path: str | Path, content: bytes) -> None:
+@contextmanager
+def writing(path: str | Path) -> Iterator[IO[bytes]]:
     """Write under a temporary name in the same folder, then rename: never a torn file.
 
     A link stays: what it points to is written. The null device and pipes are written to.
@@ -193,12 +194,12 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         target = _target(Path(path))
         if target is None:
             with _special(path) as file:
-                file.write(content)
+                yield file
             return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:200]}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                yield file
             mask = os.umask(0)
             os.umask(mask)
             os.chmod(temporary, 0o666 & ~mask)
@@ -211,8 +212,14 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         raise CommschedError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a whole file; see `writing`."""
+    with writing(path) as file:
+        file.write(content)
+
+
 def open_to_append(path: Path, fresh: bool = False) -> IO[bytes]:
-    """Open an unbuffered file to append to, as `write_bytes` would write it; `fresh`: emptied."""
+    """Open an unbuffered file to append to, as `writing` would write it; `fresh`: emptied."""
     try:
         if _target(path) is None:
             return _special(path)

@@ -227,7 +227,9 @@ def test_a_bad_value_is_named(old, new, complaint, tmp_path):
 
 def test_a_timeline_that_no_reader_would_take_is_not_written(tmp_path):
     twice = of(*[(0, "compute", "x", 0, 0.0, 1.0, 0.0, 0)] * 2)
-    with pytest.raises(CommschedError, match="not written: rank 0, step 0, 'x': is there twice"):
+    with pytest.raises(
+        CommschedError, match=r"t.json: not written: rank 0, step 0, 'x': is there twice"
+    ):
         write(tmp_path / "t.json", twice)
     assert not list(tmp_path.iterdir())
 
@@ -308,6 +310,10 @@ def test_an_older_file_beside_the_parts_of_a_crashed_run_says_so(tmp_path):
     _write_parts(tmp_path / "m.json", t)
     os.utime(tmp_path / "m.json", (1, 1))
     assert "a later run to this file did not end" in read(tmp_path / "m.json").warnings[0]
+    warnings = read(parts.part_path(tmp_path / "m.json", 0)).warnings
+    assert warnings == (
+        f"{tmp_path / 'm.json'}: the run did not end; merged from what its ranks left",
+    )
 
 
 def test_parts_of_different_runs_are_not_mixed(tmp_path):

@@ -18,10 +18,12 @@ import numpy as np
 
 from commsched.arrays import Floats
 from commsched.timeline import measure
-from commsched.timeline.breakdown import CAUSES, OVERLAP, STRAGGLERS, Exchanges, makeup
-from commsched.timeline.chain import After, Walk
+from commsched.timeline.breakdown import CAUSES, OVERLAP, STRAGGLERS, makeup
+from commsched.timeline.chain import Walk
 from commsched.timeline.cycles import totals
+from commsched.timeline.header import Predicted
 from commsched.timeline.model import Timeline
+from commsched.timeline.totals import Totals
 
 END = "(end of the step)"
 
@@ -48,8 +50,16 @@ class Why:
         return dict(zip(CAUSES, self.values.sum(axis=0).tolist(), strict=True))
 
 
-def attribute(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Why | None:
-    """Split the difference of the median iterations; None where no rank has all steps of both."""
+def attribute(
+    predicted: Timeline,
+    measured: Timeline,
+    skip_first: int = 1,
+    found: tuple[Totals, Totals] | None = None,
+) -> Why | None:
+    """Split the difference of the median iterations; None where no rank has all steps of both.
+
+    `found`: the totals of both, if they are known.
+    """
     known = predicted.prediction
     rank = _rank(predicted, measured, skip_first)
     if rank is None or min(len(measure.steps(t)) for t in (predicted, measured)) < 2:
@@ -57,9 +67,10 @@ def attribute(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> W
     coded = bool(known.exchanges) and bool(measured.coded.any())
     names = tuple(dict.fromkeys((*predicted.names, *measured.names, END)))
     index = {name: i for i, name in enumerate(names)}
+    both = found or (totals(predicted, skip_first), totals(measured, skip_first))
     sides = [
-        _ChainSide(t, rank, skip_first, known.after, known.exchanges, coded)
-        for t in (predicted, measured)
+        _ChainSide(t, rank, skip_first, known, of_all, coded)
+        for t, of_all in zip((predicted, measured), both, strict=True)
     ]
     longer = int(sides[1].median > sides[0].median)
     slow, other = sides[longer], sides[1 - longer]
@@ -130,8 +141,8 @@ class _ChainSide:
         t: Timeline,
         rank: int,
         skip_first: int,
-        after: After,
-        exchanges: Exchanges,
+        known: Predicted,
+        found: Totals,
         coded: bool,
     ) -> None:
         settled = np.flatnonzero(measure.settled(t, skip_first))
@@ -139,7 +150,6 @@ class _ChainSide:
         starts = measure.step_starts(t)[np.searchsorted(measure.ranks_seen(t), rank)]
         self.begin, self.end = starts[settled][order], starts[settled + 1][order]
         self.steps: list[int] = measure.steps(t)[settled][order].tolist()
-        found = totals(t, skip_first)
         iterations = np.array(found.iteration)
         # a window of several steps gives each of them an equal share of its weight
         self.weights = np.convolve(central(iterations), np.full(found.cycle, 1 / found.cycle))[
@@ -147,8 +157,8 @@ class _ChainSide:
         ]
         self.median = float(np.median(iterations))
         self.spread = self.median - float(self.weights @ (self.end - self.begin))
-        self.walk = Walk(t, rank, after)
-        self.makeup = makeup(t, exchanges, coded)[self.walk.rows]
+        self.walk = Walk(t, rank, known.after)
+        self.makeup = makeup(t, known.exchanges, coded, self.walk.rows)
         self._first = self._firsts(t)
 
     def _firsts(self, t: Timeline) -> dict[float, int]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from commsched.arrays import Bools, Floats
+from commsched.arrays import Bools, Floats, Ints
 from commsched.timeline import measure
 from commsched.timeline.model import Timeline
 
@@ -16,8 +16,10 @@ RESOLUTION = 1e-9  # s, of a timeline file
 Exchanges = Mapping[str, tuple[float, float]]
 
 
-def makeup(t: Timeline, exchanges: Exchanges, coded: bool) -> Floats:
-    """Return (n, causes) s; a row sums to its span's duration.
+def makeup(
+    t: Timeline, exchanges: Exchanges, coded: bool, some: Ints | slice = slice(None)
+) -> Floats:
+    """Return (n, causes) s for all spans, or for some; a row sums to its span's duration.
 
     A span of the compute stream is all compute, a span of a coding stream all codec. An exchange is
 
@@ -27,14 +29,17 @@ def makeup(t: Timeline, exchanges: Exchanges, coded: bool) -> Floats:
     """
     length = t.end - t.start
     moves, computes = measure.communicates(t), measure.computes(t)
-    parts = np.zeros((len(t), len(CAUSES)))
-    parts[:, COMPUTE] = np.where(computes, length, 0.0)
     waited = np.minimum(t.waited, length)
     inside = np.minimum(t.coded, length - waited) if coded else np.zeros(len(t))
+    rest = np.where(moves, length - waited - inside, 0.0)
+    share = latency_share(t, rest, moves, exchanges)
+    length, waited, inside, rest, share = (x[some] for x in (length, waited, inside, rest, share))
+    moves, computes = moves[some], computes[some]
+    parts = np.zeros((len(length), len(CAUSES)))
+    parts[:, COMPUTE] = np.where(computes, length, 0.0)
     parts[:, CODEC] = np.where(computes, 0.0, np.where(moves, inside, length))
     parts[:, STRAGGLERS] = np.where(moves, waited, 0.0)
-    rest = np.where(moves, length - waited - inside, 0.0)
-    parts[:, LATENCY] = rest * latency_share(t, rest, moves, exchanges)
+    parts[:, LATENCY] = rest * share
     parts[:, BANDWIDTH] = rest - parts[:, LATENCY]
     return parts
 

@@ -120,7 +120,7 @@ def compare(predicted: Timeline, measured: Timeline, skip_first: int = 1) -> Com
         interval=None
         if predicted.kind == "measured"
         else interval(found[0], predicted.prediction.residuals),
-        why=attribute(predicted, measured, skip_first),
+        why=attribute(predicted, measured, skip_first, (found[0], found[1])),
     )
 
 

@@ -5,9 +5,13 @@ microseconds since the run's start, in whole nanoseconds. `otherData` carries wh
 Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,9 +20,13 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.timeline import check, parts
 from commsched.timeline.header import Predicted, header_from_data
-from commsched.timeline.model import Timeline
+from commsched.timeline.model import Columns, Timeline
 
 FORMAT: Literal["commsched-timeline/1"] = "commsched-timeline/1"
+HEAD, EVENTS, END = b'{"displayTimeUnit":"ms",\n', b'"traceEvents":[\n', b"\n]}\n"
+AT_ONCE = 2**15  # events that are Python objects at one time
+CHUNK = 2**22  # B that are decoded at one time
+WINDOW = 2**29  # B of a file that are read; a span takes about 130
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Moment = Annotated[float, msgspec.Meta(ge=-check.LONGEST * 1e6, le=check.LONGEST * 1e6)]
@@ -68,112 +76,234 @@ class OtherData(msgspec.Struct, forbid_unknown_fields=True):
     meta: dict[str, Any]  # see timeline/header.py
 
 
+Event = SpanEvent | NameEvent
+
+
 class TraceFile(msgspec.Struct, forbid_unknown_fields=True):
     """The whole file."""
 
     displayTimeUnit: Literal["ms"]
     otherData: OtherData
-    traceEvents: list[SpanEvent | NameEvent]
+    traceEvents: list[Event]
+
+
+_ENCODER, _DECODER = msgspec.json.Encoder(), msgspec.json.Decoder(list[Event])
 
 
 def write(path: str | Path, timeline: Timeline) -> None:
     """Write a timeline, under a temporary name first; times are rounded to whole nanoseconds."""
-    wrong = check.problem(timeline)
-    if wrong:
-        raise CommschedError(f"{path}: not written: {wrong}")
-    start = np.rint(timeline.start * 1e9)
-    length = np.rint(timeline.end * 1e9) - start
-    waited, coded = (
-        np.minimum(np.rint(seconds * 1e9), length) for seconds in (timeline.waited, timeline.coded)
-    )
-    names = timeline.names
+    lanes = np.unique(np.stack([timeline.rank, timeline.stream], axis=1), axis=0)
+    with files.writing(path) as file:
+        writer = Writer(file, str(path), timeline, lanes.tolist())
+        writer.add(timeline)
+        writer.end()
+
+
+class Writer:
+    """Writes a timeline piece by piece, so that only one piece needs memory.
+
+    A piece has all spans of its steps; an empty line goes before each piece but the first.
+    """
+
+    def __init__(
+        self, file: IO[bytes], where: str, known: Timeline, lanes: Iterable[tuple[int, int]]
+    ) -> None:
+        """Begin with all but the spans of `known`; `lanes`: each rank with each of its streams.
+
+        `where` names the file in errors.
+        """
+        self._file, self._where, self._gap, self._begun = file, where, b"", False
+        other = OtherData(
+            format=FORMAT,
+            kind="predicted" if isinstance(known.header, Predicted) else "measured",
+            plan_hash=known.plan_hash,
+            ranks=known.ranks,
+            streams=list(known.streams),
+            names=list(known.names),
+            clock_uncertainty_us=float(np.rint(known.clock_uncertainty * 1e9)) / 1e3,
+            meta=known.header.to_data(),
+        )
+        file.write(HEAD + _other_line(other) + EVENTS)
+        self._put(_name_events(lanes, known.streams))
+
+    def add(self, piece: Timeline) -> None:
+        """Write the spans of some steps."""
+        wrong = check.problem(piece)
+        if wrong:
+            raise CommschedError(f"{self._where}: not written: {wrong}")
+        if self._begun:
+            self._gap = b",\n\n"
+        for first in range(0, len(piece), AT_ONCE):
+            self._put(_span_events(piece.select(slice(first, first + AT_ONCE))))
+            self._begun = True
+
+    def end(self) -> None:
+        """Write what follows the last piece."""
+        self._file.write(END)
+
+    def _put(self, events: list[Event]) -> None:
+        if events:
+            self._file.write(self._gap + _lines(events))
+            self._gap = b",\n"
+
+
+def _span_events(t: Timeline) -> list[Event]:
+    start = np.rint(t.start * 1e9)
+    length = np.rint(t.end * 1e9) - start
+    waited, coded = (np.minimum(np.rint(each * 1e9), length) for each in (t.waited, t.coded))
     columns = zip(
-        [names[i] for i in timeline.name.tolist()],
-        timeline.rank.tolist(),
-        timeline.stream.tolist(),
+        [t.names[i] for i in t.name.tolist()],
+        t.rank.tolist(),
+        t.stream.tolist(),
         (start / 1e3).tolist(),
         (length / 1e3).tolist(),
-        timeline.step.tolist(),
+        t.step.tolist(),
         (waited / 1e3).tolist(),
-        timeline.nbytes.tolist(),
+        t.nbytes.tolist(),
         (coded / 1e3).tolist(),
         strict=True,
     )
-    spans = [
+    return [
         # msgspec leaves a field out only where it is the default object itself
         SpanEvent(n, r, s, a, b, Arguments(k, w, m, c) if c else Arguments(k, w, m))
         for n, r, s, a, b, k, w, m, c in columns
     ]
-    other = OtherData(
-        format=FORMAT,
-        kind="predicted" if isinstance(timeline.header, Predicted) else "measured",
-        plan_hash=timeline.plan_hash,
-        ranks=timeline.ranks,
-        streams=list(timeline.streams),
-        names=list(names),
-        clock_uncertainty_us=float(np.rint(timeline.clock_uncertainty * 1e9)) / 1e3,
-        meta=timeline.header.to_data(),
-    )
-    files.write_bytes(path, _encode(TraceFile("ms", other, [*_name_events(timeline), *spans])))
 
 
-def _name_events(timeline: Timeline) -> list[SpanEvent | NameEvent]:
-    """Name each rank and each stream that has a span."""
-    events: list[SpanEvent | NameEvent] = []
-    for rank in np.unique(timeline.rank).tolist():
-        events.append(NameEvent("process_name", rank, 0, {"name": f"rank {rank}"}))
-        events.append(NameEvent("process_sort_index", rank, 0, {"sort_index": rank}))
-    lanes = np.unique(np.stack([timeline.rank, timeline.stream], axis=1), axis=0)
-    for rank, stream in lanes.tolist():
-        name = timeline.streams[stream]
-        events.append(NameEvent("thread_name", rank, stream, {"name": name}))
-        events.append(NameEvent("thread_sort_index", rank, stream, {"sort_index": stream}))
-    return events
+def _name_events(lanes: Iterable[tuple[int, int]], streams: Sequence[str]) -> list[Event]:
+    """Name each rank and each of its streams."""
+    ranks, threads = {}, []
+    for rank, stream in sorted(lanes):
+        ranks[rank] = [
+            NameEvent("process_name", rank, 0, {"name": f"rank {rank}"}),
+            NameEvent("process_sort_index", rank, 0, {"sort_index": rank}),
+        ]
+        threads.append(NameEvent("thread_name", rank, stream, {"name": streams[stream]}))
+        threads.append(NameEvent("thread_sort_index", rank, stream, {"sort_index": stream}))
+    return [*chain.from_iterable(ranks.values()), *threads]
 
 
-def _encode(file: TraceFile) -> bytes:
-    """Encode with one event per line, so that people can read, search and diff the file."""
-    encode = msgspec.json.Encoder().encode
-    head = b'{"displayTimeUnit":"ms",\n"otherData":' + encode(file.otherData)
-    return head + b',\n"traceEvents":[\n' + b",\n".join(map(encode, file.traceEvents)) + b"\n]}\n"
+def _other_line(other: OtherData) -> bytes:
+    return b'"otherData":' + _ENCODER.encode(other) + b",\n"
 
 
-def read(path: str | Path) -> Timeline:
-    """Read a timeline; if a run crashed before it was written, merge its ranks' files."""
+def _lines(events: list[Event]) -> bytes:
+    """Encode one event per line, so that people can read, search and diff the file."""
+    return _ENCODER.encode_lines(events)[:-1].replace(b"}\n", b"},\n")  # strings have no newline
+
+
+def read(path: str | Path, window: int = WINDOW) -> Timeline:
+    """Read a timeline; if a run crashed before it was written, merge its ranks' files.
+
+    Of a file of more than `window` bytes the newest steps are read, and a warning says so.
+    """
+    base = parts.base(path)
+    if base is not None:
+        return parts.read_parts(base, ended=False)
     left = parts.find(path)
     if left and not Path(path).exists():
         return parts.read_parts(path, ended=False)
-    timeline = from_text(files.read_text(path), str(path))
+    timeline = _streamed(path, window) or from_text(files.read_text(path), str(path))
     if left and parts.newer(left, Path(path)):
-        later = f"{path}: a later run to this file did not end; its parts lie beside it"
-        warnings = (*timeline.warnings, later)
-        header = msgspec.structs.replace(timeline.header, warnings=warnings)
-        return replace(timeline, header=header)
+        beside = parts.part_path(path, next(iter(left))).name
+        later = f"{path}: a later run to this file did not end; its parts lie beside it as {beside}"
+        return _warned(timeline, f"{later}, which `commsched show` reads")
     return timeline
 
 
 def from_text(text: str, where: str) -> Timeline:
     """Read the text of a timeline's file; `where` names the file in errors."""
-    timeline = _timeline(_as_we_write_it(text) or _strictly(text, where), where)
+    file = io.BytesIO(text.encode())
+    return _checked(_as_we_write_it(file, where, WINDOW) or _strictly(text, where), where)
+
+
+def _streamed(path: str | Path, window: int) -> Timeline | None:
+    if not is_ours(path):
+        return None
+    with files.opened(path) as file:
+        found = _as_we_write_it(file, str(path), window)
+    return found and _checked(found, str(path))
+
+
+def _checked(timeline: Timeline, where: str) -> Timeline:
     wrong = check.problem(timeline)
     if wrong:
         raise CommschedError(f"{where}: {wrong}")
     return timeline
 
 
-def _as_we_write_it(text: str) -> TraceFile | None:
-    """Decode a file that `write` would write byte for byte; None for others.
+def _warned(timeline: Timeline, warning: str) -> Timeline:
+    warnings = (*timeline.warnings, warning)
+    return replace(timeline, header=msgspec.structs.replace(timeline.header, warnings=warnings))
 
-    This is three times as fast as the strict reader. Equal bytes prove that no key occurs twice.
+
+def is_ours(path: str | Path) -> bool:
+    """Tell whether a regular file begins as `write` lets it begin."""
+    if str(path) == files.STDIN or not Path(path).is_file():
+        return False
+    with files.opened(path) as file:
+        return file.read(len(HEAD)) == HEAD
+
+
+def _as_we_write_it(file: IO[bytes], where: str, window: int) -> Timeline | None:
+    """Read a file that `write` would write byte for byte, in chunks; None for others.
+
+    Equal bytes prove that no key occurs twice.
     """
     try:
-        file = msgspec.json.decode(text, type=TraceFile)
-        return file if _encode(file).decode() == text else None
-    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError):
+        if file.read(len(HEAD)) != HEAD:
+            return None
+        line = file.readline(files.MAX_BYTES)
+        other = msgspec.json.decode(line[line.index(b":") + 1 : -2], type=OtherData)
+        if _other_line(other) != line or file.readline(len(EVENTS)) != EVENTS:
+            return None
+        skipped = _skip(file, window)
+        columns, index = Columns(), {name: i for i, name in enumerate(other.names)}
+        for events in _chunks(file):
+            columns.add_columns(*_columns(events, index))
+    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError, KeyError):
         return None  # the strict reader says what is wrong
+    found = _timeline(other, columns, where)
+    if not skipped:
+        return found
+    newest = f"{where}: larger than {window} bytes, so that only its newest steps were read"
+    return _warned(found, f"{newest}: those from step {found.step.min()} on")
 
 
-def _strictly(text: str, where: str) -> TraceFile:
+def _skip(file: IO[bytes], window: int) -> bool:
+    """Go on where the first piece of the last `window` bytes begins, if the file is larger."""
+    here, size = file.tell(), file.seek(0, os.SEEK_END)
+    if size - here > window:
+        file.seek(size - window)
+        if any(line == b"\n" for line in file):
+            return True
+    file.seek(here)
+    if size > files.MAX_BYTES:
+        raise ValueError("one piece beyond what can be read")
+    return False
+
+
+def _chunks(file: IO[bytes]) -> Iterator[list[Event]]:
+    """Yield the events of each chunk; ValueError if `write` would not write them so."""
+    rest = b""
+    while chunk := file.read(CHUNK):
+        text, comma, rest = (rest + chunk).rpartition(b",\n")
+        if comma:
+            yield _events(text)
+    if not rest.endswith(END):
+        raise ValueError("no end")
+    yield _events(rest.removesuffix(END))
+
+
+def _events(text: bytes) -> list[Event]:
+    text = text.removeprefix(b"\n").replace(b",\n\n", b",\n")
+    events = _DECODER.decode(b"[" + text + b"]")
+    if _lines(events) != text:
+        raise ValueError("not as we write it")
+    return events
+
+
+def _strictly(text: str, where: str) -> Timeline:
     data = files.parse(text, where)
     other = data.get("otherData") if isinstance(data, dict) else None
     if not isinstance(other, dict) or "format" not in other:
@@ -185,35 +315,42 @@ def _strictly(text: str, where: str) -> TraceFile:
         msgspec.json.encode(data)
     except (ValueError, OverflowError) as error:  # half a surrogate pair, a number beyond 64 bits
         raise CommschedError(f"{where}: not usable as JSON: {error}") from None
-    return files.convert(data, TraceFile, where)
-
-
-def _timeline(file: TraceFile, where: str) -> Timeline:
-    other = file.otherData
-    spans = [event for event in file.traceEvents if isinstance(event, SpanEvent)]
-    index = {name: i for i, name in enumerate(other.names)}
+    file = files.convert(data, TraceFile, where)
+    columns, index = Columns(), {name: i for i, name in enumerate(file.otherData.names)}
     try:
-        name = [index[s.name] for s in spans]
+        columns.add_columns(*_columns(file.traceEvents, index))
     except KeyError as error:
         raise CommschedError(
             f"{where}: operation {error} is not in the table otherData.names"
         ) from None
+    return _timeline(file.otherData, columns, where)
+
+
+def _columns(events: list[Event], index: dict[str, int]) -> tuple[Any, ...]:
+    """Return the columns of spans, in seconds, in the order of a span's fields."""
+    spans = [event for event in events if isinstance(event, SpanEvent)]
     start = np.rint(np.array([s.ts for s in spans], np.float64) * 1e3)  # ns
     length = np.rint(np.array([s.dur for s in spans], np.float64) * 1e3)  # ns
+    return (
+        [s.pid for s in spans],
+        [s.tid for s in spans],
+        [index[s.name] for s in spans],
+        [s.args.step for s in spans],
+        start / 1e9,
+        (start + length) / 1e9,
+        np.array([s.args.waited_us for s in spans], np.float64) / 1e6,
+        [s.args.nbytes for s in spans],
+        np.array([s.args.coded_us for s in spans], np.float64) / 1e6,
+    )
+
+
+def _timeline(other: OtherData, columns: Columns, where: str) -> Timeline:
     return Timeline(
         header=header_from_data(other.kind, other.meta, f"{where}: "),
         plan_hash=other.plan_hash,
         ranks=other.ranks,
         streams=tuple(other.streams),
         names=tuple(other.names),
-        rank=np.array([s.pid for s in spans], np.int32),
-        stream=np.array([s.tid for s in spans], np.int32),
-        name=np.array(name, np.int32),
-        step=np.array([s.args.step for s in spans], np.int32),
-        start=start / 1e9,
-        end=(start + length) / 1e9,
-        waited=np.array([s.args.waited_us for s in spans], np.float64) / 1e6,
-        nbytes=np.array([s.args.nbytes for s in spans], np.float64),
-        coded=np.array([s.args.coded_us for s in spans], np.float64) / 1e6,
         clock_uncertainty=other.clock_uncertainty_us / 1e6,
+        **columns.taken(),
     )

@@ -1,11 +1,15 @@
 """Unions, intersections and differences of time intervals, for many ranks in one sweep."""
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from commsched.arrays import Bools, Floats, Ints
+
+Counts = npt.NDArray[np.int32]
+AT_ONCE = 2**19  # intervals of a sweep; each takes about 200 B
 
 
 class Intervals(NamedTuple):
@@ -18,6 +22,10 @@ class Intervals(NamedTuple):
     start: Floats  # s
     end: Floats  # s, not before start
 
+    def rows(self, some: Bools | slice) -> "Intervals":
+        """Return some of the intervals."""
+        return Intervals(self.group[some], self.start[some], self.end[some])
+
 
 class Cover(NamedTuple):
     """The time of each group, cut wherever an interval of any layer starts or ends."""
@@ -25,7 +33,9 @@ class Cover(NamedTuple):
     group: Ints  # (pieces,)
     start: Floats  # (pieces,) s
     end: Floats  # (pieces,) s
-    depth: Ints  # (layers, pieces) sum of the weights of the layer's intervals over the piece
+    depth: npt.NDArray[
+        np.int32
+    ]  # (layers, pieces) sum of the weights of the layer's intervals over the piece
 
     def where(self, keep: Bools) -> Intervals:
         """Return the kept pieces as disjoint sorted intervals, joining those that touch."""
@@ -47,7 +57,7 @@ def intervals(group: npt.NDArray[np.integer], start: Floats, end: Floats) -> Int
 def cover(*layers: Intervals, weights: tuple[Ints | int, ...] = ()) -> Cover:
     """Sweep over all groups and count the intervals (or add their weights) over each piece."""
     sizes = [len(layer.group) for layer in layers]
-    change = np.zeros((len(layers), 2 * sum(sizes)), np.int64)
+    change = np.zeros((len(layers), 2 * sum(sizes)), np.int32)
     at = 0
     for row in range(len(layers)):
         weight = weights[row] if weights else 1
@@ -57,8 +67,8 @@ def cover(*layers: Intervals, weights: tuple[Ints | int, ...] = ()) -> Cover:
     group = np.concatenate([layer.group for layer in layers for _ in range(2)])
     time = np.concatenate([column for layer in layers for column in (layer.start, layer.end)])
     order = np.lexsort((time, group))
-    group, time = group[order], time[order]
-    depth = np.cumsum(change[:, order], axis=1)[:, :-1]
+    group, time, change = group[order], time[order], change[:, order]
+    depth = np.cumsum(change, axis=1, out=change)[:, :-1]
     # a group's changes add to zero, so the sum needs no reset between groups
     real = (group[1:] == group[:-1]) & (time[1:] > time[:-1])
     return Cover(group[:-1][real], time[:-1][real], time[1:][real], depth[:, real])
@@ -66,20 +76,37 @@ def cover(*layers: Intervals, weights: tuple[Ints | int, ...] = ()) -> Cover:
 
 def union(a: Intervals) -> Intervals:
     """Return the time that any interval covers."""
-    pieces = cover(a)
-    return pieces.where(pieces.depth[0] > 0)
+    return _where(lambda depth: depth[0] > 0, a)
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """Return the time that both cover."""
-    pieces = cover(a, b)
-    return pieces.where((pieces.depth[0] > 0) & (pieces.depth[1] > 0))
+    return _where(lambda depth: (depth[0] > 0) & (depth[1] > 0), a, b)
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the time that `a` covers and `b` does not."""
-    pieces = cover(a, b)
-    return pieces.where((pieces.depth[0] > 0) & (pieces.depth[1] == 0))
+    return _where(lambda depth: (depth[0] > 0) & (depth[1] == 0), a, b)
+
+
+def _where(keep: Callable[[Counts], Bools], *layers: Intervals) -> Intervals:
+    found = []
+    for rows in batches(*(layer.group for layer in layers)):
+        pieces = cover(*(layer.rows(some) for layer, some in zip(layers, rows, strict=True)))
+        found.append(pieces.where(keep(pieces.depth)))
+    return Intervals(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def batches(*groups: Ints) -> Iterator[tuple[Bools | slice, ...]]:
+    """Yield the rows of whole groups, for each layer, ascending; a sweep over them fits memory."""
+    if sum(map(len, groups)) <= AT_ONCE:
+        yield (slice(None),) * len(groups)
+        return
+    every, sizes = np.unique(np.concatenate(groups), return_counts=True)
+    batch = np.cumsum(sizes) // AT_ONCE
+    for number in np.unique(batch):
+        first, *_, last = every[batch == number].repeat(2)
+        yield tuple((group >= first) & (group <= last) for group in groups)
 
 
 def latest_before(a: Intervals) -> tuple[Ints, Ints]:

@@ -6,9 +6,11 @@ the rank's next step begins. Nothing tells how long the last one lasts, so it do
 ends after its start lies in it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from commsched.arrays import Bools, Floats, Ints
 from commsched.timeline.intervals import (
     Intervals,
+    batches,
     cover,
     difference,
     intervals,
@@ -23,6 +26,8 @@ from commsched.timeline.intervals import (
     union,
 )
 from commsched.timeline.model import Span, Timeline
+
+Found = TypeVar("Found")
 
 COMPUTE = "compute"
 CODECS = ("codec", "encode", "decode")
@@ -34,11 +39,27 @@ def is_communication(stream: str) -> bool:
     return stream != COMPUTE and stream not in CODECS
 
 
+def once(compute: Callable[[Timeline], Found]) -> Callable[[Timeline], Found]:
+    """Compute something of a timeline once: the timeline, which never changes, keeps it."""
+    key = f"once {compute.__name__}"
+
+    @wraps(compute)
+    def kept(t: Timeline) -> Found:
+        if key not in t.__dict__:
+            t.__dict__[key] = compute(t)
+        found: Found = t.__dict__[key]
+        return found
+
+    return kept
+
+
+@once
 def ranks_seen(t: Timeline) -> npt.NDArray[np.int32]:
     """Return the ranks that have a span, ascending."""
     return np.unique(t.rank)
 
 
+@once
 def steps(t: Timeline) -> npt.NDArray[np.int32]:
     """Return the steps that have a span, ascending."""
     return np.unique(t.step)
@@ -70,6 +91,7 @@ def cells(t: Timeline) -> tuple[Ints, Ints, tuple[int, int]]:
     return np.searchsorted(seen, t.rank), np.searchsorted(step, t.step), shape
 
 
+@once
 def step_starts(t: Timeline) -> Floats:
     """Return (ranks, steps) s: the first compute span, else the first span, else NaN."""
     row, column, shape = cells(t)
@@ -99,11 +121,13 @@ def spans_of(t: Timeline, keep: Bools) -> Intervals:
     return intervals(t.rank[keep], t.start[keep], t.end[keep])
 
 
+@once
 def exposed_intervals(t: Timeline) -> Intervals:
     """Return when, per rank, a communication stream is busy while the compute stream is idle."""
     return difference(spans_of(t, communicates(t)), spans_of(t, computes(t)))
 
 
+@once
 def exposed(t: Timeline) -> Floats:
     """Return (ranks, steps) s within the step in which communication runs and compute does not."""
     return _within_steps(t, exposed_intervals(t))
@@ -134,13 +158,16 @@ def has_messages(t: Timeline) -> bool:
 def _within_steps(t: Timeline, found: Intervals) -> Floats:
     """Add up disjoint intervals by rank and by the step of the rank in which they lie."""
     windows, column = _windows(t)
-    pieces = cover(found, windows, weights=(1, column + 1))
-    inside = (pieces.depth[0] > 0) & (pieces.depth[1] > 0)
-    shape = (len(ranks_seen(t)), len(steps(t)))
-    row = np.searchsorted(ranks_seen(t), pieces.group[inside])
-    place = row * shape[1] + pieces.depth[1][inside] - 1
-    length = (pieces.end - pieces.start)[inside]
-    return np.bincount(place, length, shape[0] * shape[1]).astype(np.float64).reshape(shape)
+    seen, shape = ranks_seen(t), (len(ranks_seen(t)), len(steps(t)))
+    sums = np.zeros(shape[0] * shape[1])
+    for some, of_them in batches(found.group, windows.group):
+        weights = (1, column[of_them] + 1)
+        pieces = cover(found.rows(some), windows.rows(of_them), weights=weights)
+        inside = (pieces.depth[0] > 0) & (pieces.depth[1] > 0)
+        row = np.searchsorted(seen, pieces.group[inside])
+        place = row * shape[1] + pieces.depth[1][inside] - 1
+        sums += np.bincount(place, (pieces.end - pieces.start)[inside], len(sums))
+    return sums.reshape(shape)
 
 
 def _windows(t: Timeline) -> tuple[Intervals, Ints]:

@@ -63,8 +63,8 @@ class Timeline:
         words = {"stream": self.streams[row["stream"]], "name": self.names[row["name"]]}
         return Span(**row | words | {"nbytes": int(row["nbytes"])})
 
-    def select(self, keep: npt.NDArray[Any]) -> "Timeline":
-        """Return the rows that `keep` (a mask or indices) picks, with the tables unchanged."""
+    def select(self, keep: npt.NDArray[Any] | slice) -> "Timeline":
+        """Return the rows that `keep`, a mask, indices or a slice, picks; the tables stay."""
         return replace(self, **{column: getattr(self, column)[keep] for column in Span._fields})
 
     @property
@@ -100,25 +100,61 @@ class Timeline:
         clock_uncertainty: float = 0.0,
     ) -> "Timeline":
         """Build the columns from spans; words that a table lacks follow as they appear."""
-        rows = list(spans)
-        rank, stream, name, step, *numbers = zip(*rows, strict=True) if rows else [()] * 9
-        tables = [tuple(dict.fromkeys((*streams, *stream))), tuple(dict.fromkeys((*names, *name)))]
-        index = [{word: i for i, word in enumerate(table)} for table in tables]
-        start, end, waited, nbytes, coded = (np.array(column, np.float64) for column in numbers)
-        return cls(
-            header=header,
-            plan_hash=plan_hash,
-            ranks=ranks,
-            streams=tables[0],
-            names=tables[1],
-            rank=np.array(rank, np.int32),
-            stream=np.array([index[0][word] for word in stream], np.int32),
-            name=np.array([index[1][word] for word in name], np.int32),
-            step=np.array(step, np.int32),
-            start=start,
-            end=end,
-            waited=waited,
-            nbytes=nbytes,
-            coded=coded,
-            clock_uncertainty=clock_uncertainty,
+        columns = Columns(streams, names)
+        columns.add(spans)
+        return columns.timeline(
+            header=header, plan_hash=plan_hash, ranks=ranks, clock_uncertainty=clock_uncertainty
         )
+
+
+class Columns:
+    """Spans that become columns piece by piece, so that only one piece takes objects' memory."""
+
+    def __init__(self, streams: Iterable[str] = (), names: Iterable[str] = ()) -> None:
+        self._streams, self._names = Table(streams), Table(names)
+        self._pieces: dict[str, list[npt.NDArray[Any]]] = {what: [] for what in Span._fields}
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add spans; words that a table lacks follow as they appear."""
+        rows = list(spans)
+        if not rows:
+            return
+        rank, stream, name, step, *numbers = zip(*rows, strict=True)
+        indices = self._streams.indices(stream), self._names.indices(name)
+        self.add_columns(rank, *indices, step, *numbers)
+
+    def add_columns(self, *columns: Any) -> None:
+        """Add columns in the order of a span's fields, with indices into the tables."""
+        for what, column in zip(Span._fields, columns, strict=True):
+            self._pieces[what].append(np.asarray(column, _kind(what)))
+
+    def taken(self) -> dict[str, Any]:
+        """Return each column of all pieces; the pieces are given up."""
+        return {
+            what: np.concatenate([np.zeros(0, _kind(what)), *self._pieces.pop(what)])
+            for what in Span._fields
+        }
+
+    def timeline(self, **known: Any) -> Timeline:
+        """Return the timeline of all pieces, given its other fields; the pieces are given up."""
+        known |= {"streams": tuple(self._streams), "names": tuple(self._names)}
+        return Timeline(**known, **self.taken())
+
+
+def _kind(what: str) -> Any:
+    return np.int32 if what in ("rank", "stream", "name", "step") else np.float64
+
+
+class Table(dict[str, int]):
+    """Words and their places; a new word gets the next one."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        super().__init__((word, i) for i, word in enumerate(dict.fromkeys(words)))
+
+    def __missing__(self, word: str) -> int:
+        self[word] = place = len(self)
+        return place
+
+    def indices(self, words: Iterable[str]) -> list[int]:
+        """Return the places of words."""
+        return [self[word] for word in words]

@@ -86,6 +86,13 @@ def part_path(path: str | Path, rank: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}.jsonl")
 
 
+def base(path: str | Path) -> Path | None:
+    """Return of which timeline a file is a part; None: it is no part."""
+    path = Path(path)
+    found = re.fullmatch(r"(.+)\.rank(0|[1-9][0-9]{0,9})\.jsonl", path.name)
+    return path.with_name(found[1]) if found else None
+
+
 def find(path: str | Path) -> dict[int, Path]:
     """Return the parts of the timeline `path` that exist, by rank."""
     path = Path(path)

@@ -23,6 +23,7 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
+from commsched.timeline import parts
 from commsched.timeline.model import Timeline
 from commsched.timeline.summary import lines as timeline_lines
 from commsched.timeline.summary import summary as timeline_summary
@@ -73,7 +74,7 @@ def load(name: str) -> Thing:
     if not there and not name.endswith(".json"):
         known = ", ".join([*shipped.names("nets"), *shipped.names("machines")])
         raise CommschedError(f"{name}: neither a file nor a shipped net or machine; known: {known}")
-    if not there:
+    if not there or timeline_file.is_ours(path) or parts.base(path):
         return timeline_file.read(path)  # of a run that broke off there may be parts
     text = files.read_text(path)
     data = files.parse(text, name)

@@ -1,0 +1,89 @@
+"""A timeline's file is written in pieces of whole steps, and read in chunks."""
+
+import json
+
+import numpy as np
+import pytest
+
+from commsched import files
+from commsched.timeline.file import CHUNK, Writer, read, write
+from commsched.timeline.header import Measured
+from commsched.timeline.intervals import AT_ONCE, Intervals, difference, union
+from commsched.timeline.model import Span, Timeline
+
+RANKS = 3
+
+
+def steps(first, last):
+    """Two spans of each rank and step."""
+    spans = (
+        Span(rank, stream, name, step, step + start, step + start + 0.5, 0.0, 7)
+        for rank in range(RANKS)
+        for step in range(first, last)
+        for stream, name, start in (("compute", "x", 0.0), ("between", "b/exchange", 0.25))
+    )
+    tables = {"streams": ("compute", "between"), "names": ("x", "b/exchange")}
+    return Timeline.of(spans, header=Measured(), plan_hash="h", ranks=RANKS, **tables)
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    """A file of 60 steps in 6 pieces."""
+    path = tmp_path / "pieces.json"
+    with files.writing(path) as file:
+        lanes = [(rank, stream) for rank in range(RANKS) for stream in (0, 1)]
+        writer = Writer(file, str(path), steps(0, 0), lanes)
+        for first in range(0, 60, 10):
+            writer.add(steps(first, first + 10))
+        writer.end()
+    return path
+
+
+def rows(t):
+    return sorted((s.rank, s.step, s.name, s.start, s.end, s.nbytes) for s in t)
+
+
+def test_pieces_are_one_timeline_and_one_piece_has_the_bytes_of_a_whole_file(pieces, tmp_path):
+    assert rows(read(pieces)) == rows(steps(0, 60))
+    text = pieces.read_bytes()
+    assert text.count(b"\n\n") == 5
+    write(tmp_path / "whole.json", steps(0, 60))
+    whole = (tmp_path / "whole.json").read_bytes()
+    events = (sorted(json.loads(each)["traceEvents"], key=str) for each in (text, whole))
+    assert next(events) == next(events)
+    assert len(text) == len(whole) + 5
+
+
+def test_the_newest_whole_steps_of_a_large_file_are_read_and_a_warning_says_so(pieces):
+    size = pieces.stat().st_size
+    found = read(pieces, window=size // 3)
+    first = found.step.min()
+    assert first in (40, 50)
+    assert rows(found) == rows(steps(int(first), 60))
+    assert found.warnings == (
+        f"{pieces}: larger than {size // 3} bytes, so that only its newest steps were read:"
+        f" those from step {first} on",
+    )
+    assert read(pieces, window=size).warnings == ()
+
+
+def test_a_file_of_many_chunks_reads_back(tmp_path):
+    t = steps(0, 8000)
+    write(tmp_path / "a.json", t)
+    assert (tmp_path / "a.json").stat().st_size > CHUNK
+    found = read(tmp_path / "a.json")
+    for what in ("rank", "step", "name", "start", "end"):
+        np.testing.assert_array_equal(getattr(found, what), getattr(t, what))
+
+
+def test_a_sweep_in_batches_finds_what_one_sweep_finds():
+    """Groups never meet: so the intervals of few of them give the same as among all others."""
+    rng = np.random.default_rng(0)
+    count, groups = AT_ONCE, 5
+    group, start = rng.integers(0, groups, count), rng.random(count)
+    a = Intervals(group, start, start + rng.random(count) * 1e-6)
+    b = Intervals(group[::2], start[::2] + 3e-7, start[::2] + 6e-7)
+    for found, of_one in ((union(a), union), (difference(a, b), lambda x: difference(x, b))):
+        alone = [of_one(a.rows(a.group == one)) for one in range(groups)]
+        for column, expected in zip(found, zip(*alone, strict=True), strict=True):
+            np.testing.assert_array_equal(column, np.concatenate(expected))
