@@ -9,6 +9,7 @@ import pytest
 
 from commsched.cli.main import main
 from commsched.net import file as net_file
+from commsched.plan import file as plan_file
 from tests.support.jobs import ROOT, Ended, Job
 
 if importlib.util.find_spec("torch") is None:
@@ -29,16 +30,16 @@ def losses(*command: str) -> list[float]:
     return [float(x) for x in re.findall(r"^step +\d+  loss (\S+)$", done.output, re.MULTILINE)]
 
 
-def planned(example: str, folder: Path) -> str:
+def planned(example: str, folder: Path, *options: str, batch: int = 8) -> str:
     """The path of a plan for what two ranks captured of an example."""
     net, plan = folder / "net.json", folder / "plan.json"
     words = ("capture", f"examples/{example}.py:build", "-o", str(net), "--steps", "3")
     done = run("-m", "commsched", *words)
     assert done.status == 0, done.output
     assert f"written to {net}" in done.output
-    assert net_file.read(net).batch == 8
+    assert net_file.read(net).batch == batch
     machine = ("--machine", "localhost", "--lanes", "2")
-    assert main(["plan", str(net), *machine, "-o", str(plan)]) == 0
+    assert main(["plan", str(net), *machine, *options, "-o", str(plan)]) == 0
     return str(plan)
 
 
@@ -55,9 +56,19 @@ def test_a_resnet_learns(tmp_path):
     assert found[-1] < 0.7 * found[0]
 
 
+def test_a_dlrm_learns_with_tables_that_travel_as_lists(tmp_path):
+    zen = [word for k in range(4) for word in ("--force", f"tables.{k}.weight=zen")]
+    path = planned("torch_dlrm", tmp_path, *zen, batch=128)
+    tensor = plan_file.read(path).net.tensors["tables.0.weight"]
+    assert tensor.sparsity.law == "zipf"
+    assert tensor.sparsity.density < 0.01
+    found = losses("examples/torch_dlrm.py", path, *STEPS)
+    assert found[-1] < 0.7 * found[0]
+
+
 def test_each_example_has_fewer_than_80_lines():
     paths = list((ROOT / "examples").glob("torch_*.py"))
-    assert len(paths) == 3
+    assert len(paths) == 4
     assert all(len(path.read_text().splitlines()) < 80 for path in paths)
 
 
