@@ -31,7 +31,6 @@ MAX_BYTES = 2**30  # a net, machine, plan or timeline beyond 1 GiB is a mistake
 CHUNK = 2**20  # B that are read at once
 STDIN = "-"
 KINDS = {
-    stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -154,10 +153,11 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def _not_regular(path: str | Path, verb: str) -> str:
-    kind = KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "no regular file")
-    return f"Is {kind}; only regular files are {verb}" + (
-        f", and stdin as {STDIN}" if verb == "read" else ""
-    )
+    kind = stat.S_IFMT(os.stat(path).st_mode)
+    if kind == stat.S_IFDIR:
+        return os.strerror(errno.EISDIR)
+    stdin = f", and stdin as {STDIN}" if verb == "read" else ""
+    return f"Is {KINDS.get(kind, 'no file')}; only regular files are {verb}{stdin}"
 
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:

@@ -121,7 +121,8 @@ class Quantity:
         value = _product(number, scale)
         if unit is not None:
             return value
-        if value > self.believed or 0 < value < self.believed_from:
+        doubted = value > self.believed or 0 < value < self.believed_from
+        if doubted and value <= self.most and isfinite(value):  # beyond, no unit helps
             raise CommschedError(self._doubt(text, name, value))
         return value
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,6 +183,18 @@ def test_a_resized_machine_has_the_wanted_counts(nodes: int, lanes: int) -> None
 def test_a_machine_that_cannot_be_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(CommschedError, match=message):
         machine(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["latency_us", "overhead_us"])
+@pytest.mark.parametrize("place", ["inside", "between"])
+def test_a_latency_of_days_is_refused_in_every_unit(key: str, place: str, tmp_path: Path) -> None:
+    data = file.file_data(machine(fabric=None))
+    refused = {1e7: f"{key} 1e+07 is 10000000 us, more than a second", 1e12: "at most 3600 s, got"}
+    for value, reason in {**refused, "1e12 us": "at most 3600 s, got"}.items():
+        links = {**data["links"], place: {**data["links"][place], key: value}}
+        (tmp_path / "m.json").write_text(json.dumps({**data, "links": links}))
+        with pytest.raises(CommschedError, match=re.escape(reason)):
+            file.read(tmp_path / "m.json")
 
 
 def test_rates_that_cannot_be_are_refused() -> None:

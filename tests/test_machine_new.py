@@ -177,7 +177,7 @@ def test_set_names_any_field_with_or_without_its_unit() -> None:
         ("gpu=b9000", "no device named 'b9000'; known: a10, a100"),
         ("nodes=2.5", "--set nodes=2.5: nodes is a whole number, such as 8; got '2.5'"),
         ("nodes=0", "nodes must be at least 1, got 0"),
-        ("jitter=-1", "jitter must be finite and at least 0, got -1.0"),
+        ("jitter=-1", "jitter must be finite and at least 0, at most 10, got -1.0"),
     ],
 )
 def test_a_wrong_set_is_one_sentence(

@@ -17,6 +17,7 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.plan import file
 from commsched.plan.model import Launch, Plan, Reason
+from commsched.program.read_plan import checked_plan, read_plan
 from commsched.records import digest
 from tests.support import sampling
 from tests.support.small_plans import graph, machine, plan
@@ -244,7 +245,7 @@ def test_a_plan_that_misplaces_a_gradient_is_refused(change, message):
     with pytest.raises(CommschedError, match=message):
         broken.check()
     with pytest.raises(CommschedError, match=f"^plan: .*{message}"):
-        file.checked(broken)
+        checked_plan(broken)
 
 
 # --- Bad files. ---
@@ -268,7 +269,7 @@ def test_a_damaged_plan_gives_one_sentence_or_a_plan(data):
     try:
         made = file.from_data(tree, "p.json")
         made.check()
-        file.checked(made)
+        checked_plan(made)
     except CommschedError as error:
         complaint = str(error)
     assert not complaint or complaint.startswith(("p.json: ", "plan: "))
@@ -318,3 +319,22 @@ def test_blocks_differ_by_at_most_one_element(numel, blocks):
 def test_a_piece_outside_of_its_tensor_is_refused(piece):
     with pytest.raises(CommschedError, match=r"no tensor named|allowed is 0 <= start < stop <= 3"):
         BucketSpec.of((Piece(*piece),), {"t": Tensor(name="t", shape=(3,))})
+
+
+@pytest.mark.parametrize("method", ["nonsense", "topk:2", "gtopk:0", "powersgd:1e9", "ring+topk:2"])
+def test_methods_are_checked_when_a_plan_is_read(tmp_path, method):
+    data = {**DATA, "launches": [{**DATA["launches"][0], "method": method}, *DATA["launches"][1:]]}
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({**data, "hash": digest(data)}))
+    family, _, parameter = method.rpartition("+")[2].partition(":")
+    with pytest.raises(CommschedError, match=r"p\.json: launch ") as refusal:
+        read_plan(path)
+    assert family in str(refusal.value)
+    assert parameter in str(refusal.value)
+
+
+def test_the_strategy_is_checked_when_a_plan_is_read(tmp_path):
+    data = {**DATA, "strategy": "nonsense"}
+    (tmp_path / "p.json").write_text(json.dumps({**data, "hash": digest(data)}))
+    with pytest.raises(CommschedError, match=r"p\.json: no strategy named 'nonsense'"):
+        read_plan(tmp_path / "p.json")

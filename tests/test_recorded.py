@@ -23,6 +23,7 @@ from commsched.net.sparsity import Sparsity
 from commsched.planner.limits.error_budget import verdict
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
+from commsched.train.packing import unpacked
 from tests.support import sampling
 from tests.support.small_plans import machine
 
@@ -165,7 +166,7 @@ INFINITE = np.ones((4, 20)) * 1e300
         (npz(("w.npy", GOOD[:-30])), "not an npz file of numbers"),
         (npz(("w.npy", b"text")), "not an npz file of numbers"),
         (npz(("w.npy", array([{}], allow_pickle=True))), "not an npz file of numbers"),
-        (npz(("w.npy", GOOD), ("w.npy", GOOD)), "tensor 'w' is in the file twice"),
+        (npz(("w.npy", GOOD), ("w.npy", GOOD)), "array 'w' is in the file twice"),
         (npz(("w.txt", GOOD)), "'w.txt' is not an array; only arrays are allowed"),
         (npz(("v.npy", GOOD)), "no tensor named 'v' in net 'net'; nearest: 'w'"),
         (npz(("w.npy", array(np.ones((4, 20), np.int32)))), "gradients are floats, got int32"),
@@ -189,14 +190,54 @@ def test_what_are_no_gradients_of_the_net_is_refused_in_one_sentence(tmp_path, c
     assert "\n" not in said
 
 
-def test_a_header_that_promises_more_than_memory_holds_is_refused(tmp_path):
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 20), }"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        HEADER.replace("(4, 20)", "(4, 1000000000000000)"),  # more than a memory holds
+        HEADER.replace("(4, 20)", "(8, True)"),
+        HEADER.replace("(4, 20)", "(12345678901234567890, 20)"),
+        HEADER.replace("(4, 20)", "(-4, 20)"),
+        HEADER.replace(" }", " }}"),
+        HEADER.replace("{'descr", "{{{'descr"),
+        HEADER.replace("'<f4'", "'<f3'"),
+        HEADER.replace("'<f4'", "'|O'"),
+        HEADER.replace("'<f4'", "[('a', '<f4')]"),
+        HEADER.replace("(4, 20)", "(4, 20) if 1 else 2"),
+        HEADER + " " * 20_000,
+        "",
+    ],
+)
+def test_a_header_that_numpy_does_not_write_is_refused(tmp_path, header):
     graph = Net(name="net", layers=(Layer(name="l", tensors=(Tensor(name="w", shape=(20,)),)),))
-    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (4, 1000000000000000), }"
-    start = b"\x93NUMPY\x01\x00" + (len(header) + 1).to_bytes(2, "little") + header + b"\n"
+    start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
     path = tmp_path / "g.npz"
-    path.write_bytes(npz(("w.npy", start)))
-    with pytest.raises(CommschedError, match=r"g\.npz: "):
+    path.write_bytes(npz(("w.npy", start + bytes(320))))
+    with pytest.raises(CommschedError, match=r"g\.npz: not an npz file of numbers"):
         recorded.read(path, graph)
+    with pytest.raises(CommschedError, match=r"not a checkpoint of commsched, or a broken one"):
+        unpacked(path.read_bytes(), "it")
+
+
+def test_an_archive_that_inflates_is_refused_by_what_it_says(tmp_path):
+    graph = Net(name="net", layers=(Layer(name="l", tensors=(Tensor(name="w", shape=(20,)),)),))
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("w.npy", array(np.zeros((10**5, 20), np.float32)))
+    path = tmp_path / "g.npz"
+    path.write_bytes(content.getvalue())
+    assert recorded.read(path, graph).gradients["w"].shape == (recorded.COUNT, 20)
+    size = (8 * 10**6 + 128).to_bytes(4, "little")
+    path.write_bytes(content.getvalue().replace(size, (3 * 10**9).to_bytes(4, "little")))
+    with pytest.raises(CommschedError, match="holds 3000000000 B, at most 2147483648 are allowed"):
+        recorded.read(path, graph)
+    path.write_bytes(content.getvalue().replace(size, (400).to_bytes(4, "little")))
+    with pytest.raises(CommschedError, match="not an npz file"):
+        recorded.read(path, graph)
+    with pytest.raises(CommschedError, match="not a checkpoint"):  # those are written as they are
+        unpacked(content.getvalue(), "it")
 
 
 def test_missing_files_are_named(tmp_path):

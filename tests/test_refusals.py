@@ -27,6 +27,14 @@ COMMANDS = {
         ("--transformer layers=1,hidden=99999999999,heads=1", "at most 2^53"),
         ("--transformer layers=9999999999999999999,hidden=8,heads=2", "--transformer"),
     ),
+    "plan vgg16 --machine localhost -o {folder}/plan.json": (
+        ("--scale 1e308", "a net has at most 2^53 elements; a scale of 1e+308 makes more of"),
+        ("--stretch 1e308", "must be finite"),
+        ("--jitter 1e308", "--jitter must be at least 0% and at most 1000%; got 1e308"),
+        ("--jitter 1e308%", "--jitter must be at least 0% and at most 1000%; got 1e308%"),
+        ("--set latency=2h", "latency must be finite and at least 0, at most 3600 s"),
+        ("--set jitter=11", "jitter must be finite and at least 0, at most 10"),
+    ),
     "price --machine localhost": (
         ("-1", "NUMEL must be in [0, 2^40], got -1"),
         ("1 --density nan", "--density is a share, such as 5%; got 'nan'"),

@@ -5,17 +5,16 @@ their steps. Each has all elements of the tensor, or the SAMPLE elements that `s
 Four consecutive gradients count as those of four ranks in one step.
 """
 
+import math
 import zipfile
-import zlib
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from commsched import files
+from commsched import files, npz
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange import error
@@ -25,7 +24,7 @@ from commsched.net.graph import Net, Tensor
 
 COUNT = error.STEPS * error.RANKS.size  # used gradients of a tensor: the last ones
 RUNS = 16  # runs of neighbours in a sample: codecs that code blocks need neighbours
-MOST = 2**34  # B of all arrays of a file
+MOST = 2**31  # B of all arrays of a file: COUNT samples of 500 large tensors
 
 
 def sample(gradient: Array) -> Array:
@@ -91,74 +90,50 @@ def write(path: str | Path, gradients: Mapping[str, Array]) -> None:
 def read(path: str | Path, net: Net) -> Recorded:
     """Read the gradients of a net's tensors; refuse gradients that do not fit them."""
     where = str(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            _check_members(members, where)
-            gradients = {}
-            for member in members:
-                name = member.filename.removesuffix(".npy")
-                tensor = _tensor(name, net, where)
-                with archive.open(member) as content:
-                    gradients[name] = _gradients(_array(content), tensor, where)
-    except zipfile.BadZipFile:
-        raise CommschedError(f"{where}: not an npz file, which numpy.savez writes") from None
-    except (OSError, EOFError) as failure:
-        why = getattr(failure, "strerror", None) or failure
-        raise CommschedError(f"{where}: cannot be read: {why}") from None
-    except (ValueError, zlib.error, RuntimeError, MemoryError) as failure:
-        # RuntimeError: a member is encrypted, or packed by an unknown method; MemoryError: an array
-        # claims to be larger than this machine's memory.
-        why = str(failure).partition("\n")[0]
-        raise CommschedError(f"{where}: not an npz file of numbers: {why}") from None
+    gradients: dict[str, Array] = {}
+    with files.opened(path) as file:
+        try:
+            for entry in npz.entries(file, MOST):
+                tensor = _tensor(entry.name, net)
+                _check_shape(entry, tensor)
+                gradients[entry.name] = _gradients(entry.array(), tensor)
+        except CommschedError as error:
+            raise CommschedError(f"{where}: {error}") from None
     if not gradients:
         raise CommschedError(f"{where}: no gradients; tensor name -> (count, ...) is expected")
     return Recorded(gradients, where)
 
 
-def _check_members(members: list[zipfile.ZipInfo], where: str) -> None:
-    names = [member.filename for member in members]
-    for name in names:
-        if not name.endswith(".npy"):
-            raise CommschedError(f"{where}: {name!r} is not an array; only arrays are allowed")
-        if names.count(name) > 1:
-            raise CommschedError(f"{where}: tensor {name[:-4]!r} is in the file twice")
-    size = sum(member.file_size for member in members)
-    if size > MOST:
-        raise CommschedError(f"{where}: holds {size} B, at most {MOST} are allowed")
-
-
-def _array(content: IO[bytes]) -> Array:
-    return np.lib.format.read_array(content, allow_pickle=False)
-
-
-def _tensor(name: str, net: Net, where: str) -> Tensor:
+def _tensor(name: str, net: Net) -> Tensor:
     if name not in net.tensors:
         near = nearest(name, net.tensors, 0.0)
-        raise CommschedError(f"{where}: no tensor named {name!r} in net {net.name!r}{near}")
+        raise CommschedError(f"no tensor named {name!r} in net {net.name!r}{near}")
     return net.tensors[name]
 
 
-def _gradients(values: Array, tensor: Tensor, where: str) -> Array:
-    """A tensor's gradients as samples: (count, m) float32."""
-    what = f"{where}: tensor {tensor.name!r}"
-    if values.dtype.kind != "f":
-        raise CommschedError(f"{what}: gradients are floats, got {values.dtype}")
+def _check_shape(entry: npz.Entry, tensor: Tensor) -> None:
+    """Refuse, before it is read, an array that cannot be gradients of a tensor."""
+    what, shape = f"tensor {tensor.name!r}", entry.shape
+    if entry.dtype.kind != "f":
+        raise CommschedError(f"{what}: gradients are floats, got {entry.dtype}")
     least = error.RANKS.size
-    if values.ndim < 2 or len(values) < least:
+    if len(shape) < 2 or shape[0] < least:
         raise CommschedError(
             f"{what}: expected an array (count, ...) of at least {least} gradients, got shape"
-            f" {list(values.shape)}"
+            f" {list(shape)}"
         )
-    count, numel = len(values), values[0].size
+    numel = math.prod(shape[1:])
     if numel not in (tensor.numel, min(error.SAMPLE, tensor.numel)):
         raise CommschedError(
-            f"{what}: a gradient has {tensor.numel} elements, got {numel} in shape"
-            f" {list(values.shape)}"
+            f"{what}: a gradient has {tensor.numel} elements, got {numel} in shape {list(shape)}"
         )
-    samples = np.stack([sample(one) for one in values[max(0, count - COUNT) :]])
+
+
+def _gradients(values: Array, tensor: Tensor) -> Array:
+    """A tensor's gradients as samples: (count, m) float32."""
+    samples = np.stack([sample(one) for one in values[max(0, len(values) - COUNT) :]])
     with np.errstate(over="ignore"):
         samples = samples.astype(np.float32)
     if not np.isfinite(samples).all():
-        raise CommschedError(f"{what}: only finite float32 numbers are allowed")
+        raise CommschedError(f"tensor {tensor.name!r}: only finite float32 numbers are allowed")
     return samples

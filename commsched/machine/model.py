@@ -32,6 +32,12 @@ from commsched.records import (
 from commsched.units import significant
 
 MAX_RANKS = 2**20
+SHORT = Check(
+    "must be finite and at least 0, at most 3600 s", lambda seconds: 0.0 <= seconds <= 3600.0
+)
+SPREAD = Check(
+    "must be finite and at least 0, at most 10", lambda sigma: 0.0 <= sigma <= 10.0
+)  # factors of e^10
 AT_LEAST_1 = Check("must be finite and at least 1", lambda v: isfinite(v) and v >= 1.0)
 PROPORTION = Check("must be in [0, 1]", lambda v: 0.0 <= v <= 1.0)
 UNKNOWN = "not stated"  # source of numbers
@@ -46,7 +52,7 @@ RATE = Stored(
     check=Check("must be in [1e-09, 1e+09] or null", lambda rate: 1e-9 <= rate <= 1e9),
     rounds=True,
 )
-Delay = Annotated[float, unit("us", 1e-6, short=True), NOT_NEGATIVE]  # s
+Delay = Annotated[float, unit("us", 1e-6, short=True), SHORT]  # s
 PerByte = Annotated[float, RATE, NOT_NEGATIVE]
 Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
 Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
@@ -71,8 +77,8 @@ class Link:
     Source: Alexandrov et al., "LogGP", SPAA 1995.
     """
 
-    latency: Seconds
-    overhead: Seconds
+    latency: Annotated[float, MICROSECONDS, SHORT]
+    overhead: Annotated[float, MICROSECONDS, SHORT]
     per_byte: Annotated[PerByte, Key("bandwidth_GBps")]
     # Measured (bytes, seconds on the wire), ascending, if one slope does not fit; empty: n G.
     points: Points = ()
@@ -263,9 +269,9 @@ class Machine:
     overrides: Annotated[Mapping[int, Link], OVERRIDES] = field(default_factory=dict)  # by node
     device: Device
     # Sigma of the log-normal factor on compute, per rank and step.
-    jitter: Annotated[Rounded, NOT_NEGATIVE, WRITTEN] = 0.0
+    jitter: Annotated[Rounded, SPREAD, WRITTEN] = 0.0
     # Sigma of the log-normal factor on coding, per rank and operation.
-    coding_jitter: Annotated[Rounded, NOT_NEGATIVE] = 0.0
+    coding_jitter: Annotated[Rounded, SPREAD] = 0.0
     # Before an exchange's first message: wake-up, skew of the ranks.
     startup: Annotated[Delay, WRITTEN] = 0.0
     # Before the first message of a launch's later exchanges: all ranks are awake.

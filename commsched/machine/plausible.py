@@ -85,8 +85,10 @@ def _doubts(data: dict[str, Any], machine: Machine) -> Iterator[Doubt]:
     for place, key, limit, reason in (
         ("links.inside", "bandwidth_GBps", INSIDE, "more than twice NVLink 5"),
         ("links.inside", "latency_us", LATENCY, "more than a second"),
+        ("links.inside", "overhead_us", LATENCY, "more than a second"),
         ("links.between", "bandwidth_GBps", port, why),
         ("links.between", "latency_us", LATENCY, "more than a second"),
+        ("links.between", "overhead_us", LATENCY, "more than a second"),
         ("nic", "bandwidth_GBps", port, why),
         ("device", "memory_GB", MEMORY, "more than 4 TB"),
         ("device", "bandwidth_GBps", STREAM, "more than twice the fastest memory"),

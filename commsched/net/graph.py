@@ -167,6 +167,10 @@ class Net:
         for name, value in (("scale", scale), ("stretch", stretch)):
             if not (isfinite(value) and value > 0):
                 raise CommschedError(f"{name} must be finite and more than 0, got {value}")
+        if self.numel * scale > MAX_NUMEL:
+            raise CommschedError(
+                f"a net has at most 2^53 elements; a scale of {scale:g} makes more of {self.numel}"
+            )
         work = scale * stretch
         return replace(
             self,

@@ -46,11 +46,6 @@ def from_data(data: Any, where: str) -> Plan:
     return plan
 
 
-def checked(plan: Plan) -> Plan:
-    """Check a plan that a user's program built, as a plan file is checked."""
-    return from_data(to_data(plan), "plan")
-
-
 def to_data(plan: Plan) -> dict[str, Any]:
     """Turn a plan into plain JSON data, with its hash."""
     data = records.to_data(plan)

@@ -16,10 +16,10 @@ from commsched.exchange.recorded_gradients import Recording
 from commsched.exchange.rows import Rows, whole
 from commsched.files import check_writable
 from commsched.kernels.modules import on_host
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.program.layer_ops import backward_of
 from commsched.program.model import Kind, Program, Role
+from commsched.program.read_plan import checked_plan, read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes
 from commsched.run.engine.board import WaitStatus
@@ -131,7 +131,7 @@ class Exchanger:
         for path in (self._timeline, self._record):
             if path is not None:
                 check_writable(path)
-        checked = plan_file.checked(plan) if isinstance(plan, Plan) else plan_file.read(plan)
+        checked = checked_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
         if not STRATEGIES[checked.strategy].sums_every_step:
             raise CommschedError(
                 f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}"

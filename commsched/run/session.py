@@ -10,8 +10,8 @@ from mpi4py import MPI
 from commsched.errors import Agreed, CommschedError
 from commsched.exchange.registry import find_method
 from commsched.files import check_writable
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.program.read_plan import read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.progress import progress_bar, progress_visible
 from commsched.run.adapt.plan_switch import Changes, Replan
@@ -181,7 +181,7 @@ def _run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> 
     comm = MPI.COMM_WORLD
     agree.check_launcher()
     with watchdog(comm, "run", options.timeout):
-        made = agree.on_all_ranks(lambda: plan_file.read(plan), comm)
+        made = agree.on_all_ranks(lambda: read_plan(plan), comm)
         agree.on_all_ranks(lambda: check_writable(output), comm)
     if progress and comm.rank == 0 and progress_visible():
         show = progress_bar("run", options.steps)

@@ -12,6 +12,7 @@ from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.program.parameters import settled
+from commsched.program.read_plan import plan_from_data, read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.run.job import agree
@@ -25,14 +26,14 @@ def agreed_plan(
 ) -> Plan:
     """Return on all ranks the plan of a file, or else the plan that rank 0 makes."""
     if path is not None:
-        plan = agree.on_all_ranks(lambda: plan_file.read(path), comm)
+        plan = agree.on_all_ranks(lambda: read_plan(path), comm)
     else:
 
         def made() -> bytes:
             return b"" if comm.rank else msgspec.json.encode(plan_file.to_data(make()))
 
         text = agree.broadcast_bytes(agree.on_all_ranks(made, comm), comm)
-        plan = plan_file.from_data(msgspec.json.decode(text), "the plan")
+        plan = plan_from_data(msgspec.json.decode(text), "the plan")
     if plan.strategy != strategy:
         raise Agreed(f"the plan has strategy {plan.strategy!r}, but --strategy is {strategy!r}")
     return plan

@@ -1,14 +1,13 @@
 """Nested dictionaries of arrays and numbers as one npz file, which is read without pickle."""
 
 import io
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
 
+from commsched import npz
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 
@@ -42,18 +41,12 @@ def _arrays(path: str, value: Any) -> Iterator[tuple[str, Array]]:
 def unpacked(content: bytes, where: str) -> dict[str, Any]:
     """Return what `packed` was given; `where` names the file in errors."""
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            value = _value("", {name: file[name] for name in file.files})
-            assert isinstance(value, dict)
-            return value
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile, AssertionError):
-        pass
-    except (
-        RuntimeError,
-        zlib.error,
-    ):  # broken bits that ask for a password, or for another compression
-        pass
-    raise CommschedError(f"{where}: not a checkpoint of commsched, or a broken one")
+        found = npz.entries(io.BytesIO(content), len(content), deflated=False)
+        value = _value("", {entry.name: entry.array() for entry in found})
+        assert isinstance(value, dict)
+        return value
+    except (ValueError, KeyError, TypeError, AssertionError, CommschedError):
+        raise CommschedError(f"{where}: not a checkpoint of commsched, or a broken one") from None
 
 
 def _value(path: str, arrays: Mapping[str, Array]) -> Any:

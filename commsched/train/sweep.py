@@ -11,8 +11,8 @@ from mpi4py import MPI
 from commsched import training_log as training
 from commsched.errors import CommschedError
 from commsched.files import check_writable
-from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.program.read_plan import read_plan
 from commsched.run.job import agree
 from commsched.run.session import errors_end_the_job
 from commsched.train import trials
@@ -42,7 +42,7 @@ def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
     comm = MPI.COMM_WORLD
     with errors_end_the_job(comm):
         assert wanted.plan is not None
-        plan = agree.on_all_ranks(lambda: plan_file.read(wanted.plan or ""), comm)
+        plan = agree.on_all_ranks(lambda: read_plan(wanted.plan or ""), comm)
         known = agree.on_all_ranks(lambda: _known(wanted, chosen, plan, comm.rank), comm)
         left = msgspec.json.decode(
             agree.broadcast_bytes(msgspec.json.encode(_left(known, chosen)), comm),

@@ -94,10 +94,10 @@ def run(args: argparse.Namespace) -> None:
     if timeline is None:
         return
     from commsched.net.compute import compute_data, origin
-    from commsched.plan import file as plan_file
+    from commsched.program.read_plan import read_plan
     from commsched.timeline.summary import lines, summary
 
-    net = plan_file.read(args.plan).net
+    net = read_plan(args.plan).net
     found = {**summary(timeline), "compute": compute_data(net)}
     print(
         json.dumps(found, indent=1)

@@ -21,6 +21,7 @@ from commsched.net.compute import measured_on
 from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.program.read_plan import plan_from_data
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
 from commsched.timeline import parts
@@ -82,7 +83,7 @@ def load(name: str) -> Thing:
     readers: dict[str, Any] = {
         net_file.FORMAT: net_file.from_data,
         machine_file.FORMAT: machine_file.from_file_data,
-        plan_file.FORMAT: plan_file.from_data,
+        plan_file.FORMAT: plan_from_data,
     }
     if isinstance(kind, str) and kind in readers:
         found: Thing = readers[kind](data, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from commsched.cli.options import Commands, Flag, Option, add_command, output_file
 from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
-from commsched.plan import file as plan_file
+from commsched.program.read_plan import read_plan
 from commsched.progress import progress
 from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
@@ -46,7 +46,7 @@ def simulate(args: argparse.Namespace) -> None:
         raise CommschedError(
             f"--steps must be at least 2, since the first step is not counted; got {args.steps}"
         )
-    plan = plan_file.read(args.plan)
+    plan = read_plan(args.plan)
     taken = Replay({}, {})
     if args.replay is not None:
         taken = replay(plan, timeline_file.read(args.replay), args.steps, str(args.replay))

@@ -213,12 +213,12 @@ def _stamp(words: Sequence[str]) -> int | None:
 def _measured(words: Sequence[str], spec: "Spec") -> "tuple[Crossing, ...]":
     """Return the traffic that plan and timeline of the `commsched run` in the words require."""
     from commsched.lab.testbed.proof import crossing
-    from commsched.plan import file as plan_file
+    from commsched.program.read_plan import read_plan
     from commsched.timeline import file as timeline_file
 
     job = _job(words)
     assert job is not None
-    plan = plan_file.read(job.plan)
+    plan = read_plan(job.plan)
     return crossing(plan, timeline_file.read(job.output), spec)
 
 

@@ -1,0 +1,112 @@
+"""Arrays in NumPy's npz format, checked by their headers before anything is inflated.
+
+Headers are read in the one form that NumPy writes, and only of numbers and text: nothing is
+evaluated or unpickled. Source: "NEP 1 - a simple file format for NumPy arrays".
+"""
+
+import math
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from commsched.arrays import Array
+from commsched.errors import CommschedError
+
+SUFFIX = ".npy"
+MAGIC = b"\x93NUMPY"
+LONGEST_HEADER = 10_000  # B, of simple types
+HEADER = re.compile(
+    r"\{'descr': '(?P<type>[<>|][biufcU][0-9]{1,4})', 'fortran_order': (?P<columns>True|False),"
+    r" 'shape': \((?P<shape>(?:[0-9]{1,18}, ?)*(?:[0-9]{1,18})?)\), \}\s*"
+)
+PACKED = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
+
+
+class Entry(NamedTuple):
+    """An array of a file: what its header says, and the stream of its bytes."""
+
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    columns: bool  # column after column
+    content: IO[bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def array(self) -> Array:
+        """Read the array."""
+        values = np.frombuffer(bytearray(self.content.read(self.nbytes)), self.dtype)
+        return values.reshape(self.shape, order="F" if self.columns else "C")
+
+
+def entries(file: IO[bytes], most: int, deflated: bool = True) -> Iterator[Entry]:
+    """Yield the arrays of a file, at most `most` bytes together; an error is one sentence.
+
+    An array is read before the next one is asked for, or not at all.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            _check(members, most, deflated)
+            for member in members:
+                with archive.open(member) as content:
+                    entry = _entry(member, content)
+                    yield entry
+                    if content.read(1):  # the end is where the sum of the bytes is checked
+                        raise CommschedError(f"array {entry.name!r} was not read to its end")
+    except zipfile.BadZipFile:
+        raise CommschedError("not an npz file, which numpy.savez writes, or a broken one") from None
+    except (ValueError, EOFError, RuntimeError, struct.error, zlib.error) as failure:
+        # RuntimeError: a member is encrypted, or needs a newer zip
+        why = str(failure).partition("\n")[0]
+        raise CommschedError(f"not an npz file of numbers: {why}") from None
+
+
+def _check(members: list[zipfile.ZipInfo], most: int, deflated: bool) -> None:
+    """Refuse what is no array, stands twice, or is too large."""
+    seen: set[str] = set()
+    for member in members:
+        name = member.filename
+        if not name.endswith(SUFFIX):
+            raise CommschedError(f"{name!r} is not an array; only arrays are allowed")
+        if name in seen:
+            raise CommschedError(f"array {name.removesuffix(SUFFIX)!r} is in the file twice")
+        seen.add(name)
+        if member.compress_type not in PACKED or (member.compress_type and not deflated):
+            raise CommschedError(f"array {name.removesuffix(SUFFIX)!r} is packed in another way")
+    size = sum(member.file_size for member in members)
+    if size > most:
+        raise CommschedError(f"holds {size} B, at most {most} are allowed")
+
+
+def _entry(member: zipfile.ZipInfo, content: IO[bytes]) -> Entry:
+    name = member.filename.removesuffix(SUFFIX)
+    start = content.read(len(MAGIC) + 2)
+    if start[: len(MAGIC)] != MAGIC or start[-2:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise CommschedError(f"not an npz file of numbers: {name!r} is no array")
+    width, form = (2, "<H") if start[-2] == 1 else (4, "<I")
+    (length,) = struct.unpack(form, content.read(width))
+    found = HEADER.fullmatch(content.read(min(length, LONGEST_HEADER)).decode("latin-1"))
+    if found is None or length > LONGEST_HEADER:
+        raise CommschedError(f"not an npz file of numbers: array {name!r} holds others")
+    try:
+        dtype = np.dtype(found["type"])
+    except TypeError:
+        raise CommschedError(f"not an npz file of numbers: {found['type']!r} is no type") from None
+    shape = tuple(int(word) for word in found["shape"].split(",") if word.strip())
+    entry = Entry(name, dtype, shape, found["columns"] == "True", content)
+    inside = member.file_size - len(start) - width - length
+    if entry.nbytes != inside:
+        raise CommschedError(
+            f"not an npz file of numbers: array {name!r} has {list(shape)} of {dtype} by its"
+            f" header, but {inside} B follow"
+        )
+    return entry

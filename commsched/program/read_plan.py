@@ -1,0 +1,39 @@
+"""Read plans whose strategy and methods there are: plans that can be run, simulated and shown."""
+
+from pathlib import Path
+from typing import Any
+
+from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.program.registry import STRATEGIES
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read and check a plan file."""
+    return _known(plan_file.read(path), str(path))
+
+
+def plan_from_data(data: Any, where: str) -> Plan:
+    """Build and check a plan from parsed JSON; `where` names the file in errors."""
+    return _known(plan_file.from_data(data, where), where)
+
+
+def checked_plan(plan: Plan) -> Plan:
+    """Check a plan that a user's program built, as a plan file is checked."""
+    return plan_from_data(plan_file.to_data(plan), "plan")
+
+
+def _known(plan: Plan, where: str) -> Plan:
+    """Refuse a strategy or a method that there is not, or whose parameters are wrong."""
+    try:
+        STRATEGIES[plan.strategy].settings(plan)
+    except CommschedError as error:
+        raise CommschedError(f"{where}: {error}") from None
+    for method, launch in {launch.method: launch.name for launch in plan.launches}.items():
+        try:
+            find_method(method)
+        except CommschedError as error:
+            raise CommschedError(f"{where}: launch {launch!r}: {error}") from None
+    return plan
