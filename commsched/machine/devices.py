@@ -49,18 +49,18 @@ def accelerator(name: str) -> Accelerator:
     raise CommschedError(f"no device named {name!r}; known: {', '.join(known)}{near}")
 
 
-def recognised(device: Device) -> Accelerator | None:
-    """Find the shipped device whose name stands, as whole words, in a machine's device name.
+def recognised(name: str) -> Accelerator | None:
+    """Find the shipped device whose name stands, as whole words, in the name of a device.
 
     Of several the longest: `A100-SXM4-80GB` is not the `A100` of 40 GB.
     """
-    said = _words(device.name)
+    said = _words(name)
     best: tuple[int, Accelerator | None] = (0, None)
     for first, found in accelerators().items():
-        for name in map(_words, (first, *found.also)):
-            places = range(len(said) - len(name) + 1)
-            if len(name) > best[0] and any(said[i : i + len(name)] == name for i in places):
-                best = len(name), found
+        for words in map(_words, (first, *found.also)):
+            places = range(len(said) - len(words) + 1)
+            if len(words) > best[0] and any(said[i : i + len(words)] == words for i in places):
+                best = len(words), found
     return best[1]
 
 

@@ -128,7 +128,7 @@ def default_library(machine: Machine) -> str:
     if machine.fabric is not None:
         return mpi_library(machine.fabric.mpi)
     named = any(word in machine.device.name for word in WORDS)
-    return "nccl" if named or recognised(machine.device) is not None else "mpich"
+    return "nccl" if named or recognised(machine.device.name) is not None else "mpich"
 
 
 def library_of(machine: Machine) -> Library:

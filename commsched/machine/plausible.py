@@ -77,7 +77,7 @@ def insist(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
 
 def _doubts(data: dict[str, Any], machine: Machine) -> Iterator[Doubt]:
     """Yield the plain numbers of a file that are beyond their limit, or likely Gbit/s."""
-    known = recognised(machine.device)
+    known = recognised(machine.device.name)
     port, why = PORT, "more than the fastest port that is sold, 800 Gbit/s"
     if known is not None and known.slot < PORT:
         port = known.slot

@@ -9,9 +9,9 @@ from mpi4py import MPI
 
 from commsched.errors import CommschedError
 from commsched.net import file as net_file
+from commsched.net.summary import summary
 from commsched.run.job import agree
 from commsched.torch.capture import capture
-from commsched.units import nbytes, seconds
 
 
 def capture_file(where: str, output: str | Path, **options: Any) -> str:
@@ -25,13 +25,7 @@ def capture_file(where: str, output: str | Path, **options: Any) -> str:
     if comm.rank:
         return ""
     net_file.write(output, net)
-    forward = sum(layer.forward or 0.0 for layer in net.layers)
-    backward = sum(layer.backward or 0.0 for layer in net.layers)
-    return (
-        f"{len(net.layers)} layers, {len(net.tensors)} tensors of {nbytes(net.numel * 4)} in"
-        f" float32; data {seconds(net.data)}, forward {seconds(forward)}, backward"
-        f" {seconds(backward)}, optimizer {seconds(net.optimizer or 0.0)}"
-    )
+    return summary(net)
 
 
 def built_by(where: str) -> tuple[Any, Any, Any, Any]:

@@ -36,7 +36,12 @@ def count(text: str) -> int:
 
 OPTIONS = (
     Option("predicted", None, "timeline written by `commsched simulate`", Path),
-    Option("measured", None, "timeline written by `commsched run`, or a second prediction", Path),
+    Option(
+        "measured",
+        None,
+        "timeline of `commsched run`, trace of torch.profiler, or a second prediction",
+        Path,
+    ),
     Option("--fail-above", "SHARE", "largest error of the iteration time", PERCENT),
     Option("--limit", "N", "number of operations to print", count, 12),
     Flag("--json", "print the whole comparison as JSON"),
@@ -51,14 +56,14 @@ def add(commands: Commands) -> None:
 
 def compare(args: argparse.Namespace) -> None:
     """Print the comparison; exit with 1 where the prediction is off by more than allowed."""
+    from commsched.interchange.kineto_timeline import read_pair
     from commsched.progress import working
-    from commsched.timeline import file as timeline_file
     from commsched.timeline.compare import check_clocks, swapped
     from commsched.timeline.compare import compare as compared
     from commsched.timeline.report import comparison_data, comparison_table
 
     with working("reading"):
-        predicted, measured = timeline_file.read(args.predicted), timeline_file.read(args.measured)
+        predicted, measured = read_pair(args.predicted, args.measured)
     if swapped(predicted, measured):
         told = f"{args.predicted} is measured and {args.measured} predicted: they are taken so"
         print(f"commsched: {told}", file=sys.stderr)

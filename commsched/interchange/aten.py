@@ -1,0 +1,56 @@
+"""Floating-point operations of PyTorch's operators, from the shapes of their inputs."""
+
+import json
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from commsched.interchange.kineto_events import Event
+
+Shape = tuple[int, ...]
+
+
+def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = ()) -> float:
+    """Return 2 for each multiplication and addition; 0 for operators that are not matrix products.
+
+    `output` is asked for by a convolution; `stated` are inputs that are no tensors.
+    """
+    a, b, c = (*inputs, (), (), ())[:3]
+    if name in ("aten::mm", "aten::bmm") and a and b:
+        return 2.0 * prod(a) * b[-1]
+    if name in ("aten::addmm", "aten::baddbmm") and b and c:
+        return 2.0 * prod(b) * c[-1]
+    if name == "aten::convolution" and len(b) > 2:
+        made = output or _convolved(a, b, stated)
+        return 2.0 * prod(made) * prod(b[1:]) if made else 0.0
+    if name == "aten::convolution_backward" and len(c) > 2:
+        return 4.0 * prod(a) * prod(c[1:])
+    if "_scaled_dot_product" in name and "attention" in name:
+        backward = name.endswith("backward")
+        query, key = (*inputs[backward : backward + 2], (), ())[:2]
+        if len(query) == len(key) == 4:  # 2 matrix products forward; 5 backward, with 1 again
+            return (5 if backward else 2) * 2.0 * prod(query) * key[2]
+    return 0.0
+
+
+def recorded_flops(event: Event) -> float:
+    """Return the operations of a recorded operator."""
+    if not event.name.startswith("aten::"):
+        return 0.0
+    inputs = [one.shape or () for one in event.inputs]
+    return flops(event.name, inputs, (), event.args.get("Concrete Inputs", ()))
+
+
+def _convolved(x: Shape, weight: Shape, stated: Any) -> Shape:
+    """Return the shape of a convolution's output; () if stride, padding, dilation are unknown."""
+    try:
+        stride, padding, dilation = (list(json.loads(text)) for text in stated[3:6])
+        if str(stated[6]).lower() not in ("false", "0"):  # transposed
+            return ()
+        sizes = [
+            (n + 2 * p - d * (k - 1) - 1) // s + 1
+            for n, k, s, p, d in zip(x[2:], weight[2:], stride, padding, dilation, strict=True)
+        ]
+    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+        return ()
+    return (x[0], weight[0], *sizes)

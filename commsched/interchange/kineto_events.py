@@ -1,0 +1,212 @@
+"""The events of a trace of torch.profiler: what the host did, and what a device computed.
+
+Source: the Chrome trace-event format, and what Kineto adds to it (github.com/pytorch/kineto).
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from commsched.errors import CommschedError
+from commsched.interchange.content import Content
+from commsched.interchange.passes import Gradient
+
+RECORD = (
+    "record with torch.profiler.profile(record_shapes=True, schedule=schedule(wait=1, warmup=1,"
+    " active=5)) around whole training steps, call its step() after each, and export_chrome_trace"
+)
+LONGEST = 1e12  # us
+HOST = ("cpu_op", "user_annotation", "python_function")
+RUNTIME = ("cuda_runtime", "cuda_driver", "hip_runtime", "privateuse1_runtime", "runtime")
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+COLLECTIVE = re.compile(r"nccl|rccl|oneccl|all_?reduce", re.IGNORECASE)
+DTYPES = {
+    "float": "float32",
+    "c10::half": "float16",
+    "half": "float16",
+    "c10::bfloat16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "double": "float64",
+}
+
+
+class Event(msgspec.Struct, gc=False):
+    """A span of the trace; `ts` and `dur` in us."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str | None = ""
+    pid: Any = 0
+    tid: Any = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: dict[str, Any] = {}
+
+    @property
+    def end(self) -> float:
+        """Its end in us."""
+        return self.ts + self.dur
+
+    @property
+    def number(self) -> int:
+        """Number of the autograd node that it makes or runs; -1: none."""
+        found = self.args.get("Sequence number", -1)
+        return found if isinstance(found, int) else -1
+
+    @property
+    def inputs(self) -> list[Gradient]:
+        """Shapes and types of its inputs, without lists; shape None: not recorded."""
+        shapes = self.args.get("Input Dims", self.args.get("Input dims"))
+        types = self.args.get("Input type")
+        if not isinstance(types, list):
+            types = ["float"] if shapes is None else []
+        shapes = shapes if isinstance(shapes, list) else [None] * len(types)
+        pairs = zip(shapes, types, strict=False)
+        return [Gradient(_shape(shape), str(kind).lower()) for shape, kind in pairs]
+
+
+class Trace(msgspec.Struct):
+    """The whole file."""
+
+    traceEvents: list[Event]
+    deviceProperties: list[dict[str, Any]] = []
+    distributedInfo: dict[str, Any] = {}
+
+
+class Kernel(NamedTuple):
+    """Work that the host gave to a device; all times in us."""
+
+    name: str
+    thread: Any  # that gave it
+    given: float
+    start: float
+    end: float
+    sent: Gradient | None  # by a collective; None: it computes
+
+    @property
+    def communicates(self) -> bool:
+        """Tell whether it is a collective."""
+        return COLLECTIVE.search(self.name) is not None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One process: spans by thread, outer ones first, and its device's work; us since its start."""
+
+    where: str
+    host: dict[Any, list[Event]]
+    kernels: tuple[Kernel, ...]
+    device: str  # "": the host computes
+    world: dict[str, Any]  # what torch.distributed says
+
+    def within(self, thread: Any, start: float, end: float) -> list[Event]:
+        """Return the spans of a thread that begin in [start, end)."""
+        events = self.host.get(thread, [])
+        first, last = (bisect_left(events, t, key=lambda e: e.ts) for t in (start, end))
+        return events[first:last]
+
+    def everywhere(self, start: float, end: float) -> list[Event]:
+        """Return the spans of all threads that begin in [start, end), in order."""
+        found = [e for thread in self.host for e in self.within(thread, start, end)]
+        return sorted(found, key=lambda e: (e.ts, -e.dur))
+
+
+def outermost(events: Iterable[Event]) -> list[Event]:
+    """Leave out spans inside others of their thread; `events` are in order."""
+    ends: dict[Any, float] = {}
+    found = []
+    for event in events:
+        if event.ts >= ends.get(event.tid, float("-inf")):
+            found.append(event)
+            ends[event.tid] = event.end
+    return found
+
+
+def innermost(outer: Sequence[Event], inner: Sequence[Event]) -> list[Event | None]:
+    """Return for each span the shortest of `outer` that holds it; both in order, on one thread."""
+    open_: list[Event] = []
+    found: list[Event | None] = []
+    place = 0
+    for event in inner:
+        while place < len(outer) and outer[place].ts <= event.ts:
+            open_.append(outer[place])
+            place += 1
+        while open_ and open_[-1].end < event.end:
+            open_.pop()
+        found.append(open_[-1] if open_ else None)
+    return found
+
+
+def read(content: Content) -> Recording:
+    """Read a trace; one that is not of a single process's profiler is refused."""
+    trace = content.decode(Trace, "a trace of torch.profiler")
+    events = [e for e in trace.traceEvents if e.ph == "X" and e.cat]
+    kinds = {kind: [e for e in events if str(e.cat).lower() in kind] for kind in (HOST, RUNTIME)}
+    if not any(e.cat == "cpu_op" for e in kinds[HOST]):
+        raise CommschedError(
+            f"{content.where}: the trace has no operation of PyTorch (category 'cpu_op'); {RECORD}"
+        )
+    begin = min(e.ts for e in kinds[HOST])
+    for event in events:
+        event.ts -= begin
+        if not (abs(event.ts) < LONGEST and 0.0 <= event.dur < LONGEST):
+            raise CommschedError(
+                f"{content.where}: event {event.name[:60]!a} lies {event.ts:.3g} us from the first"
+                f" one and lasts {event.dur:.3g} us; a trace is of seconds"
+            )
+        if not isinstance(event.tid, int | str):
+            raise CommschedError(f"{content.where}: event {event.name[:60]!a} has no thread 'tid'")
+    host: dict[Any, list[Event]] = {}
+    for event in sorted(kinds[HOST], key=lambda e: (e.ts, -e.dur)):
+        host.setdefault(event.tid, []).append(event)
+    device = [e for e in events if str(e.cat).lower() in DEVICE]
+    kernels = _kernels(device, kinds[RUNTIME], kinds[HOST])
+    names = [str(one.get("name", "")) for one in trace.deviceProperties]
+    known = names[0] if names and names[0] else "GPU"
+    computes = any(not kernel.communicates for kernel in kernels)
+    return Recording(content.where, host, kernels, known if computes else "", trace.distributedInfo)
+
+
+def _kernels(
+    device: Sequence[Event], runtime: Sequence[Event], host: Sequence[Event]
+) -> tuple[Kernel, ...]:
+    """Find who gave each kernel to the device: the call of the same correlation, or operation."""
+    calls = _by(runtime, "correlation")
+    operations = _by((e for e in host if e.cat == "cpu_op"), "External id")
+    found = []
+    for kernel in device:
+        call = calls.get(_key(kernel, "correlation")) or operations.get(_key(kernel, "External id"))
+        if call is not None:
+            sent = _sent(kernel) or _sent(operations.get(_key(kernel, "External id")))
+            row = Kernel(kernel.name, call.tid, call.ts, kernel.ts, kernel.end, sent)
+            found.append(row)
+    return tuple(sorted(found, key=lambda kernel: kernel.given))
+
+
+def _by(events: Iterable[Event], key: str) -> dict[str, Event]:
+    return {_key(event, key): event for event in events if key in event.args}
+
+
+def _key(event: Event, key: str) -> str:
+    return str(event.args.get(key, "missing"))
+
+
+def _sent(event: Event | None) -> Gradient | None:
+    """Return what a collective sends, as its arguments say."""
+    numel = event.args.get("In msg nelems") if event is not None else None
+    if not isinstance(numel, int) or event is None or not 0 < numel < 2**53:
+        return None
+    dtype = str(event.args.get("dtype", "float")).lower()
+    return Gradient((numel,), DTYPES.get(dtype, "float32"))
+
+
+def _shape(stored: Any) -> tuple[int, ...] | None:
+    if stored is None or not isinstance(stored, list):
+        return None
+    if not all(isinstance(size, int) and 0 <= size < 2**53 for size in stored):
+        return None
+    return tuple(stored)

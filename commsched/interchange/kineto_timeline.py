@@ -1,0 +1,119 @@
+"""A torch.profiler trace as the measured side of a comparison with a prediction."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from commsched.errors import CommschedError
+from commsched.interchange import content, kineto_events
+from commsched.interchange.formats import kineto
+from commsched.interchange.kineto_steps import Step
+from commsched.interchange.passes import LayerWork
+from commsched.program.layer_ops import DIRECTIONS
+from commsched.program.model import is_exchange_stream
+from commsched.timeline import check
+from commsched.timeline import file as timeline_file
+from commsched.timeline.header import Measured
+from commsched.timeline.model import Span, Timeline
+
+
+def read_pair(first: Path, second: Path) -> tuple[Timeline, Timeline]:
+    """Read two timelines; one of them may be a trace, which then has the plan of the other."""
+    if is_trace(first):
+        found = read_pair(second, first)
+        return found[1], found[0]
+    one = timeline_file.read(first)
+    return one, (measured(second, one) if is_trace(second) else timeline_file.read(second))
+
+
+def is_trace(path: Path) -> bool:
+    """Tell whether a file is a trace of another program: packed, or without a timeline's header."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return False
+    return head.startswith(content.GZIP) or b'"schemaVersion"' in head
+
+
+def measured(path: Path, predicted: Timeline) -> Timeline:
+    """Return a trace's steps by the names that a prediction has for them.
+
+    Layers are spans of the compute stream, one after the other; the first one also waits for the
+    batch. All-reduces are the prediction's exchanges, if there are as many of them in a step.
+    """
+    recording = kineto_events.read(content.read(path))
+    steps, layers = kineto.alike(recording)
+    names = {layer.name for layer in layers[0]}
+    if not any(f"{DIRECTIONS[True]}/{name}" in predicted.names for name in names):
+        raise CommschedError(
+            f"{path}: the prediction knows no layer of this trace, such as {min(names)!r}; plan and"
+            " simulate the net that `commsched import` makes of it"
+        )
+    size = recording.world.get("world_size", predicted.ranks)
+    rank = recording.world.get("rank", 0)
+    if size != predicted.ranks or not isinstance(rank, int) or not 0 <= rank < predicted.ranks:
+        raise CommschedError(
+            f"{path}: the trace is of rank {rank} of {size} ranks, the prediction of"
+            f" {predicted.ranks} ranks; plan with as many"
+        )
+    warnings = (f"measured by torch.profiler on rank {rank} alone",) if size > 1 else ()
+    spans = [
+        span
+        for number, (step, some) in enumerate(zip(steps, layers, strict=True))
+        for span in _spans(number, step, some, rank, _exchanges(predicted))
+    ]
+    begin = min(span.start for span in spans)
+    found = Timeline.of(
+        (s._replace(start=s.start - begin, end=s.end - begin) for s in spans),
+        header=Measured(
+            net=path.name, steps=len(steps), compute="torch.profiler", warnings=warnings
+        ),
+        plan_hash=predicted.plan_hash,
+        ranks=predicted.ranks,
+        streams=predicted.streams,
+        names=predicted.names,
+    )
+    wrong = check.problem(found)
+    if wrong:
+        raise CommschedError(f"{path}: {wrong}")
+    return found
+
+
+def _exchanges(predicted: Timeline) -> list[tuple[str, str]]:
+    """Return name and stream of the prediction's exchanges of a step, in order."""
+    rows = {
+        (predicted.names[n], predicted.streams[s]): start
+        for n, s, start in zip(
+            predicted.name.tolist(), predicted.stream.tolist(), predicted.start, strict=True
+        )
+        if is_exchange_stream(predicted.streams[s])
+    }
+    return sorted(rows, key=lambda row: rows[row])
+
+
+def _spans(
+    number: int,
+    step: Step,
+    layers: Sequence[LayerWork],
+    rank: int,
+    exchanges: Sequence[tuple[str, str]],
+) -> Iterator[Span]:
+    """Yield a step's spans; the optimizer's follows the backward pass and the last exchange."""
+    now = step.begin / 1e6 - step.data
+    waits = {layers[0].name: step.data}
+    rows = [(False, layer.name, layer.forward.seconds) for layer in layers]
+    rows += [(True, layer.name, layer.backward.seconds) for layer in reversed(layers)]
+    for backward, name, spent in rows:
+        seconds = spent + (0.0 if backward else waits.get(name, 0.0))
+        label = f"{DIRECTIONS[backward]}/{name}"
+        yield Span(rank, "compute", label, number, now, now + seconds, 0.0, 0)
+        now += seconds
+    sums = sorted((c for c in step.collectives if "educe" in c.name), key=lambda c: c.start)
+    known = len(sums) == len(exchanges)
+    for k, one in enumerate(sums):
+        name, stream = exchanges[k] if known else (f"all_reduce.{k}", "between")
+        start, end = one.start / 1e6, one.end / 1e6
+        yield Span(rank, stream, name, number, start, end, 0.0, one.nbytes)
+        now = max(now, end)
+    if step.optimizer:
+        yield Span(rank, "compute", "optimizer", number, now, now + step.optimizer, 0.0, 0)

@@ -1,0 +1,51 @@
+"""What a format gives: it recognises a file's content, and makes a net of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from commsched.errors import CommschedError
+from commsched.interchange.content import Content
+from commsched.net.graph import Net
+from commsched.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user says of a file."""
+
+    name: str
+    batch: int | None = None  # samples per rank; None: as the file says
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of axes that the file only names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A net, and what of the file it cannot say."""
+
+    net: Net
+    notes: tuple[str, ...] = ()  # sentences
+    data: Mapping[str, Any] = field(default_factory=dict)  # the same as numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of file that nets are made from."""
+
+    title: str
+    recognises: Callable[[Content], bool]
+    read: Callable[[Content, Options], Imported]
+
+
+FORMATS: Registry[Format] = Registry("format", "commsched.interchange.formats")
+
+
+def import_file(content: Content, options: Options, format: str = "") -> Imported:
+    """Make a net of a file; its content tells the format, if the user does not."""
+    if format:
+        return FORMATS[format].read(content, options)
+    for name in FORMATS:
+        if FORMATS[name].recognises(content):
+            return FORMATS[name].read(content, options)
+    titles = "; ".join(f"{name}: {FORMATS[name].title}" for name in FORMATS)
+    raise CommschedError(f"{content.where}: not a file of a known format ({titles})")
