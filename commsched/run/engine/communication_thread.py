@@ -23,6 +23,7 @@ from commsched.run.engine.prepared import Landing, Prepared, prepared
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
+from commsched.run.engine.waiting import SPARSE, Waiting
 from commsched.run.job.clock import now
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.ending import abort, say, say_why
@@ -82,7 +83,8 @@ class Communication(threading.Thread):
             plan, comm, board, recorder, mail, buckets.device_queue, place
         )
         self._active: dict[str, Active] = {}
-        self._looked = now()
+        self._looked = self._glanced = now()
+        self.waiting = Waiting(self._control)
         self.cpu = 0.0  # s of processor time of this thread, so far
 
     def run(self) -> None:
@@ -115,6 +117,7 @@ class Communication(threading.Thread):
 
     def free(self) -> None:
         """Free the communicators; all ranks call it after the thread has ended."""
+        self.waiting.close()
         self._free_prepared()
         for comm in (self._control, self.messages.comm, *self._comms.values()):
             if comm != MPI.COMM_NULL:
@@ -221,10 +224,17 @@ class Communication(threading.Thread):
         self._board.mark(step, op.name, end)
 
     def _look(self) -> None:
-        """Check at intervals whether a deadline has passed on this or another rank."""
-        if now() - self._looked < self._deadlines.idle:
+        """Check at intervals whether a deadline has passed or a rank is slow, here or elsewhere."""
+        moment = now()
+        if moment - self._glanced < SPARSE:
             return
-        self._looked = now()
+        self._glanced = moment
+        exchange = next((active.op.name for active in self._active.values()), None)
+        self.waiting.look(moment, self._board.status, exchange)
+        if moment - self._looked < self._deadlines.idle:
+            return
+        self._looked = moment
+        self.waiting.report(moment)
         self.cpu = time.thread_time()
         if self._control.Iprobe(MPI.ANY_SOURCE, ALARM):
             self._alarm(self.describe(self._looked))

@@ -80,8 +80,10 @@ class Measurement:
         part, comm = self._part, self._comm
         worst = _worst(self._aligned, clock.align(comm))
         part.clock_uncertainty_us = agree.largest(worst, comm) * 1e6
+        told = agree.gather_text("\n".join(engine.communication.waiting.told), comm)
         part.meta = msgspec.structs.replace(
             part.meta,
+            warnings=tuple(line for text in told for line in text.splitlines()),
             steps=steps,
             first_step=first_step,
             polling_cpu_s=tuple(agree.gather_numbers(engine.communication.cpu, comm)),

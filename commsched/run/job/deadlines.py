@@ -10,6 +10,7 @@ class Deadlines:
     look: float = 0.25  # between looks of a watchdog; 50 us each, too short to disturb measurements
     idle: float = 0.1  # between looks of the communication thread
     meeting: float = 4.0  # spread of the ranks' arrival at a meeting, however short the timeout
+    slow: float = 10.0  # that a rank makes the others wait until it is named
     grace: float = 2.0  # for the other ranks to say what they wait for before an abort
     heard: float = 2.0  # for the launcher to read the ranks' output
     hard: float = 10.0  # for MPI_Abort
