@@ -1,4 +1,4 @@
-"""Where buckets are encoded: apart, or by the thread that sends them."""
+"""Which threads code buckets: their own, or the one that communicates."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.planner.search.encoding import elsewhere, encoded
 from commsched.planner.search.timing import iteration
-from commsched.program.model import Kind
+from commsched.program.model import CODINGS, Kind
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
 from commsched.units import significant
@@ -20,6 +20,8 @@ from tests.support.small_plans import graph, machine, plan
 
 METHODS = ["ring+fp16", "zen", "native+dense", "dsar"]
 COMMUNICATION = {"encode": "communication"}
+ALL = {"together": 2**30}
+PLACES = {"apart": {}, "communication": COMMUNICATION, "together": ALL}
 
 
 def slow(handover: float, encode: float = 0.0):
@@ -29,19 +31,37 @@ def slow(handover: float, encode: float = 0.0):
     return replace(on, handover=handover, device=replace(on.device, codecs={"fp16": rate}))
 
 
-def both(methods, on, sizes=(300_000,) * 4):
+def both(methods, on, sizes=(300_000,) * 4, params=COMMUNICATION):
     apart = plan(graph(list(sizes), seconds=1e-4), on, methods)
-    return apart, replace(apart, params={**apart.params, **COMMUNICATION})
+    return apart, replace(apart, params={**apart.params, **params})
 
 
-def test_what_is_done_is_the_same_and_only_its_stream_is_another():
-    ops = [
-        STRATEGIES["sync"].lower(each, 1, {}).roles[0].ops for each in both(METHODS, machine(1, 4))
-    ]
+@pytest.mark.parametrize(
+    ("params", "moved"),
+    [
+        (COMMUNICATION, {Kind.ENCODE}),
+        (ALL, {Kind.ENCODE, Kind.DECODE}),
+        (COMMUNICATION | ALL, {Kind.ENCODE, Kind.DECODE}),
+    ],
+)
+def test_what_is_done_is_the_same_and_only_its_stream_is_another(params, moved):
+    plans = both(METHODS, machine(1, 4), params=params)
+    ops = [STRATEGIES["sync"].lower(each, 1, {}).roles[0].ops for each in plans]
     assert [op.name for op in ops[0]] == [op.name for op in ops[1]]
     for one, other in zip(*ops, strict=True):
-        there = "inside" if one.kind is Kind.ENCODE else one.stream
+        there = "inside" if one.kind in moved else one.stream
         assert other == replace(one, stream=there)
+
+
+def test_only_buckets_of_so_many_bytes_are_coded_by_the_thread_that_communicates():
+    sizes = (1000, 1001, 5000)
+    _, made = both(["ring+dense"] * 3, machine(1, 4), sizes, {"together": 4004})
+    ops = STRATEGIES["sync"].lower(made, 0, {}).roles[0].ops
+    coded = {(op.launch, op.kind): op.stream for op in ops if op.kind in CODINGS}
+    numel = [made.spec(launch).numel for launch in made.launches]
+    assert sorted(numel) == sorted(sizes)
+    for (launch, kind), stream in coded.items():
+        assert stream == ("inside" if numel[launch] <= 1001 else kind)
 
 
 def test_an_exchange_begins_as_soon_as_its_own_thread_has_encoded():
@@ -55,16 +75,19 @@ def test_an_exchange_begins_as_soon_as_its_own_thread_has_encoded():
 
 @pytest.mark.parametrize(
     ("handover", "encode", "wins"),
-    [(3e-3, 0.0, "communication"), (0.0, 2e-9, "apart")],
+    [(3e-3, 0.0, "together"), (0.0, 2e-9, "apart")],
 )
 def test_the_planner_takes_the_place_with_the_shorter_iteration(handover, encode, wins):
     on = slow(handover, encode)
-    apart, other = both(["ring+fp16"], on)
-    seconds = {"apart": iteration(apart), "communication": iteration(other)}
+    apart = both(["ring+fp16"], on)[0]
+    seconds = {
+        name: iteration(replace(apart, params={**apart.params, **params}))
+        for name, params in PLACES.items()
+    }
     assert min(seconds, key=seconds.get) == wins
     request = Request(net=apart.net, machine=on)
     found = encoded(replace(apart, iteration=seconds["apart"]), request)
-    assert found.params.get("encode", "apart") == wins
+    assert found.params.keys() & ALL.keys() == PLACES[wins].keys()
     kept = significant(seconds[wins] / 1e-3) * 1e-3  # as its file does, in ms
     assert found.iteration == kept
     here, there, more = elsewhere(found)
@@ -76,7 +99,8 @@ def test_what_the_user_asks_for_stays_and_the_default_is_not_written_down():
     on = slow(3e-3)
     net = graph([300_000] * 4, seconds=1e-4)
     ours = make_plan(Request(net=net, machine=on))
-    assert ours.params["encode"] == "communication"
+    assert ours.params["together"] >= 1_200_000
+    assert "encode" not in ours.params
     asked = make_plan(Request(net=net, machine=on, params={"encode": "apart"}))
     assert asked.params["encode"] == "apart"
     assert asked.iteration > ours.iteration
@@ -94,5 +118,5 @@ def test_what_errors_may_cost_is_no_reason_to_encode_elsewhere():
         made, _ = both(["ring+fp16"], on)
         request = Request(net=made.net, machine=on)
         found = encoded(replace(made, iteration=iteration(made)), request)
-        places.append(found.params.get("encode", "apart"))
-    assert places == ["communication", "apart"]
+        places.append("together" in found.params)
+    assert places == [True, False]

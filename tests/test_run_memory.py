@@ -46,7 +46,7 @@ def _faults(keep: str, nbytes: int) -> int:
 @glibc
 @pytest.mark.parametrize("nbytes", [2**18, 2**20, 3 * 2**20])
 def test_freed_memory_is_used_again_by_all_threads(nbytes: int) -> None:
-    keep = "from commsched.run.job.malloc import keep_freed\nkeep_freed()"
+    keep = "from commsched.run.job.process import prepare_process\nprepare_process()"
     written = 3 * 5 * 4 * nbytes / PAGE  # pages
     kept, given_back = _faults(keep, nbytes), _faults("", nbytes)
     assert kept < 0.02 * written

@@ -92,13 +92,17 @@ def notes(plan: Plan) -> list[str]:
 
 
 def _place(plan: Plan) -> str:
-    """Tell which thread encodes buckets, and what the other choice would cost."""
+    """Tell which threads code buckets, and what the best other choice would cost."""
     found = elsewhere(plan)
     if found is None:
         return ""
-    words = {"apart": "on a thread of their own", "communication": "on the communication thread"}
+    words = {
+        "apart": "encoded and decoded on threads of their own",
+        "communication": "encoded on the communication thread",
+        "together": "encoded and decoded on the communication thread if they are small",
+    }
     here, there, more = found
-    return f"buckets are encoded {words[here]}; {words[there]}: {more * 1e3:+.3f} ms"
+    return f"buckets are {words[here]}; {words[there]}: {more * 1e3:+.3f} ms"
 
 
 def quality(plan: Plan) -> str:

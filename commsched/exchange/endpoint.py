@@ -1,5 +1,6 @@
 """A rank's end of an exchange: the meaning of sending, adding and replacing a block."""
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Protocol
@@ -109,6 +110,12 @@ class ReducingEndpoint(Endpoint):
         self._added[first:stop] = False
         if packet is not run:
             self._codec.decode(packet, run)
+
+    def merging(self, first: int, stop: int, add: bool, packet: Array) -> Callable[[], None]:
+        """Return what merges the packet that is received in this memory, in every exchange."""
+        if add and self.views:
+            return partial(self._codec.add, packet, self._run(first, stop))
+        return partial(self.add if add else self.put, first, stop, packet)
 
     def landing(self, first: int, stop: int, add: bool) -> Array | None:
         return self.room(first, stop, add) if self._codec.fixed else None

@@ -1,6 +1,6 @@
 """The operations of one launch: its exchange, phase after phase, and the update that follows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -87,15 +87,15 @@ def teams_apart(plan: Plan, operations: Mapping[str, Op]) -> dict[str, Ints]:
     return {name: node for name, op in operations.items() if op.launch in among}
 
 
-def exchange_ops(plan: Plan, index: int, before: After, encode: str = "encode") -> list[Op]:
+def exchange_ops(plan: Plan, index: int, before: After, own: Collection[Kind] = ()) -> list[Op]:
     """Encode, exchange and decode of every phase of a launch's method, after `before`.
 
-    encode: the stream that encodes, which may be the launch's own.
+    own: what is done on the launch's own stream, by the thread that communicates.
     """
     phases, ops = phases_of(plan, index), list[Op]()
     for kind, number in operations(phases):
         op = launch_op(plan, index, kind, before, phase=phases[number].name)
-        stream = encode if kind is Kind.ENCODE else op.stream
+        stream = plan.launches[index].stream if kind in own else op.stream
         ops.append(replace(op, phase=number, stream=stream))
         before = After(op.name)
     return ops

@@ -29,6 +29,9 @@ class Kind(StrEnum):
     MERGE = "merge"  # a stale average into the parameters
 
 
+CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)  # a rank's own work on a bucket
+
+
 class After(NamedTuple):
     """A dependency on an operation of this step, or of an earlier one."""
 

@@ -12,7 +12,7 @@ from commsched.exchange.method import Phase
 from commsched.exchange.registry import method_at
 from commsched.kernels import random
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op, Role
+from commsched.program.model import CODINGS, Kind, Op, Role
 from commsched.program.parts import parts_of, seconds
 from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
@@ -33,7 +33,6 @@ from commsched.simulate.team_exchange import (
 Progress = Callable[[int], None]
 STEPS = 10  # that a prediction has by default, before the one that ends the last
 MOVES = 2**26  # moves that one simulation plays in about a second
-CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)
 SAME = 1e-11  # s: starts that differ less count as equal when an exchange is looked up
 
 # An exchange and how its ranks start one after the other -> ends from the first start on, B sent.

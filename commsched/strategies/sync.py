@@ -16,8 +16,8 @@ from commsched.program.launch_ops import (
     update_traffic,
 )
 from commsched.program.layer_ops import backward_of, compute
-from commsched.program.model import After, Op, Program, Role, by_name
-from commsched.program.parameters import Parameter
+from commsched.program.model import After, Kind, Op, Program, Role, by_name
+from commsched.program.parameters import Parameter, Range
 from commsched.program.registry import STRATEGIES
 from commsched.program.strategy import Memory, Strategy
 
@@ -44,7 +44,8 @@ class Sync(Strategy):
 
     encode "apart": a separate thread gathers and encodes buckets, also during exchanges.
     "communication": the communication thread does so before each exchange; nothing is handed
-    over, but the next bucket waits for the exchange.
+    over, but the next bucket waits for the exchange. Buckets of at most `together` bytes are
+    encoded, exchanged and decoded by the communication thread, wherever others are encoded.
 
     Launches that begin later replace the earlier launches from that step on, so that codecs follow
     a schedule. They take over the gradients that the earlier launches have not sent yet. Launches
@@ -60,6 +61,7 @@ class Sync(Strategy):
         "overlap": Parameter("forward", ("backward", "forward")),
         "optimizer": OPTIMIZER,
         "encode": Parameter("apart", ("apart", "communication")),
+        "together": Parameter(0, Range(0, 2**53)),
     }
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
@@ -225,8 +227,21 @@ def _apply(plan: Plan, index: int, optimizer: Param, steps_back: int) -> Op:
 
 def _exchange(plan: Plan, index: int) -> list[Op]:
     launch = plan.launches[index]
-    encode = launch.stream if plan.params.get("encode") == "communication" else "encode"
-    return exchange_ops(plan, index, backward_of(launch.after), encode)
+    return exchange_ops(plan, index, backward_of(launch.after), _own_stream(plan, launch))
+
+
+def _own_stream(plan: Plan, launch: Launch) -> tuple[Kind, ...]:
+    """Return what the thread does that exchanges a launch."""
+    encode, together = _threads(plan)
+    if 4 * sum(stop - start for _, start, stop in launch.pieces) <= together:
+        return Kind.ENCODE, Kind.DECODE
+    return (Kind.ENCODE,) if encode == "communication" else ()
+
+
+@lru_cache(maxsize=16)
+def _threads(plan: Plan) -> tuple[Param, int]:
+    settings = STRATEGIES[plan.strategy].settings(plan)
+    return settings["encode"], int(settings["together"])
 
 
 STRATEGIES.add("sync")(Sync())

@@ -10,7 +10,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.lockstep import exchange
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op, Program
+from commsched.program.model import CODINGS, Kind, Op, Program
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
@@ -27,7 +27,6 @@ from commsched.train.samples import Data
 from commsched.train.workers.learner import Learner
 from commsched.train.workers.trainee import Trainee
 
-CODINGS = (Kind.ENCODE, Kind.DECODE, Kind.MERGE)
 Key = tuple[int, int, str]  # rank, step, operation
 
 

@@ -1,49 +1,66 @@
-"""Where buckets are encoded: on a thread of their own, or on the thread that sends them."""
+"""Which threads encode and decode buckets: their own, or the one that communicates."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from commsched.plan.model import Plan
+from commsched.plan.model import Param, Plan
 from commsched.planner.request import Request
 from commsched.planner.search.timing import iteration
+from commsched.program.parts import gather_seconds, mean_seconds
 from commsched.program.registry import STRATEGIES
 
-PLACES = ("apart", "communication")
-GAIN = 0.01  # share of the iteration that the other place has to save, at the least
+APART = "apart"  # the default: encoding and decoding have threads of their own
+GAIN = 0.01  # share of the iteration that another place has to save, at the least
 
 
 def encoded(plan: Plan, request: Request) -> Plan:
-    """The plan with its buckets encoded where its simulated iteration is shorter.
+    """The plan with its buckets coded where its simulated iteration is shortest.
 
-    Only where threads hear late of each other another place than a thread of their own may save
+    Only where threads hear late of each other another place than threads of their own may save
     something. On a calibrated machine that has to be more than what the calibration's median
     held-out error makes of all that takes longer than the rank's own compute.
     """
-    if "encode" in request.params or not plan.launches or not plan.machine.handover:
+    asked = request.params.keys() & {"encode", "together"}
+    if asked or not plan.launches or not plan.machine.handover:
         return plan
-    other = _at(plan, PLACES[1])
-    seconds, errors = iteration(other), [abs(cell.error) for cell in plan.machine.held_out]
+    others = [_at(plan, place) for place in _places(plan).values()]
+    seconds, best = min(((iteration(other), k) for k, other in enumerate(others)))
+    errors = [abs(cell.error) for cell in plan.machine.held_out]
     device = plan.machine.device
     compute = sum(sum(plan.net.seconds(layer, device)) for layer in plan.net.layers)
     doubtful = float(np.median(errors)) * (plan.iteration - compute) if errors else 0.0
     if plan.iteration - seconds <= max(GAIN * plan.iteration, doubtful):
         return plan
-    return replace(other, iteration=seconds)
+    return replace(others[best], iteration=seconds)
 
 
 def elsewhere(plan: Plan) -> tuple[str, str, float] | None:
-    """Where a plan encodes, the other place, and how many s that adds to the iteration."""
+    """Where a plan codes, the best other place, and how many s that adds to the iteration."""
     if "encode" not in STRATEGIES[plan.strategy].defaults or not plan.launches:
         return None
-    here = str(STRATEGIES[plan.strategy].settings(plan)["encode"])
-    (there,) = (place for place in PLACES if place != here)
-    return here, there, iteration(_at(plan, there)) - iteration(plan)
+    places = _places(plan)
+    now = {key: value for key, value in plan.params.items() if key in ("encode", "together")}
+    here = next((name for name, place in places.items() if place.keys() == now.keys()), APART)
+    others = {name: iteration(_at(plan, places[name])) for name in places if name != here}
+    there = min(others, key=others.__getitem__)
+    return here, there, others[there] - iteration(plan)
 
 
-def _at(plan: Plan, place: str) -> Plan:
-    """The same plan encoded at a place; the default is not written down."""
-    params = {key: value for key, value in plan.params.items() if key != "encode"}
-    if place != PLACES[0]:
-        params["encode"] = place
-    return replace(plan, params=params)
+def _places(plan: Plan) -> dict[str, Mapping[str, Param]]:
+    """The parameters of every place; only buckets that are coded within a hand-over go together."""
+    device = plan.machine.device
+    coding = sum(seconds(2**20, device) for seconds in (gather_seconds, mean_seconds))  # of 4 MB
+    within = int(2 * plan.machine.handover / coding * 2**22)
+    places: dict[str, Mapping[str, Param]] = {
+        APART: {},
+        "communication": {"encode": "communication"},
+    }
+    return places | ({"together": {"together": within}} if within else {})
+
+
+def _at(plan: Plan, place: Mapping[str, Param]) -> Plan:
+    """The same plan coded at a place; defaults are not written down."""
+    params = {k: v for k, v in plan.params.items() if k not in ("encode", "together")}
+    return replace(plan, params=params | dict(place))

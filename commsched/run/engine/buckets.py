@@ -107,8 +107,8 @@ class Buckets:
         phase = phase_of(self._plan, op)
         return self._chosen[op.launch, op.phase] if isinstance(phase, Choice) else phase
 
-    def encoded(self, step: int, op: Op) -> tuple[float, float]:
-        """Encode once the device has computed the inputs; return start and end in s."""
+    def code(self, step: int, op: Op) -> tuple[float, float]:
+        """Encode or decode once the device has computed the inputs; return start and end in s."""
         self.device_queue.wait(step, op.after)
         start = self.device_queue.device.mark()
         self.perform(step, op)

@@ -15,8 +15,8 @@ from commsched.exchange.method import resolved
 from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Group
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Op
-from commsched.run.engine.board import Board, Key, WaitStatus
+from commsched.program.model import CODINGS, Kind, Op
+from commsched.run.engine.board import Board, WaitStatus
 from commsched.run.engine.buckets import EVERYONE, Buckets, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
 from commsched.run.engine.prepared import Landing, Prepared, prepared
@@ -144,36 +144,49 @@ class Communication(threading.Thread):
             self._look()
 
     def _start(self) -> bool:
-        """Begin the exchange at the head of each free stream, if its inputs are there."""
-        if self._active and not any(q and s not in self._active for s, q in self.queues.items()):
-            return False
-        fresh = []
-        missing: set[Key] = set()
+        """Do what is at the head of each free stream, as far as its inputs are there."""
+        started = False
+        for stream, queue in self.queues.items():
+            while queue and stream not in self._active:
+                step, op = queue[0]
+                if self._board.missing(step, op.after):
+                    break
+                queue.popleft()
+                if op.kind in CODINGS:
+                    self._code(stream, step, op)
+                else:
+                    self._exchange(stream, step, op)
+                started = True
+        if not (started or self._active):
+            self._sleep()
+        return started
+
+    def _sleep(self) -> None:
+        """Wait for the inputs of the next operations, for new work, an end or a failure."""
         with self._board.lock:
-            for stream, queue in self.queues.items():
-                if queue and stream not in self._active:
-                    step, op = queue[0]
-                    wanted = self._board.missing(step, op.after)
-                    missing.update(wanted)
-                    if not wanted:
-                        fresh.append((stream, *queue.popleft()))
-            missing.update(self.messages.missing())
-            nothing = not fresh and not self._active and not self.messages.busy
-            if nothing and not self._board.closed and self._board.failure is None:
-                self._board.sleep(missing, self._deadlines.idle)
-        for stream, step, op in fresh:
-            if op.kind is Kind.ENCODE:
-                self._encode(stream, step, op)
-                continue
-            start = now()
-            phase, held = self._buckets.exchange(step, op)
-            launch = op.launch
-            comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
-            path = self._place.path if self._buckets.away(op) else self._place.host
-            exchange = self._begin(op, phase.schedule, held, comm, path)
-            sent = self._sent[launch] if phase.schedule.library else None
-            self._active[stream] = Active(step, op, exchange, start, now(), sent)
-        return bool(fresh)
+            if self._board.closed or self._board.failure is not None or self.messages.busy:
+                return
+            wanted = [queue[0] for queue in self.queues.values() if queue]
+            missing = [self._board.missing(step, op.after) for step, op in wanted]
+            if all(missing):
+                keys = {key for keys in missing for key in keys}
+                self._board.sleep(keys.union(self.messages.missing()), self._deadlines.idle)
+
+    def _code(self, stream: str, step: int, op: Op) -> None:
+        """Encode what this thread sends next, or decode what came; other exchanges wait."""
+        start, end = self._buckets.code(step, op)
+        self._recorder.add(stream, op.name, step, start, end)
+        self._board.mark(step, op.name, end)
+
+    def _exchange(self, stream: str, step: int, op: Op) -> None:
+        start = now()
+        phase, held = self._buckets.exchange(step, op)
+        launch = op.launch
+        comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
+        path = self._place.path if self._buckets.away(op) else self._place.host
+        exchange = self._begin(op, phase.schedule, held, comm, path)
+        sent = self._sent[launch] if phase.schedule.library else None
+        self._active[stream] = Active(step, op, exchange, start, start, sent)
 
     def _begin(
         self, op: Op, schedule: Schedule, held: Endpoint, comm: MPI.Intracomm, path: Path
@@ -192,12 +205,6 @@ class Communication(threading.Thread):
                 return begin(schedule, held, comm, tag, path)
         self._prepared[key] = known
         return known
-
-    def _encode(self, stream: str, step: int, op: Op) -> None:
-        """Encode what this thread sends next; other streams' exchanges wait."""
-        start, end = self._buckets.encoded(step, op)
-        self._recorder.add(stream, op.name, step, start, end)
-        self._board.mark(step, op.name, end)
 
     def _progress(self) -> bool:
         moved = self.messages.progress()

@@ -96,14 +96,10 @@ class Engine:
                     return
                 step, op = queue[0]
                 self.board.wait(stream, step, op, deadline=False)
-                self.device_queue.wait(step, op.after)
-                start = self.device_queue.device.mark()
-                self.buckets.perform(step, op)
-                end = self.device_queue.device.mark()
-                end.wait()
+                start, end = self.buckets.code(step, op)
                 queue.popleft()
-                self.recorder.add(stream, op.name, step, start.when(), end.when())
-                self.board.mark(step, op.name, end.when())
+                self.recorder.add(stream, op.name, step, start, end)
+                self.board.mark(step, op.name, end)
         except Stopped:
             return
         except BaseException as error:

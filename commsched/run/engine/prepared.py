@@ -35,7 +35,7 @@ class Coming(NamedTuple):
     packet: Array
     in_place: bool
     request: MPI.Prequest
-    merge: Callable[[int, int, Array], None]
+    merge: Callable[[], None]
 
 
 class Landing:
@@ -106,7 +106,7 @@ class Prepared:
         if not in_place:
             packet = self._landing.like(number, packet)
         request = self._comm.Recv_init([packet, MPI.BYTE], move.peer, self._tag)
-        merge = self.held.add if move.add else self.held.put
+        merge = self.held.merging(move.first, move.stop, move.add, packet)
         return Coming(move, packet, in_place, request, merge)
 
     def start(self) -> None:
@@ -124,62 +124,65 @@ class Prepared:
                 request.Free()
 
     def progress(self) -> bool:
-        """Post, test and merge until nothing more can be done now; True when all is over."""
-        while self._leave() | self._post() | self._merge() | self._send():
+        """Post, send, merge and test until nothing more can be done now; True when all is over."""
+        while self._post() | self._send() | self._merge():
             self.moves += 1
-        return self._left == len(self._sends) and self._merged == len(self._receives)
+        return self._merged == len(self._receives) and self._have_left(len(self._sends))
 
-    def _leave(self) -> bool:
-        before = self._left
-        while self._left < self._issued:
+    def _have_left(self, number: int) -> bool:
+        """Tell whether the first `number` sends have left; MPI is asked only if that matters."""
+        while self._left < number:
+            if self._left == self._issued:
+                return False
             request = self._sends[self._left].request or self._under_way[0]
             if not request.Test():
-                break
+                return False
             if self._under_way:
                 self._under_way.pop(0)
             self._left += 1
-        return self._left != before
+        return True
 
     def _post(self) -> bool:
-        before = self._posted
+        before = posted = self._posted
         most = min(len(self._receives), self._merged + AHEAD)
-        while self._posted < most:
-            move, _, in_place, request, _ = self._receives[self._posted]
-            if in_place and (self._left < move.sent or self._merged < move.merged):
+        while posted < most:
+            move, _, in_place, request, _ = self._receives[posted]
+            if in_place and (self._merged < move.merged or not self._have_left(move.sent)):
                 break  # earlier moves still need these blocks
             request.Start()
-            self._posted += 1
-        return self._posted != before
+            posted += 1
+        self._posted = posted
+        return posted != before
+
+    def _send(self) -> bool:
+        before = self._issued
+        while self._issued < len(self._sends):
+            move, nbytes, request = self._sends[self._issued]
+            if move.merged > self._merged:
+                break
+            if request is not None:
+                request.Start()
+            else:
+                begun = now()
+                packet = self.held.take(move.first, move.stop)
+                self.coded += now() - begun
+                self._under_way.append(self._comm.Isend([packet, MPI.BYTE], move.peer, self._tag))
+            self.sent += nbytes
+            self._issued += 1
+        return self._issued != before
 
     def _merge(self) -> bool:
         before = self._merged
         while self._merged < self._posted:
-            move, packet, in_place, request, merge = self._receives[self._merged]
-            if self._left < move.sent or not request.Test():
+            move, _, in_place, request, merge = self._receives[self._merged]
+            if not self._have_left(move.sent) or not request.Test():
                 break  # the blocks are still being sent, or the packet is not here
             if not in_place:
                 begun = now()
-                merge(move.first, move.stop, packet)
+                merge()
                 self.coded += now() - begun
             self._merged += 1
         return self._merged != before
-
-    def _send(self) -> bool:
-        if self._issued == len(self._sends):
-            return False
-        move, nbytes, request = self._sends[self._issued]
-        if move.merged > self._merged:
-            return False
-        if request is not None:
-            request.Start()
-        else:
-            begun = now()
-            packet = self.held.take(move.first, move.stop)
-            self.coded += now() - begun
-            self._under_way.append(self._comm.Isend([packet, MPI.BYTE], move.peer, self._tag))
-        self.sent += nbytes
-        self._issued += 1
-        return True
 
     def waiting(self) -> list[PendingMove]:
         found = []

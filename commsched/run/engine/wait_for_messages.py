@@ -1,5 +1,6 @@
 """Poll MPI for messages: without a pause while something happens, then less and less often."""
 
+import os
 import time
 
 from commsched.run.job.clock import now
@@ -26,7 +27,10 @@ class Pacer:
     def rest(self) -> None:
         """Sleep because nothing happened, the longer the longer that lasts."""
         waited = now() - self._quiet
-        time.sleep(0 if waited < SPIN else min(SHARE * waited, LONGEST))
+        if waited < SPIN:
+            os.sched_yield()  # a sleep of 0 s lasts as long as the timer's slack
+        else:
+            time.sleep(min(SHARE * waited, LONGEST))
 
 
 def complete(exchange: Exchange) -> None:

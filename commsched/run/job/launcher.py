@@ -10,7 +10,7 @@ from pathlib import Path
 
 from commsched.errors import CommschedError, install
 from commsched.kernels.threads import one_thread
-from commsched.run.job.malloc import keep_freed
+from commsched.run.job.process import prepare_process
 
 # Launcher -> its variables for this process's rank and the number of ranks. The launcher of a
 # rank comes before Slurm, inside whose job it may have been started.
@@ -122,7 +122,7 @@ def load() -> None:
     Call it before NumPy is loaded: it limits matrix products to one core, and threads to one heap.
     """
     one_thread()
-    keep_freed()
+    prepare_process()
     by_open_mpi = _started_by(os.environ) == "openmpi"
     if by_open_mpi and (found := family(library())) != "Open MPI":  # MPICH 5 aborts at its PMIx
         raise CommschedError(
