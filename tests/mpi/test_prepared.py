@@ -15,6 +15,7 @@ from commsched.run.engine.prepared import Landing, prepared
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.wire.host import PLAIN, PlainPath
+from commsched.run.wire.path import Repeated
 from tests.support.ranks import WORLD, together
 
 NUMEL, STEPS = 1001, 3
@@ -34,14 +35,20 @@ def endpoint(collective: str, codec: str, numel: int = NUMEL):
 
 
 @pytest.mark.parametrize("codec", ["dense", "fp16"])
-@pytest.mark.parametrize("collective", ["ring", "doubling", "halving-doubling", "direct", "tree"])
+@pytest.mark.parametrize(
+    "collective", ["ring", "doubling", "halving-doubling", "direct", "tree", "native"]
+)
 def test_every_start_gives_the_bits_of_an_exchange_that_is_made_anew(collective, codec):
+    if (collective, codec) == ("native", "fp16"):
+        return  # the library sums float32
     schedule, values, held = endpoint(collective, codec)
-    again = prepared(schedule, held, WORLD, 7, PLAIN)
+    values[:] = gradient(0)
+    again = prepared(schedule, held, WORLD, 7, PLAIN) or begin(schedule, held, WORLD, 7)
+    assert isinstance(again, Repeated)
     problems = []
     for step in range(STEPS):
-        values[:] = gradient(step)
         if step:
+            values[:] = gradient(step)
             held.again(values, held.payload)
             again.start()
         complete(again)
@@ -51,6 +58,8 @@ def test_every_start_gives_the_bits_of_an_exchange_that_is_made_anew(collective,
         once = begin(schedule, fresh, WORLD, 7)
         complete(once)
         problems.append("" if np.array_equal(found, fresh.result()) else f"step {step}: bits")
+        if isinstance(once, Repeated):
+            once.free()
         problems.append("" if sent == once.sent else f"step {step}: {sent} B")
     again.free()
     together(problems)

@@ -19,7 +19,7 @@ from commsched.program.model import CODINGS, Kind, Op
 from commsched.run.engine.board import Board, WaitStatus
 from commsched.run.engine.buckets import EVERYONE, Buckets, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
-from commsched.run.engine.prepared import Landing, Prepared, prepared
+from commsched.run.engine.prepared import Landing, prepared
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import Pacer
@@ -28,7 +28,7 @@ from commsched.run.job.clock import now
 from commsched.run.job.deadlines import deadlines
 from commsched.run.job.ending import abort, say, say_why
 from commsched.run.job.watchdog import unanswering
-from commsched.run.wire.path import Exchange, Path, PendingMove
+from commsched.run.wire.path import Exchange, Path, PendingMove, Repeated
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.rounds import Schedule
 from commsched.units import nbytes, seconds
@@ -72,7 +72,7 @@ class Communication(threading.Thread):
         self._timeout, self._option = timeout, option
         self._deadlines, self._place = deadlines(), place
         self._comm = comm
-        self._prepared: dict[tuple[int, Kind, int], Prepared] = {}  # by launch and phase
+        self._prepared: dict[tuple[int, Kind, int], Repeated] = {}  # by launch and phase
         self._landing: defaultdict[str, Landing] = defaultdict(Landing)  # by stream
         self._sent: dict[int, int] = {}  # launch -> B on the wire for its sum by the library
         self._control = comm.Dup()
@@ -193,18 +193,19 @@ class Communication(threading.Thread):
     ) -> Exchange:
         """Start an exchange, as it was compiled in an earlier step if it can be."""
         key = op.launch, op.kind, op.phase
-        known = self._prepared.pop(key, None)
+        known = self._prepared.get(key)
         if known is not None and known.fits(schedule, held):
             known.start()
-        else:
-            if known is not None:
-                known.free()
-            tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
-            known = prepared(schedule, held, comm, tag, path, self._landing[op.stream])
-            if known is None:
-                return begin(schedule, held, comm, tag, path)
-        self._prepared[key] = known
-        return known
+            return known
+        if known is not None:
+            self._prepared.pop(key).free()
+        tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
+        exchange: Exchange | None
+        exchange = prepared(schedule, held, comm, tag, path, self._landing[op.stream])
+        exchange = exchange or begin(schedule, held, comm, tag, path)
+        if isinstance(exchange, Repeated):
+            self._prepared[key] = exchange
+        return exchange
 
     def _progress(self) -> bool:
         moved = self.messages.progress()

@@ -1,6 +1,7 @@
 """Messages that MPI reads and writes directly in memory of the host."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -9,7 +10,9 @@ from commsched.arrays import Array
 from commsched.exchange.endpoint import Endpoint
 from commsched.run.wire.device import Event, Instant
 from commsched.run.wire.path import Moving, PendingMove
+from commsched.schedule.rounds import Schedule
 
+PERSISTENT = MPI.Get_version() >= (4, 0)  # MPI can prepare an all-reduce that is started often
 CUT = 2**30  # B; longer messages go in pieces, because counts of 2**31 fail or are silently wrong
 
 
@@ -135,25 +138,46 @@ class PlainPath:
 
 
 class Native:
-    """MPI's own all-reduce, non-blocking, on the bucket in place."""
+    """MPI's own all-reduce of a bucket in place, without blocking; `start` begins it once more."""
 
     def __init__(self, held: Endpoint, comm: MPI.Intracomm, cut: int) -> None:
         values, step = held.take(0, 1), cut // 4
+        self._held, self._comm = held, comm
         # Counts of 2**31 elements fail in some MPIs; every rank cuts alike.
-        self._requests = [
-            comm.Iallreduce(MPI.IN_PLACE, values[i : i + step], op=MPI.SUM)
-            for i in range(0, len(values), step)
-        ]
+        self._runs = [values[i : i + step] for i in range(0, len(values), step)]
+        self._requests: list[Any] = []  # MPI.Prequest, or of an older MPI MPI.Request
+        if PERSISTENT:
+            self._requests = [
+                comm.Allreduce_init(MPI.IN_PLACE, run, op=MPI.SUM) for run in self._runs
+            ]
         self.sent = values.nbytes
-        self.moves = 0
         self.coded = 0.0  # the time in which MPI adds is unknown
+        self.start()
+
+    def fits(self, schedule: Schedule, held: Endpoint) -> bool:
+        """Tell whether it can be started for an exchange, once it is over."""
+        return schedule.library and held is self._held
+
+    def start(self) -> None:
+        """Begin the sum; the one before is over."""
+        self.moves = 0
+        if PERSISTENT:
+            MPI.Prequest.Startall(self._requests)
+        else:
+            self._requests = [
+                self._comm.Iallreduce(MPI.IN_PLACE, run, op=MPI.SUM) for run in self._runs
+            ]
+
+    def free(self) -> None:
+        """Give the requests back to MPI; no sum may be under way."""
+        for request in self._requests if PERSISTENT else ():
+            request.Free()
 
     def progress(self) -> bool:
         """Test the requests; True once the sum is over."""
-        while self._requests and self._requests[0].Test():
-            self._requests.pop(0)
+        while self.moves < len(self._requests) and self._requests[self.moves].Test():
             self.moves += 1
-        return not self._requests
+        return self.moves == len(self._requests)
 
     def waiting(self) -> list[PendingMove]:
         return [PendingMove("among", -1, self.sent)]

@@ -1,13 +1,14 @@
 """How packets get from their memory to MPI and back: what every path offers to an exchange."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from mpi4py import MPI
 
 from commsched.arrays import Array
 from commsched.exchange.endpoint import Endpoint
 from commsched.run.wire.device import Event
+from commsched.schedule.rounds import Schedule
 
 
 class PendingMove(NamedTuple):
@@ -33,6 +34,20 @@ class Exchange(Protocol):
 
     def waiting(self) -> list[PendingMove]:
         """Return the moves that it waits for."""
+
+
+@runtime_checkable
+class Repeated(Exchange, Protocol):
+    """An exchange that is compiled once and started in every step."""
+
+    def fits(self, schedule: Schedule, held: Endpoint) -> bool:
+        """Tell whether it can be started for an exchange, once it is over."""
+
+    def start(self) -> None:
+        """Begin the exchange once more; the one before is over."""
+
+    def free(self) -> None:
+        """Give the requests back to MPI; no exchange may be under way."""
 
 
 class Moving(Protocol):
