@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.arrays import Array
-from commsched.lab.bench.runtime import together
+from commsched.lab.bench.all_reduce import together
 from commsched.run.engine.probe import median_seconds, sleeping_barrier
 from commsched.run.engine.wait_for_messages import Pacer
 from commsched.run.wire.device import HOST, check_device

@@ -1,108 +1,40 @@
-"""Benchmark the runtime under mpiexec: exchanges by size, and how much of one is hidden."""
+"""Benchmark the runtime: its latency, its processor time, and what it leaves to computing."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
-from commsched.arrays import Array
-from commsched.coding.registry import CODECS
-from commsched.errors import CommschedError
-from commsched.exchange.endpoint import ReducingEndpoint
-from commsched.exchange.pair import route
-from commsched.exchange.payload import Payload
+from commsched.arrays import Floats
+from commsched.lab.bench.all_reduce import OurAllReduce, all_reduce, together
+from commsched.lab.bench.row import BenchRow
 from commsched.machine import file as machine_file
-from commsched.machine.model import Group, resized
-from commsched.net.bucket import BucketSpec, Piece
+from commsched.machine.model import resized
+from commsched.net.bucket import Piece
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Launch, Plan
-from commsched.run.engine.prepared import prepared
 from commsched.run.engine.probe import median_seconds
-from commsched.run.engine.transfer import begin
-from commsched.run.engine.wait_for_messages import complete
+from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
-from commsched.run.job.watchdog import Watchdog, end_together, watchdog
-from commsched.run.session import RunOptions, check_timeout, errors_end_the_job
+from commsched.run.job.clock import now
+from commsched.run.session import RunOptions, errors_end_the_job
 from commsched.run.session import run as execute
 from commsched.run.wire.device import check_device
-from commsched.run.wire.placement import Placement, choose_placement
+from commsched.run.wire.placement import choose_placement
+from commsched.timeline import file as timeline_file
 from commsched.timeline.measure import exposed
+from commsched.timeline.model import Timeline
 from commsched.units import nbytes as size
 
-SIZES = tuple(2**k for k in range(10, 27, 2))  # 1 KB to 64 MB
-COLLECTIVES = ("ring", "doubling", "halving-doubling", "tree", "direct", "hierarchical", "native")
-SECONDS = 0.15  # time spent on one cell
-
-
-class ExchangeTiming(NamedTuple):
-    """Seconds of an all-reduce of one size, by MPI and by each of our schedules."""
-
-    nbytes: int
-    mpi: float
-    ours: dict[str, float]
-
-
-def all_reduce(timeout: float, device: str = "cpu") -> tuple[list[ExchangeTiming], int] | None:
-    """Return all cells and the number of ranks, on rank 0; MPI's own sums are in host memory."""
-    check_device(device)
-    with together(timeout) as (comm, dog):
-        dog.stage("finding the device")
-        cells = list(_cells(comm, dog, choose_placement(device, comm)))
-    return (cells, comm.size) if comm.rank == 0 else None
-
-
-@contextmanager
-def together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
-    """Run a block on all ranks with a deadline per stage; an error on one rank ends all."""
-    comm = MPI.COMM_WORLD
-    check_timeout(timeout)
-    agree.check_launcher()
-    check_ranks(comm, 2)
-    end_together("bench", timeout)
-    with errors_end_the_job(comm), watchdog(comm, "bench", timeout) as dog:
-        yield comm, dog
-
-
-def _cells(comm: MPI.Intracomm, dog: Watchdog, place: Placement) -> Iterator[ExchangeTiming]:
-    """Time MPI's blocking all-reduce and our schedules, dense float32."""
-    hosts = agree.gather_text(MPI.Get_processor_name(), comm)
-    names = list(dict.fromkeys(hosts))
-    group = Group(ranks=tuple(range(comm.size)), nodes=tuple(names.index(h) for h in hosts))
-    for nbytes in SIZES:
-        values = np.zeros(nbytes // 4, np.float32)
-        dog.stage(f"the MPI's all-reduce of {size(nbytes)}")
-        mpi = median_seconds(comm, SECONDS, partial(comm.Allreduce, MPI.IN_PLACE, values))
-        ours = {}
-        there = place.device.module.asarray(values)
-        for name in COLLECTIVES:
-            dog.stage(f"{name} of {size(nbytes)}")
-            ours[name] = _ours(comm, group, name, there, place)
-        yield ExchangeTiming(nbytes, mpi, ours)
-
-
-def _ours(comm: MPI.Intracomm, group: Group, name: str, values: Array, place: Placement) -> float:
-    schedule = route(name, group)
-    payload = Payload.reducing(schedule, CODECS["dense"], BucketSpec.uniform(len(values)))
-
-    held = ReducingEndpoint(values, payload, {}, None)
-    again = prepared(schedule, held, comm, 0, place.path)
-
-    def work() -> None:
-        if again is not None:
-            again.start()
-        complete(again or begin(schedule, held, comm, 0, place.path))
-        place.device.mark().wait()
-
-    found = median_seconds(comm, SECONDS, work)
-    if again is not None:
-        again.free()
-    return found
+BUCKETS, SMALL = 500, 4096  # exchanges of a step, and their bytes
+LARGE = 32 * 10**6  # B of the exchange that computing goes on beside
+STEPS = 8
+ALONE = 0.15  # s that an exchange is timed alone
+MATRIX = 256  # rows of the matrices that are multiplied
 
 
 class Hidden(NamedTuple):
@@ -114,59 +46,153 @@ class Hidden(NamedTuple):
     polling: float  # processor seconds of the communication thread per s of exchange
 
 
-def overlap(timeout: float, device: str = "cpu", nbytes: int = 32 * 10**6) -> Hidden | None:
+def overlap(timeout: float, device: str = "cpu", nbytes: int = LARGE) -> Hidden | None:
     """Exchange `nbytes` while a layer computes for about twice as long; rank 0 gets the result."""
     check_device(device)
     with together(timeout) as (comm, dog):
         dog.stage("finding the device")
         place = choose_placement(device, comm)
-        values = place.device.module.zeros(nbytes // 4, np.float32)
-        group = Group(ranks=tuple(range(comm.size)), nodes=(0,) * comm.size)
         dog.stage(f"ring of {size(nbytes)}")
-        alone = _ours(comm, group, "ring", values, place)
-    plan = _overlap_plan(comm.size, nbytes // 4, 2 * alone)
+        ring = OurAllReduce(comm, "ring", place.device.module.zeros(nbytes // 4, np.float32), place)
+        alone = median_seconds(comm, ALONE, ring)
+        ring.free()
+    plan = _plan(comm.size, [nbytes // 4], "ring+dense", 2 * alone)
     options = RunOptions(steps=10, timeout=timeout, place=place)
     with errors_end_the_job(comm), tempfile.TemporaryDirectory() as folder:
         timeline = execute(plan, comm, Path(folder) / "overlap.json", options)
     if timeline is None:
         return None
-    big = np.array([name == "big/exchange" for name in timeline.names])[timeline.name]
-    settled = big & (timeline.step > 0)
-    exchange = timeline.end[settled] - timeline.start[settled]
-    total = float((timeline.end[big] - timeline.start[big]).sum())
+    lasted = _exchanges(timeline)
     polling = sum(timeline.run.polling_cpu_s or ())
     return Hidden(
         comm.size,
-        float(np.median(exchange)),
+        float(np.median(lasted[:, 1:])),
         float(np.median(exposed(timeline)[:, 1:])),
-        polling / total,
+        polling / float(lasted.sum()),
     )
 
 
-def _overlap_plan(ranks: int, numel: int, seconds: float) -> Plan:
-    """Plan a large tensor whose gradient is ready first, and a long layer without parameters."""
-    machine = resized(machine_file.load("localhost"), 1, ranks)
-    net = Net(
-        name="overlap",
-        layers=(
-            Layer(name="long", forward=1e-3, backward=seconds),
-            Layer(
-                name="big",
-                after=("long",),
-                forward=1e-3,
-                backward=1e-3,
-                tensors=(Tensor(name="big.weight", shape=(numel,)),),
-            ),
-        ),
-        source="made for the benchmark",
+def _plan(ranks: int, sizes: Sequence[int], method: str, seconds: float) -> Plan:
+    """Plan tensors whose gradients are ready first, and a long layer without parameters."""
+    machine = replace(resized(machine_file.load("localhost"), 1, ranks), jitter=0.0)
+    tensors = tuple(Tensor(name=f"t{k}", shape=(numel,)) for k, numel in enumerate(sizes))
+    long = Layer(name="long", forward=1e-3, backward=seconds)
+    last = Layer(name="last", after=("long",), forward=1e-3, backward=1e-3, tensors=tensors)
+    net = Net(name="runtime", layers=(long, last), source="made for the benchmark")
+    launches = tuple(
+        Launch(
+            name=t.name,
+            pieces=(Piece(t.name, 0, t.numel),),
+            after="last",
+            method=method,
+            stream="inside",
+            priority=k,
+        )
+        for k, t in enumerate(tensors)
     )
-    piece = Piece("big.weight", 0, numel)
-    launch = Launch(name="big", pieces=(piece,), after="big", method="ring+dense", stream="inside")
-    machine = replace(machine, jitter=0.0)
-    return Plan(net=net, machine=machine, launches=(launch,), planner="bench")
+    return Plan(net=net, machine=machine, launches=launches, planner="bench")
 
 
-def check_ranks(comm: MPI.Intracomm, ranks: int) -> None:
-    """Reject a benchmark that needs more ranks."""
-    if comm.size < ranks:
-        raise CommschedError(f"this benchmark needs {ranks} ranks; use 'mpiexec -n {ranks}'")
+def _exchanges(timeline: Timeline) -> Floats:
+    """Seconds of the exchanges of the first tensor: (ranks, steps)."""
+    chosen = np.array([name == "t0/exchange" for name in timeline.names])[timeline.name]
+    order = np.lexsort((timeline.step[chosen], timeline.rank[chosen]))
+    lasted: Floats = (timeline.end - timeline.start)[chosen][order]
+    return lasted.reshape(timeline.ranks, -1)
+
+
+def rows(timeout: float) -> Iterator[BenchRow]:
+    """Measure under mpiexec; rank 0 gets the rows, the others none."""
+    found = all_reduce(timeout)
+    for cell in found[0] if found else ():
+        for how, best, mpi in (
+            ("from sleep", cell.best, cell.mpi),
+            ("hot", cell.best_hot, cell.mpi_hot),
+        ):
+            what = f"all-reduce of {size(cell.nbytes)}, {how}"
+            bar = "<= 1.1 on 2 ranks, <= 1.25 on 4 of 2 cores"
+            yield BenchRow(what, best * mpi, f"{best:.2f} of MPI's time", bar)
+    yield from _small(timeout)
+    hidden = overlap(timeout)
+    if hidden is not None:
+        share = 1 - hidden.exposed / hidden.exchange
+        result = f"{hidden.polling:.1%} of a core, {share:.1%} of it hidden"
+        yield BenchRow(
+            f"exchange of {size(LARGE)} under compute", hidden.exchange, result, "<= 10%"
+        )
+    yield from _beside_computing(timeout)
+
+
+def _small(timeout: float) -> Iterator[BenchRow]:
+    """Measure the processor time of small exchanges that are all ready at once."""
+    with together(timeout) as (comm, _):
+        plan = _plan(comm.size, [SMALL // 4] * BUCKETS, "doubling+dense", 1e-3)
+        plan = replace(plan, params={"together": SMALL})
+    moments: list[tuple[float, float]] = []
+
+    def note(_: int) -> None:
+        moments.append((time.process_time(), now()))
+
+    options = RunOptions(steps=STEPS, timeout=timeout, progress=note)
+    with errors_end_the_job(comm), tempfile.TemporaryDirectory() as folder:
+        execute(plan, comm, Path(folder) / "small.json", options)
+        spent, lasted = np.median(np.diff(np.array(moments), axis=0), axis=0)
+        each = agree.largest(float(spent) / BUCKETS, comm)
+    if comm.rank == 0:
+        result = f"{each * 1e6:.1f} us of processor time each"
+        what = f"{BUCKETS} exchanges of {size(SMALL)}"
+        yield BenchRow(what, float(lasted), result, "<= 40 us and their copies and additions")
+
+
+def _beside_computing(timeout: float) -> Iterator[BenchRow]:
+    """Measure an exchange beside sleep, a loop of pure Python, and products of matrices."""
+    with together(timeout) as (comm, _):
+        plan = _plan(comm.size, [LARGE // 4], "ring+dense", 1e-3)
+    gradient = np.zeros(LARGE // 4, np.float32)
+    a = np.full((MATRIX, MATRIX), 1e-3, np.float32)
+    products: dict[str, list[float]] = {"alone": [], "beside": []}
+
+    def multiply(until: float) -> float:
+        """Multiply for a while; return products per second."""
+        start, done = now(), 0
+        while now() < until:
+            np.dot(a, a)
+            done += 1
+        return done / (now() - start)
+
+    def loop(until: float) -> None:
+        while now() < until:
+            pass
+
+    def sleep(until: float) -> None:
+        time.sleep(max(0.0, until - now()))
+
+    work: tuple[Callable[[float], object], ...] = (sleep, loop, multiply)
+    with errors_end_the_job(comm), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "beside.json"
+        with Exchanger(plan, comm, timeline=path, timeout=timeout) as exchanger:
+            lasted = 0.0
+            for step in range(len(work) * STEPS):
+                comm.Barrier()
+                if lasted:
+                    products["alone"].append(multiply(now() + lasted))
+                start = now()
+                exchanger.ready("t0", gradient)
+                chosen = work[step % len(work)] if lasted else sleep
+                rate = chosen(start + lasted)
+                if chosen is multiply:
+                    products["beside"].append(float(rate))  # type: ignore[arg-type]
+                exchanger.wait("t0")
+                lasted = lasted or 2 * agree.largest(now() - start, comm)
+        spans = _exchanges(timeline_file.read(path)).max(axis=0) if comm.rank == 0 else np.empty(0)
+        loss = 1 - float(np.median(products["beside"]) / np.median(products["alone"]))
+        loss = agree.largest(loss, comm)
+    if comm.rank:
+        return
+    alone, python, computing = (float(np.median(spans[k :: len(work)][1:])) for k in range(3))
+    what = f"exchange of {size(LARGE)} beside "
+    result = f"{python / alone:.2f} of alone"
+    yield BenchRow(what + "a loop of pure Python", python, result, "<= 1.3")
+    result = f"{computing / alone:.2f} of alone; products lose {loss:.1%}"
+    bar = "<= 3% beyond copies and additions"
+    yield BenchRow(what + "matrix products", computing, result, bar)

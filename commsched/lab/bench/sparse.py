@@ -19,7 +19,7 @@ from commsched.exchange.method import Choice, Method, Phase, resolved
 from commsched.exchange.registry import find_method
 from commsched.kernels.merge import listed
 from commsched.lab.bench import sparse_inputs as supports
-from commsched.lab.bench.runtime import together
+from commsched.lab.bench.all_reduce import together
 from commsched.machine.model import Group
 from commsched.net.sparsity import Sparsity
 from commsched.run.engine import probe
