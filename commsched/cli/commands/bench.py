@@ -238,7 +238,6 @@ def runtime(args: argparse.Namespace) -> None:
     """Measure the runtime: latency, processor time per exchange, and what computing keeps."""
     begin(args)
     from commsched.lab.bench.runtime import rows
-
     from commsched.run.job import launcher
 
     found = rows(args.timeout)
