@@ -47,6 +47,14 @@ def test_on_two_ranks(name, output):
     assert found[1] == "ok"
 
 
+def test_data_parallel_says_in_one_line_what_it_keeps(output):
+    lines = re.findall(r"^commsched: DataParallel: (.*)$", output, re.MULTILINE)
+    assert len(lines) == 2  # two models
+    for line in lines:
+        kept = r"keeps the (plan|dense buckets): \S+ \w+ a step with .*, \S+ \w+ with dense buckets"
+        assert re.match(kept, line) or line == "dense buckets of 25 MB are the best plan"
+
+
 def test_an_uncaught_exception_on_one_rank_ends_the_job():
     program = """
 model = make("mlp")

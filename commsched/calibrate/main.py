@@ -41,11 +41,13 @@ def calibrate(
     timeout: float,
     progress: Progress = lambda *_: None,
     place: Placement = ON_HOST,
+    warns: bool = True,
 ) -> Machine:
     """Measure the machine of these ranks in about `seconds`.
 
     All ranks work at once, so that the times include the effects of shared cores. A third of the
-    exchanges is held out of the fit; `held_out` has their prediction errors.
+    exchanges is held out of the fit; `held_out` has their prediction errors. With `warns` rank 0
+    says so if `seconds` are too few.
     """
     machine = _agreed(_loops(comm, seconds, progress, place), comm)
     progress("exchanges of all kinds", LINKS + CODING + TRAITS)
@@ -53,7 +55,7 @@ def calibrate(
         return machine  # nothing is exchanged
     jitter = machine.jitter  # not part of the workload
     cells = exercise.choose(machine, seconds * EXERCISE)
-    if comm.rank == 0 and not exercise.tell_bytes(machine, cells):
+    if warns and comm.rank == 0 and not exercise.tell_bytes(machine, cells):
         largest = max(cell.nbytes for cell in cells) / 1e3
         print(
             f"warning: {seconds:g} s are too few here: times of buckets above {largest:.3g} kB are"

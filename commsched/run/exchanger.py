@@ -261,6 +261,25 @@ class Exchanger:
         self._caller.write(places, self._whole[name].reshape(-1))
         return self._whole[name]
 
+    def follow(self, plan: Plan, why: str) -> None:
+        """Follow another plan of the same net; all ranks call it together, between two steps.
+
+        What lossy launches have not sent yet is part of the next gradients.
+        """
+        self._between("follow another plan")
+        check_launches(plan)
+        self._changes.switch(plan, self._handover.step, why)
+        self._lower(plan)
+        self._places = places_of(plan)
+        self.names = tuple(self._places)
+        self._whole.clear()
+
+    def _between(self, what: str) -> Engine:
+        engine = self._running()
+        if self._handover.step >= 0 and not self._handover.over:
+            raise CommschedError(f"a step is under way; {what} once every sum is there")
+        return engine
+
     @property
     def plan(self) -> Plan:
         """The plan that is followed now."""
@@ -273,9 +292,7 @@ class Exchanger:
 
     def kept(self) -> dict[str, Any]:
         """Return what the next step needs of those before, on this rank, between two steps."""
-        engine = self._running()
-        if self._handover.step >= 0 and not self._handover.over:
-            raise CommschedError("a step is under way; keep its state once every sum is there")
+        engine = self._between("keep its state")
         engine.drain()
         return {"step": self._handover.step + 1, "plan": engine.plan.hash, **engine.buckets.kept()}
 
@@ -318,7 +335,7 @@ class Exchanger:
                     fallbacks=self._changes.fallbacks,
                     switches=self._changes.switches,
                 )
-            agree.on_all_ranks(self._write_recording, self._comm)
+            agree.on_all_ranks(self._recording.write if self._recording else str, self._comm)
             engine.communication.free()
             self._comm.Free()
         sys.setswitchinterval(self._switch)
@@ -341,10 +358,6 @@ class Exchanger:
         self._mark(all_of_them=True)
         self._engine.drain()
         self._engine.device_queue.settle(wait=True)
-
-    def _write_recording(self) -> None:
-        if self._recording is not None:
-            self._recording.write()
 
     def _running(self) -> Engine:
         if self._engine is None or self._over:

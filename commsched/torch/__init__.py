@@ -12,6 +12,7 @@ if importlib.util.find_spec("torch") is None:
 
 from commsched.torch.attach import Sync, attach
 from commsched.torch.capture import capture
+from commsched.torch.data_parallel import DataParallel
 from commsched.torch.ddp_hook import hook
 
-__all__ = ["Sync", "attach", "capture", "hook"]
+__all__ = ["DataParallel", "Sync", "attach", "capture", "hook"]

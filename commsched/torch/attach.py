@@ -106,6 +106,7 @@ class Sync:
             broadcast([*model.parameters(), *model.buffers()], self._comm)
         self._buffers = list(model.buffers()) if broadcast_buffers else []
         self._taken: set[str] = set()
+        self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
         self._syncing, self._forwarded = True, False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(name))
@@ -179,6 +180,7 @@ class Sync:
                 mean = mean_of(name)
                 if anywhere:
                     put_mean(parameter, mean, overflow)
+        self.after_step()
 
     def _before_forward(self, model: Any, _: object) -> None:
         """Take the buffers of rank 0, as DistributedDataParallel does."""
@@ -202,6 +204,25 @@ class Sync:
                 " find_unused_parameters=True"
             )
         self._finish()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is followed now."""
+        return self._exchanger.plan
+
+    def follow(self, plan: Plan, why: str) -> None:
+        """Follow another plan of the same net from the next step on; all ranks call it together."""
+        self._exchanger.follow(plan, why)
+        self._parameters = {n: self._parameters[n] for n in self._exchanger.names}
+
+    def restart(self, exchanger: Exchanger) -> None:
+        """Go on with another Exchanger; what the old one kept of its gradients is lost."""
+        self._exchanger.__exit__(None, None, None)
+        self._end.forget()
+        self._exchanger = exchanger
+        self._parameters = {n: self._parameters[n] for n in exchanger.names}
+        exchanger.__enter__()
+        self._end = ScriptEnd(exchanger, self.close)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's feedback and warm starts, between two steps; each rank saves its own.

@@ -76,16 +76,24 @@ def capture(
     optimizer.load_state_dict(before[1])
     optimizer.zero_grad(set_to_none=True)
     torch.set_rng_state(random)
+    what = f"commsched capture: medians of {steps} steps"
+    return measured_net(observer, comm, name, batch or source.size, what, find_unused_parameters)
+
+
+def measured_net(
+    observer: Observer, comm: MPI.Intracomm, name: str, batch: int, what: str, some_unused: bool
+) -> Net:
+    """Return what observers measured on all ranks as a net, equal on every rank."""
     half = any(p.dtype is not torch.float32 for p in observer.parameters.values())
     on = Measured(
         device=PROCESSOR,
         precision="float16" if half else "float32",
-        batch=batch or source.size,
+        batch=batch,
         ranks=max(Counter(agree.gather_text(socket.gethostname(), comm)).values()),
         threads=torch.get_num_threads(),
-        source=_facts(observer, comm, steps),
+        source=_facts(observer, comm, what),
     )
-    made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, find_unused_parameters), comm)
+    made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, some_unused), comm)
     content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
     return net_file.from_data(msgspec.json.decode(content), name)
 
@@ -160,18 +168,15 @@ def _over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
 
 
-def _facts(observer: Observer, comm: MPI.Intracomm, steps: int) -> str:
+def _facts(observer: Observer, comm: MPI.Intracomm, what: str) -> str:
     """Say how it was measured, and what a net file has no field for."""
     load = agree.largest(os.getloadavg()[0], comm)
     frozen = [bare_name(n) for n, p in observer.model.named_parameters() if not p.requires_grad]
-    parts = [
-        f"commsched capture: medians of {steps} steps, means over {comm.size} ranks, load average"
-        f" {load:.1f}"
-    ]
-    for what, names in (("tied", observer.tied), ("frozen", frozen)):
+    parts = [f"{what}, means over {comm.size} ranks, load average {load:.1f}"]
+    for kind, names in (("tied", observer.tied), ("frozen", frozen)):
         if names:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            parts.append(f"{what}: {', '.join(names[:SHOWN])}{more}")
+            parts.append(f"{kind}: {', '.join(names[:SHOWN])}{more}")
     return "; ".join(parts)
 
 

@@ -85,10 +85,20 @@ class Observer:
 
         return ready
 
+    def begin(self) -> None:
+        """Begin the forward pass of a step."""
+        self._now, self._back = ({}, {}), False
+        self._saved, self._last, self._since = 0, "", time.perf_counter()
+
+    def turn(self) -> None:
+        """End the forward pass: the time since its last module is that module's, too."""
+        if not self._back:
+            self._charge(self._last or next(iter(self.owners), ""))
+        self._back, self._begun = True, time.perf_counter()
+
     def forward(self, compute: Callable[[], Any], counts_bytes: bool) -> Any:
         """Compute a loss; with `counts_bytes` count what is kept for the backward pass."""
-        self._now = ({}, {})
-        self._saved, self._last, self._since = 0, "", time.perf_counter()
+        self.begin()
         if counts_bytes:
             seen = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
             self.activation = dict.fromkeys(self.owners, 0)
@@ -111,7 +121,6 @@ class Observer:
         """Go back from a loss."""
         self._back, self._begun = True, time.perf_counter()
         loss.backward()
-        self._back = False
 
     def end(self, keeps: bool, data: float, update: float) -> None:
         """Keep a step's measurements."""

@@ -197,6 +197,38 @@ def test_the_caller_may_use_mpi_meanwhile():
     equal(got, total(0, WORLD.size))
 
 
+@pytest.mark.groups(2, 3)
+def test_another_plan_from_the_next_step_on_loses_nothing():
+    """A plan that drops, then one that does not: all sums together are all gradients."""
+    lossy, dense = make_plan(methods=["all-gather+topk:0.2"], mean=False), make_plan(mean=False)
+    parts = [piece for row in PIECES.values() for piece in row if piece[0] != "c"]
+    apart = replace(  # other buckets, too
+        dense,
+        launches=tuple(
+            replace(launch, pieces=tuple(Piece(*p) for p in pieces))
+            for launch, pieces in zip(
+                dense.launches,
+                [*([p] for p in parts[:2]), [*parts[2:], ("c", 0, 9)], [("c", 9, 16)]],
+                strict=True,
+            )
+        ),
+    )
+    got = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+    with Exchanger(lossy, WORLD) as exchanger:
+        exchanger.ready("e", gradients(0, WORLD.rank)["e"])
+        refused(lambda: exchanger.follow(dense, "test"), "a step is under way; follow another plan")
+        for name in BACKWARD[1:]:
+            exchanger.ready(name, gradients(0, WORLD.rank)[name])
+        for step, plan in enumerate((lossy, apart, dense)):
+            if step:
+                exchanger.follow(plan, "test")
+                assert exchanger.plan == plan
+            sums = one_step(exchanger, step, WORLD.rank) if step else None
+            for name in SHAPES:
+                got[name] += exchanger.wait(name) if sums is None else sums[name]
+    equal(got, {n: sum(total(step, WORLD.size)[n] for step in range(3)) for n in SHAPES})
+
+
 @pytest.mark.parametrize("handed", [0, 1, 3, 5])
 def test_leaving_in_the_middle_of_a_step_ends_well(handed):
     with Exchanger(make_plan(methods=METHODS), WORLD, timeout=20) as exchanger:

@@ -8,7 +8,7 @@ from mpi4py import MPI
 from torch import nn
 
 from commsched.errors import CommschedError
-from commsched.torch import attach
+from commsched.torch import DataParallel, attach
 from tests.support.torch_nets import Tables, batch, loss_of, make, plan_of
 
 WORLD = MPI.COMM_WORLD
@@ -282,6 +282,34 @@ def another_shape_on_one_rank_names_it():
         model[2] = nn.Linear(8, 7)
     text = said(lambda: attach(model, plan))
     assert text.startswith("rank 1: parameter '2.weight' has shape [7, 8], in the plan [8, 8]")
+
+
+@check
+def data_parallel_trains_as_before_while_it_finds_its_plan():
+    """Dense steps, a plan, both in turns, the faster one: the same bits all along."""
+    for kind in ("mlp", "fork"):
+        model = make(kind, WORLD.rank)
+        model.odd = WORLD.rank == 1
+        options = {"steps": 4, "machine": "localhost", "find_unused_parameters": kind == "fork"}
+        parallel = DataParallel(model, **options)
+        losses, values = train(
+            kind, lambda _, loss, last: loss.backward(), 3 + 4 + 12 + 2, parallel
+        )
+        parallel.close()
+        want = make(kind)
+        want.odd = WORLD.rank == 1
+
+        def between(model, loss, last):
+            loss.backward()
+            for name, parameter in model.named_parameters():
+                if parameter.grad is None and not name.startswith("third"):
+                    parameter.grad = torch.zeros_like(parameter)
+            averaged(model)
+
+        wanted = train(kind, between, 21, want)
+        same((losses, {n.removeprefix("module."): v for n, v in values.items()}), wanted)
+        names = {tensor.name for tensor in parallel.plan.net.tensors.values()}
+        assert names == {name for name, _ in model.named_parameters()}, names
 
 
 @check

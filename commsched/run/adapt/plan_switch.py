@@ -52,7 +52,7 @@ class Changes:
             assert self._guard is not None
             left = sum(fall.since == step + 1 for fall in self._guard.fallbacks)
             why = f"{left} tensor{'s' if left > 1 else ''} left the error budget"
-            self._switch(made, step, why)
+            self.switch(made, step, why)
         elif drifted is not None:
             self._planned_anew(drifted, step)
         return made is not None or drifted is not None
@@ -74,7 +74,7 @@ class Changes:
             assert self._drift is not None
             self._drift.free()
             self._drift = None
-        self._switch(made, step, why, now() - begun, drifted.ratio)
+        self.switch(made, step, why, now() - begun, drifted.ratio)
 
     def _plan_on_rank_0(self, machine: Machine) -> Plan:
         """Plan on rank 0 for the machine measured now, and return that plan on every rank."""
@@ -105,7 +105,7 @@ class Changes:
         what = "waits for all ranks to change their plan"
         self._engine.board.status["compute"] = WaitStatus(step, "switch", what, now() + more, True)
 
-    def _switch(
+    def switch(
         self,
         plan: Plan,
         step: int,

@@ -1,0 +1,321 @@
+"""`commsched.torch.DataParallel`: a model that measures, plans, tries, and keeps what is faster."""
+
+import socket
+import time
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from commsched.calibrate.main import calibrate
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine.model import Machine, resized
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.plan import file as plan_file
+from commsched.plan.model import Plan
+from commsched.planner.make_plan import make_plan
+from commsched.planner.request import Request
+from commsched.run.engine.probe import sleeping_barrier
+from commsched.run.exchanger import Exchanger
+from commsched.run.job import agree
+from commsched.run.job.ending import say
+from commsched.torch.attach import Sync, started_by_mpi
+from commsched.torch.capture import WARM_UP, measured_net
+from commsched.torch.observer import Observer, tensors_in
+from commsched.torch.parameters import DTYPES, check_kind, shape_of
+from commsched.units import seconds as in_words
+
+DENSE = "ddp-25mb"  # the planner of the dense baseline: DistributedDataParallel's buckets
+BLOCK = 5  # steps in a row under one plan while two are compared
+PLANNING = 20.0  # s of search
+LEAST = 4  # steps to watch, for medians
+
+
+class DataParallel(torch.nn.Module):  # type: ignore[misc]
+    """A model whose gradients are averaged over all ranks, by the plan that proves fastest.
+
+    It stands for `model` in a script, as DistributedDataParallel does; all ranks make it together.
+    The first `steps` steps (after 3 others) exchange dense buckets as DistributedDataParallel
+    does, while the layers' seconds and the rows that embeddings hit are measured. Then the ranks
+    calibrate themselves for about `calibration` seconds, or take the `machine` file (if it is one
+    of other ranks, its links inside a node), and rank 0 plans, at most 20 s long. The plan is tried
+    for `steps` steps, in turns with as many of the dense baseline. The faster one stays, and rank 0
+    says so in one line.
+
+    Only lossless methods are planned unless `allow` names lossy codecs, such as ("fp16",). The
+    other options are those of `attach`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        comm: MPI.Intracomm | None = None,
+        *,
+        steps: int = 20,
+        calibration: float = 20.0,
+        machine: str | None = None,
+        allow: tuple[str, ...] = (),
+        find_unused_parameters: bool = False,
+        broadcast_buffers: bool = True,
+        skip_overflow: bool = False,
+        timeout: float = 600.0,
+    ) -> None:
+        super().__init__()
+        self.module = model
+        self._comm = started_by_mpi(comm)
+        if steps < LEAST:
+            raise CommschedError(f"steps must be at least {LEAST}, got {steps}")
+        self._steps, self._allow, self._timeout = steps, allow, timeout
+        self._calibration, self._file = calibration, machine
+        self._some_unused, self._skip_overflow = find_unused_parameters, skip_overflow
+        self._watch: _Watch | None = _Watch(model)
+        dense = self._planned(_unmeasured(self._watch.observer), self._here(), DENSE)
+        self.sync = Sync(
+            model,
+            self._exchanger(dense),
+            self._comm,
+            find_unused_parameters,
+            broadcast_buffers,
+            skip_overflow,
+        )
+        self._trial: _Trial | None = None
+        self._batch = 1
+        self.sync.after_step = self._after_step
+        self._watch.start()
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Compute as the model does."""
+        if self._watch is None or not (self.training and torch.is_grad_enabled()):
+            return self.module(*inputs, **named)
+        self._batch = next((len(t) for t in tensors_in([inputs, named]) if t.ndim), 1)
+        return self._watch.forward(lambda: self.module(*inputs, **named))
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Only add up gradients on this rank; the next backward pass outside exchanges the sums."""
+        return self.sync.no_sync()
+
+    def close(self) -> None:
+        """End the exchange, on all ranks; without it, it ends with the script."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        self.sync.close()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is followed now."""
+        return self.sync.plan
+
+    def _exchanger(self, plan: Plan) -> Exchanger:
+        return Exchanger(plan, self._comm, timeout=self._timeout, skip_overflow=self._skip_overflow)
+
+    def _after_step(self) -> None:
+        """Go on to the next phase once a step's means are there; all ranks do so together."""
+        if self._watch is not None:
+            self._watch.end_of_step()
+            if self._watch.steps == WARM_UP + self._steps:
+                self._end_of_watch(self._watch)
+        elif self._trial is not None and self._trial.after_step():
+            self._decide(self._trial)
+
+    def _end_of_watch(self, watch: "_Watch") -> None:
+        """Measure the machine, plan, and begin to try the plan."""
+        watch.stop()
+        self._watch = None
+        what = f"commsched.torch.DataParallel: medians of {self._steps} steps"
+        net = measured_net(watch.observer, self._comm, "watched", self._batch, what, True)
+        net = _complete(net, watch.observer)
+        here = self._measured_machine()
+        dense, found = self._planned(net, here, DENSE), self._planned(net, here, "best")
+        self.sync.restart(self._exchanger(dense))
+        if found.launches == dense.launches:
+            self._say("dense buckets of 25 MB are the best plan")
+        else:
+            self._trial = _Trial(self.sync, dense, found, self._steps)
+
+    def _decide(self, trial: "_Trial") -> None:
+        """Keep the faster plan; the dense one if both are equally fast."""
+        self._trial = None
+        dense, found = (agree.largest(value, self._comm) for value in trial.medians())
+        keeps = found < dense
+        trial.end(keeps)
+        other, one = in_words(dense), in_words(found)
+        kept = "keeps the plan" if keeps else "keeps the dense buckets"
+        self._say(
+            f"{kept}: {one} a step with {_methods(trial.found)}, {other} with dense buckets of"
+            f" 25 MB, medians of {self._steps} steps each"
+        )
+
+    def _say(self, text: str) -> None:
+        if self._comm.rank == 0:
+            say(f"DataParallel: {text}")
+
+    def _here(self) -> Machine:
+        """Return a machine with these ranks' hosts, whose numbers nobody has measured."""
+        hosts = agree.gather_text(socket.gethostname(), self._comm)
+        names = list(dict.fromkeys(hosts))
+        nodes = tuple(names.index(host) for host in hosts)
+        return replace(machine_file.load("localhost"), node_of_rank=nodes, overrides={})
+
+    def _measured_machine(self) -> Machine:
+        if self._file is not None:
+            path, ranks = self._file, self._comm.size
+            found = agree.on_all_ranks(lambda: machine_file.load(path), self._comm)
+            return found if found.size == ranks else resized(found, 1, ranks)
+        return calibrate(self._comm, self._calibration, self._timeout, warns=False)
+
+    def _planned(self, net: Net, machine: Machine, planner: str) -> Plan:
+        """Plan on rank 0, and return that plan on every rank."""
+
+        def planned() -> bytes:
+            request = Request(net=net, machine=machine, lossy=self._allow, time_limit=PLANNING)
+            made = make_plan(request, planner)
+            return msgspec.json.encode(plan_file.to_data(made))
+
+        text = agree.on_all_ranks(lambda: b"" if self._comm.rank else planned(), self._comm)
+        sleeping_barrier(self._comm)
+        text = agree.broadcast_bytes(text, self._comm)
+        return plan_file.from_data(msgspec.json.decode(text), "the plan of rank 0")
+
+
+class _Watch:
+    """Steps of a script whose loss and backward pass are its own, seen from outside."""
+
+    def __init__(self, model: Any) -> None:
+        self.observer = Observer(model)
+        for name, parameter in self.observer.parameters.items():
+            check_kind(name, parameter)
+        self._mine = {id(parameter) for parameter in self.observer.parameters.values()}
+        self.steps = 0
+        self._forwarded = False
+        self._ended = self._begun = self._data = self._update = 0.0
+        self._hooks: list[Any] = []
+
+    def start(self) -> None:
+        self.observer.__enter__()
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+        self._ended = time.perf_counter()
+
+    def stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self.observer.__exit__()
+
+    def forward(self, compute: Any) -> Any:
+        """Measure the first forward pass of a step; see where its backward pass begins."""
+        if not self._forwarded:
+            self._forwarded = True
+            self._data = time.perf_counter() - self._ended
+            self.observer.begin()
+        found = compute()
+        for tensor in tensors_in(found):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: self.observer.turn())
+                break
+        return found
+
+    def end_of_step(self) -> None:
+        self.observer.end(self.steps >= WARM_UP, self._data, self._update)
+        self.steps += 1
+        self._forwarded, self._update = False, 0.0
+        self._ended = time.perf_counter()
+
+    def _before_update(self, optimizer: Any, *_: object) -> None:
+        self._begun = time.perf_counter()
+
+    def _after_update(self, optimizer: Any, *_: object) -> None:
+        groups = optimizer.param_groups
+        if any(id(p) in self._mine for group in groups for p in group["params"]):
+            self._ended = time.perf_counter()
+            self._update += self._ended - self._begun
+
+
+class _Trial:
+    """Steps under two plans in turns, dense first and last, and their seconds on this rank."""
+
+    def __init__(self, sync: Sync, dense: Plan, found: Plan, steps: int) -> None:
+        self._sync, self._plans = sync, (dense, found)
+        self.found = found
+        # Blocks of both in the order A B B A A B B A: what grows with time hurts both alike.
+        blocks = range(-(-steps // BLOCK) * 2)
+        self._turns = [int(k % 4 in (1, 2)) for k in blocks for _ in range(BLOCK)]
+        self._seconds: tuple[list[float], list[float]] = ([], [])
+        self._count = 0  # steps that count
+        self._fresh = True  # the next step is the first of its plan, and does not count
+        self._last = 0.0  # when the last step was over
+
+    def after_step(self) -> bool:
+        """Note a step; change plans after each block. True once both have enough steps."""
+        if not self._fresh:
+            now = self._turns[self._count]
+            self._seconds[now].append(time.perf_counter() - self._last)
+            self._count += 1
+            if self._count == len(self._turns):
+                return True
+            if self._turns[self._count] != now:
+                self._follow(1 - now)
+                self._fresh = True
+                self._last = time.perf_counter()
+                return False
+        self._fresh = False
+        self._last = time.perf_counter()
+        return False
+
+    def _follow(self, number: int) -> None:
+        self._sync.follow(self._plans[number], "two plans are compared")
+
+    def medians(self) -> tuple[float, float]:
+        """Return the seconds of a step, dense and planned."""
+        dense, found = (float(np.median(values)) for values in self._seconds)
+        return dense, found
+
+    def end(self, keeps: bool) -> None:
+        """Follow the plan, or the dense one, from now on."""
+        if self._turns[-1] != keeps:
+            self._follow(int(keeps))
+
+
+def _unmeasured(observer: Observer) -> Net:
+    """Return the net of a model of which nothing was measured yet."""
+    layers, before = [], ()
+    for name, owned in observer.owners.items():
+        tensors = tuple(_tensor(observer, key) for key in owned)
+        layers.append(Layer(name=name, after=before, forward=1e-3, backward=2e-3, tensors=tensors))
+        before = (name,)  # type: ignore[assignment]
+    if not layers:
+        raise CommschedError("the model trains no parameter")
+    return Net(name="unmeasured", layers=tuple(layers))
+
+
+def _tensor(observer: Observer, name: str) -> Tensor:
+    parameter = observer.parameters[name]
+    return Tensor(name=name, shape=shape_of(parameter), dtype=DTYPES[parameter.dtype])
+
+
+def _complete(net: Net, observer: Observer) -> Net:
+    """Add what got no gradient yet: its layer comes last in backward, before all others."""
+    missing = [name for name in observer.parameters if name not in net.tensors]
+    if not missing:
+        return net
+    tensors = tuple(_tensor(observer, name) for name in missing)
+    unused = Layer(name="unused", forward=0.0, backward=0.0, tensors=tensors)
+    first, *rest = net.layers
+    return replace(net, layers=(unused, replace(first, after=("unused",)), *rest))
+
+
+def _methods(plan: Plan) -> str:
+    names = dict.fromkeys(launch.method for launch in plan.launches)
+    count = len(plan.launches)
+    return f"{count} bucket{'s' if count > 1 else ''} by {', '.join(names)}"
