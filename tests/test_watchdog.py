@@ -117,7 +117,7 @@ def test_a_rank_that_is_stopped_when_all_is_done_keeps_nobody(tmp_path):
 
 def test_a_rank_that_is_stopped_during_a_benchmark_is_named():
     done = ended("all-reduces of", signal.SIGSTOP, "bench", "all-reduce", "--timeout", "1")
-    assert_rank_1_is_missed(done, "bench: ring of 1.024 kB: ", "1 s (--timeout)")
+    assert_rank_1_is_missed(done, "bench: all-reduces of 1.024 kB: ", "1 s (--timeout)")
 
 
 def test_a_deadline_that_is_over_at_once_is_refused(tmp_path):
