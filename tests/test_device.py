@@ -87,20 +87,21 @@ def test_numpy_is_a_device_without_streams():
 
 
 def test_spans_of_a_device_are_recorded_in_order_once_they_are_over():
-    recorder = Recorder(0, None)
+    recorder, spans = Recorder(0), []
+    recorder.takers.append(spans.append)
     given = DeviceQueue(Late(), recorder)
     for name in ("forward", "backward"):
         given.add(3, name, given.device.mark())
-    assert not recorder.spans
+    assert not spans
     given.settle(wait=False)  # the third look at the first one's end
-    assert [span.name for span in recorder.spans] == ["forward"]
+    assert [span.name for span in spans] == ["forward"]
     given.settle(wait=True)
-    assert [span.name for span in recorder.spans] == ["forward", "backward"]
-    assert all(span.start <= span.end and span.step == 3 for span in recorder.spans)
+    assert [span.name for span in spans] == ["forward", "backward"]
+    assert all(span.start <= span.end and span.step == 3 for span in spans)
 
 
 def test_who_needs_compute_waits_for_the_device():
-    given = DeviceQueue(Late(), Recorder(0, None))
+    given = DeviceQueue(Late(), Recorder(0))
     given.add(3, "backward", given.device.mark())
     open_ = given._open[0]
     given.wait(4, [After("backward", 1), After("other", 0)])

@@ -355,3 +355,20 @@ def test_a_rank_does_not_end_the_job_before_its_launcher_has_read_why():
         assert rank.stderr.readline() == b"commsched: no such tensor\n"
         assert rank.stdout.readline() == b"heard\n"
     assert rank.returncode == 0
+
+
+def test_a_merge_that_fails_says_where_the_spans_are_and_what_reads_them(tmp_path):
+    """Somebody makes a folder of the timeline's name while the job runs."""
+    made, output = written(tmp_path / "plan.json", lanes=2), tmp_path / "m.json"
+    with Job(2, [*RUN, str(made), "-o", str(output), "--steps", "150"]) as job:
+        job.until(lambda: begun(made, ranks=2))
+        output.mkdir()
+        ended = job.wait(SECONDS)
+    assert ended.status == 2, ended.output
+    told = (
+        f"{output}: cannot be written: Is a folder; only regular files are written; all spans lie"
+    )
+    reads = f"in {output}.rank*.jsonl, which `commsched show` reads as {output}.rank0.jsonl"
+    assert f"{told} {reads}\n" in ended.output
+    left = timeline_file.read(tmp_path / "m.json.rank0.jsonl")
+    assert set(left.step.tolist()) == set(range(150))

@@ -252,7 +252,7 @@ def test_live_bytes_of_a_rank_are_24_f_phi_and_2_phi(pruned):
             phi = sum(state.half.size for state in own.states.values())
             kept = sum(state.values.size for state in own.states.values())
             live = sum(state.nbytes for state in own.states.values())
-            given = DeviceQueue(HOST, Recorder(rank, None))
+            given = DeviceQueue(HOST, Recorder(rank))
             buckets = [state["gradient"] for state in Buckets(plan, rank, own.roles, given).states]
             live += sum(4 * len(bucket) + 2 * len(bucket) for bucket in buckets)
             assert live == 24 * kept + 2 * phi

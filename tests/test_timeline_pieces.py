@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from commsched import files
-from commsched.timeline.file import CHUNK, Writer, read, write
+from commsched.timeline.file import Writer, read, write
 from commsched.timeline.header import Measured
 from commsched.timeline.intervals import AT_ONCE, Intervals, difference, union
 from commsched.timeline.model import Span, Timeline
+from commsched.timeline.parts import CHUNK
 
 RANKS = 3
 

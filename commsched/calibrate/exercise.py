@@ -112,7 +112,7 @@ class _Sharing(Recorder):
     """
 
     def __init__(self, rank: int, ranks_per_core: float) -> None:
-        super().__init__(rank, None)
+        super().__init__(rank)
         self._ranks_per_core = ranks_per_core
         self._used: dict[str, float] = {}  # s of processor time of each stream's thread
 
@@ -260,6 +260,8 @@ def measure(
     counted = int(np.clip(seconds / max(step, 1e-3) - WARM, FEW, STEPS))
     here = machine.node_of_rank.count(machine.node_of_rank[comm.rank])
     recorder = _Sharing(comm.rank, here / machine.cores if machine.cores else 1.0)
+    spans: list[Span] = []
+    recorder.takers.append(spans.append)
     worker = Emulated(plan, comm.rank, place.device.module)
     offset = clock.align(comm).offset
     engine = Engine(plan, comm, worker.roles, recorder, timeout, place=place)
@@ -271,7 +273,7 @@ def measure(
         engine.fail(error)
         raise
     engine.stop()
-    return _gathered(comm, plan, recorder.spans, offset)
+    return _gathered(comm, plan, spans, offset)
 
 
 def predict(plan: Plan) -> CellTimes:

@@ -25,7 +25,7 @@ from commsched.run.adapt.plan_switch import Changes
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.measurement import Measurement
-from commsched.run.engine.recorder import Forgetful, Recorder
+from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Carrying, Roles
 from commsched.run.handover import (
     Caller,
@@ -148,7 +148,7 @@ class Exchanger:
         self._recording: Recording | None = None
         if self._record is not None and self._user_comm.rank == 0:
             self._recording = Recording(self._record)
-        recorder: Recorder = Forgetful(self._user_comm.rank, None)
+        recorder = Recorder(self._user_comm.rank)
         self._switch = sys.getswitchinterval()  # an engine shortens it
         with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout") as dog:
             self._comm = self._user_comm.Dup()
@@ -326,11 +326,12 @@ class Exchanger:
             raise
         engine.stop()
         last = "bringing the spans together"
-        with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout", last):
+        with watchdog(self._user_comm, "Exchanger", self._timeout, "timeout", last) as dog:
             self._changes.close()
             if self._measurement is not None:
                 self._measurement.finish(
                     engine,
+                    dog,
                     steps=self._handover.step + 1,
                     fallbacks=self._changes.fallbacks,
                     switches=self._changes.switches,

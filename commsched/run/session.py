@@ -82,13 +82,14 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
         engine.fail(error)
         raise
     engine.stop()
-    with watchdog(comm, "run", options.timeout, first="bringing the spans together"):
+    with watchdog(comm, "run", options.timeout, first="bringing the spans together") as dog:
         changes.close()
         engine.communication.free()
         if verifier is not None:
             verifier.free()
         return measurement.finish(
             engine,
+            dog,
             steps=options.steps,
             verified=verifier.report() if verifier else None,
             fallbacks=changes.fallbacks,

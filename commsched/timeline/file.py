@@ -8,7 +8,6 @@ Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-P
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
@@ -25,8 +24,6 @@ from commsched.timeline.model import Columns, Timeline
 FORMAT: Literal["commsched-timeline/1"] = "commsched-timeline/1"
 HEAD, EVENTS, END = b'{"displayTimeUnit":"ms",\n', b'"traceEvents":[\n', b"\n]}\n"
 AT_ONCE = 2**15  # events that are Python objects at one time
-CHUNK = 2**22  # B that are decoded at one time
-WINDOW = 2**29  # B of a file that are read; a span takes about 130
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Moment = Annotated[float, msgspec.Meta(ge=-check.LONGEST * 1e6, le=check.LONGEST * 1e6)]
@@ -192,7 +189,7 @@ def _lines(events: list[Event]) -> bytes:
     return _ENCODER.encode_lines(events)[:-1].replace(b"}\n", b"},\n")  # strings have no newline
 
 
-def read(path: str | Path, window: int = WINDOW) -> Timeline:
+def read(path: str | Path, window: int = parts.WINDOW) -> Timeline:
     """Read a timeline; if a run crashed before it was written, merge its ranks' files.
 
     Of a file of more than `window` bytes the newest steps are read, and a warning says so.
@@ -207,14 +204,14 @@ def read(path: str | Path, window: int = WINDOW) -> Timeline:
     if left and parts.newer(left, Path(path)):
         beside = parts.part_path(path, next(iter(left))).name
         later = f"{path}: a later run to this file did not end; its parts lie beside it as {beside}"
-        return _warned(timeline, f"{later}, which `commsched show` reads")
+        return timeline.warned(f"{later}, which `commsched show` reads")
     return timeline
 
 
 def from_text(text: str, where: str) -> Timeline:
     """Read the text of a timeline's file; `where` names the file in errors."""
     file = io.BytesIO(text.encode())
-    return _checked(_as_we_write_it(file, where, WINDOW) or _strictly(text, where), where)
+    return _checked(_as_we_write_it(file, where, parts.WINDOW) or _strictly(text, where), where)
 
 
 def _streamed(path: str | Path, window: int) -> Timeline | None:
@@ -230,11 +227,6 @@ def _checked(timeline: Timeline, where: str) -> Timeline:
     if wrong:
         raise CommschedError(f"{where}: {wrong}")
     return timeline
-
-
-def _warned(timeline: Timeline, warning: str) -> Timeline:
-    warnings = (*timeline.warnings, warning)
-    return replace(timeline, header=msgspec.structs.replace(timeline.header, warnings=warnings))
 
 
 def is_ours(path: str | Path) -> bool:
@@ -267,7 +259,7 @@ def _as_we_write_it(file: IO[bytes], where: str, window: int) -> Timeline | None
     if not skipped:
         return found
     newest = f"{where}: larger than {window} bytes, so that only its newest steps were read"
-    return _warned(found, f"{newest}: those from step {found.step.min()} on")
+    return found.warned(f"{newest}: those from step {found.step.min()} on")
 
 
 def _skip(file: IO[bytes], window: int) -> bool:
@@ -286,7 +278,7 @@ def _skip(file: IO[bytes], window: int) -> bool:
 def _chunks(file: IO[bytes]) -> Iterator[list[Event]]:
     """Yield the events of each chunk; ValueError if `write` would not write them so."""
     rest = b""
-    while chunk := file.read(CHUNK):
+    while chunk := file.read(parts.CHUNK):
         text, comma, rest = (rest + chunk).rpartition(b",\n")
         if comma:
             yield _events(text)

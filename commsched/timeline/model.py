@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -77,6 +78,11 @@ class Timeline:
         """Return what the reader must know, such as that a rank is missing."""
         return self.header.warnings
 
+    def warned(self, warning: str) -> "Timeline":
+        """Return the timeline with one more warning."""
+        warnings = (*self.warnings, warning)
+        return replace(self, header=msgspec.structs.replace(self.header, warnings=warnings))
+
     @property
     def prediction(self) -> Predicted:
         """Return the header of a prediction, or an empty one for a measured timeline."""
@@ -122,6 +128,10 @@ class Columns:
         rank, stream, name, step, *numbers = zip(*rows, strict=True)
         indices = self._streams.indices(stream), self._names.indices(name)
         self.add_columns(rank, *indices, step, *numbers)
+
+    def add_timeline(self, t: Timeline) -> None:
+        """Add the spans of a timeline with the same tables."""
+        self.add_columns(*(getattr(t, column) for column in Span._fields))
 
     def add_columns(self, *columns: Any) -> None:
         """Add columns in the order of a span's fields, with indices into the tables."""

@@ -6,7 +6,8 @@ one array per span, in seconds on the rank's own clock. Merging puts them on ran
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -16,10 +17,12 @@ from commsched import files
 from commsched.errors import CommschedError
 from commsched.timeline import check
 from commsched.timeline.header import Count, Measured
-from commsched.timeline.model import Span, Timeline
+from commsched.timeline.model import Columns, Span, Timeline
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
+WINDOW = 2**29  # B that are read of a timeline, in one file or in parts; a span takes about 130
+CHUNK = 2**22  # B that are decoded at one time
 COLUMNS = ("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes", "coded_s")
 
 
@@ -55,23 +58,39 @@ class PartRow(NamedTuple):
     coded: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0  # s; older parts lack it
 
 
-class PartWriter:
-    """Appends the spans of one rank; each append is handed to the operating system at once."""
+_DECODE = msgspec.json.Decoder(PartRow).decode
 
-    def __init__(self, path: str | Path, header: PartHeader) -> None:
-        self.path = part_path(path, header.rank)
+
+class PartWriter:
+    """Appends the spans of one rank; each append is handed to the operating system at once.
+
+    It notes where the spans of each `block` of steps end in the file, for a merge by steps.
+    """
+
+    def __init__(self, path: str | Path, header: PartHeader, block: int = 1) -> None:
+        self.path, self.block = part_path(path, header.rank), block
+        self.streams: dict[str, None] = {}  # of all spans so far
+        self.names: dict[str, None] = {}
+        self.ends: dict[int, int] = {}  # number of a block of steps -> B before its end
         self._encode = msgspec.json.Encoder().encode
         self._file = files.open_to_append(self.path, fresh=True)
+        self._at = 0
         self._put(self._encode(header) + b"\n")
+        self.begin = self._at  # B of the header
 
     def append(self, spans: Iterable[Span]) -> None:
         """Append spans, in seconds on this rank's own clock, as whole lines in one write."""
-        self._put(b"".join([self._encode(span[1:]) + b"\n" for span in spans]))
+        rows = list(spans)
+        self._put(b"".join([self._encode(span[1:]) + b"\n" for span in rows]))
+        self.streams.update(dict.fromkeys(span.stream for span in rows))
+        self.names.update(dict.fromkeys(span.name for span in rows))
+        self.ends.update(dict.fromkeys({span.step // self.block for span in rows}, self._at))
 
     def _put(self, content: bytes) -> None:
         try:
             while content:  # an unbuffered write may take only a part
-                content = content[self._file.write(content) :]
+                written = self._file.write(content)
+                self._at, content = self._at + written, content[written:]
         except OSError as error:
             raise CommschedError(f"{self.path}: cannot be written: {error.strerror}") from None
 
@@ -119,51 +138,94 @@ def remove_parts(path: str | Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def read_parts(path: str | Path, ended: bool = True) -> Timeline:
+def read_parts(path: str | Path, ended: bool = True, window: int = WINDOW) -> Timeline:
     """Merge the parts of `path` onto rank 0's clock; `ended` is False if the run crashed.
 
-    Torn last lines and missing ranks become warnings of the timeline.
+    Torn last lines and missing ranks become warnings of the timeline, and that only the newest
+    steps were read, where all parts together are larger than `window` bytes.
     """
-    warnings = [] if ended else [f"{path}: the run did not end; merged from what its ranks left"]
-    found: list[tuple[PartHeader, list[PartRow]]] = []
-    for rank, part in find(path).items():
-        header, rows, torn = _read_part(part, rank)
-        if torn:
-            warnings.append(f"rank {rank}: the last line of its part is torn and was left out")
-        if header is not None:
-            found.append((header, rows))
-    if not found:
+    found = [_Part(part, rank) for rank, part in find(path).items()]
+    headers = [part.header for part in found if part.header is not None]
+    if not headers:
         raise CommschedError(f"{path}: no parts of ranks ({part_path(path, 0).name}, ...) found")
-    headers = [header for header, _ in found]
     _agree(headers, str(path))
+    timeline = _merge([part for part in found if part.header is not None], headers, window)
+    warnings = [] if ended else [f"{path}: the run did not end; merged from what its ranks left"]
+    for part in found:
+        if part.torn:
+            line = f"rank {part.rank}: the last line of its part is torn and was left out"
+            warnings.append(line)
     ranks = headers[0].ranks
     missing = sorted(set(range(min(ranks, 2**20))) - {header.rank for header in headers})
     if missing:
         warnings.append(f"{_ranks(missing)} of {ranks} left no spans")
-    timeline = _merge(found, tuple(warnings))
+    since = max(part.since for part in found)
+    if since:
+        timeline = timeline.select(timeline.step >= since)
+        what = f"{path}: the parts are larger than {window} bytes, so that only their newest steps"
+        warnings.append(f"{what} were read: those from step {since} on")
+    header = msgspec.structs.replace(timeline.header, warnings=tuple(warnings))
+    timeline = replace(timeline, header=header)
     wrong = check.problem(timeline)
     if wrong:
         raise CommschedError(f"{path}: parts cannot be merged: {wrong}")
     return timeline
 
 
-def _read_part(part: Path, rank: int) -> tuple[PartHeader | None, list[PartRow], bool]:
-    """Return the header (None where not even that was written), the spans, and if it is torn."""
-    *lines, rest = files.read_bytes(part).split(b"\n")
-    if not lines:
-        return None, [], bool(rest)
-    where = f"{part}, line 1"
-    header = files.convert(files.parse(lines[0], where), PartHeader, where)
-    if header.rank != rank:
-        raise CommschedError(f"{where}: rank is {header.rank}, but the file's name says {rank}")
-    decode = msgspec.json.Decoder(PartRow).decode
-    rows: list[PartRow] = []
-    try:
-        rows.extend(map(decode, lines[1:]))
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        line = len(rows) + 2
-        raise CommschedError(f"{part}, line {line}: not a span: {error}") from None
-    return header, rows, bool(rest)
+class _Part:
+    """The part of a rank."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        """Read the header; it stays None where not even that was written."""
+        self.path, self.rank, self.since = path, rank, 0  # the first step with all spans
+        self.header: PartHeader | None = None
+        with files.opened(path) as file:
+            line = file.readline(files.MAX_BYTES)
+        self.begin, self.torn = len(line), bool(line) and not line.endswith(b"\n")
+        if not line.endswith(b"\n"):
+            return
+        where = f"{path}, line 1"
+        self.header = files.convert(files.parse(line[:-1], where), PartHeader, where)
+        if self.header.rank != rank:
+            raise CommschedError(
+                f"{where}: rank is {self.header.rank}, but the file's name says {rank}"
+            )
+
+    def rows(self, window: int) -> Iterator[list[PartRow]]:
+        """Yield the newest rows, of at most about `window` bytes, in chunks."""
+        number = 2  # of a line
+        with files.opened(self.path) as file:
+            size = file.seek(0, os.SEEK_END)
+            cut = size - self.begin > window
+            file.seek(size - window if cut else self.begin)
+            if cut:
+                file.readline()  # the rest of a line
+            rest = b""
+            while chunk := file.read(CHUNK):
+                *lines, rest = (rest + chunk).split(b"\n")
+                rows: list[PartRow] = []
+                try:
+                    rows.extend(rows_of(lines))
+                except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+                    raise CommschedError(
+                        f"{self.path}, line {number + len(rows)}: not a span: {error}"
+                    ) from None
+                if cut and not self.since and rows:
+                    self.since = rows[0].step + 2  # streams are rarely further apart
+                number += len(lines)
+                yield rows
+        self.torn = bool(rest)
+
+
+def rows_of(lines: Iterable[bytes]) -> Iterator[PartRow]:
+    """Decode lines of a part after its header."""
+    return map(_DECODE, lines)
+
+
+def on_clock(rows: Iterable[PartRow], rank: int, shift: float) -> Iterator[Span]:
+    """Return spans on rank 0's clock; spans that touch still touch: one shift for both ends."""
+    for row in rows:
+        yield Span(rank, *row[:3], row.start + shift, row.end + shift, *row[5:])
 
 
 def _agree(headers: list[PartHeader], where: str) -> None:
@@ -179,22 +241,20 @@ def _agree(headers: list[PartHeader], where: str) -> None:
                 )
 
 
-def _merge(parts: list[tuple[PartHeader, list[PartRow]]], warnings: tuple[str, ...]) -> Timeline:
-    first, spans = parts[0][0], []
-    for header, rows in parts:
-        # one shift for both ends, so that spans which touch on the rank's clock still touch
-        shift = header.clock_offset_us / 1e6 - header.t0
-        for row in rows:
-            start, end = row.start + shift, row.end + shift
-            spans.append(Span(header.rank, *row[:3], start, end, *row[5:]))
-    return Timeline.of(
-        spans,
-        header=msgspec.structs.replace(first.meta, warnings=warnings),
+def _merge(parts: list[_Part], headers: list[PartHeader], window: int) -> Timeline:
+    columns = Columns(
+        [word for header in headers for word in header.streams],
+        [word for header in headers for word in header.names],
+    )
+    for part, header in zip(parts, headers, strict=True):
+        for rows in part.rows(window // len(parts)):
+            columns.add(on_clock(rows, part.rank, header.clock_offset_us / 1e6 - header.t0))
+    first = headers[0]
+    return columns.timeline(
+        header=first.meta,
         plan_hash=first.plan_hash,
         ranks=first.ranks,
-        streams=[word for header, _ in parts for word in header.streams],
-        names=[word for header, _ in parts for word in header.names],
-        clock_uncertainty=max(header.clock_uncertainty_us for header, _ in parts) / 1e6,
+        clock_uncertainty=max(header.clock_uncertainty_us for header in headers) / 1e6,
     )
 
 

@@ -16,7 +16,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.program.stages import PipelineStrategy
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.device_queue import DeviceQueue
-from commsched.run.engine.recorder import Forgetful
+from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.device import HOST
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.forward_backward import Score
@@ -51,7 +51,7 @@ class InProcessTraining:
         check_batch(settings.batch, len(data.train), parts)
         self.learners = [worker(Assignment(net, data, plan, settings, r)) for r in self._ranks]
         self._buckets = [
-            Buckets(plan, r, self.learners[r].roles, DeviceQueue(HOST, Forgetful(r, None)))
+            Buckets(plan, r, self.learners[r].roles, DeviceQueue(HOST, Recorder(r)))
             for r in self._ranks
         ]
         self._done: set[Key] = set()

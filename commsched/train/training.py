@@ -19,7 +19,7 @@ from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.compute_stream import in_turn
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.measurement import Measurement
-from commsched.run.engine.recorder import Forgetful, Recorder
+from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Carrying
 from commsched.run.job import agree
 from commsched.run.job.clock import now
@@ -70,7 +70,7 @@ class Training:
         self._first = 0
         self._open: list[tuple[int, float]] = []  # steps whose scores are under way, their seconds
         with watchdog(comm, "train", options.timeout) as dog:
-            recorder: Recorder = Forgetful(comm.rank, None)
+            recorder = Recorder(comm.rank)
             self._measurement: Measurement | None = None
             if options.timeline is not None:
                 dog.stage("comparing hosts and clocks")
@@ -128,7 +128,9 @@ class Training:
             engine.fail(error)
             raise
         engine.stop()
-        with watchdog(self._comm, "train", options.timeout, first="bringing the spans together"):
+        with watchdog(
+            self._comm, "train", options.timeout, first="bringing the spans together"
+        ) as dog:
             self._tally.free()
             changes = self._changes
             if changes is not None:
@@ -138,6 +140,7 @@ class Training:
                 return None
             return self._measurement.finish(
                 engine,
+                dog,
                 steps=options.steps,
                 first_step=self._first,
                 fallbacks=changes.fallbacks if changes else None,

@@ -16,7 +16,7 @@ from commsched.program.stages import PipelineStrategy
 from commsched.run.engine.board import Board
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.messages import Blank, MessageStreams
-from commsched.run.engine.recorder import Forgetful
+from commsched.run.engine.recorder import Recorder
 from commsched.run.wire.placement import ON_HOST
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.checkpoint import Store
@@ -140,7 +140,7 @@ def test_on_a_device_it_goes_on_from_a_checkpoint_to_the_same_bits(case, folder)
 @pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
 def test_who_waits_for_the_rest_of_a_message_does_not_sleep():
     """The last one of a step, of which a chunk is here."""
-    where, recorder = staged(), Forgetful(WORLD.rank, None)
+    where, recorder = staged(), Recorder(WORLD.rank)
     plan = pipeline("gpipe", WORLD.size, on=machine(1, WORLD.size), microbatches=1)
     messages = MessageStreams(
         plan, WORLD, Board(), recorder, Blank(), DeviceQueue(where.device, recorder), where

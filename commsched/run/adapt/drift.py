@@ -23,6 +23,7 @@ from commsched.run.engine.engine import Engine
 from commsched.run.engine.step_gather import StepGather
 from commsched.run.job import agree
 from commsched.run.job.clock import now
+from commsched.timeline.model import Span
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,13 +53,19 @@ class Drift:
         self._engine = engine
         self._rank = comm.rank
         self._gather = StepGather(comm, engine.board, "drift", "the seconds")
-        self.free = self._gather.free
-        self._seen = 0  # spans already examined
+        self._lasted: dict[int, Floats] = {}  # step -> (launches,) s of its exchanges so far
+        engine.recorder.takers.append(self._take)
         self.watch()
+
+    def free(self) -> None:
+        """End the comparison; on all ranks."""
+        self._engine.recorder.takers.remove(self._take)
+        self._gather.free()
 
     def watch(self, since: int = 0) -> None:
         """Compare with the prices of the engine's plan, from step `since` on."""
         self._gather.take_last()
+        self._lasted.clear()
         plan = self._engine.plan
         self._since = since + SETTLE
         self._expected = exchange_seconds(plan, plan.machine)
@@ -87,17 +94,17 @@ class Drift:
             self._ask(step - 1)
         return None
 
+    def _take(self, span: Span) -> None:
+        """Add the seconds of an exchange; called in the thread of its stream."""
+        launch = self._launch.get(span.name)
+        if launch is not None:
+            lasted = self._lasted.setdefault(span.step, np.zeros(len(self._expected)))
+            lasted[launch] += span.end - span.start
+
     def _ask(self, step: int) -> None:
-        spans = self._engine.recorder.spans
-        mine = np.zeros(len(self._expected))
-        first = len(spans)
-        for i in range(self._seen, len(spans)):
-            span = spans[i]
-            if span.step == step and span.name in self._launch:
-                mine[self._launch[span.name]] += span.end - span.start
-            elif span.step > step:
-                first = min(first, i)
-        self._seen = first
+        mine = self._lasted.pop(step, np.zeros(len(self._expected)))
+        for older in [key for key in self._lasted if key < step]:
+            self._lasted.pop(older)
         self._gather.ask(step, mine)
 
 

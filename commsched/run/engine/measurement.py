@@ -9,20 +9,21 @@ import msgspec
 import numpy as np
 from mpi4py import MPI
 
+from commsched.errors import Agreed, CommschedError
 from commsched.plan.model import Plan
 from commsched.program.launch_ops import teams_apart
 from commsched.program.model import STREAMS
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.engine import Engine
+from commsched.run.engine.merge import merge, steps_at_once
 from commsched.run.engine.recorder import Recorder
 from commsched.run.job import agree, clock
 from commsched.run.job.clock import Clock, now
 from commsched.run.job.fabric import fabric
-from commsched.timeline import file as timeline_file
+from commsched.run.job.watchdog import Watchdog
 from commsched.timeline.header import Fallback, Measured, Switch, Verified
-from commsched.timeline.measure import waiting_filled
-from commsched.timeline.model import Span, Timeline
-from commsched.timeline.parts import PartHeader, PartWriter, remove_parts
+from commsched.timeline.model import Timeline
+from commsched.timeline.parts import PartHeader, PartWriter, part_path, remove_parts
 
 LEAD = 0.05  # s from the agreement on the start to the start
 
@@ -52,7 +53,8 @@ class Measurement:
             names=tuple(STRATEGIES[plan.strategy].operations(plan)),
             meta=meta,
         )
-        self.recorder = Recorder(comm.rank, PartWriter(path, self._part))
+        self._writer = PartWriter(path, self._part, steps_at_once(comm.size, len(self._part.names)))
+        self.recorder = Recorder(comm.rank, self._writer)
 
     def follow(self, plan: Plan) -> None:
         """Add the operations of another plan."""
@@ -65,6 +67,7 @@ class Measurement:
     def finish(
         self,
         engine: Engine,
+        dog: Watchdog,
         *,
         steps: int,
         first_step: int | None = None,
@@ -72,9 +75,10 @@ class Measurement:
         fallbacks: tuple[Fallback, ...] | None = None,
         switches: tuple[Switch, ...] | None = None,
     ) -> Timeline | None:
-        """Bring all spans to rank 0, which writes the file and returns it; others return None.
+        """Bring all spans to rank 0, which writes the file; others return None.
 
-        The engine must have stopped, on all ranks.
+        Rank 0 returns the timeline, of a long run its newest steps. The engine must have stopped,
+        on all ranks.
         """
         self.recorder.close()
         part, comm = self._part, self._comm
@@ -92,14 +96,14 @@ class Measurement:
             fallbacks=fallbacks,
             switches=switches,
         )
-        timeline = _collect(self._plan, comm, self.recorder, part)
-        agree.on_all_ranks(lambda: self._write(timeline), comm)
-        return timeline
-
-    def _write(self, timeline: Timeline | None) -> None:
-        if timeline is not None:
-            timeline_file.write(self._path, timeline)
-            remove_parts(self._path)
+        part_0 = part_path(self._path, 0)
+        where = f"{self._path}.rank*.jsonl, which `commsched show` reads as {part_0}"
+        dog.stage(f"merging the spans in {where}")
+        apart = teams_apart(self._plan, STRATEGIES[self._plan.strategy].operations(self._plan))
+        try:
+            return merge(comm, self._path, self._writer, part, apart, dog)
+        except CommschedError as error:  # the same on all ranks
+            raise Agreed(f"{error}; all spans lie in {where}") from None
 
 
 def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:
@@ -132,24 +136,3 @@ def _common_start(comm: MPI.Intracomm, aligned: Clock) -> float:
 def _worst(before: Clock, after: Clock) -> float:
     """Return the clock's uncertainty over the whole run, drift included: s."""
     return max(before.uncertainty, after.uncertainty) + abs(after.offset - before.offset)
-
-
-def _collect(
-    plan: Plan, comm: MPI.Intracomm, recorder: Recorder, part: PartHeader
-) -> Timeline | None:
-    """Bring all spans to rank 0, on its clock, relative to the start."""
-    shift = part.clock_offset_us * 1e-6 - part.t0
-    mine = [s._replace(start=s.start + shift, end=s.end + shift) for s in recorder.spans]
-    rows = agree.gather_text(msgspec.json.encode(mine).decode(), comm)
-    if comm.rank != 0:
-        return None
-    timeline = Timeline.of(
-        (Span(*row) for text in rows for row in msgspec.json.decode(text)),
-        header=part.meta,
-        plan_hash=plan.hash,
-        ranks=comm.size,
-        streams=part.streams,
-        names=part.names,
-        clock_uncertainty=part.clock_uncertainty_us * 1e-6,
-    )
-    return waiting_filled(timeline, teams_apart(plan, STRATEGIES[plan.strategy].operations(plan)))

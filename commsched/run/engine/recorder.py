@@ -1,7 +1,8 @@
-"""Collect the spans of this rank and write them to its own file."""
+"""Hand on the spans of this rank as they end; nothing of a long run stays in memory."""
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 from commsched.timeline.model import Span
 from commsched.timeline.parts import PartWriter
@@ -10,13 +11,16 @@ KEEP = 256  # steps whose bytes are counted
 
 
 class Recorder:
-    """Collects spans from all streams; `flush` appends the new ones to the rank's file."""
+    """Hands each span of all streams to `takers`, and to the rank's file, if it has one.
 
-    def __init__(self, rank: int, writer: PartWriter | None) -> None:
-        self.spans: list[Span] = []
+    Spans wait for `flush`, which appends them to the file: writing would delay their streams.
+    """
+
+    def __init__(self, rank: int, writer: PartWriter | None = None) -> None:
+        self.takers: list[Callable[[Span], None]] = []
         self._rank = rank
         self._writer = writer
-        self._flushed = 0
+        self._fresh: list[Span] = []  # not yet in the file
         self._paused = 0.0  # s that later spans are moved back by
         self._lock = threading.Lock()
         self.sent: Counter[int] = Counter()  # step -> B handed to MPI, of the newest steps
@@ -39,30 +43,26 @@ class Recorder:
         self.keep(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded))
 
     def keep(self, span: Span) -> None:
-        """Hold a new span; called in the thread of its stream."""
-        self.spans.append(span)
+        """Hand on a new span; called in the thread of its stream."""
+        if self._writer is not None:
+            self._fresh.append(span)
+        for take in self.takers:
+            take(span)
 
     def leave_out(self, seconds: float) -> None:
         """Remove a pause from the timeline; all streams are idle, and all ranks remove as much."""
         self._paused += seconds
 
     def flush(self) -> None:
-        """Hand all new spans to the operating system."""
+        """Hand all new spans to the operating system, and forget them."""
         with self._lock:
-            fresh = self.spans[self._flushed :]
-            self._flushed += len(fresh)
+            fresh = self._fresh[:]
             if self._writer is not None and fresh:
                 self._writer.append(fresh)
+            del self._fresh[: len(fresh)]  # others may have come meanwhile
 
     def close(self) -> None:
         """Flush and close the file."""
         self.flush()
         if self._writer is not None:
             self._writer.close()
-
-
-class Forgetful(Recorder):
-    """Drops all spans, for trainings whose spans would not fit into memory."""
-
-    def keep(self, span: Span) -> None:
-        """Drop the span."""

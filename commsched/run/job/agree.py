@@ -132,6 +132,17 @@ def placement(machine: Machine, comm: MPI.Intracomm) -> tuple[list[str], list[st
     return hosts, differences(machine, hosts)
 
 
+def bring(text: bytes, comm: MPI.Intracomm) -> list[bytes]:
+    """Return every rank's bytes on rank 0, nothing elsewhere."""
+    lengths = [int(length) for length in gather_numbers(len(text), comm)]
+    everything = bytearray(sum(lengths) if comm.rank == 0 else 0)
+    comm.Gatherv(text, [everything, lengths, MPI.BYTE], 0)
+    if comm.rank:
+        return []
+    ends = np.cumsum(lengths).tolist()
+    return [bytes(everything[e - n : e]) for e, n in zip(ends, lengths, strict=True)]
+
+
 def gather_numbers(value: float, comm: MPI.Intracomm) -> list[float]:
     """Return every rank's number, on every rank."""
     found = np.empty(comm.size)
