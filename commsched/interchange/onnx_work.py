@@ -1,0 +1,58 @@
+"""Floating-point operations and parameters of ONNX's operators (onnx.ai/onnx/operators)."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+Shape = tuple[int, ...]
+
+VIEWS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")  # move no memory
+STATIC = ("Shape", "Size")  # of a tensor: known before the step
+RECURRENT = ("LSTM", "GRU", "RNN")
+NORMS = (
+    *("BatchNormalization", "LayerNormalization", "GroupNormalization"),
+    *("InstanceNormalization", "SimplifiedLayerNormalization", "RMSNormalization"),
+)
+# Inputs that are parameters, if no input of the model leads to them.
+PARAMETERS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Conv", "ConvTranspose", *NORMS), (1, 2)),
+    **dict.fromkeys(("Gemm", "Einsum", "Add", "Sub", "Mul", "Div"), (0, 1, 2)),
+    **dict.fromkeys(RECURRENT, (1, 2, 3)),
+    "MatMul": (0, 1),
+    "Gather": (0,),
+    "PRelu": (1,),
+}
+SUBGRAPHS = ("If", "Loop", "Scan", "SequenceMap")
+
+
+def flops(
+    kind: str, inputs: Sequence[Shape], output: Shape, attributes: Mapping[str, Any]
+) -> float:
+    """Return 2 for each multiplication and addition of a product, else 1 for each output."""
+    a, b, c = (*inputs, (), (), ())[:3]
+    if kind == "Conv" and len(b) > 2:
+        return 2.0 * prod(output) * prod(b[1:])
+    if kind == "ConvTranspose" and len(b) > 2:
+        return 2.0 * prod(a) * prod(b[1:])
+    if kind == "Gemm" and len(a) == 2:
+        return 2.0 * prod(output) * a[0 if attributes.get("transA") else 1]
+    if kind == "MatMul" and a:
+        return 2.0 * prod(output) * a[-1]
+    if kind == "Attention" and len(b) > 2:  # scores and their weighted sum
+        return 4.0 * prod(a) * b[-2]
+    if kind == "Einsum":
+        return _einsum(attributes.get("equation", b""), inputs)
+    if kind in RECURRENT and len(a) == 3:
+        return 2.0 * a[0] * a[1] * (prod(b) + prod(c))
+    return float(prod(output))
+
+
+def _einsum(equation: bytes, inputs: Sequence[Shape]) -> float:
+    """Return 2 for each combination of the named axes; 0 if some axes have no name."""
+    terms = equation.decode("utf-8", "replace").partition("->")[0].replace(" ", "").split(",")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, inputs, strict=False):
+        if len(term) != len(shape):
+            return 0.0
+        sizes |= zip(term, shape, strict=True)
+    return 2.0 * prod(sizes.values())

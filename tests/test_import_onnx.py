@@ -1,0 +1,131 @@
+"""`commsched import` of ONNX models: written by hand, and those that the onnx package ships."""
+
+import importlib.util
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.interchange import content
+from commsched.interchange.registry import Options, import_file
+
+if importlib.util.find_spec("onnx") is None:
+    pytest.skip("onnx is not installed: pip install '.[onnx]'", allow_module_level=True)
+
+import onnx
+
+SHIPPED = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"  # Apache-2.0
+TRANSFORMER = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64[batch, sequence] ids) => (float[batch, sequence, 50] scores)
+<float[50, 16] words, float[16] scale, float[16] shift, float[16, 16] wq, float[16, 16] wk,
+ float[50, 16] head, float[16] one, float[8, 16] places, int64[1] last = {-1}, float root = {4.0}>
+{
+  seen = Gather(words, ids)
+  size = Shape(ids)
+  x = Add(seen, places)
+  y = LayerNormalization <axis = -1> (x, scale, shift)
+  q = MatMul(y, wq)
+  k = MatMul(y, wk)
+  turned = Transpose <perm = [0, 2, 1]> (k)
+  raw = MatMul(q, turned)
+  shrunk = Div(raw, root)
+  soft = Softmax(shrunk)
+  mixed = MatMul(soft, y)
+  sum = Add(mixed, x)
+  same = Identity(sum)
+  out = Transpose <perm = [1, 0]> (head)
+  scores = MatMul(same, out)
+}
+"""
+
+
+def imported(text, folder, **options):
+    """A model in ONNX's own words, imported from a file of it; values that no node makes are 0."""
+    model, path = onnx.parser.parse_model(text), folder / "model.onnx"
+    made = {name for node in model.graph.node for name in node.output}
+    for value in [v for v in model.graph.value_info if v.name not in made]:
+        dims = [axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        zeros = onnx.helper.make_tensor(value.name, 1, dims, bytes(4 * prod(dims)), raw=True)
+        model.graph.initializer.append(zeros)
+        model.graph.value_info.remove(value)
+    path.write_bytes(model.SerializeToString())
+    return import_file(content.read(path), Options(name="n", **options)).net
+
+
+def test_a_transformer_has_the_work_of_its_matrices_and_its_graph(tmp_path):
+    net = imported(TRANSFORMER, tmp_path, batch=3, sizes={"sequence": 8})
+    layers = {layer.name.partition("_")[0] + str(i): layer for i, layer in enumerate(net.layers)}
+    assert set(net.tensors) == {"words", "places", "scale", "shift", "wq", "wk", "head"}
+    assert net.tensors["head"].shape == (50, 16)  # through the transposition of a constant
+    work = {name: layer.forward_flops for name, layer in layers.items()}
+    assert work["MatMul3"] == 2 * 3 * 8 * 16 * 16
+    assert work["MatMul6"] == work["MatMul9"] == 2 * 3 * 8 * 8 * 16  # scores, and their sum
+    assert work["MatMul11"] == 2 * 3 * 8 * 16 * 50
+    assert work["Softmax8"] == 3 * 8 * 8
+    assert layers["Gather0"].forward_bytes == 8 * 3 * 8 + 2 * 4 * 3 * 8 * 16  # not the whole table
+    assert layers["Softmax8"].forward_bytes == 2 * 4 * 3 * 8 * 8
+    assert all(layer.backward_flops == 2 * layer.forward_flops for layer in net.layers)
+    names = [layer.name for layer in net.layers]
+    assert set(layers["Add10"].after) == {names[9], names[1]}  # the residual stream
+    assert layers["MatMul11"].after == (names[10],)  # past the identity
+    assert net.batch == 3
+
+
+def test_shipped_models_have_the_parameters_and_flops_of_their_papers():
+    """Parameters and multiply-adds at 224 x 224."""
+    want = {
+        "resnet50": (25.56e6, 4.1e9),
+        "vgg19": (143.67e6, 19.6e9),
+        "bvlc_alexnet": (61e6, 0.7e9),
+    }
+    for name, (numel, products) in want.items():
+        one, four = (
+            import_file(
+                content.read(SHIPPED / f"light_{name}.onnx"), Options(name="n", batch=k)
+            ).net
+            for k in (1, 4)
+        )
+        assert one.numel == pytest.approx(numel, rel=0.01)
+        flops = sum(layer.forward_flops for layer in one.layers)
+        assert flops / 2 == pytest.approx(products, rel=0.1)
+        assert sum(layer.forward_flops for layer in four.layers) == 4 * flops
+        assert {t.name: prod(t.shape) for t in four.tensors.values()} == {
+            t.name: prod(t.shape) for t in one.tensors.values()
+        }
+
+
+def test_an_imported_model_is_planned(tmp_path, capsys):
+    net, plan = str(tmp_path / "net.json"), str(tmp_path / "plan.json")
+    model = str(SHIPPED / "light_squeezenet.onnx")
+    assert main(["import", model, "-o", net, "--batch", "32"]) == 0
+    assert "52 tensors of 4.942 MB" in capsys.readouterr().out
+    on = ("--machine", "p3.16xlarge", "--planner", "ddp-25mb")
+    assert main(["plan", net, *on, "-o", plan]) == 0
+    assert main(["simulate", plan]) == 0
+
+
+def test_what_cannot_be_imported_is_one_sentence(tmp_path):
+    with pytest.raises(CommschedError, match=r"axis 1 of input 'ids' .* give --size sequence=N"):
+        imported(TRANSFORMER, tmp_path)
+    with pytest.raises(CommschedError, match=r"not an ONNX model|is not known"):
+        imported(TRANSFORMER, tmp_path, sizes={"sequence": 9})  # there are 8 places
+    whole = (SHIPPED / "light_resnet50.onnx").read_bytes()
+    path = tmp_path / "cut.onnx"
+    for size in (4, 1000, len(whole) - 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CommschedError, match=r"cut\.onnx: not an ONNX model"):
+            import_file(content.read(path), Options(name="n"), "onnx")
+    loop = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x, bool go) => (float[2] y)
+{ y = If (go) <then_branch = a () => (float[2] b) { b = Neg(x) },
+               else_branch = c () => (float[2] d) { d = Abs(x) }> }
+"""
+    with pytest.raises(CommschedError, match="is a If, whose work depends on the data"):
+        imported(loop, tmp_path)
+    bare = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
+    with pytest.raises(CommschedError, match="no node has parameters"):
+        imported(bare, tmp_path)
