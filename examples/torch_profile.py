@@ -15,7 +15,7 @@ import torch_ddp_hook
 import torch_gpt
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
 
 COMM = torch_gpt.COMM
 
@@ -24,6 +24,7 @@ if __name__ == "__main__":
     parser.add_argument("trace", help="file to write")
     parser.add_argument("--steps", type=int, default=5, help="recorded steps; default: 5")
     parser.add_argument("--modules", action="store_true", help="record the modules' names, too")
+    parser.add_argument("--operators", metavar="FILE", help="record the operators, too")
     options = parser.parse_args()
     model, _, _, batches = torch_gpt.build()
     if COMM.size > 1:
@@ -32,6 +33,9 @@ if __name__ == "__main__":
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = torch.utils.data.DataLoader(torch.cat(batches[:50]), batch_size=torch_gpt.BATCH)
     record = {"record_shapes": True, "with_stack": options.modules}
+    if options.operators and COMM.rank == 0:
+        observer = ExecutionTraceObserver().register_callback(options.operators)
+        record["execution_trace_observer"] = observer
     plan = schedule(wait=2, warmup=1, active=options.steps, repeat=1)
     with profile(activities=[ProfilerActivity.CPU], schedule=plan, **record) as profiler:
         for _, batch in zip(range(options.steps + 4), loader, strict=False):

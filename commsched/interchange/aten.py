@@ -9,6 +9,16 @@ from commsched.interchange.kineto_events import Event
 
 Shape = tuple[int, ...]
 
+# Operators that move no memory: views, and memory that nothing has been written to yet.
+VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("view", "t", "transpose", "as_strided", "expand", "detach", "slice", "select"),
+        *("permute", "reshape", "unsqueeze", "squeeze", "alias", "_unsafe_view", "unbind"),
+        *("split", "narrow", "result_type", "empty", "empty_like", "empty_strided", "resize_"),
+    )
+)
+
 
 def flops(name: str, inputs: Sequence[Shape], output: Shape = (), stated: Any = ()) -> float:
     """Return 2 for each multiplication and addition; 0 for operators that are not matrix products.

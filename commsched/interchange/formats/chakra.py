@@ -1,0 +1,121 @@
+"""A Chakra execution trace: compute between the all-reduces of a step's backward pass."""
+
+import re
+from collections.abc import Sequence
+
+from commsched import units
+from commsched.errors import CommschedError
+from commsched.interchange.chakra_messages import (
+    ALL_REDUCE,
+    COLLECTIVE,
+    COMPUTE,
+    ChakraNode,
+    nodes,
+)
+from commsched.interchange.content import Content
+from commsched.interchange.registry import FORMATS, Format, Imported, Options
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.net.measured import PROCESSOR, Measured
+
+BACKWARD = re.compile(r"backward|bwd|(?<![a-z])[iw]g(?![a-z])|autograd", re.IGNORECASE)
+
+
+def recognises(content: Content) -> bool:
+    """Tell whether it may be a trace: a length of one or two bytes, then version or attributes."""
+    head = content.data[:3]
+    if len(head) < 3 or head[:1] in (b"{", b"[", b"\x08"):
+        return False
+    return head[1 if head[0] < 128 else 2] in (0x0A, 0x12)
+
+
+def read(content: Content, options: Options) -> Imported:
+    """Make a layer of what computes up to each all-reduce; it owns the all-reduce's bytes.
+
+    The compute after the last all-reduce is the optimizer's. Forward seconds are shared in the
+    proportions of backward, since the trace does not tell which layers a bucket is of.
+    """
+    found = nodes(content)
+    used = _on_device(found)
+    turn = _turn(found, used, content.where)
+    forward = sum(node.seconds for node in used[:turn] if node.kind == COMPUTE)
+    buckets, rest = _buckets(used[turn:])
+    backward = sum(seconds for seconds, _ in buckets)
+    if not buckets:
+        raise CommschedError(
+            f"{content.where}: no all-reduce with its 'comm_size' follows the backward pass: the"
+            " gradients are not known; record a step of data-parallel training"
+        )
+    if not backward:
+        raise CommschedError(
+            f"{content.where}: no node of the backward pass has a duration; link the trace with the"
+            " trace of torch.profiler of the same step (chakra_trace_link) and convert it again"
+        )
+    last = len(buckets) - 1
+    layers = [
+        Layer(
+            name=f"bucket.{k}",
+            after=(f"bucket.{k + 1}",) if k < last else (),
+            forward=forward * seconds / backward,
+            backward=seconds,
+            tensors=(Tensor(name=f"bucket.{k}.0", shape=(max(nbytes // 4, 1),)),),
+        )
+        for k, (seconds, nbytes) in reversed(list(enumerate(buckets)))
+    ]
+    source = f"Chakra execution trace {content.where.rpartition('/')[2]}: durations of its nodes"
+    batch = options.batch or 1
+    on = "GPU" if not used[0].on_host else PROCESSOR
+    net = Net(
+        name=options.name,
+        layers=tuple(layers),
+        batch=batch,
+        measured=Measured(device=on, batch=options.batch or 0, source=source),
+        optimizer=rest or None,
+        source=source,
+    )
+    others = [n for n in used if n.kind == COLLECTIVE and n.facts.get("comm_type") != ALL_REDUCE]
+    size = sum(nbytes for _, nbytes in buckets)
+    notes = [
+        f"{len(buckets)} all-reduces of {units.nbytes(size)} together, counted as float32; a layer"
+        " is what computes up to one of them"
+    ]
+    if others:
+        notes.append(f"{len(others)} other collectives are not of gradients, and not in the net")
+    data = {"all_reduces": len(buckets), "bytes": size, "nodes": len(found)}
+    return Imported(net=net, notes=tuple(notes), data=data)
+
+
+def _on_device(found: Sequence[ChakraNode]) -> list[ChakraNode]:
+    """Return compute and collectives in order: those of the device, if the trace has any."""
+    kinds = (COMPUTE, COLLECTIVE)
+    used = [node for node in found if node.kind in kinds and not node.on_host]
+    used = used or [node for node in found if node.kind in kinds]
+    return sorted(used, key=lambda node: (node.start, node.number))
+
+
+def _turn(found: Sequence[ChakraNode], used: Sequence[ChakraNode], where: str) -> int:
+    """Return the place of the first node of the backward pass: its name or an input's says so."""
+    names = {node.number: node.name for node in found}
+    for place, node in enumerate(used):
+        if node.kind == COMPUTE:
+            said = [node.name, *(names.get(number, "") for number in node.inputs)]
+            if any(BACKWARD.search(name) for name in said):
+                return place
+    raise CommschedError(
+        f"{where}: no node is named as part of a backward pass; record a training step"
+    )
+
+
+def _buckets(used: Sequence[ChakraNode]) -> tuple[list[tuple[float, int]], float]:
+    """Return seconds of compute up to each all-reduce with its bytes, and the seconds after."""
+    buckets: list[tuple[float, int]] = []
+    spent = 0.0
+    for node in used:
+        if node.kind == COMPUTE:
+            spent += node.seconds
+        elif node.facts.get("comm_type") == ALL_REDUCE and node.facts.get("comm_size", 0) > 0:
+            buckets.append((spent, node.facts["comm_size"]))
+            spent = 0.0
+    return buckets, spent
+
+
+FORMATS.add("chakra")(Format("a Chakra execution trace (protobuf)", recognises, read))

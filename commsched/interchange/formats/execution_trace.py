@@ -1,0 +1,166 @@
+"""A trace of PyTorch's ExecutionTraceObserver: the operators of a step and their work, no times."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import msgspec
+
+from commsched.errors import CommschedError
+from commsched.interchange import aten
+from commsched.interchange.content import Content
+from commsched.interchange.kineto_events import DTYPES
+from commsched.interchange.kineto_steps import GRADIENT, NODE, STEP
+from commsched.interchange.passes import Backward, Forward, Gradient, Work, layers_of
+from commsched.interchange.registry import FORMATS, Format, Imported, Options
+from commsched.net.graph import Layer, Net
+
+RECORD = (
+    "record whole training steps with torch.profiler.profile(execution_trace_observer="
+    "ExecutionTraceObserver().register_callback(FILE)), calling its step() after each"
+)
+USER = 7  # scope of annotations
+WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # B
+
+
+class Values(msgspec.Struct):
+    """Inputs or outputs of an operator."""
+
+    shapes: list[Any] = []
+    types: list[str] = []
+
+
+class Attribute(msgspec.Struct):
+    """A named fact of a node."""
+
+    name: str
+    value: Any = None
+
+
+class Node(msgspec.Struct):
+    """An operator or annotation; `ctrl_deps` is the one that called it."""
+
+    id: int
+    name: str
+    ctrl_deps: int = 0
+    inputs: Values = msgspec.field(default_factory=Values)
+    outputs: Values = msgspec.field(default_factory=Values)
+    attrs: list[Attribute] = []
+
+    def number(self, name: str, default: int) -> int:
+        """Return a fact that is a whole number."""
+        found = next((one.value for one in self.attrs if one.name == name), default)
+        return found if isinstance(found, int) else default
+
+    def tensors(self, values: Values) -> list[Gradient]:
+        """Return shapes and types of the tensors among inputs or outputs, without lists."""
+        return [
+            Gradient(tuple(shape), DTYPES.get(kind[7:-1].lower(), "float32"))
+            for shape, kind in zip(values.shapes, values.types, strict=False)
+            if kind.startswith("Tensor(") and isinstance(shape, list)
+            if all(isinstance(size, int) and 0 <= size < 2**53 for size in shape)
+        ]
+
+
+class Trace(msgspec.Struct):
+    """The whole file."""
+
+    schema: str
+    nodes: list[Node]
+
+
+def recognises(content: Content) -> bool:
+    """Tell whether it may be such a trace."""
+    return content.head[:1] == b"{" and b'"schema"' in content.head
+
+
+def read(content: Content, options: Options) -> Imported:
+    """Make a net of the last step that has a backward pass."""
+    trace = content.decode(Trace, "a trace of ExecutionTraceObserver")
+    if "chakra" not in trace.schema:
+        raise CommschedError(
+            f"{content.where}: schema {trace.schema[:40]!a} is older than 1.0.2-chakra; {RECORD}"
+        )
+    nodes = sorted(trace.nodes, key=lambda node: node.id)
+    marks = [i for i, node in enumerate(nodes) if node.name.startswith(STEP)]
+    bounds = [*(marks or [0]), len(nodes)]
+    windows = [nodes[a:b] for a, b in pairwise(bounds)]
+    passes = [_passes(window) for window in windows]
+    layers = next((found for f, b in reversed(passes) if (found := layers_of(f, b))), [])
+    if not layers:
+        raise CommschedError(
+            f"{content.where}: no step has a forward and a backward pass with gradients of"
+            f" parameters; {RECORD}"
+        )
+    made = tuple(
+        Layer(
+            name=layer.name,
+            after=(layers[i - 1].name,) if i else (),
+            forward_flops=layer.forward.flops,
+            backward_flops=layer.backward.flops,
+            forward_bytes=layer.forward.nbytes,
+            backward_bytes=layer.backward.nbytes,
+            tensors=layer.tensors,
+        )
+        for i, layer in enumerate(layers)
+    )
+    source = (
+        f"execution trace {content.where.rpartition('/')[2]}: flops of matrix products,"
+        " convolutions and attention; memory traffic: inputs and outputs of each operator"
+    )
+    net = Net(name=options.name, layers=made, batch=options.batch or 1, source=source)
+    return Imported(net=net, data={"steps": len(windows)})
+
+
+def _passes(nodes: Sequence[Node]) -> tuple[list[Forward], list[Backward]]:
+    """Return the two passes of a step."""
+    by_id = {node.id: node for node in nodes}
+    top: dict[int, int] = {}  # node -> the operator that no other operator called
+    parts: dict[int, list[Node]] = {}
+    calls = {node.ctrl_deps for node in nodes}
+    for node in nodes:  # callers come before
+        if node.number("scope", 0) == USER:
+            continue
+        caller = by_id.get(node.ctrl_deps)
+        top[node.id] = top.get(caller.id, node.id) if caller else node.id
+        parts.setdefault(top[node.id], []).append(node)
+    forward, backward = [], list[Backward]()
+    for first, some in parts.items():
+        name = by_id[first].name
+        work = Work(
+            0.0, sum(map(_flops, some)), sum(_traffic(n) for n in some if n.id not in calls)
+        )
+        if name.startswith(NODE):
+            number = max(node.number("seq_id", -1) for node in some[:2])
+            gradients = tuple(_gradients(some))
+            backward.append(Backward(name.removeprefix(NODE), number, work, gradients))
+        elif not backward:
+            numbers = tuple(n for node in some if (n := node.number("seq_id", -1)) >= 0)
+            forward.append(Forward(name.removeprefix("aten::"), "", numbers, work))
+    return forward, backward
+
+
+def _gradients(nodes: Sequence[Node]) -> Iterator[Gradient]:
+    for node in nodes:
+        if node.name == GRADIENT:
+            yield from node.tensors(node.inputs)[:1]
+
+
+def _flops(node: Node) -> float:
+    shapes = [one.shape or () for one in node.tensors(node.inputs)]
+    made = [one.shape or () for one in node.tensors(node.outputs)]
+    return aten.flops(node.name, shapes, made[0] if made else ())
+
+
+def _traffic(node: Node) -> float:
+    """Bytes that an operator reads and writes; views and bare memory move none."""
+    if node.name in aten.VIEWS:
+        return 0.0
+    values = [*node.tensors(node.inputs), *node.tensors(node.outputs)]
+    return sum(float(prod(one.shape or ()) * WIDTHS[one.dtype]) for one in values)
+
+
+FORMATS.add("execution-trace")(
+    Format("a trace of PyTorch's ExecutionTraceObserver", recognises, read)
+)

@@ -1,0 +1,117 @@
+"""`commsched import` of Chakra traces and of PyTorch's execution traces."""
+
+import gzip
+import importlib.util
+import json
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.interchange import content
+from commsched.interchange.registry import Options, import_file
+from commsched.machine import file as machine_file
+from tests.support.jobs import ROOT
+
+RECORDED = ROOT / "traces" / "imported" / "gpt-operators.json.gz"
+COMPUTE, COLLECTIVE = 4, 7  # NodeType of et_def.proto
+
+
+def imported(path):
+    return import_file(content.read(path), Options(name="n"))
+
+
+def test_a_recorded_gpt_has_the_shapes_and_work_of_its_layers(tmp_path):
+    net = imported(RECORDED).net
+    block = [(64,), (64,), (192,), (192, 64), (64,), (64, 64), (64,), (64,)]
+    block += [(256,), (256, 64), (64,), (64, 256)]
+    want = [(256, 64), (32, 64), *block, *block, (256,), (256, 64)]
+    assert sorted(t.shape for t in net.tensors.values()) == sorted(want)
+    last = net.layers[-1]
+    assert last.name == "linear.8"
+    assert (last.forward_flops, last.backward_flops) == (2**23, 2**24)  # 8 x 32 x 256 x 64
+    assert last.forward_bytes >= 4 * (8 * 32 * 64 + 256 * 64 + 8 * 32 * 256)
+    seconds = net.seconds(last, machine_file.load("p3.16xlarge").device)
+    assert min(seconds) > 0.0
+
+
+def test_an_execution_trace_that_lacks_something_is_one_sentence(tmp_path):
+    path = tmp_path / "et.json"
+    data = json.loads(gzip.decompress(RECORDED.read_bytes()))
+    data["nodes"] = [n for n in data["nodes"] if "AccumulateGrad" not in n["name"]]
+    path.write_text(json.dumps(data))
+    with pytest.raises(CommschedError, match="no step has a forward and a backward pass"):
+        imported(path)
+    path.write_text(json.dumps(data | {"schema": "1.0.1"}))
+    with pytest.raises(CommschedError, match=r"schema '1\.0\.1' is older than 1\.0\.2-chakra"):
+        imported(path)
+    path.write_text('{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": "x"}]}')
+    with pytest.raises(CommschedError, match="not a trace of ExecutionTraceObserver: expected"):
+        imported(path)
+
+
+chakra = pytest.mark.skipif(
+    importlib.util.find_spec("google") is None, reason="pip install '.[chakra]'"
+)
+
+
+def write(path, *rows):
+    """Write a trace: rows of name, kind, us, facts; each node follows the one before."""
+    from commsched.interchange.chakra_messages import message
+
+    packed = [b"\n\x050.0.4"]
+    for number, (name, kind, spent, facts) in enumerate(rows, 1):
+        before = [number - 1] if number > 1 else []
+        node = message()(id=number, name=name, type=kind, data_deps=before, duration_micros=spent)
+        for key, value in facts.items():
+            node.attr.add(name=key, **{"bool_val" if key == "is_cpu_op" else "int64_val": value})
+        packed.append(node.SerializeToString())
+    path.write_bytes(b"".join(bytes([len(one)]) + one for one in packed))
+    return path
+
+
+HOST, GPU = {"is_cpu_op": True}, {"is_cpu_op": False}
+STEP = (
+    ("broadcast", COLLECTIVE, 9, GPU | {"comm_type": 5, "comm_size": 80}),
+    ("aten::conv2d", COMPUTE, 1000, HOST),
+    ("winograd", COMPUTE, 30, GPU),
+    ("aten::convolution_backward", COMPUTE, 1000, HOST),
+    ("wgrad", COMPUTE, 20, GPU),
+    ("ncclKernel_AllReduce", COLLECTIVE, 7, GPU | {"comm_type": 0, "comm_size": 400}),
+    ("dgrad_backward", COMPUTE, 40, GPU),
+    ("ncclKernel_AllReduce", COLLECTIVE, 7, GPU | {"comm_type": 0, "comm_size": 800}),
+    ("multi_tensor_apply", COMPUTE, 5, GPU),
+)
+
+
+@chakra
+def test_a_chakra_trace_has_a_layer_for_each_all_reduce(tmp_path):
+    found = imported(write(tmp_path / "chakra.et", *STEP))
+    net = found.net
+    spent = [(layer.name, layer.forward * 1e6, layer.backward * 1e6) for layer in net.layers]
+    assert spent == [
+        ("bucket.1", pytest.approx(20), pytest.approx(40)),
+        ("bucket.0", pytest.approx(10), pytest.approx(20)),
+    ]
+    assert [t.numel for t in net.tensors.values()] == [200, 100]
+    assert net.optimizer == pytest.approx(5e-6)
+    assert found.notes[1] == "1 other collectives are not of gradients, and not in the net"
+
+
+@chakra
+def test_a_chakra_trace_that_lacks_something_is_one_sentence(tmp_path, capsys):
+    path = tmp_path / "chakra.et"
+    for rows, sentence in (
+        (STEP[:3], "no node is named as part of a backward pass"),
+        (STEP[:5], "no all-reduce with its 'comm_size' follows"),
+        ([(n, k, 0, f) for n, k, _, f in STEP], "has a duration; link the trace with"),
+    ):
+        with pytest.raises(CommschedError, match=sentence):
+            imported(write(path, *rows))
+    whole = write(path, *STEP).read_bytes()
+    for broken in (whole[:-3], whole[:30] + b"\xff" * 40):
+        path.write_bytes(broken)
+        assert main(["import", str(path), "-o", str(tmp_path / "net.json")]) == 2
+        said = capsys.readouterr().err
+        assert "not a Chakra execution trace" in said
+        assert len(said.splitlines()) == 1
