@@ -17,12 +17,12 @@ from commsched.exchange.rows import Rows, whole
 from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.program.layer_ops import backward_of
 from commsched.program.model import Kind, Program, Role
 from commsched.program.read_plan import checked_plan, read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes
 from commsched.run.engine.board import WaitStatus
+from commsched.run.engine.caller_lane import CallerLane
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.measurement import Measurement
 from commsched.run.engine.recorder import Recorder
@@ -95,7 +95,7 @@ class Exchanger:
         agree.check_comm(comm)
         self._skip_overflow = skip_overflow
         self._device = device
-        self._timeline = None if timeline is None else Path(timeline)
+        self.timeline = None if timeline is None else Path(timeline)
         self._record = None if record is None else Path(record)
         self._timeout = timeout
         with watchdog(comm, "Exchanger", timeout, "timeout"):
@@ -118,9 +118,6 @@ class Exchanger:
         self._engine: Engine | None = None
         self._over = False
         self._place = ON_HOST
-        self._since = ON_HOST.device.mark()  # when the caller's span under way began
-        self._using = -1  # the launch whose result the caller took last, -1 for none
-        self._used: set[int] = set()
         self._as_rows: set[str] = set()  # tensors of the step that were handed over as rows
 
     def _checked(self, plan: Plan | str | Path) -> Plan:
@@ -128,7 +125,7 @@ class Exchanger:
         check_device(self._device)
         if not self._timeout > 0:
             raise CommschedError(f"timeout must be more than 0 seconds, got {self._timeout}")
-        for path in (self._timeline, self._record):
+        for path in (self.timeline, self._record):
             if path is not None:
                 check_writable(path)
         checked = checked_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
@@ -155,10 +152,10 @@ class Exchanger:
             dog.stage("finding the device")
             self._place = place = choose_placement(self._device, self._comm, current=True)
             place.device.use("caller")
-            if self._timeline is not None:
+            if self.timeline is not None:
                 dog.stage("comparing hosts and clocks")
                 header = place.header("caller")
-                self._measurement = Measurement(plan, self._comm, self._timeline, header)
+                self._measurement = Measurement(plan, self._comm, self.timeline, header)
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
             source = Carrying(self._caller)
@@ -171,7 +168,7 @@ class Exchanger:
         self._engine.start()
         if self._measurement is not None:
             self._measurement.wait_for_start()
-        self._since = place.device.mark()
+        self._lane = CallerLane(self._engine)
         return self
 
     def _lower(self, plan: Plan) -> None:
@@ -202,8 +199,7 @@ class Exchanger:
         if self._handover.take(name):
             self._look_back(engine, self._handover.step - 1)
             engine.submit(replace(self._program, step=self._handover.step))
-            self._using = -1
-            self._used.clear()
+            self._lane.begin()
             self._as_rows.clear()
         if self._recording is not None:
             self._recording.take(name, on_host(whole(gradient, tensor.numel)))
@@ -219,7 +215,7 @@ class Exchanger:
         self._lower(engine.plan)
         if self._user_comm.rank == 0:
             say(fallback_sentence(self._changes.fallbacks, step + 1))
-        self._since = self._place.device.mark()
+        self._lane.resume()
 
     def wait(self, name: str) -> Array | tuple[Array, Array]:
         """Wait for the sum, or the mean if the plan says so, of a tensor over all ranks.
@@ -238,11 +234,11 @@ class Exchanger:
             if not engine.board.is_done(step, self._ends[place.launch])
         ]
         last = places[-1].launch
-        if missing or last != self._using:
-            self._end_use(step)
+        if missing or not self._lane.uses(last):
+            self._lane.end_use(step)
             if missing:
                 self._block(step, name, missing)
-            self._using, self._since = last, self._place.device.mark()
+            self._lane.use(last)
         if self._handover.over:
             engine.recorder.flush()
         return self._result(name)
@@ -260,6 +256,20 @@ class Exchanger:
             self._whole[name] = self._place.device.module.empty(shape, np.float32)
         self._caller.write(places, self._whole[name].reshape(-1))
         return self._whole[name]
+
+    def add_span(self, name: str, start: float, end: float, *, ahead: bool = False) -> None:
+        """Add to the timeline what the caller did, such as "forward/LAYER", in perf_counter's s.
+
+        It belongs to the step of the last `ready`, or with `ahead` to the one that is to come.
+        """
+        self._running()
+        self._lane.add(self._handover.step + ahead, name, start, end)
+
+    def turn(self) -> None:
+        """Let the span of the first layer in backward, or of the last use of a sum, be over now."""
+        self._running()
+        self._lane.end_use(self._handover.step)
+        self._lane.resume()
 
     def follow(self, plan: Plan, why: str) -> None:
         """Follow another plan of the same net; all ranks call it together, between two steps.
@@ -379,17 +389,7 @@ class Exchanger:
         if step < 0:
             return
         for layer in self._handover.completed(all_of_them):
-            name = backward_of(layer).name
-            self._since = self._engine.device_queue.add(step, name, self._since)
-            self._engine.board.mark(step, name, now())
-
-    def _end_use(self, step: int) -> None:
-        """Record the caller's use of the last result; a bucket has one such span per step."""
-        assert self._engine is not None
-        if self._using >= 0 and self._using not in self._used:
-            name = f"{self._plan.launches[self._using].name}/apply"
-            self._engine.device_queue.add(step, name, self._since)
-            self._used.add(self._using)
+            self._lane.complete(step, layer)
 
     def _block(self, step: int, name: str, missing: list[str]) -> None:
         """Wait for the ends of launches, under the deadline."""

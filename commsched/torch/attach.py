@@ -25,6 +25,7 @@ from commsched.torch.parameters import (
 )
 from commsched.torch.script_end import ScriptEnd
 from commsched.torch.states import as_arrays, as_tensors, broadcast
+from commsched.torch.watch import Watch
 
 
 def attach(
@@ -52,13 +53,21 @@ def attach(
     gradient on some ranks; on none, its `.grad` stays None. With `broadcast_buffers` each forward
     pass in training mode begins with the buffers of rank 0. Give `skip_overflow` with a GradScaler:
     NaN or infinity on any rank then makes all gradients infinite on all ranks, so that all skip the
-    step; otherwise it ends the job. `timeline`, `record` and `timeout` [s] are those of Exchanger.
+    step; otherwise it ends the job. `timeline`, `record` and `timeout` [s] are those of Exchanger;
+    the timeline, which the variable COMMSCHED_TIMELINE can ask for, too, has the layers' forward
+    passes, "data" and "optimizer" beside what an Exchanger records.
     """
     comm = started_by_mpi(comm)
+    timeline = timeline or wanted_timeline()
     exchanger = Exchanger(
         plan, comm, timeline=timeline, record=record, timeout=timeout, skip_overflow=skip_overflow
     )
     return Sync(model, exchanger, comm, find_unused_parameters, broadcast_buffers, skip_overflow)
+
+
+def wanted_timeline() -> str | None:
+    """Return the file that the user's variable COMMSCHED_TIMELINE asks for."""
+    return os.environ.get("COMMSCHED_TIMELINE") or None
 
 
 def started_by_mpi(comm: MPI.Intracomm | None) -> MPI.Intracomm:
@@ -114,6 +123,7 @@ class Sync:
         ]
         self._hooks.append(model.register_forward_pre_hook(self._before_forward))
         self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
+        self._watch = Watch(model, exchanger) if exchanger.timeline else None
         self._end = ScriptEnd(exchanger, self.close)
 
     @contextmanager
@@ -180,6 +190,8 @@ class Sync:
                 mean = mean_of(name)
                 if anywhere:
                     put_mean(parameter, mean, overflow)
+        if self._watch is not None:
+            self._watch.end_of_step()
         self.after_step()
 
     def _before_forward(self, model: Any, _: object) -> None:
@@ -216,12 +228,17 @@ class Sync:
         self._parameters = {n: self._parameters[n] for n in self._exchanger.names}
 
     def restart(self, exchanger: Exchanger) -> None:
-        """Go on with another Exchanger; what the old one kept of its gradients is lost."""
+        """Go on with another Exchanger, and with what the old one kept if the plan is the same."""
+        kept = self._exchanger.kept() | {"step": 0}
+        same = self._exchanger.plan.hash == exchanger.plan.hash
         self._exchanger.__exit__(None, None, None)
         self._end.forget()
         self._exchanger = exchanger
         self._parameters = {n: self._parameters[n] for n in exchanger.names}
         exchanger.__enter__()
+        if same:
+            exchanger.restore(kept)
+        self._watch = Watch(self._model, exchanger) if exchanger.timeline else None
         self._end = ScriptEnd(exchanger, self.close)
 
     def state_dict(self) -> dict[str, Any]:
@@ -254,6 +271,9 @@ class Sync:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         return self._end.forget()
 
     def __enter__(self) -> "Sync":

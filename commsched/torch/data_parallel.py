@@ -10,10 +10,6 @@ import msgspec
 import numpy as np
 import torch
 from mpi4py import MPI
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from commsched.calibrate.main import calibrate
 from commsched.errors import CommschedError
@@ -28,10 +24,11 @@ from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.run.job.ending import say
-from commsched.torch.attach import Sync, started_by_mpi
+from commsched.torch.attach import Sync, started_by_mpi, wanted_timeline
 from commsched.torch.capture import WARM_UP, measured_net
-from commsched.torch.observer import Observer, tensors_in
-from commsched.torch.parameters import DTYPES, check_kind, shape_of
+from commsched.torch.observer import Observer
+from commsched.torch.parameters import DTYPES, check_kind, shape_of, trained
+from commsched.torch.watch import Watch
 from commsched.units import seconds as in_words
 
 DENSE = "ddp-25mb"  # the planner of the dense baseline: DistributedDataParallel's buckets
@@ -77,8 +74,9 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         self._steps, self._allow, self._timeout = steps, allow, timeout
         self._calibration, self._file = calibration, machine
         self._some_unused, self._skip_overflow = find_unused_parameters, skip_overflow
-        self._watch: _Watch | None = _Watch(model)
-        dense = self._planned(_unmeasured(self._watch.observer), self._here(), DENSE)
+        for name, parameter in trained(model).items():
+            check_kind(name, parameter)
+        dense = self._planned(_unmeasured(Observer(model)), self._here(), DENSE)
         self.sync = Sync(
             model,
             self._exchanger(dense),
@@ -88,16 +86,12 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             skip_overflow,
         )
         self._trial: _Trial | None = None
-        self._batch = 1
         self.sync.after_step = self._after_step
-        self._watch.start()
+        self._watch: Watch | None = Watch(model)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute as the model does."""
-        if self._watch is None or not (self.training and torch.is_grad_enabled()):
-            return self.module(*inputs, **named)
-        self._batch = next((len(t) for t in tensors_in([inputs, named]) if t.ndim), 1)
-        return self._watch.forward(lambda: self.module(*inputs, **named))
+        return self.module(*inputs, **named)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Only add up gradients on this rank; the next backward pass outside exchanges the sums."""
@@ -106,7 +100,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
     def close(self) -> None:
         """End the exchange, on all ranks; without it, it ends with the script."""
         if self._watch is not None:
-            self._watch.stop()
+            self._watch.close()
             self._watch = None
         self.sync.close()
 
@@ -115,30 +109,43 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         """The plan that is followed now."""
         return self.sync.plan
 
-    def _exchanger(self, plan: Plan) -> Exchanger:
-        return Exchanger(plan, self._comm, timeout=self._timeout, skip_overflow=self._skip_overflow)
+    def _exchanger(self, plan: Plan, timeline: str | None = None) -> Exchanger:
+        return Exchanger(
+            plan,
+            self._comm,
+            timeline=timeline,
+            timeout=self._timeout,
+            skip_overflow=self._skip_overflow,
+        )
+
+    def _record(self) -> None:
+        """Begin to record the timeline, if the user asks for one, with the plan that stays."""
+        timeline = wanted_timeline()
+        if timeline is not None:
+            self.sync.restart(self._exchanger(self.plan, timeline))
 
     def _after_step(self) -> None:
         """Go on to the next phase once a step's means are there; all ranks do so together."""
         if self._watch is not None:
-            self._watch.end_of_step()
+            self._watch.end_of_step(keeps=self._watch.steps >= WARM_UP)
             if self._watch.steps == WARM_UP + self._steps:
                 self._end_of_watch(self._watch)
         elif self._trial is not None and self._trial.after_step():
             self._decide(self._trial)
 
-    def _end_of_watch(self, watch: "_Watch") -> None:
+    def _end_of_watch(self, watch: Watch) -> None:
         """Measure the machine, plan, and begin to try the plan."""
-        watch.stop()
+        watch.close()
         self._watch = None
         what = f"commsched.torch.DataParallel: medians of {self._steps} steps"
-        net = measured_net(watch.observer, self._comm, "watched", self._batch, what, True)
+        net = measured_net(watch.observer, self._comm, "watched", watch.batch, what, True)
         net = _complete(net, watch.observer)
         here = self._measured_machine()
         dense, found = self._planned(net, here, DENSE), self._planned(net, here, "best")
         self.sync.restart(self._exchanger(dense))
         if found.launches == dense.launches:
             self._say("dense buckets of 25 MB are the best plan")
+            self._record()
         else:
             self._trial = _Trial(self.sync, dense, found, self._steps)
 
@@ -148,6 +155,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         dense, found = (agree.largest(value, self._comm) for value in trial.medians())
         keeps = found < dense
         trial.end(keeps)
+        self._record()
         other, one = in_words(dense), in_words(found)
         kept = "keeps the plan" if keeps else "keeps the dense buckets"
         self._say(
@@ -185,61 +193,6 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         sleeping_barrier(self._comm)
         text = agree.broadcast_bytes(text, self._comm)
         return plan_file.from_data(msgspec.json.decode(text), "the plan of rank 0")
-
-
-class _Watch:
-    """Steps of a script whose loss and backward pass are its own, seen from outside."""
-
-    def __init__(self, model: Any) -> None:
-        self.observer = Observer(model)
-        for name, parameter in self.observer.parameters.items():
-            check_kind(name, parameter)
-        self._mine = {id(parameter) for parameter in self.observer.parameters.values()}
-        self.steps = 0
-        self._forwarded = False
-        self._ended = self._begun = self._data = self._update = 0.0
-        self._hooks: list[Any] = []
-
-    def start(self) -> None:
-        self.observer.__enter__()
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._before_update),
-            register_optimizer_step_post_hook(self._after_update),
-        ]
-        self._ended = time.perf_counter()
-
-    def stop(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self.observer.__exit__()
-
-    def forward(self, compute: Any) -> Any:
-        """Measure the first forward pass of a step; see where its backward pass begins."""
-        if not self._forwarded:
-            self._forwarded = True
-            self._data = time.perf_counter() - self._ended
-            self.observer.begin()
-        found = compute()
-        for tensor in tensors_in(found):
-            if tensor.requires_grad:
-                tensor.register_hook(lambda gradient: self.observer.turn())
-                break
-        return found
-
-    def end_of_step(self) -> None:
-        self.observer.end(self.steps >= WARM_UP, self._data, self._update)
-        self.steps += 1
-        self._forwarded, self._update = False, 0.0
-        self._ended = time.perf_counter()
-
-    def _before_update(self, optimizer: Any, *_: object) -> None:
-        self._begun = time.perf_counter()
-
-    def _after_update(self, optimizer: Any, *_: object) -> None:
-        groups = optimizer.param_groups
-        if any(id(p) in self._mine for group in groups for p in group["params"]):
-            self._ended = time.perf_counter()
-            self._update += self._ended - self._begun
 
 
 class _Trial:

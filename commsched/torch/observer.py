@@ -96,6 +96,11 @@ class Observer:
             self._charge(self._last or next(iter(self.owners), ""))
         self._back, self._begun = True, time.perf_counter()
 
+    @property
+    def forward_seconds(self) -> dict[str, float]:
+        """Return the seconds of this step's forward pass by layer, in the order of their ends."""
+        return self._now[0]
+
     def forward(self, compute: Callable[[], Any], counts_bytes: bool) -> Any:
         """Compute a loss; with `counts_bytes` count what is kept for the backward pass."""
         self.begin()

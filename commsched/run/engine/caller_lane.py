@@ -1,0 +1,52 @@
+"""The compute lane of a rank whose caller computes: what it does between the engine's calls."""
+
+from commsched.program.layer_ops import backward_of
+from commsched.run.engine.engine import Engine
+from commsched.run.job.clock import now
+
+
+class CallerLane:
+    """Records the caller's compute: layers of backward, uses of results, and what it tells."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._queue = engine.device_queue
+        self._since = self._queue.device.mark()  # when the span under way began
+        self._using = -1  # the launch whose result the caller took last, -1 for none
+        self._used: set[int] = set()
+
+    def resume(self) -> None:
+        """Let the span under way begin now."""
+        self._since = self._queue.device.mark()
+
+    def begin(self) -> None:
+        """Begin a step: no result is used yet."""
+        self._using = -1
+        self._used.clear()
+
+    def complete(self, step: int, layer: str) -> None:
+        """Record the backward pass of a layer, which is over, and say so to its buckets."""
+        name = backward_of(layer).name
+        self._since = self._queue.add(step, name, self._since)
+        self._engine.board.mark(step, name, now())
+
+    def uses(self, launch: int) -> bool:
+        """Tell whether the result of this launch was taken last."""
+        return launch == self._using
+
+    def use(self, launch: int) -> None:
+        """Begin to use the result of a launch."""
+        self._using = launch
+        self.resume()
+
+    def end_use(self, step: int) -> None:
+        """Record the use of the last result; a bucket has one such span per step."""
+        if self._using >= 0 and self._using not in self._used:
+            name = f"{self._engine.plan.launches[self._using].name}/apply"
+            self._queue.add(step, name, self._since)
+            self._used.add(self._using)
+        self._using = -1
+
+    def add(self, step: int, name: str, start: float, end: float) -> None:
+        """Record a span that the caller measured, in s of this rank's clock."""
+        self._engine.recorder.add("compute", name, step, start, end)

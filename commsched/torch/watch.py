@@ -1,0 +1,99 @@
+"""A training script's steps, seen from hooks: nobody tells where its passes begin and end."""
+
+import time
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from commsched.run.exchanger import Exchanger
+from commsched.torch.observer import Observer, tensors_in
+
+
+class Watch:
+    """Measures each step's layers, data and optimizer; with an Exchanger also as spans.
+
+    A step begins with the first forward pass in training mode after the end of the one before. The
+    backward pass begins when the gradient of the model's output is there, so that the loss belongs
+    to the last layer's forward span. A layer that runs twice has one span, as long as both.
+    """
+
+    def __init__(self, model: Any, exchanger: Exchanger | None = None) -> None:
+        self.observer = Observer(model)
+        self.batch = 1  # samples of the last forward pass
+        self.steps = 0
+        self._mine = {id(parameter) for parameter in self.observer.parameters.values()}
+        self._exchanger = exchanger
+        self._forwarded = self._turned = False
+        self._begun = 0.0  # when the forward pass began, or the optimizer
+        self._ended = 0.0  # when the last step was over; 0 before the first
+        self._data = self._update = 0.0  # s in this step
+        self.observer.__enter__()
+        self._hooks = [
+            model.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True),
+            model.register_forward_hook(self._after_forward),
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+
+    def close(self) -> None:
+        """Take all hooks away."""
+        for hook in self._hooks:
+            hook.remove()
+        self.observer.__exit__()
+
+    def _before_forward(self, model: Any, inputs: Any, named: Any) -> None:
+        if self._forwarded or not (model.training and torch.is_grad_enabled()):
+            return
+        self._forwarded, self._turned = True, False
+        self.batch = next((len(t) for t in tensors_in([inputs, named]) if t.ndim), 1)
+        self._begun = time.perf_counter()
+        if self._ended:
+            self._data = self._begun - self._ended
+            self._add("data", self._ended, self._begun, ahead=True)
+        self.observer.begin()
+
+    def _after_forward(self, model: Any, inputs: Any, output: Any) -> None:
+        for tensor in tensors_in(output):
+            if self._forwarded and tensor.requires_grad:
+                tensor.register_hook(self._turn)
+                return
+
+    def _turn(self, gradient: Any) -> None:
+        """Note where a backward pass begins; several of one step are measured as the last one."""
+        self.observer.turn()
+        if self._exchanger is None or self._turned:
+            return
+        self._turned, at = True, self._begun
+        for layer, seconds in self.observer.forward_seconds.items():
+            self._add(f"forward/{layer}", at, at + seconds, ahead=True)
+            at += seconds
+        self._exchanger.turn()
+
+    def end_of_step(self, keeps: bool = False) -> None:
+        """End a step once its means are there; with `keeps` the observer remembers it."""
+        self.observer.end(keeps, self._data, self._update)
+        self.steps += 1
+        self._forwarded, self._update = False, 0.0
+        self._ended = time.perf_counter()
+        if self._exchanger is not None:
+            self._exchanger.turn()
+
+    def _before_update(self, optimizer: Any, *_: object) -> None:
+        self._begun = time.perf_counter()
+
+    def _after_update(self, optimizer: Any, *_: object) -> None:
+        groups = optimizer.param_groups
+        if self._forwarded or not any(id(p) in self._mine for g in groups for p in g["params"]):
+            return
+        self._ended = time.perf_counter()
+        if not self._update:  # of several optimizers the first one has the span
+            self._add("optimizer", self._begun, self._ended)
+        self._update += self._ended - self._begun
+
+    def _add(self, name: str, start: float, end: float, ahead: bool = False) -> None:
+        if self._exchanger is not None and (ahead or self.steps):
+            self._exchanger.add_span(name, start, end, ahead=ahead)
