@@ -342,7 +342,7 @@ def test_the_launcher_of_another_mpi_is_seen(tmp_path):
 def test_a_rank_does_not_end_the_job_before_its_launcher_has_read_why():
     code = (
         "from commsched.run.job.ending import be_heard, say\n"
-        "say('no such tensor'); be_heard(); print('heard', flush=True)"
+        "say('no such tensor'); be_heard(2.0); print('heard', flush=True)"
     )
     launched = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -121,13 +121,12 @@ def test_a_rank_that_is_stopped_during_a_benchmark_is_named():
 
 
 def test_a_deadline_that_is_over_at_once_is_refused(tmp_path):
-    lines = [["calibrate", "-o", str(tmp_path / "m.json")], ["bench", "overlap"]]
-    code = f"for line in {lines}:\n    assert main([*line, '--timeout', '0']) == 2\n"
-    with Job(2, [sys.executable, "-c", "from commsched.cli.main import main\n" + code]) as job:
-        done = job.wait(SECONDS)
-    assert done.status == 0, done.output
-    said = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
-    assert said == ["commsched: --timeout must be finite and more than 0 s; got 0"] * 2
+    for words in (["calibrate", "-o", str(tmp_path / "m.json")], ["bench", "overlap"]):
+        with Job(2, [sys.executable, "-m", "commsched", *words, "--timeout", "0"]) as job:
+            done = job.wait(SECONDS)
+        assert done.status == 2, done.output
+        (said,) = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
+        assert said.endswith(": --timeout must be finite and more than 0 s; got 0")
 
 
 # --- Programs that use the watchdog, and an Exchanger. ---

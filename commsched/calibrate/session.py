@@ -22,22 +22,25 @@ from commsched.terminal import screen
 def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "cpu") -> None:
     """Measure the machine with all ranks of the job; rank 0 writes the machine file."""
     comm = MPI.COMM_WORLD
-    if not seconds > 0:
-        raise CommschedError(f"--seconds must be more than 0, got {seconds}")
-    check_timeout(timeout)
-    check_device(device)
-    agree.check_launcher()
     end_together("calibrate", timeout)
     # A single stage may take all of the time.
     limit, options = timeout + seconds, "--timeout and --seconds"
     with errors_end_the_job(comm), watchdog(comm, "calibrate", limit, options) as dog:
-        agree.on_all_ranks(lambda: check_writable(output), comm)
+        agree.on_all_ranks(lambda: _check(output, seconds, timeout, device), comm)
         place = choose_placement(device, comm)
         machine = calibrate(comm, seconds, timeout, _progress(comm, dog), place)
         dog.stage("writing the machine file")
         if comm.rank == 0:
             machine_file.write(output, machine)
             print("\n".join(_report(machine, output)))
+
+
+def _check(output: Path, seconds: float, timeout: float, device: str) -> None:
+    if not seconds > 0:
+        raise CommschedError(f"--seconds must be more than 0, got {seconds}")
+    check_timeout(timeout)
+    check_device(device)
+    check_writable(output)
 
 
 def _report(machine: Machine, output: Path) -> list[str]:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import commsched
 from commsched.cli import commands
-from commsched.errors import CommschedError, install
+from commsched.errors import Agreed, CommschedError, install
 from commsched.terminal import printable_streams
 
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
@@ -35,11 +35,6 @@ def _main(argv: Sequence[str] | None) -> int:
         return int(status or 0)
     except CommschedError as error:
         return _report(error)
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            raise
-        advice = install(EXTRAS[error.name])
-        return _report(CommschedError(f"{error.name} is not installed; {advice}"))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -49,6 +44,15 @@ def _main(argv: Sequence[str] | None) -> int:
         if interrupt.args or environment_rank() is None:  # ranks say it themselves
             print(f"commsched: {str(interrupt) or said}", file=sys.stderr)
         return 130
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing in EXTRAS or (missing and _one_of_many()):
+            advice = install(EXTRAS.get(missing, "mpi"))
+            return _report(CommschedError(f"{missing} is not installed; {advice}"))
+        if not _one_of_many():
+            raise
+        _fail(error)
+        return 1
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,12 +81,26 @@ def _modules(wanted: str) -> Iterator[ModuleType]:
 
 
 def _report(error: CommschedError) -> int:
-    """Print an error on rank 0 only, or on any rank if its attribute `rank` names the source."""
+    """Print an error: once if all ranks have it alike, else with the rank, whose job it ends."""
     from commsched.run.job.launcher import environment_rank
 
-    culprit = getattr(error, "rank", None)
-    if culprit is not None:
-        print(f"commsched: rank {culprit}: {error}", file=sys.stderr)
+    if _one_of_many() and not isinstance(error, Agreed):
+        _fail(error)
     elif environment_rank() in (None, 0):
         print(f"commsched: {error}", file=sys.stderr)
     return 2
+
+
+def _one_of_many() -> bool:
+    """Tell whether a launcher started this process as one of several ranks."""
+    from commsched.run.job.launcher import expected_size
+
+    return (expected_size() or 1) > 1
+
+
+def _fail(error: Exception) -> None:
+    """Say that this rank fails, and end its job."""
+    from commsched.run.job.ending import fail
+    from commsched.run.job.launcher import environment_rank
+
+    fail(error, environment_rank() or 0)

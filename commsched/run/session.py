@@ -169,19 +169,23 @@ def errors_end_the_job(comm: MPI.Intracomm) -> Iterator[None]:
 def run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> Timeline | None:
     """Run a plan file on all ranks of the job; an error on one rank alone ends all of them."""
     comm = MPI.COMM_WORLD
+    end_together("run", options.timeout)
+    with errors_end_the_job(comm):
+        return _run_file(plan, output, options, progress)
+
+
+def _check(options: RunOptions) -> None:
     check_device(options.device)
     if options.steps < 1:
         raise CommschedError(f"--steps must be at least 1, got {options.steps}")
     check_timeout(options.timeout)
-    end_together("run", options.timeout)
-    with errors_end_the_job(comm):
-        return _run_file(plan, output, options, progress)
 
 
 def _run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> Timeline | None:
     comm = MPI.COMM_WORLD
     agree.check_launcher()
     with watchdog(comm, "run", options.timeout):
+        agree.on_all_ranks(lambda: _check(options), comm)
         made = agree.on_all_ranks(lambda: read_plan(plan), comm)
         agree.on_all_ranks(lambda: check_writable(output), comm)
     if progress and comm.rank == 0 and progress_visible():

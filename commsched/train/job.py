@@ -82,7 +82,6 @@ class TrainRequest:
 def train_job(wanted: TrainRequest, progress: bool) -> dict[str, Any] | None:
     """Train on all ranks; return the result on rank 0, None on the others."""
     comm = MPI.COMM_WORLD
-    check_timeout(wanted.options.timeout)
     end_together("train", wanted.options.timeout)
     with errors_end_the_job(comm):
         return _train(wanted, comm, progress)
@@ -134,6 +133,7 @@ def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[st
 def _checked(wanted: TrainRequest) -> TrainableNet:
     """Check what can be checked before anything is made."""
     options = wanted.options
+    check_timeout(options.timeout)
     check_device(wanted.device)
     if wanted.strategy not in TRAINED:
         STRATEGIES[wanted.strategy]

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from commsched.arrays import Array
 from commsched.coding.registry import CODECS
-from commsched.errors import CommschedError
+from commsched.errors import Agreed
 from commsched.exchange.endpoint import ReducingEndpoint
 from commsched.exchange.pair import route
 from commsched.exchange.payload import Payload
@@ -71,11 +71,11 @@ def all_reduce(timeout: float, device: str = "cpu") -> tuple[list[AllReduceTimin
 def together(timeout: float) -> Iterator[tuple[MPI.Intracomm, Watchdog]]:
     """Run a block on all ranks with a deadline per stage; an error on one rank ends all."""
     comm = MPI.COMM_WORLD
-    check_timeout(timeout)
     agree.check_launcher()
     check_ranks(comm, 2)
     end_together("bench", timeout)
     with errors_end_the_job(comm), watchdog(comm, "bench", timeout) as dog:
+        agree.on_all_ranks(lambda: check_timeout(timeout), comm)
         yield comm, dog
 
 
@@ -170,4 +170,4 @@ class OurAllReduce:
 def check_ranks(comm: MPI.Intracomm, ranks: int) -> None:
     """Reject a benchmark that needs more ranks."""
     if comm.size < ranks:
-        raise CommschedError(f"this benchmark needs {ranks} ranks; use 'mpiexec -n {ranks}'")
+        raise Agreed(f"this benchmark needs {ranks} ranks; use 'mpiexec -n {ranks}'")

@@ -14,7 +14,8 @@ from commsched import __version__
 from commsched.errors import Agreed, CommschedError
 from commsched.machine.model import Machine
 from commsched.plan.model import Plan
-from commsched.run.job.launcher import alone
+from commsched.run.job import lifeline
+from commsched.run.job.launcher import alone, stay_in_job
 
 T = TypeVar("T")
 SHOWN = 60  # characters of a setting
@@ -29,7 +30,10 @@ def check_launcher() -> None:
 
 
 def check_comm(comm: object) -> None:
-    """Refuse a communicator that cannot make collective calls from several threads."""
+    """Refuse a communicator that cannot make collective calls from several threads.
+
+    The rank is from here on missed if it ends without a word, and ends with its launcher.
+    """
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         kind = "COMM_NULL" if comm == MPI.COMM_NULL else type(comm).__name__
         raise CommschedError(f"comm must be an mpi4py Intracomm such as COMM_WORLD, got {kind}")
@@ -39,6 +43,8 @@ def check_comm(comm: object) -> None:
             " THREAD_MULTIPLE; leave mpi4py.rc.thread_level at 'multiple'"
         )
     check_launcher()
+    stay_in_job()
+    lifeline.met()
 
 
 def check_alike(settings: Mapping[str, str], comm: MPI.Intracomm, advice: str) -> None:

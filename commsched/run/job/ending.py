@@ -1,18 +1,20 @@
 """The end of a broken job: say why, let the launcher read it, end all ranks."""
 
 import faulthandler
-import fcntl
 import os
-import stat
+import socket
 import sys
-import termios
 import time
 import traceback
-
-from mpi4py import MPI
+from typing import TYPE_CHECKING
 
 from commsched.errors import Agreed, CommschedError
+from commsched.run.job import lifeline
 from commsched.run.job.deadlines import deadlines
+from commsched.run.job.witness import be_heard
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 from commsched.terminal import printable
 
 
@@ -22,7 +24,7 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def end_all(error: BaseException, comm: MPI.Intracomm) -> None:
+def end_all(error: BaseException, comm: "MPI.Intracomm") -> None:
     """End all ranks of the job because of an error on this one."""
     say_why(error, comm.rank)
     abort(comm)
@@ -38,26 +40,30 @@ def say_why(error: BaseException, rank: int) -> None:
         time.sleep(deadlines().grace)  # rank 0 ends the job
 
 
-def abort(comm: MPI.Intracomm) -> None:
+def fail(error: BaseException, rank: int) -> None:
+    """End the job because of an error on this rank, whether MPI has begun or not.
+
+    Rank 0 speaks first: if all ranks fail alike, it ends the others before they speak.
+    """
+    if rank:
+        time.sleep(deadlines().grace)
+    say(f"rank {rank} on host {socket.gethostname()}: {describe(error)}")
+    known = sys.modules.get("mpi4py.MPI")
+    if known is not None and known.Is_initialized() and not known.Is_finalized():
+        abort(known.COMM_WORLD)
+    be_heard(deadlines().heard)
+    lifeline.end_job()
+
+
+def abort(comm: "MPI.Intracomm") -> None:
     """End all ranks; this rank also if MPI waits at its end for ranks that cannot come."""
-    be_heard()
+    be_heard(deadlines().heard)
+    lifeline.part()
     # A thread of C: MPI_Abort may wait while it holds the interpreter.
     silent = os.open(os.devnull, os.O_WRONLY)
     faulthandler.dump_traceback_later(deadlines().hard, exit=True, file=silent)
     comm.Abort(2)
-
-
-def be_heard() -> None:
-    """Wait until the launcher has read this rank's output; it stops reading after an abort."""
-    out = 2  # even if a test has replaced sys.stderr
-    if not stat.S_ISFIFO(os.fstat(out).st_mode):
-        return
-    end, unread = time.monotonic() + deadlines().heard, bytearray(4)
-    while time.monotonic() < end:
-        fcntl.ioctl(out, termios.FIONREAD, unread)
-        if not any(unread):
-            return
-        time.sleep(0.001)
+    time.sleep(deadlines().hard)  # some return before the launcher ends this rank
 
 
 def describe(error: BaseException) -> str:

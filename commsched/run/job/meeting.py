@@ -7,7 +7,7 @@ from commsched.run.job import launcher
 
 def meet(command: str, options: Mapping[str, str], timeout: float) -> None:
     """Load MPI, before NumPy; refuse ranks that were started with different options."""
-    launcher.load()
+    launcher.load(timeout)
     from mpi4py import MPI
 
     from commsched.run.job.agree import check_start

@@ -1,19 +1,18 @@
 """Start a job of ranks on this machine; an interrupt or a timeout leaves no rank behind."""
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from commsched.errors import CommschedError
 from commsched.run.job.launcher import environment, find_mpiexec
+from commsched.run.job.lifeline import signalled_with_parent
 
 COMMAND = (sys.executable, "-m", "commsched")
 LAST = 10  # lines of a quiet job that an error quotes
 OURS = "commsched: "  # beginning of our own lines
-PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def commsched(
@@ -64,12 +63,6 @@ def started(
         start_new_session=True,
         preexec_fn=signalled_with_parent(signal.SIGTERM),
     )
-
-
-def signalled_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """Return what a new process calls to get a signal when its parent dies, even by SIGKILL."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # missing where the kernel is not Linux
-    return lambda: prctl and prctl(PARENT_DIES, int(number))
 
 
 def end(process: "subprocess.Popen[str]") -> None:

@@ -1,0 +1,92 @@
+"""A rank and its job: none outlives the other unnoticed, not even before MPI begins."""
+
+import atexit
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from commsched.run.job.witness import ABORT, ENDS, MET
+
+PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl(2)
+ENDING = 5.0  # s for the process manager to end this rank
+SCRIPT = Path(__file__).with_name("witness.py")
+
+_witness: "subprocess.Popen[bytes] | None" = None
+
+
+def signalled_with_parent(number: signal.Signals) -> Callable[[], None]:
+    """Return what a new process calls to get a signal when its parent dies, even by SIGKILL."""
+    import ctypes  # only ranks and what starts them need it
+
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # missing where the kernel is not Linux
+    return lambda: prctl and prctl(PARENT_DIES, int(number))
+
+
+def manager() -> int | None:
+    """Return the descriptor by which Hydra hears of this rank; None under other launchers.
+
+    Hydra is the launcher of MPICH, Intel MPI and MVAPICH. Others end a job themselves when a rank
+    ends with an error before MPI begins, and name its rank.
+    """
+    number = os.environ.get("PMI_FD", "")
+    with suppress(OSError):
+        if number.isdecimal() and stat.S_ISSOCK(os.fstat(int(number)).st_mode):
+            return int(number)
+    return None
+
+
+def tie(rank: int, patience: float) -> None:
+    """End this rank with its launcher; have a witness tell if the rank is killed, or stays alone.
+
+    The witness ends the job if MPI has not begun after `patience` s, or if a rank of this host has
+    ended by then; see `met`.
+    """
+    global _witness
+    if _witness is not None:
+        return
+    signalled_with_parent(signal.SIGTERM)()
+    descriptor = manager()
+    if descriptor is None:
+        return
+    words = (rank, socket.gethostname(), os.getpid(), descriptor, patience)
+    _witness = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(SCRIPT), *map(str, words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[descriptor],
+        env={k: v for k, v in os.environ.items() if k not in ("PMI_RANK", "PMI_SIZE")},
+    )
+    atexit.register(part)
+
+
+def met() -> None:
+    """Tell the witness that MPI has begun."""
+    _tell(MET)
+
+
+def part() -> None:
+    """Tell the witness that this rank ends in order."""
+    _tell(ENDS)
+
+
+def _tell(word: bytes) -> None:
+    if _witness is not None and _witness.stdin is not None:
+        with suppress(OSError):  # the witness has ended
+            os.write(_witness.stdin.fileno(), word)
+
+
+def end_job() -> None:
+    """Ask the launcher to end the job, where it would not do so for a rank's exit status."""
+    descriptor = manager()
+    if descriptor is not None:
+        part()
+        with suppress(OSError):
+            os.write(descriptor, ABORT)
+            time.sleep(ENDING)

@@ -1,0 +1,130 @@
+"""A small process beside a rank: says that the rank was killed, or that others never come.
+
+It runs as a script, imports nothing of this package, and hears of its rank by a pipe: MET, once MPI
+has begun, ENDS, before the rank ends in order, or the end of the pipe. Arguments: rank, host, pid
+of the rank, descriptor of the process manager, seconds of patience until MPI begins.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import stat
+import sys
+import termios
+import time
+
+MET, ENDS = b"m", b"e"
+ABORT = b"cmd=abort exitcode=2\n"  # of PMI 1
+PROXY = "hydra_pmi_proxy"  # Hydra's process on each host: the parent of the ranks there
+LOOK = 0.25  # s between looks at the other ranks of this host, until MPI begins
+REAPED = 0.05  # s in which the launcher asks for the exit status of a rank, which hides it
+ABORTED = 0.5  # s in which all ranks end after one has called MPI_Abort
+HEARD = 2.0  # s for the launcher to read what was said
+
+
+def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
+    """Wait for the end of the rank, or for what makes its job impossible."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too
+    me, launcher = f"rank {rank} on host {host}", int(_stat(pid, 3))
+    end, lost_before, met = time.monotonic() + patience, "", False
+    while True:
+        if select.select([0], [], [], None if met else LOOK)[0]:
+            word = os.read(0, 1)
+            if word == b"" and (how := _cause(pid, launcher)):
+                _say(f"{me} (process {pid}) {how}")
+            if word != MET:
+                return
+            met = True
+            continue
+        lost = _lost(launcher, rank)
+        if lost and lost == lost_before:  # twice: a launcher starts its ranks one after the other
+            _say(f"{lost} on host {host} ended before MPI began: see what it said, or its command")
+        elif time.monotonic() > end:
+            _say(f"{me}: MPI has not begun after {patience:g} s: not all ranks have come")
+        else:
+            lost_before = lost
+            continue
+        os.write(manager, ABORT)
+        time.sleep(HEARD)
+        os.kill(pid, signal.SIGKILL)
+        return
+
+
+def _cause(pid: int, launcher: int) -> str:
+    """Say how a rank has ended; nothing if it ended with its launcher, or with all others here."""
+    status, until = None, time.monotonic() + REAPED
+    while status is None and time.monotonic() < until:
+        if _stat(pid, 2) == "Z":
+            status = int(_stat(pid, 51))
+    time.sleep(ABORTED)
+    if _stat(launcher, 2) in ("0", "Z"):
+        return ""
+    if status and os.WIFSIGNALED(status):
+        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    if not _ranks(launcher):
+        return ""
+    return "is gone" if status is None else f"ended with status {os.WEXITSTATUS(status)}"
+
+
+def _lost(launcher: int, rank: str) -> str:
+    """Name a rank of this host that has ended; the first of those that live tells it."""
+    living = _ranks(launcher)
+    here = int(os.environ.get("MPI_LOCALNRANKS", "0"))
+    if not living or len(living) >= here or int(rank) != min(each for each, _ in living):
+        return ""
+    offsets = {each - local for each, local in living}
+    lost = set(range(here)) - {local for _, local in living}
+    return f"rank {min(offsets) + min(lost)}" if len(offsets) == 1 and lost else "a rank"
+
+
+def _ranks(launcher: int) -> list[tuple[int, int]]:
+    """Return the living ranks of this host, and their numbers here; none if Hydra cannot tell."""
+    try:
+        if _read(f"/proc/{launcher}/comm").strip() != PROXY:
+            return []
+        children = _read(f"/proc/{launcher}/task/{launcher}/children").split()
+        found = [_variables(child) for child in children if _stat(int(child), 2) != "Z"]
+        return [(int(each["PMI_RANK"]), int(each["MPI_LOCALRANKID"])) for each in found]
+    except (OSError, KeyError):  # one has ended just now
+        return []
+
+
+def _variables(process: str) -> dict[str, str]:
+    words = _read(f"/proc/{process}/environ").split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def _stat(pid: int, field: int) -> str:
+    """Return a field of proc(5)'s stat, counted from 0; "0" of a process that is no more."""
+    try:
+        return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[field - 2]
+    except (OSError, IndexError):
+        return "0"
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def _say(text: str) -> None:
+    os.write(2, f"commsched: {text}\n".encode())
+    be_heard(HEARD)
+
+
+def be_heard(patience: float) -> None:
+    """Wait until the launcher has read this process's output; it stops reading after an abort."""
+    out = 2  # even if a test has replaced sys.stderr
+    if not stat.S_ISFIFO(os.fstat(out).st_mode):
+        return
+    end, unread = time.monotonic() + patience, bytearray(4)
+    while time.monotonic() < end:
+        fcntl.ioctl(out, termios.FIONREAD, unread)
+        if not any(unread):
+            return
+        time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))

@@ -1,0 +1,71 @@
+"""Ranks that fail alone, before MPI begins or later, are named, and nobody waits for them."""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import MAIN, RUN, Ended, Job
+from tests.test_faults import begun, endless, long_run
+
+SHOWN = (endless,)  # fixtures
+SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
+HERE = f"on host {socket.gethostname()}"
+MISSING = "import sys\nsys.modules[{!r}] = None\n"  # of a package that is not installed
+
+
+def one_other(made: Path, *other: str) -> Ended:
+    """How a job ends whose rank 2 runs another command."""
+    words = ["run", str(made), "-o", str(made.with_name("m.json"))]
+    with Job([2, 1], [*RUN[:-1], *words], [*other, *words]) as job:
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    assert ended.status == 2, ended.output
+    return ended
+
+
+def without(package: str) -> list[str]:
+    return [sys.executable, "-c", MISSING.format(package) + MAIN]
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ([*RUN[:-1], "walk"], f"rank 2 {HERE}: argument COMMAND: invalid choice: 'walk'"),
+        (without("mpi4py"), f"rank 2 {HERE}: mpi4py is not installed; pip install"),
+        (without("numpy"), f"rank 2 {HERE}: numpy is not installed; pip install"),
+        (["false"], f"rank 2 {HERE} ended before MPI began"),
+        (["true"], f"rank 2 {HERE} ended before MPI began"),
+        ([sys.executable, "-m", "nothing"], f"rank 2 {HERE} ended before MPI began"),
+    ],
+    ids=["option", "mpi4py", "numpy", "false", "true", "module"],
+)
+def test_a_rank_that_fails_before_mpi_is_named_and_ends_the_job(endless, other, sentence):
+    ended = one_other(endless, *other)
+    (said,) = [line for line in ended.output.splitlines() if line.startswith("commsched: ")]
+    assert said.startswith(f"commsched: {sentence}")
+    assert "Traceback" not in ended.output
+
+
+@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_rank_that_the_system_ends_is_named_with_its_host(endless, what):
+    with Job(3, long_run(endless)) as job:
+        job.until(lambda: begun(endless))
+        struck = job.rank(1)
+        os.kill(struck, what)
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    said = [line for line in ended.output.splitlines() if line.startswith("commsched: ")]
+    assert said == [f"commsched: rank 1 {HERE} (process {struck}) was killed by {what.name}"]
+
+
+def test_no_rank_outlives_the_launcher_that_started_it(endless):
+    with Job(3, long_run(endless)) as job:
+        job.until(lambda: begun(endless))
+        (proxy,) = {int(Path(f"/proc/{job.rank(r)}/stat").read_text().split()[3]) for r in range(3)}
+        os.kill(proxy, signal.SIGKILL)
+        assert job.left() == {}
+        assert job.wait(SECONDS).status != 0
