@@ -116,8 +116,7 @@ class Exchanger:
         self._handover = Handover(self._plan.net)
         self._caller = Caller()
         self._engine: Engine | None = None
-        self._over = False
-        self._place = ON_HOST
+        self._place, self._over = ON_HOST, False
         self._as_rows: set[str] = set()  # tensors of the step that were handed over as rows
 
     def _checked(self, plan: Plan | str | Path) -> Plan:
@@ -131,7 +130,8 @@ class Exchanger:
         checked = checked_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
         if not STRATEGIES[checked.strategy].sums_every_step:
             raise CommschedError(
-                f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}"
+                f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}; that is"
+                " for `commsched run` and `commsched train`"
             )
         check_launches(checked)
         return checked
@@ -139,8 +139,7 @@ class Exchanger:
     def __enter__(self) -> "Exchanger":
         if self._engine is not None:
             raise CommschedError("an Exchanger works in one with block only; create a new one")
-        plan = self._plan
-        self._lower(plan)
+        self._lower(plan := self._plan)
         self._measurement: Measurement | None = None
         self._recording: Recording | None = None
         if self._record is not None and self._user_comm.rank == 0:

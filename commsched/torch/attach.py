@@ -16,8 +16,10 @@ from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.torch.parameters import (
+    check_alike,
     check_fits,
     handed_over,
+    named_tensors,
     no_gradient,
     put_mean,
     sparse_embeddings,
@@ -102,6 +104,8 @@ class Sync:
         self._parameters = trained(model)
         plan = exchanger.plan
         agree.on_all_ranks(lambda: check_fits(self._parameters, plan, some_unused), comm)
+        everything = named_tensors(model)
+        check_alike(everything, "has", comm)
         self._unplanned = set(self._parameters) - set(plan.net.tensors)
         self._parameters = {n: self._parameters[n] for n in exchanger.names}
         self._mine = {id(parameter) for parameter in self._parameters.values()}
@@ -112,8 +116,9 @@ class Sync:
         exchanger.__enter__()
         self._model = model
         with torch.no_grad():
-            broadcast([*model.parameters(), *model.buffers()], self._comm)
-        self._buffers = list(model.buffers()) if broadcast_buffers else []
+            broadcast(everything.values(), self._comm)
+        buffers = {id(buffer) for buffer in model.buffers()} if broadcast_buffers else set()
+        self._buffers = [tensor for tensor in everything.values() if id(tensor) in buffers]
         self._taken: set[str] = set()
         self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
         self._syncing, self._forwarded = True, False
@@ -211,11 +216,19 @@ class Sync:
             return
         if not self._some_unused:
             raise CommschedError(
-                f"rank {self._comm.rank}: parameter {self._missing()[0]!r} got no gradient in this"
-                " step; freeze it by requires_grad_(False), or attach with"
-                " find_unused_parameters=True"
+                f"rank {self._comm.rank}: parameter {self._missing()[0]!r} "
+                + self._why_missing(self._missing()[0])
             )
         self._finish()
+
+    def _why_missing(self, name: str) -> str:
+        """Say why a parameter may have got no gradient."""
+        if trained(self._model).get(name) is not self._parameters[name]:
+            return "was replaced, removed or frozen since attach; attach to the model as it is now"
+        return (
+            "got no gradient in this step; freeze it by requires_grad_(False), or attach with"
+            " find_unused_parameters=True"
+        )
 
     @property
     def plan(self) -> Plan:

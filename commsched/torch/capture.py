@@ -15,7 +15,7 @@ import torch
 from mpi4py import MPI
 
 from commsched.arrays import Array
-from commsched.errors import Agreed, CommschedError
+from commsched.errors import CommschedError
 from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
@@ -23,7 +23,7 @@ from commsched.net.rows import fit_rows
 from commsched.run.job import agree
 from commsched.torch.attach import started_by_mpi
 from commsched.torch.observer import Observer, tensors_in
-from commsched.torch.parameters import DTYPES, bare_name, check_kind, shape_of
+from commsched.torch.parameters import DTYPES, bare_name, check_alike, check_kind, shape_of
 
 WARM_UP = 3  # steps that are not measured
 SHOWN = 8  # names in the source
@@ -58,7 +58,7 @@ def capture(
     if steps < 2:
         raise CommschedError(f"steps must be at least 2, got {steps}")
     observer = Observer(model)
-    _same_everywhere(observer.parameters, comm)
+    check_alike(observer.parameters, "trains", comm)
     for key, parameter in observer.parameters.items():
         check_kind(key, parameter)
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
@@ -147,16 +147,6 @@ def _step(
     except Exception as error:
         traceback.print_exc()
         raise CommschedError(f"the script failed: {type(error).__name__}: {error}") from None
-
-
-def _same_everywhere(parameters: dict[str, Any], comm: MPI.Intracomm) -> None:
-    """Refuse ranks that train other parameters than rank 0."""
-    lines = [f"{n!r} of shape {list(p.shape)}, {p.dtype}" for n, p in parameters.items()]
-    first, *others = (t.split("\n") for t in agree.gather_text("\n".join(lines), comm))
-    for rank, found in enumerate(others, 1):
-        for mine, theirs in zip([*first, "nothing"], [*found, "nothing"], strict=False):
-            if mine != theirs:
-                raise Agreed(f"rank {rank} trains {theirs} where rank 0 trains {mine}")
 
 
 def _over_ranks(values: Array, comm: MPI.Intracomm) -> Array:

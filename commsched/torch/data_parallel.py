@@ -27,7 +27,7 @@ from commsched.run.job.ending import say
 from commsched.torch.attach import Sync, started_by_mpi, wanted_timeline
 from commsched.torch.capture import WARM_UP, measured_net
 from commsched.torch.observer import Observer
-from commsched.torch.parameters import DTYPES, check_kind, shape_of, trained
+from commsched.torch.parameters import DTYPES, check_alike, check_kind, shape_of, trained
 from commsched.torch.watch import Watch
 from commsched.units import seconds as in_words
 
@@ -71,9 +71,13 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         self._comm = started_by_mpi(comm)
         if steps < LEAST:
             raise CommschedError(f"steps must be at least {LEAST}, got {steps}")
+        if not calibration > 0:
+            raise CommschedError(f"calibration must be more than 0 seconds, got {calibration}")
         self._steps, self._allow, self._timeout = steps, allow, timeout
-        self._calibration, self._file = calibration, machine
+        self._calibration = calibration
+        self._machine = None if machine is None else self._loaded(machine)
         self._some_unused, self._skip_overflow = find_unused_parameters, skip_overflow
+        check_alike(trained(model), "trains", self._comm)
         for name, parameter in trained(model).items():
             check_kind(name, parameter)
         dense = self._planned(_unmeasured(Observer(model)), self._here(), DENSE)
@@ -175,11 +179,16 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         return replace(machine_file.load("localhost"), node_of_rank=nodes, overrides={})
 
     def _measured_machine(self) -> Machine:
-        if self._file is not None:
-            path, ranks = self._file, self._comm.size
-            found = agree.on_all_ranks(lambda: machine_file.load(path), self._comm)
-            return found if found.size == ranks else resized(found, 1, ranks)
+        if self._machine is not None:
+            return self._machine
         return calibrate(self._comm, self._calibration, self._timeout, warns=False)
+
+    def _loaded(self, name: str) -> Machine:
+        found, ranks = (
+            agree.on_all_ranks(lambda: machine_file.load(name), self._comm),
+            self._comm.size,
+        )
+        return found if found.size == ranks else resized(found, 1, ranks)
 
     def _planned(self, net: Net, machine: Machine, planner: str) -> Plan:
         """Plan on rank 0, and return that plan on every rank."""

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from mpi4py import MPI
 
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.plan.model import Plan
+from commsched.run.job import agree
 
 WRAPPERS = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -28,6 +30,22 @@ def trained(model: Any) -> dict[str, Any]:
 def shape_of(parameter: Any) -> tuple[int, ...]:
     """Return the shape that a net states: a parameter without axes has one of size 1."""
     return tuple(parameter.shape) or (1,)
+
+
+def named_tensors(model: Any) -> dict[str, Any]:
+    """Return all parameters and buffers by name, in an order that the names alone decide."""
+    found = {bare_name(n): t for n, t in [*model.named_parameters(), *model.named_buffers()]}
+    return dict(sorted(found.items()))
+
+
+def check_alike(tensors: Mapping[str, Any], does: str, comm: MPI.Intracomm) -> None:
+    """Refuse ranks that have other tensors than rank 0, or in another order."""
+    lines = [f"{n!r} of shape {list(t.shape)}, {_dtype(t)}" for n, t in tensors.items()]
+    first, *others = (t.split("\n") for t in agree.gather_text("\n".join(lines), comm))
+    for rank, found in enumerate(others, 1):
+        for mine, theirs in zip([*first, "nothing"], [*found, "nothing"], strict=False):
+            if mine != theirs:
+                raise Agreed(f"rank {rank} {does} {theirs} where rank 0 {does} {mine}")
 
 
 def check_kind(name: str, parameter: Any) -> None:
