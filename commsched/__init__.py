@@ -2,12 +2,26 @@
 
 import importlib
 
-__all__ = ["Exchanger", "__version__"]
-__version__ = "0.1.0"
+# What `import commsched` offers, by the module that has it; imported when it is asked for.
+SURFACE = {
+    "Exchanger": "commsched.run.exchanger",
+    "Machine": "commsched.api",
+    "Net": "commsched.api",
+    "Plan": "commsched.api",
+    "Prediction": "commsched.api",
+    "compare": "commsched.api",
+    "CommschedError": "commsched.errors",
+}
+__all__ = ["CommschedError", "Exchanger", "Machine", "Net", "Plan", "Prediction", "compare"]
+__version__ = "0.2.0.dev0"
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs MPI only when it is asked for."""
-    if name == "Exchanger":
-        return importlib.import_module("commsched.run.exchanger").Exchanger
+    """Import what needs MPI or takes long only when it is asked for."""
+    if name in SURFACE:
+        return getattr(importlib.import_module(SURFACE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

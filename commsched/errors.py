@@ -3,7 +3,7 @@
 from commsched.terminal import printable, shortened
 
 
-class CommschedError(Exception):
+class CommschedError(ValueError):
     """Something the user can fix: says where, what was wrong and what is allowed.
 
     The command line prints it as `commsched: ...` and exits with status 2. What it quotes from

@@ -5,6 +5,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
+from commsched import plug_ins
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
 
@@ -71,6 +72,7 @@ class Registry(Mapping[str, T]):
     def _load(self) -> dict[str, T]:
         if not self._loaded:
             self._loaded = True
+            plug_ins.load()
             for package in self.packages:
                 path = importlib.import_module(package).__path__
                 for module in sorted(m.name for m in pkgutil.iter_modules(path)):

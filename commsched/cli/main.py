@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import NoReturn
 
 import commsched
+from commsched import plug_ins
 from commsched.cli import commands
 from commsched.errors import Agreed, CommschedError, install
 from commsched.terminal import printable_streams
@@ -28,7 +29,8 @@ def _main(argv: Sequence[str] | None) -> int:
     said = "interrupted before the command began; nothing is written"
     try:
         typed = argparse.Namespace(line=arguments)
-        parsed = _parser(arguments).parse_args(arguments, typed)
+        words = _used_plug_ins(arguments)
+        parsed = _parser(words).parse_args(words, typed)
         said = "interrupted"
         status = parsed.run(parsed)
         sys.stdout.flush()
@@ -55,8 +57,32 @@ def _main(argv: Sequence[str] | None) -> int:
         return 1
 
 
+def _used_plug_ins(arguments: Sequence[str]) -> list[str]:
+    """Use the files of `--plugin FILE`, wherever it stands; return the other words."""
+    words, rest = list(arguments), list[str]()
+    while words and words[0] != "--":
+        word = words.pop(0)
+        option, equals, path = word.partition("=")
+        if option != "--plugin":
+            rest.append(word)
+        elif equals or words:
+            plug_ins.use(path if equals else words.pop(0))
+        else:
+            raise CommschedError("--plugin needs a Python file")
+    return rest + words
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that reports a wrong command line in one sentence, like other errors."""
+
+    def _get_value(self, action: argparse.Action, text: str) -> object:
+        """Read a value; a `CommschedError` says more than argparse, which would replace it."""
+        try:
+            return super()._get_value(action, text)
+        except argparse.ArgumentError as error:
+            if isinstance(error.__context__, CommschedError):
+                raise error.__context__ from None
+            raise
 
     def error(self, message: str) -> NoReturn:
         sys.exit(_report(CommschedError(f"{message}; see '{self.prog} --help'")))
@@ -67,6 +93,9 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(prog="commsched", description=commsched.__doc__)
     version = f"commsched {commsched.__version__}"
     parser.add_argument("--version", action="version", version=version)
+    parser.add_argument(
+        "--plugin", metavar="FILE", help="Python file that registers collectives, codecs, ..."
+    )
     parsers = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for module in _modules(arguments[0] if arguments else ""):
         module.add(parsers)

@@ -1,6 +1,7 @@
 """`commsched plan`: decide how a net's gradients are exchanged on a machine."""
 
 import argparse
+import fnmatch
 import json
 import sys
 from dataclasses import replace
@@ -28,11 +29,13 @@ from commsched.machine.ports import network, network_data
 from commsched.machine.trust import doubts, errors_of
 from commsched.net import file as net_file
 from commsched.net.compute import compute_data, fitted, origin
+from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.families import NO_PLAN, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
 from commsched.planner.limits.memory import needed
+from commsched.planner.only_methods import only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
@@ -44,6 +47,7 @@ from commsched.units import nbytes, seconds
 
 EXAMPLE = """example:
   commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
+  commsched plan bert-base --machine p3.16xlarge --method ring+dense -o ring.json
   commsched plan gpt3-1.3b --machine summit --strategy samo --param microbatches=64 -o plan.json
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
 """
@@ -74,7 +78,13 @@ OPTIONS = (
         "with --max-error: measure errors on gradients recorded by an Exchanger, tensor name ->"
         " (count, ...) floats, instead of random ones",
     ),
-    ListOption("--force", "TENSOR=METHOD", "put a tensor into its own bucket with this method"),
+    ListOption("--method", "METHOD", "use no methods but these, such as ring+fp16"),
+    ListOption(
+        "--force",
+        "TENSOR=METHOD",
+        "put a tensor into its own bucket with this method; * and ? stand for parts of names, as"
+        " in 'layer4.*=native+dense'",
+    ),
     Option(
         "--bucket",
         "SIZE",
@@ -126,7 +136,7 @@ def request(args: argparse.Namespace) -> Request:
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
     net = net_file.load(args.net).scaled(args.scale, args.stretch)
     net = fitted(net, on.device, args.compute)
-    return Request(
+    wanted = Request(
         net=net,
         machine=on,
         strategy=args.strategy,
@@ -136,7 +146,7 @@ def request(args: argparse.Namespace) -> Request:
         max_error=args.max_error,
         small=args.allow_small,
         recorded=None if args.gradients is None else recorded.read(args.gradients, net),
-        force=pairs(args.force, "--force"),
+        force=_forced(pairs(args.force, "--force"), net),
         bucket=args.bucket,
         memory=args.memory,
         mean=not args.sum,
@@ -144,6 +154,16 @@ def request(args: argparse.Namespace) -> Request:
         time_limit=args.time_limit,
         report=_progress if args.progress else None,
     )
+    return only(wanted, args.method)
+
+
+def _forced(patterns: dict[str, str], net: Net) -> dict[str, str]:
+    """Return the method of every tensor that a pattern names; the last pattern counts."""
+    return {
+        tensor: method
+        for pattern, method in patterns.items()
+        for tensor in fnmatch.filter(net.tensors, pattern) or [pattern]
+    }
 
 
 def _progress(what: str, iteration: float) -> None:

@@ -1,0 +1,313 @@
+"""The Python surface: nets, machines, plans and predictions in a few lines, also in notebooks.
+
+    import commsched as cs
+    lab = cs.Machine("p3.16xlarge", nodes=4, nic="25 Gbit/s")
+    dense, half = (cs.Plan.best("bert-base", lab, allow=codecs) for codecs in ("", "fp16"))
+    print(cs.compare(dense, half))
+    half.simulate().plot("fp16.png")
+
+Names and files are given as strings or paths. What is wrong is a `CommschedError`, a ValueError.
+"""
+
+import html
+import tempfile
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine import model as machine_model
+from commsched.machine.change import changed
+from commsched.machine.ports import network
+from commsched.net import file as net_file
+from commsched.net import graph as net_graph
+from commsched.net.compute import fitted
+from commsched.plan import file as plan_file
+from commsched.plan import model as plan_model
+from commsched.planner.families import plan_with_verdict
+from commsched.planner.only_methods import only
+from commsched.planner.reasons import verdict
+from commsched.planner.registry import DEFAULT
+from commsched.planner.request import Request
+from commsched.planner.smaller import too_large
+from commsched.plot.draw import draw
+from commsched.program.read_plan import read_plan
+from commsched.simulate.engine import STEPS
+from commsched.simulate.engine import simulate as predict
+from commsched.simulate.report import lines, report
+from commsched.text_table import table
+from commsched.timeline import file as timeline_file
+from commsched.timeline.compare import check_clocks, swapped
+from commsched.timeline.compare import compare as compared
+from commsched.timeline.model import Timeline
+from commsched.timeline.report import comparison_data, comparison_table
+from commsched.units import nbytes, seconds
+
+RANKS = 64  # whose spans a predicted timeline has by default
+COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory", "methods")
+
+
+class Shown:
+    """A text of several lines, in a notebook as it is in a terminal."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class Net(Shown):
+    """A net: a shipped one by its name, or a net file.
+
+    `scale` multiplies bytes and compute seconds, `stretch` the seconds only.
+    """
+
+    def __init__(self, name: str | Path, *, scale: float = 1.0, stretch: float = 1.0) -> None:
+        self.model: net_graph.Net = net_file.load(str(name)).scaled(scale, stretch)
+
+    def write(self, path: str | Path) -> None:
+        """Write a net file."""
+        net_file.write(path, self.model)
+
+    def __repr__(self) -> str:
+        net = self.model
+        return (
+            f"<Net {net.name}: {len(net.layers)} layers, {len(net.tensors)} tensors,"
+            f" {nbytes(net.nbytes)} of gradients>"
+        )
+
+
+class Machine(Shown):
+    """A machine: a shipped one by its name, or a machine file.
+
+    `changes` are those of `--set`: nic="25 Gbit/s", latency="9 us", gpu="a100".
+    """
+
+    def __init__(
+        self,
+        name: str | Path,
+        *,
+        nodes: int | None = None,
+        lanes: int | None = None,
+        **changes: object,
+    ) -> None:
+        words = [f"{key}={value}" for key, value in changes.items()]
+        found = changed(machine_file.load(str(name)), words)
+        if nodes is not None or lanes is not None:
+            found = machine_model.resized(found, nodes, lanes)
+        self.model: machine_model.Machine = found
+
+    def write(self, path: str | Path) -> None:
+        """Write a machine file."""
+        machine_file.write(path, self.model)
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *network(self.model)])
+
+    def __repr__(self) -> str:
+        machine = self.model
+        lanes = machine.size // machine.nodes
+        return f"<Machine {machine.name}: {machine.nodes} x {lanes} ranks, {machine.device.name}>"
+
+
+class Plan(Shown):
+    """A plan: how a net's gradients are exchanged on a machine."""
+
+    def __init__(self, model: plan_model.Plan) -> None:
+        self.model = model
+
+    @classmethod
+    def best(
+        cls,
+        net: "Net | str | Path",
+        machine: "Machine | str | Path",
+        *,
+        allow: str | Sequence[str] = (),
+        method: str | Sequence[str] = (),
+        planner: str = DEFAULT,
+        compute: str = "measured",
+        **request: Any,
+    ) -> "Plan":
+        """Plan as `commsched plan` does.
+
+        allow: lossy codecs, as "fp16,topk:1%" or a list; method: the only methods that may be used;
+        `request`: other fields of planner.request.Request, such as strategy, memory or time_limit.
+        """
+        net = net if isinstance(net, Net) else Net(net)
+        machine = machine if isinstance(machine, Machine) else Machine(machine)
+        wanted = Request(
+            net=fitted(net.model, machine.model.device, compute),
+            machine=machine.model,
+            lossy=_words(allow),
+            **request,
+        )
+        made = plan_with_verdict(only(wanted, _words(method)), planner)
+        return cls(made.plan)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Plan":
+        """Read a plan file."""
+        return cls(read_plan(Path(path)))
+
+    def write(self, path: str | Path) -> None:
+        """Write a plan file, which `commsched run` executes."""
+        plan_file.write(path, self.model)
+
+    def simulate(self, steps: int = STEPS) -> "Prediction":
+        """Predict `steps` steps; the first is not counted."""
+        if steps < 2:
+            raise CommschedError(f"steps must be at least 2, got {steps}")
+        return Prediction(self, steps)
+
+    @cached_property
+    def prediction(self) -> "Prediction":
+        """What is predicted of the plan's usual number of steps."""
+        return self.simulate()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods of the plan's launches, each once."""
+        return tuple(dict.fromkeys(launch.method for launch in self.model.launches))
+
+    @property
+    def verdict(self) -> list[str]:
+        """Whether to compress, and by what: the compared families of methods, a line each."""
+        return [*verdict.lines(self.model), *(f"warning: {line}" for line in too_large(self.model))]
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *self.verdict])
+
+    def __repr__(self) -> str:
+        plan = self.model
+        told = f", iteration {seconds(plan.iteration)}" if plan.iteration else ""
+        return (
+            f"<Plan {plan.hash[:12]}: {plan.net.name} on {plan.machine.name}, {plan.strategy},"
+            f" {len(plan.launches)} launches{told}>"
+        )
+
+
+class Prediction(Shown):
+    """What the simulator predicts of a plan; `data` has its numbers in seconds and bytes."""
+
+    def __init__(self, plan: Plan, steps: int) -> None:
+        self.plan = plan
+        self._found = predict(plan.model, steps + 1)  # one more step ends the last
+        self.data: dict[str, Any] = report(self._found)
+
+    @property
+    def iteration(self) -> float:
+        """Median seconds of an iteration."""
+        return float(self.data["iteration_median_seconds"])
+
+    @property
+    def exposed(self) -> float:
+        """Median seconds of a step that communication is not hidden under compute."""
+        return float(self.data["exposed_median_seconds"])
+
+    def timeline(self, ranks: int = RANKS) -> Timeline:
+        """Return the spans of the first ranks."""
+        return self._found.timeline(ranks)
+
+    def write(self, path: str | Path, ranks: int = RANKS) -> None:
+        """Write a timeline file, which Perfetto opens."""
+        timeline_file.write(path, self.timeline(ranks))
+
+    def plot(self, path: str | Path | None = None, step: int | None = None) -> "Picture":
+        """Draw a step as .png or .svg, or all as an .html page; a notebook shows the picture."""
+        return _drawn(self.timeline(), None, path, step)
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self.data))
+
+    def __repr__(self) -> str:
+        return f"<Prediction: iteration {seconds(self.iteration)}, exposed {seconds(self.exposed)}>"
+
+
+class Picture:
+    """A picture in a file; a notebook shows it."""
+
+    def __init__(self, path: Path | None, svg: str) -> None:
+        self.path, self._svg = path, svg
+
+    def _repr_svg_(self) -> str | None:
+        return self._svg or None
+
+    def __repr__(self) -> str:
+        return f"<Picture {self.path or 'for a notebook'}>"
+
+
+class Comparison(Shown):
+    """What is compared: a table, and its numbers as `data`."""
+
+    def __init__(self, text: str, data: Any) -> None:
+        self._text, self.data = text, data
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+
+def compare(*what: "Plan | Prediction | str | Path") -> Comparison:
+    """Compare plans with each other, or a prediction with a measured timeline.
+
+    Plans, predictions and plan files: a table with a row each; the first is the basis of the
+    speed-ups. A prediction, or its file, and a file of `commsched run`: why they differ.
+    """
+    if len(what) < 2:
+        raise CommschedError(f"compare needs two or more things, got {len(what)}")
+    files = [Path(each) for each in what if isinstance(each, str | Path)]
+    if len(what) == 2 and files and not any(isinstance(each, Plan) for each in what):
+        return _with_measured(*(_timeline(each) for each in what))
+    found = [_prediction(each) for each in what]
+    first = found[0].iteration
+    rows = [
+        (
+            f"{one.plan.model.hash[:12]} {one.plan.model.planner}",
+            seconds(one.iteration),
+            f"{first / one.iteration:.3f}",
+            seconds(one.exposed),
+            nbytes(one.data["sent_median_bytes"]),
+            nbytes(one.data["memory_bytes"]["total"]),
+            ", ".join(one.plan.methods),
+        )
+        for one in found
+    ]
+    return Comparison(table(COLUMNS, rows, range(1, 6)), [one.data for one in found])
+
+
+def _with_measured(a: Timeline, b: Timeline) -> Comparison:
+    predicted, measured = (b, a) if swapped(a, b) else (a, b)
+    check_clocks(measured)
+    found = compared(predicted, measured)
+    return Comparison(comparison_table(found, 12), comparison_data(found))
+
+
+def _timeline(what: "Plan | Prediction | str | Path") -> Timeline:
+    if isinstance(what, Prediction):
+        return what.timeline()
+    assert not isinstance(what, Plan)
+    return timeline_file.read(what)
+
+
+def _prediction(what: "Plan | Prediction | str | Path") -> Prediction:
+    if isinstance(what, Prediction):
+        return what
+    return (what if isinstance(what, Plan) else Plan.read(what)).prediction
+
+
+def _drawn(
+    predicted: Timeline, measured: Timeline | None, path: str | Path | None, step: int | None
+) -> Picture:
+    if path is not None:
+        draw(predicted, measured, path, step)
+        path = Path(path)
+        return Picture(path, path.read_text() if path.suffix.lower() == ".svg" else "")
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "timeline.svg"
+        draw(predicted, measured, made, step)
+        return Picture(None, made.read_text())
+
+
+def _words(names: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(filter(None, names.split(",") if isinstance(names, str) else names))

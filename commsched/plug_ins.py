@@ -1,0 +1,52 @@
+"""Plug-ins outside the package: Python files that a user names, and entry points."""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from commsched.errors import CommschedError
+
+VARIABLE = "COMMSCHED_PLUGINS"  # files, as in PATH; ranks inherit it
+GROUP = "commsched.plugins"  # entry points: modules that register what they define
+_loaded: set[str] = set()
+
+
+def use(path: str) -> None:
+    """Load one more file wherever plug-ins are looked for, also in processes started later."""
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*_files(), str(Path(path).resolve())]))
+
+
+def load() -> None:
+    """Import the files of COMMSCHED_PLUGINS and the modules of entry points, each once."""
+    for path in _files():
+        if path not in _loaded:
+            _loaded.add(path)  # before the import, which may ask a registry in its turn
+            _import(Path(path))
+    if GROUP not in _loaded:
+        _loaded.add(GROUP)
+        for point in importlib.metadata.entry_points(group=GROUP):
+            point.load()
+
+
+def _files() -> list[str]:
+    return [*filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
+
+
+def _import(path: Path) -> None:
+    if path.suffix != ".py" or not path.is_file():
+        raise CommschedError(f"plug-in {path}: expected a Python file that is there")
+    name = f"commsched_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise CommschedError(
+            f"plug-in {path} cannot be imported: {type(error).__name__}: {error}"
+        ) from error

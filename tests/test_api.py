@@ -1,0 +1,119 @@
+"""The Python surface: it says what the commands say, and shows itself in a line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import commsched as cs
+from commsched.cli.main import main
+from commsched.exchange.registry import find_method
+
+MACHINE = {"nodes": 4, "nic": "25 Gbit/s"}
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return cs.Plan.best("lstm", cs.Machine("p3.16xlarge", **MACHINE), method="ring+dense")
+
+
+def test_a_plan_is_the_one_of_the_command(plan, tmp_path, capsys):
+    words = ["--machine", "p3.16xlarge", "--nodes", "4", "--set", "nic=25 Gbit/s"]
+    path = tmp_path / "plan.json"
+    assert main(["plan", "lstm", *words, "--method", "ring+dense", "-o", str(path)]) == 0
+    assert cs.Plan.read(path).model.hash == plan.model.hash
+    capsys.readouterr()
+    assert main(["simulate", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert plan.simulate().iteration == told["iteration_median_seconds"]
+    assert plan.prediction.exposed == told["exposed_median_seconds"]
+
+
+def test_only_the_methods_asked_for_are_used(plan):
+    assert plan.methods == ("ring+dense",)
+    lossy = cs.Plan.best("lstm", "localhost", method=["doubling+fp16", "ring+fp16"])
+    assert set(lossy.methods) <= {"doubling+fp16", "ring+fp16"}
+    assert not any(find_method(name).lossless for name in lossy.methods)
+
+
+def test_a_method_that_cannot_sum_is_refused_with_the_nearest():
+    with pytest.raises(cs.CommschedError, match=r"--method native.fp16 cannot sum.*nearest"):
+        cs.Plan.best("lstm", "localhost", method="native+fp16")
+
+
+def test_patterns_force_all_tensors_that_they_name(tmp_path):
+    path = tmp_path / "plan.json"
+    words = ["--machine", "localhost", "--method", "ring+dense", "--force", "*bias*=tree+dense"]
+    assert main(["plan", "resnet32", *words, "-o", str(path)]) == 0
+    launches = cs.Plan.read(path).model.launches
+    forced = {launch.pieces[0].tensor for launch in launches if launch.method == "tree+dense"}
+    assert forced == {name for name in cs.Net("resnet32").model.tensors if "bias" in name}
+    assert forced
+
+
+def test_everything_shows_itself_in_a_line(plan):
+    shown = [plan, plan.prediction, cs.Net("lstm"), cs.Machine("localhost")]
+    assert all(len(repr(one)) < 200 and "\n" not in repr(one) for one in shown)
+    assert all(one._repr_html_().startswith("<pre>") for one in shown)
+    assert plan.prediction.plot()._repr_svg_().lstrip().startswith("<?xml")
+
+
+def test_plans_are_compared_with_the_first(plan, tmp_path):
+    plan.write(tmp_path / "plan.json")
+    found = cs.compare(plan, tmp_path / "plan.json", plan.prediction)
+    lines = str(found).splitlines()
+    assert len(lines) == 4
+    assert all(line.split()[4] == "1.000" for line in lines[1:])
+    assert [one["plan"] for one in found.data] == [plan.model.hash] * 3
+
+
+def test_a_prediction_is_compared_with_a_measured_timeline(plan, tmp_path):
+    plan.prediction.write(tmp_path / "a.json")
+    same = cs.compare(plan.prediction, tmp_path / "a.json")
+    pair = same.data["iteration_median"]
+    near = pytest.approx(plan.prediction.iteration, abs=1e-9)  # files hold whole nanoseconds
+    assert pair["predicted_seconds"] == near
+    assert pair["measured_seconds"] == near
+
+
+def test_importing_is_quick_and_errors_are_value_errors():
+    code = "import sys, commsched; print(len([m for m in sys.modules if 'numpy' in m]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
+    with pytest.raises(ValueError, match="no shipped net named"):
+        cs.Net("resnet-50")
+
+
+PLUGIN = '''
+"""A ring under another name."""
+from commsched.collectives.ring import ring
+from commsched.schedule.registry import COLLECTIVES
+import dataclasses
+
+@COLLECTIVES.add("other-ring")
+def other_ring(group):
+    """A ring. Source: a test."""
+    return dataclasses.replace(ring(group), name="other-ring")
+'''
+
+
+def test_a_plug_in_of_the_users_is_planned_and_simulated(tmp_path):
+    file, made = tmp_path / "other.py", tmp_path / "plan.json"
+    file.write_text(PLUGIN)
+    run = [sys.executable, "-m", "commsched"]
+    words = ["plan", "lstm", "--machine", "localhost", "--method", "other-ring+dense", "-o", made]
+    subprocess.run([*run, *words, "--plugin", file], check=True, capture_output=True)
+    told = subprocess.run(
+        [*run, "--plugin", file, "simulate", made, "--json"], check=True, capture_output=True
+    )
+    assert json.loads(told.stdout)["iteration_median_seconds"] > 0
+    without = subprocess.run([*run, "simulate", made], capture_output=True, text=True, check=False)
+    assert without.returncode == 2
+    assert "no collective named 'other-ring'" in without.stderr
+    file.write_text("1/0")
+    broken = subprocess.run(
+        [*run, "simulate", made, "--plugin", file], capture_output=True, text=True, check=False
+    )
+    assert "cannot be imported: ZeroDivisionError" in broken.stderr
+    assert broken.returncode == 2
