@@ -1,7 +1,9 @@
 """Checkpoints: a killed training goes on to the same bits, and no wrong file is taken."""
 
 import json
+import os
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsched.errors import CommschedError
+from commsched.run.job.lock import locked
 from commsched.train.packing import packed, unpacked
 from tests.test_train import started, train
 
@@ -30,7 +33,12 @@ def test_checkpoints_and_scores_do_not_change_a_bit(tmp_path):
     plain = train(RANKS, *SHORT, "--steps", "12")
     folder = ("--checkpoint", str(tmp_path), "--every", "1", "--evaluate", "2")
     assert train(RANKS, *SHORT, "--steps", "12", *folder)["parameters"] == plain["parameters"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json", "plan.json", "step12"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "manifest.json",
+        "plan.json",
+        "step11",
+        "step12",
+    ]
     more = train(RANKS, *SHORT, "--steps", "20", *folder, "--resume")
     assert more["parameters"] == train(RANKS, *SHORT, "--steps", "20")["parameters"]
     assert train(RANKS, *SHORT, "--steps", "20", *folder, "--resume")["loss"] is None
@@ -100,8 +108,33 @@ def test_a_rank_file_that_is_not_the_one_written_is_refused(copy, how):
 
 @pytest.mark.parametrize("content", ["", "{", '{"format": "commsched-checkpoint/2"}', "[]"])
 def test_a_manifest_that_is_none_is_refused(copy, content):
-    (copy / "manifest.json").write_text(content)
+    for path in (copy / "manifest.json", copy / "step4" / "manifest.json"):
+        path.write_text(content)
     assert "manifest.json: " in refused(RANKS, copy, "--resume")
+
+
+@pytest.mark.parametrize("torn", ["step4/rank1.npz", "step4/rank0.npz", "manifest.json"])
+def test_a_torn_checkpoint_falls_back_to_the_last_whole_one(tmp_path, torn):
+    words = (*SHORT, "--checkpoint", str(tmp_path), "--every", "2")
+    whole = train(RANKS, *words, "--steps", "4")
+    path = tmp_path / torn
+    path.write_bytes(path.read_bytes()[:-9])
+    done = started(RANKS, *words, "--steps", "4", "--resume", "--json")
+    assert done.status == 0, done.output
+    (said,) = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
+    step = 4 if torn == "manifest.json" else 2  # each checkpoint has a manifest of its own, too
+    assert f"{path}: " in said
+    assert said.endswith(f"; training goes on from the checkpoint of step {step}")
+    assert whole["parameters"] in done.output
+    assert kept_step(tmp_path) == 4
+
+
+def test_a_folder_of_a_training_that_goes_on_is_refused_with_its_holder(copy):
+    with locked(copy, "this test"):
+        holder = f"process {os.getpid()} on host {socket.gethostname()}, since "
+        want = f"rank 0: {copy} is in use by another job: {holder}"
+        assert refused(RANKS, copy, "--resume").startswith(want)
+    assert train(RANKS, *SHORT, "--steps", "4", "--checkpoint", str(copy), "--resume")
 
 
 def test_a_checkpoint_that_one_rank_cannot_write_is_said_once_with_its_rank(tmp_path):

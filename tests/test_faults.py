@@ -336,6 +336,20 @@ def test_the_launcher_of_another_mpi_is_seen(tmp_path):
     assert nothing_written(tmp_path)
 
 
+def test_a_second_run_to_one_file_is_refused_with_the_holder_and_leaves_the_first(endless):
+    with Job(3, long_run(endless)) as job:
+        job.until(lambda: begun(endless))
+        first = job.rank(0)
+        with Job(3, long_run(endless)) as other:
+            ended = other.wait(SECONDS)
+        assert ended.status == 2
+        output = endless.with_name("m.json")
+        want = f"commsched: rank 0: {output} is in use by another job: process {first} on host "
+        assert said(ended.output).startswith(want)
+        assert begun(endless)
+        assert job.process.poll() is None
+
+
 # --- What a rank says is heard. ---
 
 

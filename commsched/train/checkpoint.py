@@ -1,13 +1,15 @@
 """Checkpoints: a file per rank in a folder per step, and a manifest that is renamed last.
 
 If a rank dies, no checkpoint is left half written: the manifest names the files of one step with
-their digests, and the files of the step before are removed only after the manifest is written.
+their digests. The checkpoint before stays, too, with a manifest of its own: training goes on from
+there if a file of the last one is torn or changed.
 Nothing is unpickled.
 """
 
 import hashlib
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,10 +17,11 @@ import msgspec
 from mpi4py import MPI
 
 from commsched import files
-from commsched.errors import CommschedError
+from commsched.errors import Agreed, CommschedError
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import agree
+from commsched.run.job.ending import say
 from commsched.train.packing import packed, unpacked
 
 MANIFEST, PLAN = "manifest.json", "plan.json"
@@ -46,17 +49,36 @@ class Store:
     ) -> None:
         self._folder, self._plan, self._comm = folder, plan, comm
         self._made = dict(made)
+        self._newest: int | None = None  # step of the last whole checkpoint
 
     def begin(self, resume: bool) -> Manifest | None:
-        """Read the manifest if training is resumed; else refuse a folder that has one."""
-        return agree.on_all_ranks(lambda: self._begin(resume), self._comm)
+        """Find the last whole checkpoint if training is resumed; else refuse a folder with one."""
+        if not resume:
+            agree.on_all_ranks(self._begin, self._comm)
+            return None
+        found = agree.on_all_ranks(
+            lambda: self._manifests() if self._comm.rank == 0 else None, self._comm
+        )
+        text = agree.broadcast_bytes(msgspec.json.encode(found), self._comm)
+        wrong, manifests = msgspec.json.decode(text, type=tuple[str, list[Manifest]])
+        for manifest in manifests:
+            agree.on_all_ranks(partial(self._check, manifest), self._comm)
+            try:
+                agree.on_all_ranks(partial(self._content, manifest), self._comm)
+            except Agreed as error:
+                wrong = wrong or str(error)
+                continue
+            self._newest = manifest.step
+            if wrong and self._comm.rank == 0:
+                files.write(self._folder / MANIFEST, manifest)
+                say(f"{wrong}; training goes on from the checkpoint of step {manifest.step}")
+            return manifest
+        raise Agreed(wrong)
 
-    def _begin(self, resume: bool) -> Manifest | None:
+    def _begin(self) -> None:
         path = self._folder / MANIFEST
-        if resume:
-            return self._checked(read_manifest(self._folder))
         if path.exists():
-            step = read_manifest(self._folder).step
+            step = files.read(path, Manifest).step
             raise CommschedError(
                 f"{self._folder} holds a checkpoint of step {step}; add --resume, or give another"
                 " folder"
@@ -64,9 +86,23 @@ class Store:
         if self._comm.rank == 0:
             files.make_folder(self._folder)
             plan_file.write(self._folder / PLAN, self._plan)
-        return None
 
-    def _checked(self, found: Manifest) -> Manifest:
+    def _manifests(self) -> tuple[str, list[Manifest]]:
+        """Return, on rank 0, what is wrong with a manifest, and all others, the last step first."""
+        if self._comm.rank:
+            return "", []
+        wrong, found = "", dict[int, Manifest]()
+        for path in (self._folder / MANIFEST, *self._folder.glob(f"step*/{MANIFEST}")):
+            try:
+                manifest = files.read(path, Manifest)
+                found[manifest.step] = manifest
+            except CommschedError as error:
+                wrong = wrong or str(error)
+        if not found:
+            raise CommschedError(f"no checkpoint to resume from: {wrong}; leave out --resume")
+        return wrong, [found[step] for step in sorted(found, reverse=True)]
+
+    def _check(self, found: Manifest) -> None:
         """Refuse a checkpoint of another training."""
         where = f"{self._folder / MANIFEST}: the checkpoint"
         if found.plan != self._plan.hash:
@@ -82,13 +118,16 @@ class Store:
             raise CommschedError(
                 f"{where} is of {len(found.files)} ranks, but {self._comm.size} were started"
             )
-        return found
 
     def load(self, manifest: Manifest) -> dict[str, Any]:
         """Return this rank's values."""
         return agree.on_all_ranks(lambda: self._load(manifest), self._comm)
 
     def _load(self, manifest: Manifest) -> dict[str, Any]:
+        return unpacked(self._content(manifest), str(self._file(manifest.step)))
+
+    def _content(self, manifest: Manifest) -> bytes:
+        """Return the bytes of this rank's file, which must be the ones that were written."""
         path = self._file(manifest.step)
         content = files.read_bytes(path, MOST)
         if hashlib.sha256(content).hexdigest() != manifest.files[self._comm.rank]:
@@ -96,10 +135,10 @@ class Store:
                 f"{path}: the file was changed: its digest differs from the one in"
                 f" {self._folder / MANIFEST}"
             )
-        return unpacked(content, str(path))
+        return content
 
     def save(self, step: int, values: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
-        """Write a checkpoint from which training goes on at `step`; remove the one before."""
+        """Write a checkpoint from which training goes on at `step`; keep the one before."""
         content = packed({"step": step, "rank": self._comm.rank, **values})
         agree.on_all_ranks(lambda: self._write(step, content), self._comm)
         digests = agree.gather_text(hashlib.sha256(content).hexdigest(), self._comm)
@@ -119,14 +158,10 @@ class Store:
         manifest = Manifest(
             step=step, plan=self._plan.hash, made=self._made, scalars=dict(scalars), files=digests
         )
+        files.write(self._file(step).with_name(MANIFEST), manifest)  # if the next is torn
         files.write(self._folder / MANIFEST, manifest)
+        kept = {f"step{step}", f"step{self._newest}"}
         for old in self._folder.glob("step*"):
-            if old.name != f"step{step}":
+            if old.name not in kept:
                 shutil.rmtree(old, ignore_errors=True)
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read a folder's manifest."""
-    if not (folder / MANIFEST).exists():
-        raise CommschedError(f"{folder}: no checkpoint to resume from; leave out --resume")
-    return files.read(folder / MANIFEST, Manifest)
+        self._newest = step

@@ -1,6 +1,7 @@
 """A training from its command line to its result: plan, net, data, log, checkpoints."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.errors import Agreed, CommschedError
-from commsched.files import check_writable
+from commsched.files import check_writable, make_folder
 from commsched.net.graph import Net
 from commsched.plan.model import Param, Plan
 from commsched.program.registry import STRATEGIES
@@ -17,6 +18,7 @@ from commsched.program.stages import PipelineStrategy
 from commsched.progress import progress_bar, progress_visible
 from commsched.run.job import agree
 from commsched.run.job.ending import say
+from commsched.run.job.lock import locked_by_job
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.wire.device import ComputeDevice, check_device
@@ -83,14 +85,18 @@ def train_job(wanted: TrainRequest, progress: bool) -> dict[str, Any] | None:
     """Train on all ranks; return the result on rank 0, None on the others."""
     comm = MPI.COMM_WORLD
     end_together("train", wanted.options.timeout)
-    with errors_end_the_job(comm):
-        return _train(wanted, comm, progress)
+    with errors_end_the_job(comm), ExitStack() as locks:
+        return _train(wanted, comm, progress, locks)
 
 
-def _train(wanted: TrainRequest, comm: MPI.Intracomm, progress: bool) -> dict[str, Any] | None:
+def _train(
+    wanted: TrainRequest, comm: MPI.Intracomm, progress: bool, locks: ExitStack
+) -> dict[str, Any] | None:
     agree.check_launcher()
     with watchdog(comm, "train", wanted.options.timeout) as dog:
         net = agree.on_all_ranks(lambda: _checked(wanted), comm)
+        for path in (wanted.checkpoint, wanted.options.timeline, wanted.log):
+            locks.enter_context(locked_by_job(path, comm))
         dog.stage("finding the device")
         place = choose_placement(wanted.device, comm)
         dog.stage("reading the data")
@@ -157,6 +163,8 @@ def _checked(wanted: TrainRequest) -> TrainableNet:
     for path in (options.timeline, wanted.log, wanted.figure):
         if path is not None:
             check_writable(path)
+    if wanted.checkpoint is not None and not wanted.resume:
+        make_folder(wanted.checkpoint)
     return NETS[wanted.net]
 
 

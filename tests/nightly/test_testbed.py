@@ -128,7 +128,9 @@ def test_up_twice_and_down_twice_leave_the_machine_as_it_was(name, capsys):
 @needs_rights
 def test_up_replaces_another_shape_and_repairs_what_is_not_whole(name):
     assert Testbed.up(2, 1, ["10mbit"], name=name).spec == network.read(name)
-    bed = Testbed.up(3, 2, ["20mbit", "h1=5mbit"], name=name)
+    with pytest.raises(CommschedError, match=f"^testbed '{name}' is up as .*; add --replace"):
+        Testbed.up(3, 2, ["20mbit", "h1=5mbit"], name=name)
+    bed = Testbed.up(3, 2, ["20mbit", "h1=5mbit"], name=name, replace=True)
     assert network.read(name) == bed.spec == Spec(2, (20 * MBIT, 5 * MBIT, 20 * MBIT))
     subprocess.run(["ip", "netns", "del", network.namespace(name, "h1")], check=True)
     with pytest.raises(CommschedError, match="is not whole"):
@@ -363,10 +365,10 @@ def test_down_ends_a_job_that_runs_and_a_second_job_is_refused(name, mpi):
     bed = Testbed.up(4, 2, name=name)
     with sleeping(name) as job:
         job.until(lambda: ranks_asleep(job), SECONDS)
-        with pytest.raises(CommschedError, match="is in use by another job"):
+        with pytest.raises(CommschedError, match="is in use by another job: process "):
             bed.run(["true"], ranks=1, launcher=mpi)
-        with pytest.raises(CommschedError, match="is in use by another job"):
-            Testbed.up(2, 2, name=name)
+        with pytest.raises(CommschedError, match="is in use by another job: process "):
+            Testbed.up(2, 2, name=name, replace=True)
         assert Testbed.up(4, 2, name=name).spec == bed.spec
         bed.down()
         assert job.wait(SECONDS).status != 0  # 2 where the ports went first, else 137

@@ -40,6 +40,7 @@ UP = (
     Option("--lanes", "N", "ranks per host", int, LANES),
     RATE,
     NAME,
+    Flag("--replace", "replace a testbed of this name that is up with other hosts or rates"),
 )
 RUN = (
     Option("--hosts", "N", f"number of hosts; default: {HOSTS}", int),
@@ -72,7 +73,9 @@ def up(args: argparse.Namespace) -> None:
     from commsched.lab.testbed.bed import NAME, Testbed
 
     end_well()
-    bed = Testbed.up(args.hosts, args.lanes, args.rate, name=args.name or NAME)
+    bed = Testbed.up(
+        args.hosts, args.lanes, args.rate, name=args.name or NAME, replace=args.replace
+    )
     print(f"testbed {bed.name}: {bed.spec}")
 
 

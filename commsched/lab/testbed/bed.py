@@ -13,12 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from commsched import files
 from commsched.errors import CommschedError
 from commsched.lab.testbed import mpi, network, system
-from commsched.lab.testbed.hosts import Files
+from commsched.lab.testbed.hosts import Files, home
 from commsched.lab.testbed.mpi import Launcher
 from commsched.lab.testbed.network import Traffic
 from commsched.lab.testbed.spec import Spec
+from commsched.run.job.lock import locked
 
 NAME = "main"
 NUMBERS = itertools.count()  # of temporary testbeds of this process
@@ -47,9 +49,14 @@ class Testbed:
 
     @classmethod
     def up(
-        cls, hosts: int = 4, lanes: int = 2, rates: Sequence[str] = (), name: str | None = None
+        cls,
+        hosts: int = 4,
+        lanes: int = 2,
+        rates: Sequence[str] = (),
+        name: str | None = None,
+        replace: bool = False,
     ) -> "Testbed":
-        """Create a testbed, or reuse an equal one of this name; replace a different one.
+        """Create a testbed, or reuse an equal one of this name; `replace` another one that is up.
 
         A testbed without a name is temporary: `sweep` removes it if this process dies.
         """
@@ -58,7 +65,12 @@ class Testbed:
         system.require()
         sweep()
         with _changing(name):
-            if network.read(name) != spec:
+            there = network.read(name)
+            if there is not None and there != spec and not replace:
+                raise CommschedError(
+                    f"testbed {name!r} is up as {there}; add --replace, or give another --name"
+                )
+            if there != spec:
                 with running(name):
                     network.remove(name)
                     _build(name, spec)
@@ -233,8 +245,13 @@ def in_use(name: str) -> bool:
 
 def running(name: str) -> AbstractContextManager[None]:
     """Lock a testbed for one job: its counters cannot separate two jobs."""
-    return system.lock(f"{name}-job", 0.0, f"testbed {name!r} is in use by another job")
+    return _locked(name, "-job", 0.0)
 
 
 def _changing(name: str) -> AbstractContextManager[None]:
-    return system.lock(name, WAIT, f"testbed {name!r} is being changed by another process")
+    return _locked(name, "", WAIT)
+
+
+def _locked(name: str, what: str, wait: float) -> AbstractContextManager[None]:
+    files.make_folder(home())
+    return locked(home() / f"{name}{what}", f"testbed {name!r}", wait)

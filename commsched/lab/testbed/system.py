@@ -2,11 +2,7 @@
 
 import os
 import shutil
-import socket
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from commsched.errors import CommschedError
@@ -70,23 +66,3 @@ def command(*words: str, lines: str = "") -> str:
         said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         raise CommschedError(f"'{' '.join(words)}' failed: {said[0]}")
     return done.stdout
-
-
-@contextmanager
-def lock(name: str, wait: float, busy: str) -> Iterator[None]:
-    """Hold a lock that ends with this process; raise `busy` if another has it for `wait` s.
-
-    The lock is an abstract socket address: unlike a file, a crash leaves nothing of it.
-    """
-    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    end = time.monotonic() + wait
-    with holder:
-        while True:
-            try:
-                holder.bind(f"\0commsched-testbed-{name}")
-                break
-            except OSError:
-                if time.monotonic() >= end:
-                    raise CommschedError(busy) from None
-            time.sleep(0.05)
-        yield

@@ -5,13 +5,11 @@ has begun, ENDS, before the rank ends in order, or the end of the pipe. Argument
 of the rank, descriptor of the process manager, seconds of patience until MPI begins.
 """
 
-import fcntl
 import os
 import select
 import signal
 import stat
 import sys
-import termios
 import time
 
 MET, ENDS = b"m", b"e"
@@ -115,6 +113,9 @@ def _say(text: str) -> None:
 
 def be_heard(patience: float) -> None:
     """Wait until the launcher has read this process's output; it stops reading after an abort."""
+    import fcntl  # only ranks need both
+    import termios
+
     out = 2  # even if a test has replaced sys.stderr
     if not stat.S_ISFIFO(os.fstat(out).st_mode):
         return
