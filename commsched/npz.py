@@ -10,6 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -43,25 +44,30 @@ class Entry(NamedTuple):
 
     def array(self) -> Array:
         """Read the array."""
-        values = np.frombuffer(bytearray(self.content.read(self.nbytes)), self.dtype)
+        with _one_sentence():  # the end of the member is where the sum of its bytes is checked
+            data = bytearray(self.content.read(self.nbytes + 1))
+        values = np.frombuffer(data, self.dtype)
         return values.reshape(self.shape, order="F" if self.columns else "C")
 
 
 def entries(file: IO[bytes], most: int, deflated: bool = True) -> Iterator[Entry]:
     """Yield the arrays of a file, at most `most` bytes together; an error is one sentence.
 
-    An array is read before the next one is asked for, or not at all.
+    An array has to be read before the next one is asked for.
     """
+    with _one_sentence(), zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        _check(members, most, deflated)
+        for member in members:
+            with archive.open(member) as content:
+                yield _entry(member, content)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Say in one sentence what is wrong with an archive."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            _check(members, most, deflated)
-            for member in members:
-                with archive.open(member) as content:
-                    entry = _entry(member, content)
-                    yield entry
-                    if content.read(1):  # the end is where the sum of the bytes is checked
-                        raise CommschedError(f"array {entry.name!r} was not read to its end")
+        yield
     except zipfile.BadZipFile:
         raise CommschedError("not an npz file, which numpy.savez writes, or a broken one") from None
     except (ValueError, EOFError, RuntimeError, struct.error, zlib.error) as failure:

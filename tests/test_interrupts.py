@@ -77,6 +77,22 @@ def test_an_interrupt_at_any_time_gives_a_plan_or_a_sentence(after, tmp_path):
         assert job.errors.splitlines()[-1] in (NOTHING, NOT_BEGUN)
 
 
+@pytest.mark.parametrize("nodes", [1000, 100_000])
+def test_a_time_limit_is_kept_whatever_the_size(nodes, tmp_path, capsys):
+    """1000 nodes: there is a plan, whose reasons would take longer; 100,000: there is no plan."""
+    path = tmp_path / "plan.json"
+    words = ["plan", "vgg16", "--machine", "p3dn.24xlarge", "--nodes", str(nodes)]
+    begun = time.process_time()
+    status = main([*words, "--time-limit", "1", "-o", str(path)])
+    # 20 % and 1 s: imports, the file, the report. Other work does not count in processor time.
+    assert time.process_time() - begun < 1 * 1.2 + 1
+    said = capsys.readouterr().err
+    assert (status, path.exists()) in ((0, True), (2, False))
+    if nodes == 100_000:
+        assert status == 2
+        assert "no plan was found within --time-limit 1 s; give more time" in said
+
+
 def test_only_the_first_interrupt_of_a_block_interrupts_it():
     with one_interrupt(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)

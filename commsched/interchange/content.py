@@ -1,6 +1,7 @@
 """A file's bytes, unpacked, within limits; and JSON in it, by types that ignore unknown keys."""
 
 import gzip
+import io
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from commsched import files
 from commsched.errors import CommschedError
 
 T = TypeVar("T")
@@ -41,23 +43,16 @@ class Content:
 
 def read(path: Path) -> Content:
     """Read a file, unpacking gzip; one that is larger than the limit is refused."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == GZIP
-            file.seek(0)
-            if packed:
-                with gzip.open(file) as inner:
-                    data = inner.read(MAX_BYTES + 1)
-            else:
-                data = file.read(MAX_BYTES + 1)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise CommschedError(f"{path}: a damaged gzip file: {error}") from None
-    except OSError as error:
-        raise CommschedError(f"{path}: cannot be read: {error.strerror or error}") from None
+    data = files.read_bytes(path, MAX_BYTES)
+    if data.startswith(GZIP):
+        try:
+            with gzip.open(io.BytesIO(data)) as inner:
+                data = inner.read(MAX_BYTES + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise CommschedError(f"{path}: a damaged gzip file: {error}") from None
     if len(data) > MAX_BYTES:
         raise CommschedError(
-            f"{path}: more than {MAX_BYTES} bytes{' unpacked' * packed}; record fewer steps: 5 are"
-            " enough"
+            f"{path}: more than {MAX_BYTES} bytes unpacked; record fewer steps: 5 are enough"
         )
     if not data.strip():
         raise CommschedError(f"{path}: the file is empty")

@@ -242,7 +242,7 @@ class _Chain:
         if chosen is None:
             raise self.refused or KeyboardInterrupt(NO_PLAN)
         plan = chosen.plan
-        if chosen.found is not None:
+        if chosen.found is not None and not self.interrupted:  # reasons may take long
             problem = Problem(self.own.request, tables=self.tables)
             plan = with_reasons(plan, chosen.found.placed, problem)
         plan = accepted(self.request, replace(plan, alternatives=tuple(self._rows())))

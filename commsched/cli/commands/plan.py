@@ -4,6 +4,7 @@ import argparse
 import fnmatch
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from commsched.cli.options import (
     output_file,
 )
 from commsched.cli.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE, POSITIVE, SPREAD
-from commsched.cli.signals import one_interrupt
+from commsched.cli.signals import one_interrupt, time_limit
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
 from commsched.machine.library import library_of
@@ -38,7 +39,7 @@ from commsched.planner.limits.memory import needed
 from commsched.planner.only_methods import only
 from commsched.planner.reasons import verdict
 from commsched.planner.registry import DEFAULT
-from commsched.planner.request import Request
+from commsched.planner.request import Report, Request
 from commsched.planner.smaller import too_large
 from commsched.progress import tell, working
 from commsched.simulate import native
@@ -101,8 +102,8 @@ OPTIONS = (
     Option(
         "--time-limit",
         "TIME",
-        "longest search; default: until no change helps; Ctrl-C writes the best plan so far (exit"
-        " status 0, or 130 if there is none yet)",
+        "longest search, kept within 20 %%; 0: the first plan; default: until no change helps;"
+        " Ctrl-C writes the best plan so far (exit status 0, or 130 if there is none yet)",
         PATIENCE,
     ),
     Flag("--progress", "print each better plan on stderr during the search"),
@@ -171,20 +172,30 @@ def _progress(what: str, iteration: float) -> None:
     tell(f"{what}: iteration {seconds(iteration)}")
 
 
+def _said(say: Callable[[str], None]) -> Report:
+    return lambda what, iteration: say(f"{what}: {seconds(iteration)}")
+
+
 def plan(args: argparse.Namespace) -> None:
-    """Plan, write, report; after Ctrl-C the best plan so far."""
+    """Plan, write, report; after Ctrl-C or the time limit the best plan so far."""
     with one_interrupt() as hold:
-        try:
-            wanted = request(args)
-            with working("planning") as say:
-                if wanted.report is None:
-                    wanted = replace(wanted, report=lambda what, s: say(f"{what}: {seconds(s)}"))
-                found = plan_with_verdict(wanted, args.planner)
-                hold()
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(NO_PLAN) from None
+        with time_limit(args.time_limit) as over:
+            try:
+                wanted = request(args)
+                with working("planning") as say:
+                    wanted = replace(wanted, report=wanted.report or _said(say))
+                    found = plan_with_verdict(wanted, args.planner)
+                    hold()
+            except KeyboardInterrupt:
+                if over():
+                    raise CommschedError(
+                        f"no plan was found within --time-limit {seconds(args.time_limit)}; give"
+                        " more time, or 0 for the first plan however long it takes"
+                    ) from None
+                raise KeyboardInterrupt(NO_PLAN) from None
         if found.interrupted:
-            print("commsched: interrupted; this is the best plan so far", file=sys.stderr)
+            why = "the time is over" if over() else "interrupted"
+            print(f"commsched: {why}; this is the best plan so far", file=sys.stderr)
         made = schedule.added(found.plan, args)
         plan_file.write(args.output, made)
     if args.json:
