@@ -29,6 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
     sampling.take(nightly=config.getoption("--whole"), repeatable=UNDER_MPI or "CI" in os.environ)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _last_operations(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Killed jobs leave nothing in the folder of this machine."""
+    os.environ["COMMSCHED_LAST"] = str(tmp_path_factory.mktemp("last"))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out what is neither asked for by its path nor of this kind of run."""
     left_out = (not UNDER_MPI and collection_path == HERE / "mpi") or (
@@ -49,7 +55,7 @@ GROUPS = {
     },
     "jobs": {
         *("test_faults", "test_faults_pipelines", "test_watchdog", "test_exchanger"),
-        "test_run_refusals",
+        *("test_run_refusals", "test_last"),
         *("test_terminal", "test_example", "test_launcher", "test_torch", "test_torch_examples"),
         *("test_testbed", "test_testbed_faults", "test_replan", "test_cupy_on_cpu"),
         *("test_convergence", "test_bench_measured", "test_bench_gpu"),

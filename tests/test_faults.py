@@ -14,6 +14,7 @@ import pytest
 from commsched.plan import file as plan_file
 from commsched.run.job.launcher import family, library
 from commsched.timeline import file as timeline_file
+from commsched.timeline import last
 from commsched.timeline.parts import find
 from tests.support.jobs import IMPATIENT, IMPATIENT_RUN, MAIN, ROOT, RUN, Ended, Job, Single
 from tests.support.small_plans import graph, machine, plan
@@ -154,6 +155,10 @@ def test_a_stopped_rank_is_named_by_those_that_wait_for_it(endless):
     (about,) = [line for line in lines if line.startswith("commsched: rank 1")]
     assert about == "commsched: rank 1 does not answer"
     assert "Traceback" not in ended.output
+    found = last.read(endless.with_name("m.json.last"))
+    apart = last.divergence(found)
+    assert apart is None or apart.missing == [1]  # None: stopped within the exchange
+    assert all("/exchange" in found.of[rank].under_way[0].name for rank in (0, 2))
     assert_spans_are_kept(endless)
 
 
@@ -374,15 +379,13 @@ def test_a_rank_does_not_end_the_job_before_its_launcher_has_read_why():
 def test_a_merge_that_fails_says_where_the_spans_are_and_what_reads_them(tmp_path):
     """Somebody makes a folder of the timeline's name while the job runs."""
     made, output = written(tmp_path / "plan.json", lanes=2), tmp_path / "m.json"
-    with Job(2, [*RUN, str(made), "-o", str(output), "--steps", "150"]) as job:
+    with Job(2, [*RUN, str(made), "-o", str(output), "--steps", "300"]) as job:
         job.until(lambda: begun(made, ranks=2))
         output.mkdir()
         ended = job.wait(SECONDS)
     assert ended.status == 2, ended.output
-    told = (
-        f"{output}: cannot be written: Is a folder; only regular files are written; all spans lie"
-    )
-    reads = f"in {output}.rank*.jsonl, which `commsched show` reads as {output}.rank0.jsonl"
-    assert f"{told} {reads}\n" in ended.output
+    where = f"{output}.rank*.jsonl, which `commsched show` reads as {output}.rank0.jsonl\n"
+    assert f"{output}: cannot be written: Is a " in ended.output
+    assert f"; all spans lie in {where}" in ended.output
     left = timeline_file.read(tmp_path / "m.json.rank0.jsonl")
-    assert set(left.step.tolist()) == set(range(150))
+    assert set(left.step.tolist()) == set(range(300))

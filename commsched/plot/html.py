@@ -1,8 +1,9 @@
 """Write a timeline, or a predicted over a measured one, as one HTML page to zoom and search."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -38,17 +39,30 @@ def draw(
     """
     sides = [predicted] if measured is None else [predicted, measured]
     before, after = _template()
-    content = msgspec.json.encode(page_data(sides, step, ranks), enc_hook=_encoded)
+    columns: list[npt.NDArray[Any]] = []
+    mark = token_hex(8)  # stands for a column, which is written in chunks
+
+    def marked(column: npt.NDArray[Any]) -> str:
+        columns.append(column)
+        return mark
+
     # in a script element nothing but `<` can end the data, and in JSON it stands in strings only
+    content = msgspec.json.encode(page_data(sides, step, ranks), enc_hook=marked)
+    first, *others = content.replace(b"<", b"\\u003c").split(f'"{mark}"'.encode())
     with files.writing(path) as file:
-        file.writelines((before, content.replace(b"<", b"\\u003c"), after))
+        file.writelines((before, first))
+        for column, text in zip(columns, others, strict=True):
+            file.writelines(_chunks(column))
+            file.write(text)
+        file.write(after)
 
 
-def _encoded(column: npt.NDArray[Any]) -> msgspec.Raw:
+def _chunks(column: npt.NDArray[Any]) -> Iterator[bytes]:
     """Encode a column in chunks: Python's numbers take eight times an array's memory."""
-    encode = msgspec.json.Encoder().encode
-    chunks = [encode(column[i : i + CHUNK].tolist())[1:-1] for i in range(0, len(column), CHUNK)]
-    return msgspec.Raw(b"[" + b",".join(chunks) + b"]")
+    yield b"["
+    for at in range(0, len(column), CHUNK):
+        yield b"," * (at > 0) + msgspec.json.encode(column[at : at + CHUNK].tolist())[1:-1]
+    yield b"]"
 
 
 def _template() -> tuple[bytes, bytes]:

@@ -23,6 +23,7 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 WINDOW = 2**29  # B that are read of a timeline, in one file or in parts; a span takes about 130
 CHUNK = 2**22  # B that are decoded at one time
+SPANS = "jsonl"  # the kind of file that has a rank's spans
 COLUMNS = ("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes", "coded_s")
 
 
@@ -68,7 +69,8 @@ class PartWriter:
     """
 
     def __init__(self, path: str | Path, header: PartHeader, block: int = 1) -> None:
-        self.path, self.block = part_path(path, header.rank), block
+        self.timeline, self.path = Path(path), part_path(path, header.rank)
+        self.block = block
         self.streams: dict[str, None] = {}  # of all spans so far
         self.names: dict[str, None] = {}
         self.ends: dict[int, int] = {}  # number of a block of steps -> B before its end
@@ -99,10 +101,10 @@ class PartWriter:
         self._file.close()
 
 
-def part_path(path: str | Path, rank: int) -> Path:
-    """Return where `rank` appends its spans for the timeline `path`."""
+def part_path(path: str | Path, rank: int, kind: str = SPANS) -> Path:
+    """Return where `rank` appends its spans for the timeline `path`, or leaves another kind."""
     path = Path(path)
-    return path.with_name(f"{path.name}.rank{rank}.jsonl")
+    return path.with_name(f"{path.name}.rank{rank}.{kind}")
 
 
 def base(path: str | Path) -> Path | None:
@@ -112,10 +114,10 @@ def base(path: str | Path) -> Path | None:
     return path.with_name(found[1]) if found else None
 
 
-def find(path: str | Path) -> dict[int, Path]:
-    """Return the parts of the timeline `path` that exist, by rank."""
+def find(path: str | Path, kind: str = SPANS) -> dict[int, Path]:
+    """Return the parts of the timeline `path` that exist, by rank; or those of another kind."""
     path = Path(path)
-    pattern = re.compile(re.escape(path.name) + r"\.rank(0|[1-9][0-9]{0,9})\.jsonl")
+    pattern = re.compile(re.escape(path.name) + rf"\.rank(0|[1-9][0-9]{{0,9}})\.{kind}")
     try:
         names = os.listdir(path.parent)
     except OSError:

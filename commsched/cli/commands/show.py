@@ -24,7 +24,7 @@ from commsched.plan.model import Plan
 from commsched.program.read_plan import plan_from_data
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
-from commsched.timeline import parts
+from commsched.timeline import last, parts
 from commsched.timeline.model import Timeline
 from commsched.timeline.summary import lines as timeline_lines
 from commsched.timeline.summary import summary as timeline_summary
@@ -34,8 +34,9 @@ EXAMPLE = """example:
   commsched show vgg16
   commsched show plan.json
   commsched show plan.json --diff other.json
+  commsched show measured.json.last
 """
-Thing = Net | Machine | Plan | Timeline
+Thing = Net | Machine | Plan | Timeline | last.Operations
 
 
 OPTIONS = (
@@ -47,7 +48,7 @@ OPTIONS = (
 
 def add(commands: Commands) -> None:
     """Declare the command."""
-    text = "describe a net, machine, plan or timeline in words"
+    text = "describe a net, machine, plan or timeline, or what a broken job's ranks did last"
     add_command(commands, "show", show, text, OPTIONS, EXAMPLE)
 
 
@@ -71,6 +72,8 @@ def load(name: str) -> Thing:
         return net_file.load(name)
     if name in shipped.names("machines"):
         return machine_file.load(name)
+    if last.base(name) is not None:
+        return last.read(name)
     path, there = Path(name), name == files.STDIN or Path(name).exists()
     if not there and not name.endswith(".json"):
         known = ", ".join([*shipped.names("nets"), *shipped.names("machines")])
@@ -102,6 +105,8 @@ def as_data(thing: Thing) -> Any:
         return net_file.to_data(thing)
     if isinstance(thing, Machine):
         return machine_file.file_data(thing)
+    if isinstance(thing, last.Operations):
+        return last.as_data(thing)
     return summary(thing) if isinstance(thing, Plan) else timeline_summary(thing)
 
 
@@ -114,6 +119,8 @@ def words(thing: Thing) -> str:
     if isinstance(thing, Plan):
         shown = table(reasons.HEADER, reasons.rows(thing), reasons.RIGHT)
         return "\n".join([*facts(thing), shown, *reasons.notes(thing)])
+    if isinstance(thing, last.Operations):
+        return last.words(thing)
     head = f"{thing.kind} timeline of plan {thing.plan_hash[:12]} on {thing.ranks} ranks"
     return "\n".join([head, *timeline_lines(timeline_summary(thing))])
 

@@ -180,6 +180,7 @@ class Communication(threading.Thread):
 
     def _exchange(self, stream: str, step: int, op: Op) -> None:
         start = now()
+        self._recorder.begin(stream, op.name, step, start)
         phase, held = self._buckets.exchange(step, op)
         launch = op.launch
         comm = self._comms[channel(self._plan.launches[launch]) if launch >= 0 else EVERYONE]
@@ -304,10 +305,15 @@ class Communication(threading.Thread):
         silent = sorted(others - heard)
         if self._control.rank > min(heard, default=self._control.rank):
             time.sleep(self._deadlines.grace)  # the first ends the job
-        elif silent:
-            say(unanswering(silent))
+        else:
+            say("\n".join(filter(None, (unanswering(silent) if silent else "", self._kept))))
         del calls
         abort(self._control)
+
+    @property
+    def _kept(self) -> str:
+        """Say where the last operations of the ranks are, if the user cannot know."""
+        return "" if self._recorder.last is None else self._recorder.last.told
 
     def _heard(self, others: set[int]) -> set[int]:
         """Return the ranks that call within the grace."""
@@ -324,4 +330,5 @@ class Communication(threading.Thread):
         """Write all measurements to disk, then end all ranks."""
         self._recorder.flush()
         say_why(error, self._control.rank)
+        say(self._kept)
         abort(self._control)

@@ -15,6 +15,7 @@ from commsched.run.engine.board import Board, Stopped, WaitStatus
 from commsched.run.engine.buckets import Buckets
 from commsched.run.engine.communication_thread import Communication
 from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.last_operations import LastOperations
 from commsched.run.engine.messages import Blank, Mail
 from commsched.run.engine.recorder import Recorder
 from commsched.run.engine.worker import Roles
@@ -42,6 +43,7 @@ class Engine:
         self.plan = plan
         self.board = Board()
         self.recorder = recorder
+        recorder.last = self._kept = LastOperations(plan, comm, recorder.timeline)
         self.device_queue = DeviceQueue(place.device, recorder)
         self.buckets = Buckets(plan, comm.rank, roles, self.device_queue)
         self._rank = comm.rank
@@ -134,6 +136,7 @@ class Engine:
         for thread in (*self._threads, self.communication):
             thread.join()
         self.buckets.close()
+        self._kept.remove()
 
     def fail(self, error: BaseException) -> None:
         """Report a failure of the caller, so that the communication thread ends the job."""

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+from commsched.run.engine.last_operations import LastOperations
 from commsched.timeline.model import Span
 from commsched.timeline.parts import PartWriter
 
@@ -18,6 +19,8 @@ class Recorder:
 
     def __init__(self, rank: int, writer: PartWriter | None = None) -> None:
         self.takers: list[Callable[[Span], None]] = []
+        self.last: LastOperations | None = None
+        self.timeline = None if writer is None else writer.timeline
         self._rank = rank
         self._writer = writer
         self._fresh: list[Span] = []  # not yet in the file
@@ -42,10 +45,17 @@ class Recorder:
         start, end = start - self._paused, max(start, end) - self._paused
         self.keep(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded))
 
+    def begin(self, stream: str, name: str, step: int, start: float) -> None:
+        """Note an operation that waits for other ranks, which may be the last one."""
+        if self.last is not None:
+            self.last.begin(stream, name, step, start - self._paused)
+
     def keep(self, span: Span) -> None:
         """Hand on a new span; called in the thread of its stream."""
         if self._writer is not None:
             self._fresh.append(span)
+        if self.last is not None:
+            self.last.take(span)
         for take in self.takers:
             take(span)
 

@@ -1,0 +1,154 @@
+"""The last operations of each rank outlive any end, and show where the ranks diverged."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+from mpi4py import MPI
+
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.run.engine.last_operations import FOLDER, LastOperations
+from commsched.timeline import last
+from commsched.timeline.model import Span
+from commsched.timeline.parts import PartRow, find, part_path
+from tests.support.jobs import RUN, Job
+from tests.support.small_plans import graph, machine, plan
+
+LIMIT = 60  # s
+MADE = plan(graph([50] * 2), machine(1, 1), ["ring+dense"])
+EXCHANGER = """
+import os, signal, sys
+from tests.mpi.test_exchanger import WORLD, Exchanger, make_plan, one_step
+with Exchanger(make_plan(), WORLD) as exchanger:
+    for step in range(int(sys.argv[1])):
+        one_step(exchanger, step, WORLD.rank)
+    if len(sys.argv) > 2 and WORLD.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def operation(step, name="b0/exchange"):
+    return Span(0, "inside", name, step, step + 0.25, step + 0.5, 0.0, 8)
+
+
+def of_ranks(*ranks):
+    """Operations of ranks that ended these names in step 7, after all of them in step 6."""
+    names = ("forward/l0", "b0/exchange", "b1/exchange")
+    rows = [
+        [PartRow("x", name, 6, i, i + 1, 0, 0) for i, name in enumerate(names)]
+        + [PartRow("x", name, 7, i + 3, i + 4, 0, 0) for i, name in enumerate(ended)]
+        for ended in ranks
+    ]
+    header = last.PartHeader(plan_hash="h" * 64, ranks=len(rows), rank=0, names=names)
+    of = {rank: last.RankOperations(own, []) for rank, own in enumerate(rows)}
+    return last.Operations(header=header, of=of, torn=0)
+
+
+def test_the_newest_operations_stay_and_an_operation_that_began_is_under_way(tmp_path):
+    kept = LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
+    for step in range(last.KEPT + 7):
+        kept.begin("inside", "b0/exchange", step, float(step))
+        kept.take(operation(step))
+    kept.begin("inside", "b1/exchange", last.KEPT + 6, last.KEPT + 7.0)
+    kept.take(operation(last.KEPT + 7, "x" * 500))
+    (own,) = last.read(tmp_path / "m.json.last").of.values()  # while the job runs
+    assert [row.step for row in own.ended] == list(range(8, last.KEPT + 8))
+    assert own.ended[-1].name == "x" * 50 + "..."
+    assert [(row.name, row.step) for row in own.under_way] == [("b1/exchange", last.KEPT + 6)]
+    kept.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_was_being_written_is_left_out(tmp_path):
+    kept = LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
+    for step in range(3):
+        kept.take(operation(step))
+    path = part_path(tmp_path / "m.json", 0, last.LAST)
+    path.write_bytes(path.read_bytes().replace(b'exchange",1,1.25', b'exchange"00000000'))
+    found = last.read(path)
+    assert ([row.step for row in found.of[0].ended], found.torn) == ([0, 2], 1)
+    assert "1 line torn at the end, left out" in last.words(found)
+
+
+def test_the_first_operation_in_the_programs_order_that_some_lack_is_where_ranks_diverged():
+    before, after = ["forward/l0"], ["forward/l0", "b0/exchange", "b1/exchange"]
+    assert last.divergence(of_ranks(after, after)) is None
+    found = of_ranks(after, before, after[:2])
+    assert last.divergence(found) == (7, "b0/exchange", "ended", [0, 2], [1])
+    assert "at b0/exchange of step 7: ended on ranks 0, 2, not on rank 1\n" in last.words(found)
+    assert "7  b0/exchange     1 s       -     1 s" in last.words(found)
+    found.of[1].ended[:] = [row for row in found.of[1].ended if row.name == "forward/l0"]
+    assert last.divergence(found) == (
+        7,
+        "b1/exchange",
+        "ended",
+        [0],
+        [2],
+    )  # rank 1 has another role
+
+
+def test_ranks_that_wait_in_an_exchange_are_ahead_of_one_that_has_not_begun_it():
+    found = of_ranks(["forward/l0"], ["forward/l0"], ["forward/l0"])
+    for rank in (0, 2):
+        found.of[rank].under_way.append(PartRow("inside", "b0/exchange", 7, 9.0, 9.0, 0, 0))
+    assert last.divergence(found) == (7, "b0/exchange", "begun", [0, 2], [1])
+    assert "begun on ranks 0, 2, not on rank 1\n" in last.words(found)
+    found.of[1].under_way.extend(found.of[0].under_way)
+    assert "all have ended and begun the same operations" in last.words(found)
+
+
+def test_files_of_different_jobs_or_none_are_refused(tmp_path):
+    with pytest.raises(CommschedError, match=r"no last operations \(m.json.rank0.last, \.\.\.\)"):
+        last.read(tmp_path / "m.json.last")
+    LastOperations(MADE, MPI.COMM_SELF, tmp_path / "m.json")
+    path = part_path(tmp_path / "m.json", 0, last.LAST)
+    other = path.read_bytes().replace(b'"rank":0', b'"rank":1').replace(b'"ranks":1', b'"ranks":2')
+    part_path(tmp_path / "m.json", 1, last.LAST).write_bytes(other)
+    with pytest.raises(CommschedError, match="of different jobs"):
+        last.read(tmp_path / "m.json.last")
+
+
+def test_a_folder_that_cannot_be_written_ends_no_job(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
+    kept = LastOperations(MADE, MPI.COMM_SELF, None)
+    kept.take(operation(0))
+    kept.remove()
+    assert "rank 0: its last operations are not kept: " in capsys.readouterr().err
+
+
+def test_an_exchanger_killed_without_a_timeline_leaves_them_in_the_folder(tmp_path, capsys):
+    variables, words = {FOLDER: str(tmp_path)}, [sys.executable, "-c", EXCHANGER]
+    with Job(2, [*words, "3"], variables=variables) as job:
+        assert job.wait(LIMIT).status == 0
+    assert list(tmp_path.iterdir()) == []
+    with Job(2, [*words, "3", "killed"], variables=variables) as job:
+        assert job.wait(LIMIT).status != 0
+    (name,) = {str(last.base(path)) for path in tmp_path.iterdir()}
+    assert set(find(name, last.LAST)) == {0, 1}
+    main(["show", f"{name}.last", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    for rank in ("0", "1"):
+        ended = {(row["step"], row["name"]) for row in told["operations"][rank]["ended"]}
+        assert {(0, "b0/exchange"), (1, "b0/exchange")} <= ended, ended
+
+
+def test_a_training_that_loses_power_leaves_them_in_the_folder(tmp_path):
+    """All processes of the job at once, as where a node's power goes."""
+    words = [*RUN[:-1], "train", "--net", "mlp:8:2", "--batch", "8", "--method", "ring+dense"]
+    words += ["--steps", "100000"]
+    with Job(2, words, variables={FOLDER: str(tmp_path)}) as job:
+        job.until(
+            lambda: [b'\n["' in p.read_bytes() for p in tmp_path.glob("*.last")] == [True] * 2
+        )
+        for pid in job.processes():
+            os.kill(pid, signal.SIGKILL)
+        job.wait(LIMIT)
+    (name,) = {str(last.base(path)) for path in tmp_path.iterdir()}
+    found = last.read(name)
+    assert set(found.of) == {0, 1}
+    assert all(own.ended for own in found.of.values())
+    assert "last operations of 2 ranks" in last.words(found)
