@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +39,6 @@ from commsched.run.handover import (
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
-from commsched.run.job.lock import locked_by_job
 from commsched.run.job.watchdog import watchdog
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import ON_HOST, choose_placement
@@ -119,7 +117,6 @@ class Exchanger:
         self._caller = Caller()
         self._engine: Engine | None = None
         self._place, self._over = ON_HOST, False
-        self._locks = ExitStack()
         self._as_rows: set[str] = set()  # tensors of the step that were handed over as rows
 
     def _checked(self, plan: Plan | str | Path) -> Plan:
@@ -155,7 +152,6 @@ class Exchanger:
             self._place = place = choose_placement(self._device, self._comm, current=True)
             place.device.use("caller")
             if self.timeline is not None:
-                self._locks.enter_context(locked_by_job(self.timeline, self._comm))
                 dog.stage("comparing hosts and clocks")
                 header = place.header("caller")
                 self._measurement = Measurement(plan, self._comm, self.timeline, header)
@@ -352,7 +348,6 @@ class Exchanger:
             agree.on_all_ranks(self._recording.write if self._recording else str, self._comm)
             engine.communication.free()
             self._comm.Free()
-            self._locks.close()
         sys.setswitchinterval(self._switch)
         self._over = True
 

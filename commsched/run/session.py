@@ -1,7 +1,7 @@
 """`commsched run`: execute a plan's program on real ranks and bring the timeline home."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from commsched.run.engine.worker import Carrying, Emulated, GradientSource, Role
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import end_all
-from commsched.run.job.lock import locked_by_job
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import Placement, choose_placement
@@ -171,8 +170,8 @@ def run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> T
     """Run a plan file on all ranks of the job; an error on one rank alone ends all of them."""
     comm = MPI.COMM_WORLD
     end_together("run", options.timeout)
-    with errors_end_the_job(comm), ExitStack() as locks:
-        return _run_file(plan, output, options, progress, locks)
+    with errors_end_the_job(comm):
+        return _run_file(plan, output, options, progress)
 
 
 def _check(options: RunOptions) -> None:
@@ -182,16 +181,13 @@ def _check(options: RunOptions) -> None:
     check_timeout(options.timeout)
 
 
-def _run_file(
-    plan: Path, output: Path, options: RunOptions, progress: bool, locks: ExitStack
-) -> Timeline | None:
+def _run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> Timeline | None:
     comm = MPI.COMM_WORLD
     agree.check_launcher()
     with watchdog(comm, "run", options.timeout):
         agree.on_all_ranks(lambda: _check(options), comm)
         made = agree.on_all_ranks(lambda: read_plan(plan), comm)
         agree.on_all_ranks(lambda: check_writable(output), comm)
-        locks.enter_context(locked_by_job(output, comm))
     if progress and comm.rank == 0 and progress_visible():
         show = progress_bar("run", options.steps)
         options.progress = lambda step: show(step + 1, "")

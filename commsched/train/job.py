@@ -95,7 +95,7 @@ def _train(
     agree.check_launcher()
     with watchdog(comm, "train", wanted.options.timeout) as dog:
         net = agree.on_all_ranks(lambda: _checked(wanted), comm)
-        for path in (wanted.checkpoint, wanted.options.timeline, wanted.log):
+        for path in (wanted.checkpoint, wanted.log):
             locks.enter_context(locked_by_job(path, comm))
         dog.stage("finding the device")
         place = choose_placement(wanted.device, comm)

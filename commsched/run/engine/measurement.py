@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from commsched.run.engine.recorder import Recorder
 from commsched.run.job import agree, clock
 from commsched.run.job.clock import Clock, now
 from commsched.run.job.fabric import fabric
+from commsched.run.job.lock import locked_by_job
 from commsched.run.job.watchdog import Watchdog
 from commsched.timeline.header import Fallback, Measured, Switch, Verified
 from commsched.timeline.model import Timeline
@@ -32,11 +34,14 @@ class Measurement:
     """Clocks, placement and spans of all ranks; every rank makes one and finishes it.
 
     Every rank appends its spans to a file of its own beside `path`; they are removed once rank 0
-    has all spans. `known` is the caller's part of the timeline's header.
+    has all spans. `known` is the caller's part of the timeline's header. Another job that
+    measures to the same `path` is refused meanwhile.
     """
 
     def __init__(self, plan: Plan, comm: MPI.Intracomm, path: Path, known: Measured) -> None:
         self._plan, self._comm, self._path = plan, comm, path
+        self._locks = ExitStack()
+        self._locks.enter_context(locked_by_job(path, comm))
         meta = _header(plan, comm, known)
         if comm.rank == 0:
             remove_parts(path)  # left by a crashed run, perhaps with more ranks
@@ -101,7 +106,8 @@ class Measurement:
         dog.stage(f"merging the spans in {where}")
         apart = teams_apart(self._plan, STRATEGIES[self._plan.strategy].operations(self._plan))
         try:
-            return merge(comm, self._path, self._writer, part, apart, dog)
+            with self._locks:
+                return merge(comm, self._path, self._writer, part, apart, dog)
         except CommschedError as error:  # the same on all ranks
             raise Agreed(f"{error}; all spans lie in {where}") from None
 
