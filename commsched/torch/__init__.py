@@ -14,5 +14,6 @@ from commsched.torch.attach import Sync, attach
 from commsched.torch.capture import capture
 from commsched.torch.data_parallel import DataParallel
 from commsched.torch.ddp_hook import hook
+from commsched.torch.meta import model_work
 
-__all__ = ["DataParallel", "Sync", "attach", "capture", "hook"]
+__all__ = ["DataParallel", "Sync", "attach", "capture", "hook", "model_work"]

@@ -84,7 +84,7 @@ def measured_net(
     observer: Observer, comm: MPI.Intracomm, name: str, batch: int, what: str, some_unused: bool
 ) -> Net:
     """Return what observers measured on all ranks as a net, equal on every rank."""
-    half = any(p.dtype is not torch.float32 for p in observer.parameters.values())
+    half = observer.half or any(p.dtype is not torch.float32 for p in observer.parameters.values())
     on = Measured(
         device=PROCESSOR,
         precision="float16" if half else "float32",
@@ -132,12 +132,7 @@ def _step(
         batch = batches.next()
         loaded = time.perf_counter()
         value = observer.forward(lambda: loss(batch), counts_bytes)
-        if not isinstance(value, torch.Tensor) or value.numel() != 1 or value.grad_fn is None:
-            got = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-            raise CommschedError(
-                f"the loss must be one number that backward() can begin with, got {got}; return"
-                " for example its mean()"
-            )
+        check_loss(value)
         observer.backward(value)
         stepped = time.perf_counter()
         optimizer.step()
@@ -147,6 +142,16 @@ def _step(
     except Exception as error:
         traceback.print_exc()
         raise CommschedError(f"the script failed: {type(error).__name__}: {error}") from None
+
+
+def check_loss(value: Any) -> None:
+    """Refuse what backward() cannot begin with."""
+    if not isinstance(value, torch.Tensor) or value.numel() != 1 or value.grad_fn is None:
+        got = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise CommschedError(
+            f"the loss must be one number that backward() can begin with, got {got}; return"
+            " for example its mean()"
+        )
 
 
 def _over_ranks(values: Array, comm: MPI.Intracomm) -> Array:
@@ -163,6 +168,9 @@ def _facts(observer: Observer, comm: MPI.Intracomm, what: str) -> str:
     load = agree.largest(os.getloadavg()[0], comm)
     frozen = [bare_name(n) for n, p in observer.model.named_parameters() if not p.requires_grad]
     parts = [f"{what}, means over {comm.size} ranks, load average {load:.1f}"]
+    if observer.compiled:
+        names = [name or type(observer.model).__name__ for name in observer.compiled]
+        parts.append(f"compiled, each one layer: {', '.join(names[:SHOWN])}")
     for kind, names in (("tied", observer.tied), ("frozen", frozen)):
         if names:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -170,36 +178,61 @@ def _facts(observer: Observer, comm: MPI.Intracomm, what: str) -> str:
     return "; ".join(parts)
 
 
+def used_parameters(observer: Observer, ready: Array, some_unused: bool) -> dict[str, list[str]]:
+    """Return the parameters of each layer that got a gradient; refuse others if all should."""
+    names = list(observer.parameters)
+    unused = {name for name, when in zip(names, ready, strict=True) if np.isnan(when)}
+    if unused and not some_unused:
+        raise CommschedError(
+            f"parameter {next(n for n in names if n in unused)!r} never got a gradient on any rank;"
+            " freeze it by requires_grad_(False), or capture and attach with"
+            " find_unused_parameters=True"
+        )
+    kept = {k: [n for n in some if n not in unused] for k, some in observer.owners.items()}
+    return {layer: some for layer, some in kept.items() if some}
+
+
+def chained(
+    observer: Observer, ready: Array, used: dict[str, list[str]], order: tuple[str, ...] = ()
+) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return the layers in forward order, and what the backward of each takes.
+
+    The order is the opposite of that in which their gradients are complete, if it is not given.
+    """
+    when = dict(zip(observer.parameters, ready, strict=True))
+    ends = {layer: max(when[n] for n in names) for layer, names in used.items()}
+    backward = order[::-1] or tuple(sorted(ends, key=ends.__getitem__))
+    reached = np.maximum.accumulate([0.0, *(ends[layer] for layer in backward)])
+    return backward[::-1], dict(zip(backward, np.diff(reached), strict=True))
+
+
+def no_parameter() -> CommschedError:
+    """Say that there is nothing to train."""
+    return CommschedError("the model trains no parameter")
+
+
 def _net(
     observer: Observer, comm: MPI.Intracomm, name: str, on: Measured, some_unused: bool
 ) -> Net:
-    ready = dict(zip(observer.parameters, _over_ranks(observer.median_ready(), comm), strict=True))
+    ready = _over_ranks(observer.median_ready(), comm)
     forward = _over_ranks(observer.median_forward(), comm)
-    unused = [key for key, when in ready.items() if np.isnan(when)]
-    if unused and not some_unused:
-        raise CommschedError(
-            f"parameter {unused[0]!r} never got a gradient on any rank; freeze it by"
-            " requires_grad_(False), or capture and attach with find_unused_parameters=True"
-        )
-    owned = {k: [n for n in names if n not in unused] for k, names in observer.owners.items()}
-    ends = {k: max(ready[n] for n in names) for k, names in owned.items() if names}
-    backward = sorted(ends, key=ends.__getitem__)
-    spent = dict(zip(backward, np.diff([0.0, *(ends[k] for k in backward)]), strict=True))
+    used = used_parameters(observer, ready, some_unused)
+    order, spent = chained(observer, ready, used)
     seconds = dict(zip(observer.owners, forward, strict=True))
     layers = [
         Layer(
             name=layer,
-            after=(backward[::-1][place - 1],) if place else (),
+            after=order[place - 1 : place] if place else (),
             forward=float(seconds[layer]),
             backward=float(spent[layer]),
             activation=float(observer.activation[layer]),
             output=float(observer.output[layer]),
-            tensors=tuple(_tensor(observer, n) for n in owned[layer]),
+            tensors=tuple(tensor_of(observer, n) for n in used[layer]),
         )
-        for place, layer in enumerate(backward[::-1])
+        for place, layer in enumerate(order)
     ]
     if not layers:
-        raise CommschedError("the model trains no parameter")
+        raise no_parameter()
     data, update = _over_ranks(observer.median_outside(), comm)
     return Net(
         name=name,
@@ -212,7 +245,8 @@ def _net(
     )
 
 
-def _tensor(observer: Observer, name: str) -> Tensor:
+def tensor_of(observer: Observer, name: str) -> Tensor:
+    """Return a parameter as a net states it, with the law of the rows that batches hit."""
     parameter, hit = observer.parameters[name], observer.rows.get(name)
     shape, dtype = shape_of(parameter), DTYPES[parameter.dtype]
     if hit:

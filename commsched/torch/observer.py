@@ -14,15 +14,19 @@ EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class Observer:
-    """A model's passes on one rank, by module; a with block holds the hooks."""
+    """A model's passes on one rank, by module; a with block holds the hooks.
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    `clock` may count something else than seconds. Hooks inside a module that is compiled would
+    change what is compiled, so that the whole module counts as one layer.
+    """
+
+    def __init__(self, model: Any, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.model, self._clock = model, clock
         self.parameters = trained(model)
+        self.compiled = compiled_modules(model)
         self.owners: dict[str, list[str]] = {}  # layer -> its parameters
         for name in self.parameters:
-            layer = name.rpartition(".")[0] or type(model).__name__
-            self.owners.setdefault(layer, []).append(name)
+            self.owners.setdefault(self._layer_of(name), []).append(name)
         first = {id(p): n for n, p in self.parameters.items()}
         self.tied = [
             f"{bare_name(n)} = {first[id(p)]}"
@@ -43,37 +47,56 @@ class Observer:
         self._now: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._last, self._since, self._begun, self._saved = "", 0.0, 0.0, 0
         self._back = False  # in the backward pass
+        self.half = False  # an output has 16 bits
+
+    def _layer_of(self, name: str) -> str:
+        """Return the module of a parameter, or the outermost one around it that is compiled."""
+        whole = type(self.model).__name__
+        for outer in self.compiled:
+            if not outer or name.startswith(f"{outer}."):
+                return outer or whole
+        return name.rpartition(".")[0] or whole
 
     def __enter__(self) -> "Observer":
-        modules = {
-            bare_name(n) or type(self.model).__name__: m for n, m in self.model.named_modules()
-        }
+        modules: dict[str, Any] = {}
+        for name, module in self.model.named_modules():  # outer ones first: wrappers
+            modules.setdefault(bare_name(name) or type(self.model).__name__, module)
         self._hooks = [
-            modules[layer].register_forward_hook(self._module_hook(layer))
-            for layer in self.owners
-            if layer in modules
-        ] + [
             parameter.register_post_accumulate_grad_hook(self._parameter_hook(name))
             for name, parameter in self.parameters.items()
         ]
+        self._calls: list[Any] = []  # modules whose own call is compiled, with all their hooks
+        for layer in self.owners:
+            module, ended = modules.get(layer), self._module_hook(layer)
+            if module is None:
+                continue
+            if module._compiled_call_impl is None:
+                self._hooks.append(module.register_forward_hook(ended))
+            else:
+                self._calls.append((module, module._compiled_call_impl))
+                module._compiled_call_impl = _then(module, module._compiled_call_impl, ended)
         return self
 
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
+        for module, call in self._calls:
+            module._compiled_call_impl = call
 
     def _module_hook(self, layer: str) -> Callable[[Any, Any, Any], None]:
         def ended(module: Any, inputs: Any, output: Any) -> None:
             if self._back:  # computed again for a checkpoint: part of backward
                 return
             self._charge(layer)
-            self.output[layer] = sum(t.numel() * t.element_size() for t in tensors_in(output))
+            made = list(tensors_in(output))
+            self.output[layer] = sum(t.numel() * t.element_size() for t in made)
+            self.half |= any(t.dtype in (torch.bfloat16, torch.float16) for t in made)
 
         return ended
 
     def _charge(self, layer: str) -> None:
         """Book the time and the kept bytes since the last module's end to a layer."""
-        now = time.perf_counter()
+        now = self._clock()
         forward = self._now[0]
         forward[layer] = forward.get(layer, 0.0) + now - self._since
         self.activation[layer] += self._saved
@@ -81,20 +104,20 @@ class Observer:
 
     def _parameter_hook(self, name: str) -> Callable[[Any], None]:
         def ready(_: Any) -> None:
-            self._now[1][name] = time.perf_counter() - self._begun
+            self._now[1][name] = self._clock() - self._begun
 
         return ready
 
     def begin(self) -> None:
         """Begin the forward pass of a step."""
         self._now, self._back = ({}, {}), False
-        self._saved, self._last, self._since = 0, "", time.perf_counter()
+        self._saved, self._last, self._since = 0, "", self._clock()
 
     def turn(self) -> None:
         """End the forward pass: the time since its last module is that module's, too."""
         if not self._back:
             self._charge(self._last or next(iter(self.owners), ""))
-        self._back, self._begun = True, time.perf_counter()
+        self._back, self._begun = True, self._clock()
 
     @property
     def forward_seconds(self) -> dict[str, float]:
@@ -105,13 +128,13 @@ class Observer:
         """Compute a loss; with `counts_bytes` count what is kept for the backward pass."""
         self.begin()
         if counts_bytes:
-            seen = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+            seen = {p.untyped_storage()._cdata for p in self.model.parameters()}
             self.activation = dict.fromkeys(self.owners, 0)
 
             def pack(tensor: Any) -> Any:
                 storage = tensor.untyped_storage()
-                if storage.data_ptr() not in seen:
-                    seen.add(storage.data_ptr())
+                if storage._cdata not in seen:
+                    seen.add(storage._cdata)
                     self._saved += tensor.numel() * tensor.element_size()
                 return tensor
 
@@ -124,7 +147,7 @@ class Observer:
 
     def backward(self, loss: Any) -> None:
         """Go back from a loss."""
-        self._back, self._begun = True, time.perf_counter()
+        self._back, self._begun = True, self._clock()
         loss.backward()
 
     def end(self, keeps: bool, data: float, update: float) -> None:
@@ -136,7 +159,7 @@ class Observer:
         self._outside.append((data, update))
         for name in self._embeddings:
             gradient = self.parameters[name].grad
-            if gradient is not None:
+            if gradient is not None and not gradient.is_meta:
                 self.rows.setdefault(name, []).append(_hit(gradient))
 
     def median_forward(self) -> Array:
@@ -151,6 +174,31 @@ class Observer:
     def median_outside(self) -> Array:
         """Return the seconds of data and optimizer: (2,)."""
         return np.median(self._outside, axis=0)
+
+
+def compiled_modules(model: Any) -> list[str]:
+    """Return the names of the outermost modules that torch.compile compiles; "": the model."""
+    found: list[str] = []
+    for name, module in model.named_modules():
+        whole = getattr(module, "_orig_mod", None) is not None  # what torch.compile(module) returns
+        bare = bare_name(name)
+        inside = any(not outer or bare.startswith(f"{outer}.") for outer in found)
+        if (whole or module._compiled_call_impl is not None) and not inside:
+            found.append(bare)
+    return found
+
+
+def _then(
+    module: Any, call: Callable[..., Any], ended: Callable[[Any, Any, Any], None]
+) -> Callable[..., Any]:
+    """Return a module's compiled call, after which a hook runs."""
+
+    def called(*inputs: Any, **named: Any) -> Any:
+        output = call(*inputs, **named)
+        ended(module, inputs, output)
+        return output
+
+    return called
 
 
 def tensors_in(value: Any) -> Iterator[Any]:

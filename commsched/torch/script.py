@@ -12,6 +12,7 @@ from commsched.net import file as net_file
 from commsched.net.summary import summary
 from commsched.run.job import agree
 from commsched.torch.capture import capture
+from commsched.torch.meta import model_work
 
 
 def capture_file(where: str, output: str | Path, **options: Any) -> str:
@@ -24,6 +25,16 @@ def capture_file(where: str, output: str | Path, **options: Any) -> str:
     net = capture(model, loss, batches, optimizer, comm, **options)
     if comm.rank:
         return ""
+    net_file.write(output, net)
+    return summary(net)
+
+
+def model_file(where: str, output: str | Path, **options: Any) -> str:
+    """Write the net of what a script builds on the meta device, and sum up.
+
+    `options` are those of `model_work`.
+    """
+    net = model_work(lambda: built_by(where), **options)
     net_file.write(output, net)
     return summary(net)
 

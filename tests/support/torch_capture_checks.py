@@ -7,10 +7,11 @@ from torch import nn
 
 from commsched.net import file as net_file
 from commsched.plan.model import Plan
-from commsched.torch import attach, capture
+from commsched.torch import attach, capture, model_work
 from tests.support.small_plans import machine
 from tests.support.small_plans import plan as small_plan
 from tests.support.torch_checks import WORLD, by_mpi, check, said, same, train, with_sync
+from tests.support.torch_kinds import Bert, Dlrm, Moe
 from tests.support.torch_nets import batch, loss_of, make
 
 
@@ -118,3 +119,61 @@ def what_a_checkpoint_computes_again_is_backward():
     assert [layer.name for layer in net.layers] == ["first.0", "first.2", "first.4", "last"]
     assert sum(layer.forward for layer in net.layers) < 0.1
     assert sum(layer.backward for layer in net.layers) > 0.1
+
+
+@check
+def kinds_of_models_keep_all_their_parameters_and_say_how_sparse_they_are():
+    draw = torch.Generator().manual_seed(WORLD.rank)
+    rows, ids = torch.randn(64, 6, generator=draw), torch.randint(1000, (64, 2), generator=draw)
+    words = torch.randint(1, 40, (4, 6), generator=draw)
+    for model, inputs in ((Moe(), (rows,)), (Dlrm(), (rows, ids)), (Bert(), (words,))):
+        net = of_inputs(model, inputs)
+        assert set(net.tensors) == {n for n, _ in model.named_parameters()}
+        laws = {n: t.sparsity.law for n, t in net.tensors.items() if "tables" in n}
+        assert all(law == "zipf" for law in laws.values()), laws
+        assert len(laws) == 2 * isinstance(model, Dlrm)
+        assert net.optimizer > 0
+        assert net.measured.threads == 1
+        assert net.measured.ranks == WORLD.size
+
+
+def of_inputs(model, inputs, loss=None):
+    def mean(some):
+        return model(*some).square().mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return capture(model, loss or mean, [inputs] * 3, optimizer, name="kind", steps=2)
+
+
+@check
+def what_autocast_computes_in_16_bits_is_said():
+    model = make("mlp")
+
+    def loss(some):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(*some).float().square().mean()
+
+    net = of_inputs(model, (torch.randn(5, 6),), loss)
+    assert net.measured.precision == "float16"
+    assert {t.dtype for t in net.tensors.values()} == {"float32"}
+
+
+@check
+def on_the_meta_device_a_model_has_the_layers_and_the_work_that_it_has_when_it_runs():
+    def build(kind="gpt"):
+        model = make(kind)
+        return model, lambda some: loss_of(model, *some), None, [batch(kind, 0, 0)]
+
+    net, measured = model_work(build), captured("gpt")
+    assert sorted(net.tensors) == sorted(measured.tensors)
+    found = {layer.name: layer for layer in net.layers}
+    assert set(found) == {layer.name for layer in measured.layers}
+    up = found["blocks.0.up"]  # 5 x 8 positions, 16 x 64
+    assert (up.forward_flops, up.backward_flops) == (2.0 * 40 * 16 * 64, 4.0 * 40 * 16 * 64)
+    assert up.forward_bytes >= 4 * (40 * 16 + 16 * 64 + 40 * 64)
+    kept = {layer.name: layer.activation for layer in measured.layers}
+    assert up.activation == kept["blocks.0.up"]
+    assert net.measured is None
+    assert net.batch == 5
+    text = said(lambda: model_work(lambda: (1 / 0,)))
+    assert "the script needs values, which the meta device has not: ZeroDivisionError" in text

@@ -9,6 +9,7 @@ from commsched.cli.ranks import begin
 EXAMPLE = """example:
   mpiexec -n 4 commsched capture train.py:build -o net.json
   commsched plan net.json --machine machine.json -o plan.json
+  commsched capture train.py:build --meta -o net.json         # of a model that fits nowhere here
 
 FUNCTION takes nothing and returns (model, loss, optimizer, batches): loss(batch) does the forward
 pass and returns a scalar, batches can be read again and again, such as a list or a DataLoader.
@@ -21,6 +22,7 @@ OPTIONS = (
     Option("--steps", "N", "steps that are measured, after 3 others", int, 10),
     Option("--batch", "N", "samples per rank; default: the first size of a batch", int),
     Flag("--find-unused-parameters", "leave out parameters that never get a gradient"),
+    Flag("--meta", "run nothing: count flops and bytes of a model of any size, on one process"),
 )
 
 
@@ -37,16 +39,17 @@ def capture(args: argparse.Namespace) -> None:
     one_thread()
     begin(args)
     from commsched.terminal import plain_streams
-    from commsched.torch.script import capture_file
+    from commsched.torch.script import capture_file, model_file
 
+    options = {
+        "name": args.name or Path(args.script.rpartition(":")[0]).stem,
+        "batch": args.batch,
+        "find_unused_parameters": args.find_unused_parameters,
+    }
     with plain_streams():  # the script's output is its own
-        said = capture_file(
-            args.script,
-            args.output,
-            name=args.name or Path(args.script.rpartition(":")[0]).stem,
-            steps=args.steps,
-            batch=args.batch,
-            find_unused_parameters=args.find_unused_parameters,
-        )
+        if args.meta:
+            said = model_file(args.script, args.output, **options)
+        else:
+            said = capture_file(args.script, args.output, steps=args.steps, **options)
     if said:
         print(f"{said}\nwritten to {args.output}")
