@@ -102,7 +102,7 @@ class Link:
 class Nic:
     """Network ports of a node: the ranks of a node share them evenly."""
 
-    per_node: Annotated[int, Check("must be at least 1", lambda ports: ports >= 1)]
+    per_node: Annotated[int, Check("must be from 1 to 65536", lambda n: 1 <= n <= 2**16)]
     per_byte: Annotated[PerByte, Key("bandwidth_GBps")]  # s/B of one port in each direction
     # B of one message that leave before another rank's turn
     turn: Annotated[float, unit("B", 1.0), NOT_NEGATIVE, WRITTEN] = 0.0

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsched.arrays import Floats
+from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.breakdown import CAUSES, OVERLAP, STRAGGLERS, makeup
 from commsched.timeline.chain import Walk
@@ -151,6 +152,10 @@ class _ChainSide:
         self.begin, self.end = starts[settled][order], starts[settled + 1][order]
         self.steps: list[int] = measure.steps(t)[settled][order].tolist()
         iterations = np.array(found.iteration)
+        if found.counted != len(order):
+            raise CommschedError(
+                f"the timeline's totals count {found.counted} steps, but its spans {len(order)}"
+            )
         # a window of several steps gives each of them an equal share of its weight
         self.weights = np.convolve(central(iterations), np.full(found.cycle, 1 / found.cycle))[
             order

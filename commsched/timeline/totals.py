@@ -37,6 +37,12 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     bubble: Amounts = ()  # s in which nothing runs, a mean over the ranks; empty: no pipeline
     sent: Amounts  # B that a rank hands to MPI, a mean over the ranks
 
+    def __post_init__(self) -> None:
+        windows = self.counted - self.cycle + 1 if self.counted else 0
+        for what in ("iteration", "exposed", "hidden", "bubble", "sent"):
+            if len(getattr(self, what)) not in ((0, windows) if what == "bubble" else (windows,)):
+                raise ValueError(f"{what} must have {windows} numbers, one of each window")
+
     @property
     def statistic(self) -> str:
         """Say over what the numbers are taken, such as `median of 9 of 11 steps`."""

@@ -1,0 +1,159 @@
+"""One broken file for one target: made from a seed, tried, and kept as a file if it fails."""
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+from commsched.errors import CommschedError
+from tests.nightly.fuzz import mutations
+from tests.nightly.fuzz.targets import MUTATIONS, SUFFIXES, TARGETS, Target, run, words_of
+
+SECONDS = 20  # of processor time for one case
+MEMORY = 6 * 2**30  # B of address space, numpy's and matplotlib's libraries included
+LONGEST = 5_000  # characters of an error
+SPECIAL = 0.03  # share of special files
+AGAIN = 0.3  # share of files that are broken once more
+KEPT = Path(__file__).parent / "cases"
+
+
+class TimeIsUp(BaseException):
+    """A case takes too long."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file's content, or the kind of a special file, and what reads it."""
+
+    target: Target
+    content: bytes
+    special: str = ""
+
+    def put(self, folder: Path) -> Path:
+        """Make the file in a folder."""
+        kind = self.target.kind
+        path = folder / (
+            "manifest.json" if kind == "manifest" else f"f{SUFFIXES.get(kind, '.json')}"
+        )
+        if path.is_symlink() or path.exists():
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        if self.special:
+            mutations.make_special(path, self.special)
+        else:
+            path.write_bytes(self.content)
+        return path
+
+    def keep(self, said: str, folder: Path = KEPT) -> Path:
+        """Write the case as a file, from which a test is made."""
+        data = {
+            "target": self.target.name,
+            "special": self.special,
+            "said": said.splitlines()[-1][:300],
+            "content": base64.b85encode(self.content).decode(),
+        }
+        text = json.dumps(data, indent=1) + "\n"
+        path = folder / f"{hashlib.sha256(self.content + text.encode()).hexdigest()[:12]}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+def kept(path: Path) -> Case:
+    """Read a case of `keep`."""
+    data = json.loads(path.read_text())
+    target = next(each for each in TARGETS if each.name == data["target"])
+    return Case(target, base64.b85decode(data["content"]), data["special"])
+
+
+def drawn(seed: str, good: Mapping[str, bytes], processes: bool = False) -> Case:
+    """Draw a target, and a broken file for it."""
+    rng = random.Random(seed)
+    targets = [each for each in TARGETS if each.processes == processes]
+    target = rng.choices(targets, [each.weight for each in targets])[0]
+    if rng.random() < SPECIAL:
+        return Case(target, b"", rng.choice(mutations.SPECIAL))
+    content = good[target.kind]
+    among = MUTATIONS.get(target.kind, mutations.JSON)
+    for _ in range(1 + (rng.random() < AGAIN)):
+        with contextlib.suppress(
+            ValueError, LookupError, RecursionError, BadZipFile
+        ):  # broken already
+            content = rng.choice(among)(rng, content)
+    return Case(target, content)
+
+
+@contextlib.contextmanager
+def limits() -> Iterator[None]:
+    """Limit the time and the memory of a case in this process."""
+
+    def stop(*_: object) -> None:
+        raise TimeIsUp
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
+    handler = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def tried(case: Case, good: Mapping[str, Path], folder: Path) -> str:
+    """Say what is wrong with how a target takes a case in this process; "" if nothing is."""
+    path = case.put(folder)
+    out, error = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), limits():
+            status = run(case.target, path, good, folder)
+    except CommschedError as refusal:  # of a reader
+        status = 2
+        error.write(f"commsched: {refusal}\n")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 3
+    except TimeIsUp:
+        return f"more than {SECONDS} s of processor time"
+    except BaseException:  # whatever else leaves a command is what we look for
+        return traceback.format_exc()
+    return wrong(status, out.getvalue(), error.getvalue())
+
+
+def tried_apart(case: Case, good: Mapping[str, Path], folder: Path) -> str:
+    """Say what is wrong with how a command takes a case as a process of its own."""
+    words = words_of(case.target, case.put(folder), good, folder)
+    command = [sys.executable, "-m", "commsched", *words]
+    try:
+        done = subprocess.run(command, input=b"", capture_output=True, timeout=20 * SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"more than {20 * SECONDS} s"
+    out, error = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    return wrong(done.returncode, out, error)
+
+
+def wrong(status: int, out: str, error: str) -> str:
+    """Say what is wrong with a command's end; "" if nothing is."""
+    if status not in (0, 1, 2):
+        return f"status {status}: {error}"
+    if "Traceback" in error:
+        return error
+    for text in (out, error):
+        strange = [c for c in text if not (c.isprintable() or c == "\n")]
+        if strange:
+            return f"unprintable {strange[0]!a} in what it says: {text!a}"
+    said = [line for line in error.splitlines() if line.startswith("commsched: ")]
+    if status == 2 and (not said or len(error) > LONGEST):
+        return f"no sentence, or too long a one: {error[:LONGEST]}"
+    return ""
