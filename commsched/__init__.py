@@ -9,10 +9,11 @@ SURFACE = {
     "Net": "commsched.api",
     "Plan": "commsched.api",
     "Prediction": "commsched.api",
+    "break_even": "commsched.api",
     "compare": "commsched.api",
     "CommschedError": "commsched.errors",
 }
-__all__ = ["CommschedError", "Exchanger", "Machine", "Net", "Plan", "Prediction", "compare"]
+__all__ = list(SURFACE)
 __version__ = "0.2.0.dev0"
 
 

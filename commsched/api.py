@@ -26,6 +26,7 @@ from commsched.net import graph as net_graph
 from commsched.net.compute import fitted
 from commsched.plan import file as plan_file
 from commsched.plan import model as plan_model
+from commsched.planner.break_even import break_even as find_break_even
 from commsched.planner.families import plan_with_verdict
 from commsched.planner.only_methods import only
 from commsched.planner.reasons import verdict
@@ -125,7 +126,7 @@ class Plan(Shown):
         allow: str | Sequence[str] = (),
         method: str | Sequence[str] = (),
         planner: str = DEFAULT,
-        compute: str = "measured",
+        compute: str = "",
         **request: Any,
     ) -> "Plan":
         """Plan as `commsched plan` does.
@@ -133,16 +134,8 @@ class Plan(Shown):
         allow: lossy codecs, as "fp16,topk:1%" or a list; method: the only methods that may be used;
         `request`: other fields of planner.request.Request, such as strategy, memory or time_limit.
         """
-        net = net if isinstance(net, Net) else Net(net)
-        machine = machine if isinstance(machine, Machine) else Machine(machine)
-        wanted = Request(
-            net=fitted(net.model, machine.model.device, compute),
-            machine=machine.model,
-            lossy=_words(allow),
-            **request,
-        )
-        made = plan_with_verdict(only(wanted, _words(method)), planner)
-        return cls(made.plan)
+        wanted = only(_request(net, machine, allow, compute, **request), _words(method))
+        return cls(plan_with_verdict(wanted, planner).plan)
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
@@ -246,6 +239,36 @@ class Comparison(Shown):
         return self._text
 
     __repr__ = __str__
+
+
+def break_even(
+    net: Net | str | Path,
+    machine: Machine | str | Path,
+    *,
+    allow: str | Sequence[str],
+    gain: float = 0.01,
+    compute: str = "",
+    **request: Any,
+) -> Comparison:
+    """Find the rate of a node's port from which the codecs save less than `gain` of an iteration.
+
+    Source: plans at many rates, as `commsched plan --break-even` makes them.
+    """
+    found = find_break_even(_request(net, machine, allow, compute, **request), gain)
+    return Comparison("\n".join(found.lines()), found.data())
+
+
+def _request(
+    net: Net | str | Path,
+    machine: Machine | str | Path,
+    allow: str | Sequence[str],
+    compute: str,
+    **more: Any,
+) -> Request:
+    net = net if isinstance(net, Net) else Net(net)
+    on = (machine if isinstance(machine, Machine) else Machine(machine)).model
+    model = fitted(net.model, on.device, compute)
+    return Request(net=model, machine=on, lossy=_words(allow), **more)
 
 
 def compare(*what: "Plan | Prediction | str | Path") -> Comparison:

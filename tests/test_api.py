@@ -85,6 +85,22 @@ def test_importing_is_quick_and_errors_are_value_errors():
         cs.Net("resnet-50")
 
 
+def test_the_break_even_lies_between_rates_that_pay_and_rates_that_do_not():
+    lab = cs.Machine("p3.16xlarge", nodes=2, lanes=1, nic="10 Gbit/s")
+    found = cs.break_even("resnet32", lab, allow="fp16", gain=0.05).data
+    answer, rows = found["port_bits_per_second"], found["rows"]
+    below = [row for row in rows if row["port_bits_per_second"] < answer]
+    above = [row for row in rows if row["port_bits_per_second"] > answer]
+    assert max(row["port_bits_per_second"] for row in below) * 1.05 > answer
+    assert min(row["port_bits_per_second"] for row in above) < answer * 1.05
+    assert all(row["saved_share"] > 0.05 for row in below)
+    assert all(row["saved_share"] <= 0.05 for row in above)
+    with pytest.raises(cs.CommschedError, match="several nodes"):
+        cs.break_even("lstm", cs.Machine("p3.16xlarge", nodes=1), allow="fp16")
+    with pytest.raises(cs.CommschedError, match="needs --allow"):
+        cs.break_even("lstm", lab, allow="")
+
+
 PLUGIN = '''
 """A ring under another name."""
 from commsched.collectives.ring import ring

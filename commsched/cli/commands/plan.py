@@ -33,6 +33,7 @@ from commsched.net.compute import compute_data, fitted, origin
 from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
+from commsched.planner.break_even import break_even, check_break_even
 from commsched.planner.families import NO_PLAN, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
 from commsched.planner.limits.memory import needed
@@ -48,6 +49,7 @@ from commsched.units import nbytes, seconds
 
 EXAMPLE = """example:
   commsched plan vgg16 --machine p3dn.24xlarge -o plan.json
+  commsched plan resnet50 --machine p3.16xlarge --nodes 4 --allow fp16 --break-even -o plan.json
   commsched plan bert-base --machine p3.16xlarge --method ring+dense -o ring.json
   commsched plan gpt3-1.3b --machine summit --strategy samo --param microbatches=64 -o plan.json
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
@@ -105,6 +107,11 @@ OPTIONS = (
         "longest search, kept within 20 %%; 0: the first plan; default: until no change helps;"
         " Ctrl-C writes the best plan so far (exit status 0, or 130 if there is none yet)",
         PATIENCE,
+    ),
+    Flag(
+        "--break-even",
+        "with --allow: also find the rate of a node's port from which compressing saves less than"
+        " 1%% of an iteration, by plans at many rates",
     ),
     Flag("--progress", "print each better plan on stderr during the search"),
     Flag("--explain", "print the reason of every launch"),
@@ -182,6 +189,8 @@ def plan(args: argparse.Namespace) -> None:
         with time_limit(args.time_limit) as over:
             try:
                 wanted = request(args)
+                if args.break_even:
+                    check_break_even(wanted)
                 with working("planning") as say:
                     wanted = replace(wanted, report=wanted.report or _said(say))
                     found = plan_with_verdict(wanted, args.planner)
@@ -198,10 +207,15 @@ def plan(args: argparse.Namespace) -> None:
             print(f"commsched: {why}; this is the best plan so far", file=sys.stderr)
         made = schedule.added(found.plan, args)
         plan_file.write(args.output, made)
+    even = None
+    if args.break_even:
+        with working("looking for the break-even") as say:
+            even = break_even(wanted, say=say)
     if args.json:
         told = summary(made)
         told["warnings"] += too_large(made)
-        print(json.dumps({**told, "errors": errors(wanted)}, indent=1))
+        more = {"break_even": even.data()} if even else {}
+        print(json.dumps({**told, "errors": errors(wanted), **more}, indent=1))
         return
     for line in (*facts(made, every=args.explain), *errors(wanted)):
         print(line)
@@ -213,6 +227,8 @@ def plan(args: argparse.Namespace) -> None:
             print(line)
     for sentence in too_large(made):
         print(f"warning: {sentence}")
+    if even:
+        print("\n".join(even.lines()))
     print(f"written to {args.output}")
 
 
