@@ -12,8 +12,9 @@ if importlib.util.find_spec("torch") is None:
 
 from commsched.torch.attach import Sync, attach
 from commsched.torch.capture import capture
+from commsched.torch.checkpoints import Checkpoints
 from commsched.torch.data_parallel import DataParallel
 from commsched.torch.ddp_hook import hook
 from commsched.torch.meta import model_work
 
-__all__ = ["DataParallel", "Sync", "attach", "capture", "hook", "model_work"]
+__all__ = ["Checkpoints", "DataParallel", "Sync", "attach", "capture", "hook", "model_work"]

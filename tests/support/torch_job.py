@@ -11,12 +11,14 @@ import torch
 from commsched.run.job import agree
 from tests.support import (
     torch_capture_checks,
+    torch_checkpoint_checks,
     torch_refusal_checks,
     torch_timeline_checks,
 )
 from tests.support.torch_checks import CHECKS, WORLD
 
 assert torch_capture_checks  # imported for their checks
+assert torch_checkpoint_checks
 assert torch_refusal_checks
 assert torch_timeline_checks
 

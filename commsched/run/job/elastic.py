@@ -43,8 +43,11 @@ class Kept(msgspec.Struct):
 
 def kept_step(folder: Path) -> int | None:
     """Return the step at which a job goes on from its last checkpoint; None without any."""
-    path = folder / MANIFEST
-    return files.read(path, Kept).step if path.exists() else None
+    found = []
+    for path in (folder / MANIFEST, *folder.glob(f"step*/{MANIFEST}")):
+        with suppress(CommschedError):  # there is none, or it is torn: the one before counts
+            found.append(files.read(path, Kept).step)
+    return max(found, default=None)
 
 
 def supervise(job: ElasticJob) -> int:
