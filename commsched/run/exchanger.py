@@ -1,7 +1,7 @@
 """`commsched.Exchanger`: a training loop hands over gradients and gets them back summed."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +42,7 @@ from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import ON_HOST, choose_placement
+from commsched.timeline.model import Span
 from commsched.timeline.summary import fallback_sentence
 
 
@@ -236,7 +237,7 @@ class Exchanger:
         if missing or not self._lane.uses(last):
             self._lane.end_use(step)
             if missing:
-                self._block(step, name, missing)
+                self._lane.block(step, name, missing)
             self._lane.use(last)
         if self._handover.over:
             engine.recorder.flush()
@@ -263,6 +264,10 @@ class Exchanger:
         """
         self._running()
         self._lane.add(self._handover.step + ahead, name, start, end)
+
+    def listen(self, take: Callable[[Span], None]) -> None:
+        """Call `take` with every span as it ends, in the thread of its stream."""
+        self._running().recorder.takers.append(take)
 
     def turn(self) -> None:
         """Let the span of the first layer in backward, or of the last use of a sum, be over now."""
@@ -389,12 +394,3 @@ class Exchanger:
             return
         for layer in self._handover.completed(all_of_them):
             self._lane.complete(step, layer)
-
-    def _block(self, step: int, name: str, missing: list[str]) -> None:
-        """Wait for the ends of launches, under the deadline."""
-        assert self._engine is not None
-        board = self._engine.board
-        what = f"waits for {', '.join(missing)}"
-        board.status["compute"] = WaitStatus(step, f"tensor {name!r}", what, now(), True)
-        board.until_done((step, end) for end in missing)
-        board.idle("compute")

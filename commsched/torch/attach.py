@@ -15,6 +15,7 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
+from commsched.timeline.model import Span
 from commsched.torch.parameters import (
     check_alike,
     check_fits,
@@ -239,6 +240,10 @@ class Sync:
         """Follow another plan of the same net from the next step on; all ranks call it together."""
         self._exchanger.follow(plan, why)
         self._parameters = {n: self._parameters[n] for n in self._exchanger.names}
+
+    def listen(self, take: Callable[[Span], None]) -> None:
+        """Call `take` with every span of the exchange until the next `restart`, in any thread."""
+        self._exchanger.listen(take)
 
     def restart(self, exchanger: Exchanger) -> None:
         """Go on with another Exchanger, and with what the old one kept if the plan is the same."""

@@ -20,10 +20,12 @@ from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
+from commsched.run.adapt.drift import explains, refit_machine
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.run.job.ending import say
+from commsched.timeline.model import Span
 from commsched.torch.attach import Sync, started_by_mpi, wanted_timeline
 from commsched.torch.capture import WARM_UP, measured_net
 from commsched.torch.observer import Observer
@@ -42,9 +44,10 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
 
     It stands for `model` in a script, as DistributedDataParallel does; all ranks make it together.
     The first `steps` steps (after 3 others) exchange dense buckets as DistributedDataParallel
-    does, while the layers' seconds and the rows that embeddings hit are measured. Then the ranks
-    calibrate themselves for about `calibration` seconds, or take the `machine` file (if it is one
-    of other ranks, its links inside a node), and rank 0 plans, at most 20 s long. The plan is tried
+    does, while the seconds of layers and exchanges and the rows that embeddings hit are measured.
+    Then the ranks calibrate themselves for about `calibration` seconds, or take the `machine` file
+    (if it is one of other ranks, its links inside a node); its rates are scaled so that it explains
+    the exchanges that were measured. Rank 0 plans, at most 20 s long. The plan is tried
     for `steps` steps, in turns with as many of the dense baseline. The faster one stays, and rank 0
     says so in one line.
 
@@ -90,6 +93,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             skip_overflow,
         )
         self._trial: _Trial | None = None
+        self._exchanges = Exchanges(self.sync)
         self.sync.after_step = self._after_step
         self._watch: Watch | None = Watch(model)
 
@@ -144,7 +148,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         what = f"commsched.torch.DataParallel: medians of {self._steps} steps"
         net = measured_net(watch.observer, self._comm, "watched", watch.batch, what, True)
         net = _complete(net, watch.observer)
-        here = self._measured_machine()
+        here = self._exchanges.fitted(self._measured_machine(), self._comm)
         dense, found = self._planned(net, here, DENSE), self._planned(net, here, "best")
         self.sync.restart(self._exchanger(dense))
         if found.launches == dense.launches:
@@ -202,6 +206,33 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         sleeping_barrier(self._comm)
         text = agree.broadcast_bytes(text, self._comm)
         return plan_file.from_data(msgspec.json.decode(text), "the plan of rank 0")
+
+
+class Exchanges:
+    """The seconds of a plan's exchanges in real steps, on this rank."""
+
+    def __init__(self, sync: Sync) -> None:
+        self._plan = sync.plan
+        self._names = {f"{launch.name}/exchange": i for i, launch in enumerate(self._plan.launches)}
+        self.seconds: list[list[float]] = [[] for _ in self._plan.launches]
+        sync.listen(self._take)
+
+    def _take(self, span: Span) -> None:
+        if span.name in self._names:
+            self.seconds[self._names[span.name]].append(span.end - span.start)
+
+    def fitted(self, machine: Machine, comm: MPI.Intracomm) -> Machine:
+        """Return a machine with rates at which it explains the exchanges; unchanged if none do.
+
+        The shortest median over the ranks is an exchange without waiting for others.
+        """
+        seconds = np.array([np.median(each) if each else 0.0 for each in self.seconds])
+        comm.Allreduce(MPI.IN_PLACE, seconds, op=MPI.MIN)
+        if not seconds.all():  # a single rank exchanges nothing
+            return machine
+        plan = replace(self._plan, machine=machine)
+        fitted, _ = refit_machine(plan, seconds, [])
+        return fitted if explains(plan, fitted, seconds) else machine
 
 
 class _Trial:

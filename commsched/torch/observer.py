@@ -17,11 +17,17 @@ class Observer:
     """A model's passes on one rank, by module; a with block holds the hooks.
 
     `clock` may count something else than seconds. Hooks inside a module that is compiled would
-    change what is compiled, so that the whole module counts as one layer.
+    change what is compiled, so that the whole module counts as one layer. `turned` is called where
+    the first backward pass of a step begins.
     """
 
-    def __init__(self, model: Any, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.model, self._clock = model, clock
+    def __init__(
+        self,
+        model: Any,
+        clock: Callable[[], float] = time.perf_counter,
+        turned: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model, self._clock, self._turned = model, clock, turned
         self.parameters = trained(model)
         self.compiled = compiled_modules(model)
         self.owners: dict[str, list[str]] = {}  # layer -> its parameters
@@ -104,6 +110,8 @@ class Observer:
 
     def _parameter_hook(self, name: str) -> Callable[[Any], None]:
         def ready(_: Any) -> None:
+            if not self._back:  # nobody has seen where the backward pass began
+                self.turn()
             self._now[1][name] = self._clock() - self._begun
 
         return ready
@@ -115,9 +123,11 @@ class Observer:
 
     def turn(self) -> None:
         """End the forward pass: the time since its last module is that module's, too."""
-        if not self._back:
+        first, self._begun = not self._back, self._clock()
+        if first:
             self._charge(self._last or next(iter(self.owners), ""))
-        self._back, self._begun = True, self._clock()
+            self._back = True
+            self._turned()
 
     @property
     def forward_seconds(self) -> dict[str, float]:

@@ -22,12 +22,12 @@ class Watch:
     """
 
     def __init__(self, model: Any, exchanger: Exchanger | None = None) -> None:
-        self.observer = Observer(model)
+        self.observer = Observer(model, turned=self._turned)
         self.batch = 1  # samples of the last forward pass
         self.steps = 0
         self._mine = {id(parameter) for parameter in self.observer.parameters.values()}
         self._exchanger = exchanger
-        self._forwarded = self._turned = False
+        self._forwarded = False
         self._begun = 0.0  # when the forward pass began, or the optimizer
         self._ended = 0.0  # when the last step was over; 0 before the first
         self._data = self._update = 0.0  # s in this step
@@ -48,7 +48,7 @@ class Watch:
     def _before_forward(self, model: Any, inputs: Any, named: Any) -> None:
         if self._forwarded or not (model.training and torch.is_grad_enabled()):
             return
-        self._forwarded, self._turned = True, False
+        self._forwarded = True
         self.batch = next((len(t) for t in tensors_in([inputs, named]) if t.ndim), 1)
         self._begun = time.perf_counter()
         if self._ended:
@@ -59,15 +59,14 @@ class Watch:
     def _after_forward(self, model: Any, inputs: Any, output: Any) -> None:
         for tensor in tensors_in(output):
             if self._forwarded and tensor.requires_grad:
-                tensor.register_hook(self._turn)
+                tensor.register_hook(lambda gradient: self.observer.turn())
                 return
 
-    def _turn(self, gradient: Any) -> None:
-        """Note where a backward pass begins; several of one step are measured as the last one."""
-        self.observer.turn()
-        if self._exchanger is None or self._turned:
+    def _turned(self) -> None:
+        """Add the spans of the forward pass, which is over."""
+        if self._exchanger is None:
             return
-        self._turned, at = True, self._begun
+        at = self._begun
         for layer, seconds in self.observer.forward_seconds.items():
             self._add(f"forward/{layer}", at, at + seconds, ahead=True)
             at += seconds

@@ -2,8 +2,13 @@
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+from torch import nn
+
+from commsched.run.adapt.drift import exchange_seconds
 from commsched.run.job import agree
 from commsched.simulate.engine import simulate
 from commsched.timeline import check as timeline_check
@@ -11,9 +16,11 @@ from commsched.timeline import file as timeline_file
 from commsched.timeline.compare import compare
 from commsched.timeline.measure import overlaps
 from commsched.torch import DataParallel, attach
+from commsched.torch.data_parallel import Exchanges
+from commsched.torch.watch import Watch
 from tests.support.torch_capture_checks import captured, planned
 from tests.support.torch_checks import WORLD, by_mpi, check, same, train, with_sync
-from tests.support.torch_nets import make
+from tests.support.torch_nets import batch, make, plan_of
 
 
 def folder():
@@ -70,3 +77,46 @@ def data_parallel_leaves_a_timeline_of_the_plan_that_it_keeps():
     assert t.header.steps >= 5
     assert {"data", "optimizer", "forward/4"} <= set(t.names)
     del held
+
+
+@check
+def a_machine_is_fitted_to_the_exchanges_of_real_steps():
+    model = make("mlp")
+    plan = plan_of(model, WORLD.size)
+    slow = replace(plan.machine.inside, per_byte=8 * plan.machine.inside.per_byte)
+    slower = replace(plan.machine, inside=slow)
+    with attach(model, plan) as sync:
+        exchanges = Exchanges(sync)
+        train("mlp", with_sync(sync), 3, model)
+    assert [len(each) for each in exchanges.seconds] == [3] * len(plan.launches)
+    exchanges.seconds = [[s, s, 1.0] for s in exchange_seconds(plan, slower)]
+    fitted = exchanges.fitted(plan.machine, WORLD)
+    assert abs(fitted.inside.per_byte / slow.per_byte - 1) < 1e-3, fitted.inside
+    exchanges.seconds = [[1.0]] * len(plan.launches)  # no rate explains so much
+    assert exchanges.fitted(plan.machine, WORLD) is plan.machine
+
+
+@check
+def layers_are_measured_where_no_output_is_a_tensor():
+    """The backward pass begins with its first gradient if no hook sees it begin."""
+
+    class Boxed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = make("mlp")
+
+        def forward(self, x):
+            return SimpleNamespace(logits=self.inner(x))
+
+    model = Boxed()
+    watch = Watch(model)
+    for step in range(2):
+        inputs, targets = batch("mlp", step, WORLD.rank)
+        nn.functional.cross_entropy(model(inputs).logits, targets).backward()
+        watch.end_of_step(keeps=True)
+    watch.close()
+    ready = watch.observer.median_ready()
+    assert (ready >= 0).all()
+    assert (ready < 10).all()
+    assert watch.batch == 5
+    assert (watch.observer.median_forward() > 0).all()

@@ -1,6 +1,7 @@
 """The compute lane of a rank whose caller computes: what it does between the engine's calls."""
 
 from commsched.program.layer_ops import backward_of
+from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.engine import Engine
 from commsched.run.job.clock import now
 
@@ -46,6 +47,14 @@ class CallerLane:
             self._queue.add(step, name, self._since)
             self._used.add(self._using)
         self._using = -1
+
+    def block(self, step: int, name: str, missing: list[str]) -> None:
+        """Wait for the ends of launches, under the deadline."""
+        board = self._engine.board
+        what = f"waits for {', '.join(missing)}"
+        board.status["compute"] = WaitStatus(step, f"tensor {name!r}", what, now(), True)
+        board.until_done((step, end) for end in missing)
+        board.idle("compute")
 
     def add(self, step: int, name: str, start: float, end: float) -> None:
         """Record a span that the caller measured, in s of this rank's clock."""
