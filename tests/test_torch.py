@@ -12,7 +12,7 @@ from tests.support.jobs import Ended, Job, Single
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
-LIMIT = 60  # s
+LIMIT = 120  # s, of a job that hangs
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 NAMES = [
     name
@@ -49,7 +49,7 @@ def test_on_two_ranks(name, output):
 
 def test_data_parallel_says_in_one_line_what_it_keeps(output):
     lines = re.findall(r"^commsched: DataParallel: (.*)$", output, re.MULTILINE)
-    assert len(lines) == 3  # three models
+    assert len(lines) == 2  # two models
     for line in lines:
         kept = r"keeps the (plan|dense buckets): \S+ \w+ a step with .*, \S+ \w+ with dense buckets"
         assert re.match(kept, line) or line == "dense buckets of 25 MB are the best plan"

@@ -287,29 +287,22 @@ def another_shape_on_one_rank_names_it():
 @check
 def data_parallel_trains_as_before_while_it_finds_its_plan():
     """Dense steps, a plan, both in turns, the faster one: the same bits all along."""
-    for kind in ("mlp", "fork"):
-        model = make(kind, WORLD.rank)
-        model.odd = WORLD.rank == 1
-        options = {"steps": 4, "machine": "localhost", "find_unused_parameters": kind == "fork"}
-        parallel = DataParallel(model, **options)
-        losses, values = train(
-            kind, lambda _, loss, last: loss.backward(), 3 + 4 + 12 + 2, parallel
-        )
-        parallel.close()
-        want = make(kind)
-        want.odd = WORLD.rank == 1
+    model, want = make("fork", WORLD.rank), make("fork")
+    model.odd = want.odd = WORLD.rank == 1
+    parallel = DataParallel(model, steps=4, machine="localhost", find_unused_parameters=True)
+    losses, values = train("fork", lambda _, loss, last: loss.backward(), 3 + 4 + 12 + 2, parallel)
+    parallel.close()
 
-        def between(model, loss, last):
-            loss.backward()
-            for name, parameter in model.named_parameters():
-                if parameter.grad is None and not name.startswith("third"):
-                    parameter.grad = torch.zeros_like(parameter)
-            averaged(model)
+    def between(model, loss, last):
+        loss.backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is None and not name.startswith("third"):
+                parameter.grad = torch.zeros_like(parameter)
+        averaged(model)
 
-        wanted = train(kind, between, 21, want)
-        same((losses, {n.removeprefix("module."): v for n, v in values.items()}), wanted)
-        names = {tensor.name for tensor in parallel.plan.net.tensors.values()}
-        assert names == {name for name, _ in model.named_parameters()}, names
+    values = {name.removeprefix("module."): value for name, value in values.items()}
+    same((losses, values), train("fork", between, 21, want))
+    assert set(parallel.plan.net.tensors) == {name for name, _ in model.named_parameters()}
 
 
 @check
