@@ -128,7 +128,7 @@ def _reason(status: int, ended: list[Note]) -> str:
     """Say which rank the job lost, or how the job ended."""
     killed = [note for note in ended if note.status < 0]
     for note in killed or [note for note in ended if note.status]:
-        how = f"ended with status {note.status}"
+        how = f"ended the job with status {note.status}"
         if note.status < 0:
             how = f"was killed by {signal.Signals(-note.status).name}"
         return f"rank {note.rank} (process {note.pid} on {note.host}) {how}"
