@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from commsched.cost.price import library_bytes
+from commsched.errors import CommschedError
 from commsched.exchange.endpoint import Endpoint
 from commsched.exchange.method import resolved
 from commsched.exchange.registry import find_method, phases_of
@@ -330,5 +331,6 @@ class Communication(threading.Thread):
         """Write all measurements to disk, then end all ranks."""
         self._recorder.flush()
         say_why(error, self._control.rank)
-        say(self._kept)
+        if not isinstance(error, CommschedError):  # else its sentence tells enough
+            say(self._kept)
         abort(self._control)
