@@ -92,6 +92,7 @@ def test_a_layer_takes_its_kernels_and_collectives_are_taken_apart(tmp_path):
     assert said == {"per_step": 2.0, "bytes": 4.0 * 201}
     assert found.data["communication_seconds"] == pytest.approx(60e-6)
     assert found.data["overlap"] == pytest.approx(0.5)  # the first of the two
+    assert net.source.endswith("collectives take 60 us a step, 50% of it while the rank computes")
 
 
 def test_without_shapes_a_layer_is_a_bucket_and_without_either_it_is_refused(tmp_path):
@@ -191,3 +192,11 @@ def test_a_step_of_two_backward_passes_is_refused(tmp_path):
     trace.events = [e for e in trace.events if not e["name"].startswith("ProfilerStep")]
     path = trace.file(Path(tmp_path) / "trace.json.gz")
     assert "several forward and backward passes" in refused(path, tmp_path)
+
+
+def test_a_trace_of_a_gpu_without_its_kernels_is_refused(tmp_path):
+    trace = Trace()
+    trace.step(0, 0)
+    trace.events = [e for e in trace.events if e["cat"] in ("cpu_op", "user_annotation")]
+    path = trace.file(tmp_path / "trace.json.gz")
+    assert "no kernels are recorded; give torch.profiler activities=" in refused(path, tmp_path)

@@ -117,6 +117,12 @@ def _step(recording: Recording, start: float, end: float) -> Step | None:
     ops = [e for e, out in zip(ops, innermost(aside, ops), strict=True) if out is None]
     if not ops:
         return None
+    if not clock.on_device and any(node.tid != thread for node in nodes):
+        raise CommschedError(
+            f"{recording.where}: the backward pass ran on a thread of its own, as for an"
+            " accelerator, but no kernels are recorded; give torch.profiler"
+            " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        )
     _check_one_pass(recording, all_ops, nodes, end)
     begin = clock.begin(ops[0].ts, end)
     forward, at = _forward(clock, own, ops, begin)

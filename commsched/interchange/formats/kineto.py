@@ -31,8 +31,10 @@ def read(content: Content, options: Options) -> Imported:
     steps, layers = alike(recording)
     made = [_layer([each[i] for each in layers], i, layers[0]) for i in range(len(layers[0]))]
     batch = options.batch or _batch(recording, steps[0])
+    data = _summary(steps)
     source = (
         f"torch.profiler trace {content.where.rpartition('/')[2]}: medians of {len(steps)} steps"
+        f"{_exchanged(data)}"
     )
     net = Net(
         name=options.name,
@@ -43,7 +45,6 @@ def read(content: Content, options: Options) -> Imported:
         data=median(step.data for step in steps),
         source=source,
     )
-    data = _summary(steps)
     return Imported(net=net, notes=tuple(_notes(recording, steps, layers[0], data)), data=data)
 
 
@@ -166,11 +167,19 @@ def _notes(
         if "educe" not in name:
             found[-1] += ": not of gradients, and not in the net"
     if data["communication_seconds"]:
-        found.append(
-            f"collectives take {units.seconds(data['communication_seconds'])} a step,"
-            f" {data['overlap']:.0%} of it while the rank computes"
-        )
+        found.append(_exchanged(data).removeprefix("; "))
     return found
+
+
+def _exchanged(data: dict[str, Any]) -> str:
+    """Say how long a step's collectives take, and which share is hidden; "" without any."""
+    spent = data["communication_seconds"]
+    if not spent:
+        return ""
+    return (
+        f"; collectives take {units.seconds(spent)} a step, {data['overlap']:.0%} of it while the"
+        " rank computes"
+    )
 
 
 FORMATS.add("kineto")(Format("a Chrome trace of torch.profiler", recognises, read))
