@@ -118,6 +118,9 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path):
         path.write_bytes(whole[:size])
         with pytest.raises(CommschedError, match=r"cut\.onnx: not an ONNX model"):
             import_file(content.read(path), Options(name="n"), "onnx")
+    path.write_bytes(whole.replace(b"gpu_0/conv1_w_0", b"gpu_0/conv1_w_\xff"))
+    with pytest.raises(CommschedError, match="a name is not UTF-8"):
+        import_file(content.read(path), Options(name="n"), "onnx")
     loop = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[2] x, bool go) => (float[2] y)

@@ -88,13 +88,32 @@ def _inferred(content: Content, options: Options) -> Any:
 
     try:
         model = onnx.load_model_from_string(content.data)
+        if not all(isinstance(name, str) for name in _names(model)):
+            raise ValueError("a name is not UTF-8")
         _set_sizes(model.graph, options, content.where)
         if model.functions:
             model = inliner.inline_local_functions(model)
         return shape_inference.infer_shapes(model, data_prop=True)
-    except (DecodeError, ValueError, RuntimeError, TypeError) as error:
+    except (
+        *(DecodeError, shape_inference.InferenceError),
+        *(ValueError, RuntimeError, TypeError),
+    ) as error:
         said = (str(error).splitlines() or ["it cannot be parsed"])[0][:200]
         raise CommschedError(f"{content.where}: not an ONNX model: {_plain(said)}") from None
+
+
+def _names(model: Any) -> Iterator[object]:
+    """Yield all names; protobuf gives bytes for those that are no text."""
+    graph = model.graph
+    yield from (model.producer_name, model.producer_version)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (axis.dim_param for axis in value.type.tensor_type.shape.dim)
+    for one in graph.initializer:
+        yield one.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, *node.input, *node.output)
+        yield from (one.name for one in node.attribute)
 
 
 def _set_sizes(graph: Any, options: Options, where: str) -> None:
@@ -240,7 +259,9 @@ def _times(layer: Layer, factor: float) -> Layer:
 def _notes(found: _Graph, net: Net) -> Iterator[str]:
     """Say what the graph does not."""
     left = sorted(root for root in found.dtypes if root in set(found.weights.values()))
-    left = [root for root in left if root not in found.taken and prod(found.shapes[root]) > 1]
+    left = [
+        root for root in left if root not in found.taken and prod(found.shapes.get(root, ())) > 1
+    ]
     if left:
         yield (
             f"{len(left)} constants count as not trained (first: {_plain(left[0])}), such as the"
