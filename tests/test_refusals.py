@@ -12,6 +12,8 @@ from tests.support.rank_server import on_ranks
 # Of each command: words that it refuses, and a part of what it says.
 COMMANDS = {
     "bench codecs": (
+        ("--numel 999999999999", "of memory; more than 1 h or 16 GB needs --force-size"),
+        ("--repeats 1000000000", "--repeats 1000000000 would take about"),
         ("--codec fp17", "no codec named 'fp17'"),
         ("--numel 0", "--numel and --repeats must be at least 1, got 0, 10"),
     ),

@@ -42,6 +42,7 @@ class RunOptions:
     verify: bool = False
     worker: Callable[[Plan, int], Emulated] | None = None  # of a plan and a rank; None: emulated
     mail: Callable[[Plan, int], Mail] | None = None  # what messages carry; None: zeros
+    check: Callable[[Plan], None] | None = None  # refuses a plan that is read
     replan: Replan | None = None  # plans for the machine as measured now; None: never
     device: str = "cpu"  # or "cuda"
     place: Placement | None = None  # None: chosen for the device
@@ -181,12 +182,19 @@ def _check(options: RunOptions) -> None:
     check_timeout(options.timeout)
 
 
+def _checked_file(path: Path, options: RunOptions) -> Plan:
+    plan = read_plan(path)
+    if options.check is not None:
+        options.check(plan)
+    return plan
+
+
 def _run_file(plan: Path, output: Path, options: RunOptions, progress: bool) -> Timeline | None:
     comm = MPI.COMM_WORLD
     agree.check_launcher()
     with watchdog(comm, "run", options.timeout):
         agree.on_all_ranks(lambda: _check(options), comm)
-        made = agree.on_all_ranks(lambda: read_plan(plan), comm)
+        made = agree.on_all_ranks(lambda: _checked_file(plan, options), comm)
         agree.on_all_ranks(lambda: check_writable(output), comm)
     if progress and comm.rank == 0 and progress_visible():
         show = progress_bar("run", options.steps)

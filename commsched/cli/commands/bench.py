@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli import bench_convergence as convergence
+from commsched.cli import size
 from commsched.cli.machine import SET
 from commsched.cli.options import (
     TIMEOUT,
@@ -62,6 +63,7 @@ OPTIONS = (
         " fold, two seeds; gpu: one net, shorter calibrations",
     ),
     TIMEOUT,
+    size.FORCE_SIZE,
 )
 CODING = (
     Option("--numel", "N", "float32 elements; default: 8388608, 16777216; cuda: 67108864", int),
@@ -300,6 +302,7 @@ def sparse(args: argparse.Namespace) -> None:
         "support": args.support,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
+    size.check(args, f"--numel {args.numel}", size.coding(args.numel or 0, args.repeats or 1, 1))
     options = runtime.SparseOptions(timeout=args.timeout, progress=not args.json, **chosen)
     found = runtime.sparse(options)
     if found is None:
@@ -327,6 +330,8 @@ def codecs(args: argparse.Namespace) -> None:
     names = coding.chosen(args.codec)
     numel = coding.NUMEL if args.numel is None else args.numel
     repeats = coding.REPEATS if args.repeats is None else args.repeats
+    what = f"--numel {numel} --repeats {repeats}"
+    size.check(args, what, size.coding(numel, repeats, len(names)))
     found = [*each((coding.row(name, numel, repeats) for name in names), f"{len(names)} codecs")]
     if args.json:
         print(json.dumps([_codec_json(row) for row in found], indent=1))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli import size
 from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command
 from commsched.cli.quantities import SECONDS
 from commsched.cli.ranks import begin
@@ -30,6 +31,7 @@ OPTIONS = (
     Flag("--verify", "check every result against a dense sum"),
     Flag("--replan", "plan again between two steps if exchange times differ from the prediction"),
     DEVICE,
+    size.FORCE_SIZE,
     Option(
         "--timeout", "TIME", "end the job if an operation waits longer than this", SECONDS, 60.0
     ),
@@ -89,6 +91,7 @@ def run(args: argparse.Namespace) -> None:
         verify=args.verify,
         device=args.device,
         replan=replanned if args.replan else None,
+        check=lambda plan: size.check(args, f"--steps {args.steps}", size.run(plan, args.steps)),
     )
     timeline = run_file(args.plan, args.output, options, progress=not args.json)
     if timeline is None:

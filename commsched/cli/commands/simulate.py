@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from commsched.cli import size
 from commsched.cli.options import Commands, Flag, Option, add_command, output_file
 from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
@@ -28,6 +29,7 @@ OPTIONS = (
     Option("--steps", "N", "number of steps; one more ends the last", int, STEPS),
     Option("--replay", "FILE", "repeat the decisions and plan changes of a measured run", Path),
     Option("--ranks", "N", "write the spans of the first N ranks only", int, DRAWN),
+    size.FORCE_SIZE,
     Flag("--json", "print the report as JSON"),
 )
 
@@ -52,6 +54,8 @@ def simulate(args: argparse.Namespace) -> None:
         taken = replay(plan, timeline_file.read(args.replay), args.steps, str(args.replay))
     # One more step says when the last one is over; a replay has the steps that were measured.
     steps = args.steps + (args.replay is None)
+    written = args.ranks if args.output is not None else 0
+    size.check(args, f"--steps {args.steps}", size.simulation(plan, steps, written))
     with progress(steps, "step") as bar:
         prediction = predict(
             plan, steps, taken.decisions, lambda _: bar.update(), changes=taken.changes
@@ -63,6 +67,6 @@ def simulate(args: argparse.Namespace) -> None:
         json.dumps(found, indent=1) if args.json else "\n".join([*origin(plan.net), *lines(found)])
     )
     if args.output is not None and not args.json:
-        size = plan.machine.size
-        some = f", the spans of {args.ranks:,} of {size:,} ranks" if args.ranks < size else ""
+        ranks = plan.machine.size
+        some = f", the spans of {args.ranks:,} of {ranks:,} ranks" if args.ranks < ranks else ""
         print(f"written to {args.output}{some}")

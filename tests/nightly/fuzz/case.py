@@ -8,6 +8,7 @@ import json
 import random
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import traceback
@@ -23,6 +24,8 @@ from tests.nightly.fuzz.targets import MUTATIONS, SUFFIXES, TARGETS, Target, run
 SECONDS = 20  # of processor time for one case
 MEMORY = 6 * 2**30  # B of address space, numpy's and matplotlib's libraries included
 LONGEST = 5_000  # characters of an error
+# What a mutation raises where another one has broken the file already.
+BROKEN = (ValueError, LookupError, RecursionError, BadZipFile, struct.error)
 SPECIAL = 0.03  # share of special files
 AGAIN = 0.3  # share of files that are broken once more
 KEPT = Path(__file__).parent / "cases"
@@ -86,9 +89,7 @@ def drawn(seed: str, good: Mapping[str, bytes], processes: bool = False) -> Case
     content = good[target.kind]
     among = MUTATIONS.get(target.kind, mutations.JSON)
     for _ in range(1 + (rng.random() < AGAIN)):
-        with contextlib.suppress(
-            ValueError, LookupError, RecursionError, BadZipFile
-        ):  # broken already
+        with contextlib.suppress(*BROKEN):  # broken already
             content = rng.choice(among)(rng, content)
     return Case(target, content)
 

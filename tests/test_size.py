@@ -1,0 +1,52 @@
+"""Sizes that take too much are refused with an estimate, unless --force-size is given."""
+
+import argparse
+
+import pytest
+
+from commsched.cli import size
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.plan import file
+from tests.support.rank_server import on_ranks
+from tests.support.small_plans import graph, machine, plan
+
+FORCED, ASKED = argparse.Namespace(force_size=True), argparse.Namespace(force_size=False)
+
+
+def test_more_than_an_hour_or_a_memory_needs_a_word():
+    fits = size.Size(size.MOST_SECONDS, size.MOST_BYTES)
+    size.check(ASKED, "--steps 1", fits)
+    for much in (fits._replace(seconds=3601.0), fits._replace(nbytes=16.1e9)):
+        with pytest.raises(CommschedError, match=r"--steps 1 would take about .* needs --force-si"):
+            size.check(ASKED, "--steps 1", much)
+        size.check(FORCED, "--steps 1", much)
+
+
+def test_an_estimate_grows_with_steps_ranks_and_spans():
+    made = plan(graph([8]), machine(lanes=2), ["ring+dense"])
+    one, ten, drawn = (size.simulation(made, *n) for n in ((1, 0), (10, 0), (10, 2)))
+    assert ten.seconds == pytest.approx(10 * one.seconds)
+    assert ten.nbytes == pytest.approx(10 * one.nbytes)
+    assert drawn.seconds > ten.seconds
+    assert drawn.nbytes > ten.nbytes
+
+
+def test_a_thousand_million_steps_are_refused_at_once(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    file.write(path, plan(graph([8]), machine(lanes=2), ["ring+dense"]))
+    assert main(["simulate", str(path), "--steps", "1000000000"]) == 2
+    said = capsys.readouterr().err
+    assert "--steps 1000000000 would take about" in said
+    assert "more than 1 h or 16 GB needs --force-size" in said
+    assert main(["simulate", str(path), "--steps", "3", "--force-size"]) == 0
+
+
+def test_a_run_of_many_steps_is_refused_on_all_ranks_at_once(tmp_path):
+    made = plan(graph([8]), machine(lanes=2), ["ring+dense"])
+    path = tmp_path / "plan.json"
+    file.write(path, made)
+    words = ["run", str(path), "-o", str(tmp_path / "m.json"), "--steps", "1" + "0" * 400]
+    ended = on_ranks(made.machine.size, *words)
+    assert ended.status == 2
+    assert "0 would take about" in ended.output
