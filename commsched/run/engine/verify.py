@@ -76,9 +76,9 @@ class Verifier:
         if len(wrong):
             at = int(wrong[0])
             raise CommschedError(
-                f"step {step}, {name}: element {at} is {self._after[index][at]!r} on rank"
-                f" {self._comm.rank}, but the dense sum gives {exact[at]!r}; {len(wrong)} elements"
-                " are wrong"
+                f"step {step}, {name}: element {at} is {float(self._after[index][at]):.9g} on rank"
+                f" {self._comm.rank}, but the dense sum gives {float(exact[at]):.9g}; {len(wrong)}"
+                " elements are wrong"
             )
 
     def least(self, value: float) -> float:

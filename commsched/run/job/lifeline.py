@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from commsched.run.job.witness import ABORT, ENDS, MET
+from commsched.run.job.witness import ABORT, ENDS, MET, NOBODY
 
 PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl(2)
 ENDING = 5.0  # s for the process manager to end this rank
@@ -43,24 +43,23 @@ def manager() -> int | None:
 
 
 def tie(rank: int, patience: float) -> None:
-    """End this rank with its launcher; have a witness tell if the rank is killed, or stays alone.
+    """End this rank with its launcher; have a witness tell if the rank stays alone, or is killed.
 
     The witness ends the job if MPI has not begun after `patience` s, or if a rank of this host has
-    ended by then; see `met`.
+    ended by then; see `met`. Launchers other than Hydra name killed ranks themselves.
     """
     global _witness
     if _witness is not None:
         return
     signalled_with_parent(signal.SIGTERM)()
     descriptor = manager()
-    if descriptor is None:
-        return
-    words = (rank, socket.gethostname(), os.getpid(), descriptor, patience)
+    told = NOBODY if descriptor is None else descriptor
+    words = (rank, socket.gethostname(), os.getpid(), told, patience)
     _witness = subprocess.Popen(
         [sys.executable, "-I", "-S", str(SCRIPT), *map(str, words)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        pass_fds=[descriptor],
+        pass_fds=() if descriptor is None else (descriptor,),
         env={k: v for k, v in os.environ.items() if k not in ("PMI_RANK", "PMI_SIZE")},
     )
     atexit.register(part)

@@ -2,7 +2,7 @@
 
 It runs as a script, imports nothing of this package, and hears of its rank by a pipe: MET, once MPI
 has begun, ENDS, before the rank ends in order, or the end of the pipe. Arguments: rank, host, pid
-of the rank, descriptor of the process manager, seconds of patience until MPI begins.
+of the rank, descriptor of Hydra's process manager or NOBODY, seconds of patience until MPI begins.
 """
 
 import os
@@ -13,10 +13,10 @@ import sys
 import time
 
 MET, ENDS = b"m", b"e"
+NOBODY = -1
 ABORT = b"cmd=abort exitcode=2\n"  # of PMI 1
 PROXY = "hydra_pmi_proxy"  # Hydra's process on each host: the parent of the ranks there
 LOOK = 0.25  # s between looks at the other ranks of this host, until MPI begins
-REAPED = 0.05  # s in which the launcher asks for the exit status of a rank, which hides it
 ABORTED = 0.5  # s in which all ranks end after one has called MPI_Abort
 HEARD = 2.0  # s for the launcher to read what was said
 
@@ -29,7 +29,7 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
     while True:
         if select.select([0], [], [], None if met else LOOK)[0]:
             word = os.read(0, 1)
-            if word == b"" and (how := _cause(pid, launcher)):
+            if word == b"" and manager != NOBODY and (how := _cause(pid, launcher)):
                 _say(f"{me} (process {pid}) {how}")
             if word != MET:
                 return
@@ -43,19 +43,20 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
         else:
             lost_before = lost
             continue
-        os.write(manager, ABORT)
-        time.sleep(HEARD)
+        if manager != NOBODY:
+            os.write(manager, ABORT)
+            time.sleep(HEARD)
         os.kill(pid, signal.SIGKILL)
         return
 
 
 def _cause(pid: int, launcher: int) -> str:
     """Say how a rank has ended; nothing if it ended with its launcher, or with all others here."""
-    status, until = None, time.monotonic() + REAPED
-    while status is None and time.monotonic() < until:
-        if _stat(pid, 2) == "Z":
+    status, until = None, time.monotonic() + ABORTED
+    while time.monotonic() < until:
+        if status is None and _stat(pid, 2) == "Z":  # until the launcher has asked for the status
             status = int(_stat(pid, 51))
-    time.sleep(ABORTED)
+        time.sleep(0.001 if _stat(pid, 2) != "0" else LOOK)
     if _stat(launcher, 2) in ("0", "Z"):
         return ""
     if status and os.WIFSIGNALED(status):
@@ -109,6 +110,7 @@ def _read(path: str) -> str:
 def _say(text: str) -> None:
     os.write(2, f"commsched: {text}\n".encode())
     be_heard(HEARD)
+    time.sleep(LOOK)  # for mpiexec to hear it from its process on this host
 
 
 def be_heard(patience: float) -> None:
