@@ -54,6 +54,7 @@ def test_a_stopped_rank_needs_no_usual_share_and_does_not_answer():
     assert when <= 12 + WINDOW
     assert (one.rank, one.usual, one.silent) == (1, None, True)
     assert one.share > 0.75
+    assert [one.silent for _, one in judged([(1.0, None, 1.0)] * 30)] == [True]  # from the start
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class SlowRanks:
         for kept in self._reports:
             while len(kept) > 1 and kept[1][0] <= when - window:
                 kept.popleft()
-        if any(not kept or kept[0][0] > when - window for kept in self._reports):
+        if not any(kept and kept[0][0] <= when - window for kept in self._reports):
             return []
         edges = [when - window * part / PARTS for part in range(PARTS, -1, -1)]
         parts = [self._shares(*ends) for ends in pairwise(edges)]
@@ -104,8 +104,10 @@ class SlowRanks:
         found: list[float | None] = []
         for kept in self._reports:
             first, last = (_before(edge, kept) for edge in (start, stop))
-            spent = last.seen - first.seen
-            found.append((last.waited - first.waited) / spent if spent > 0 else None)
+            if first is None or last is None or last.seen <= first.seen:
+                found.append(None)
+            else:
+                found.append((last.waited - first.waited) / (last.seen - first.seen))
         return found
 
     def _limit(self, rank: int, silent: bool) -> float:
@@ -116,7 +118,7 @@ class SlowRanks:
         return TIMES * max(LEAST, _rate(fmean(usual)))
 
     def _slow(self, rank: int, share: float, window: float, silent: bool) -> Slow:
-        others = [kept[-1][1] for i, kept in enumerate(self._reports) if i != rank]
+        others = [kept[-1][1] for i, kept in enumerate(self._reports) if i != rank and kept]
         names = Counter(report.name for report in others if report.name)
         name = names.most_common(1)[0][0] if names else "its messages"
         usual = self._usual[rank]
@@ -125,9 +127,9 @@ class SlowRanks:
         return Slow(rank, share, known, window, step, name, silent)
 
 
-def _before(when: float, kept: Iterable[tuple[float, Report]]) -> Report:
-    """Return the last report that has arrived at a moment; the first of those left is older."""
-    return [report for arrived, report in kept if arrived <= when][-1]
+def _before(when: float, kept: Iterable[tuple[float, Report]]) -> Report | None:
+    """Return the last report that has arrived at a moment, if there is one."""
+    return next((report for arrived, report in reversed([*kept]) if arrived <= when), None)
 
 
 def _excess(rank: int, shares: Sequence[float | None]) -> float:
