@@ -66,6 +66,30 @@ def test_a_dlrm_learns_with_tables_that_travel_as_lists(tmp_path):
     assert found[-1] < 0.7 * found[0]
 
 
+def test_a_profile_under_ddp_and_the_meta_device_give_the_same_tensors_and_work(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    trace, operators = str(tmp_path / "trace.json.gz"), str(tmp_path / "operators.json.gz")
+    done = run("examples/torch_profile.py", trace, "--steps", "2", "--operators", operators)
+    assert done.status == 0, done.output
+    nets = []
+    for words in (
+        ("import", trace),
+        ("import", operators),
+        ("capture", str(ROOT / "examples/torch_gpt.py:build"), "--meta"),
+    ):
+        path = str(tmp_path / "net.json")
+        assert main([*words, "-o", path]) == 0
+        nets.append(net_file.read(path))
+    shapes = [sorted(t.shape for t in net.tensors.values()) for net in nets]
+    assert shapes[0] == shapes[1] == shapes[2]
+    work = [sum(layer.forward_flops for layer in net.layers) for net in nets]
+    assert work[0] == work[1]
+    assert work[2] == pytest.approx(work[1], rel=0.01)
+    assert sum(layer.backward for layer in nets[0].layers) > 0
+
+
 def test_each_example_has_fewer_than_80_lines():
     paths = list((ROOT / "examples").glob("torch_*.py"))
     assert len(paths) == 6
