@@ -23,7 +23,7 @@ from commsched.timeline.measure import waiting_filled
 from commsched.timeline.model import Columns, Timeline
 from commsched.timeline.parts import PartHeader, PartRow, PartWriter, on_clock, rows_of
 
-AT_ONCE = 2**17  # spans of all ranks that are merged at one time
+AT_ONCE = 2**15  # spans of all ranks that are merged at one time, about 1 kB each
 NEWEST = 2**19  # spans that rank 0 keeps for a summary
 
 
