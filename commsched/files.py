@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 SHOWN = 40  # characters of a wrong value
 DIGITS = 300  # of a whole number, as many as a float can have
-MAX_BYTES = 2**30  # a net, machine, plan or timeline beyond 1 GiB is a mistake
+MAX_BYTES = 2**30  # of a file that is read in pieces
+MAX_TEXT = 2**27  # of JSON that is read at once, which takes up to 30 times as much memory
 CHUNK = 2**20  # B that are read at once
 STDIN = "-"
 KINDS = {
@@ -171,7 +172,18 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
     return bytes(content)
 
 
-def read_text(path: str | Path, most: int = MAX_BYTES) -> str:
+def head(path: str | Path, count: int) -> bytes:
+    """Return the first bytes of a regular file; none of stdin, and none of what cannot be read."""
+    if str(path) == STDIN:
+        return b""
+    try:
+        with opened(path) as file:
+            return file.read(count)
+    except CommschedError:
+        return b""  # whoever reads the file says why not
+
+
+def read_text(path: str | Path, most: int = MAX_TEXT) -> str:
     """Return the text of a file, or one sentence that says why not."""
     try:
         return read_bytes(path, most).decode()

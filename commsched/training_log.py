@@ -82,7 +82,7 @@ def _encoded(line: Line) -> bytes:
 
 def read(path: Path) -> list[Line]:
     """Read a log: its header first. A last line that a crash has torn is left out."""
-    lines = files.read_text(path).split("\n")[:-1]
+    lines = files.read_text(path, files.MAX_BYTES).split("\n")[:-1]
     found: list[Line] = []
     for number, text in enumerate(lines, 1):
         where = f"{path}, line {number}"

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def commsched(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("command", ["show", "simulate", "plot -o a.png"])
+@pytest.mark.parametrize("command", ["show", "simulate", "plot -o a.png", "compare b.json"])
 def test_devices_pipes_and_sockets_are_not_read(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.json")
@@ -56,6 +57,19 @@ def test_a_file_that_grows_is_read_up_to_the_limit(tmp_path):
     with pytest.raises(CommschedError, match="larger than 10 bytes, which is the most allowed"):
         files.read_bytes("/proc/self/status", most=10)
     assert b"Name:" in files.read_bytes("/proc/self/status")
+
+
+def test_a_gigabyte_of_json_is_refused_in_little_memory(tmp_path, capsys):
+    path = tmp_path / "large.json"
+    path.write_bytes(b"[")
+    os.truncate(path, 2**30)
+    tracemalloc.start()
+    for command in ("show", "simulate", "price 1 --machine"):
+        assert main([*command.split(), str(path)]) == 2
+        assert f"{path}: larger than {files.MAX_TEXT} bytes" in capsys.readouterr().err
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2 * files.MAX_TEXT  # a buffer that grows, and is copied as it does
 
 
 def test_stdin_is_a_dash(tmp_path):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from commsched import files
 from commsched.errors import CommschedError
 from commsched.interchange import content, kineto_events
 from commsched.interchange.formats import kineto
@@ -27,11 +28,7 @@ def read_pair(first: Path, second: Path) -> tuple[Timeline, Timeline]:
 
 def is_trace(path: Path) -> bool:
     """Tell whether a file is a trace of another program: packed, or without a timeline's header."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(4096)
-    except OSError:
-        return False
+    head = files.head(path, 4096)
     return head.startswith(content.GZIP) or b'"schemaVersion"' in head
 
 

@@ -231,10 +231,7 @@ def _checked(timeline: Timeline, where: str) -> Timeline:
 
 def is_ours(path: str | Path) -> bool:
     """Tell whether a regular file begins as `write` lets it begin."""
-    if str(path) == files.STDIN or not Path(path).is_file():
-        return False
-    with files.opened(path) as file:
-        return file.read(len(HEAD)) == HEAD
+    return files.head(path, len(HEAD)) == HEAD
 
 
 def _as_we_write_it(file: IO[bytes], where: str, window: int) -> Timeline | None:

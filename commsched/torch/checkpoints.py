@@ -18,6 +18,7 @@ from commsched.run.job import agree
 from commsched.run.job.elastic import FOLDER, MANIFEST
 from commsched.run.job.watchdog import watchdog
 
+MOST = 2**34  # B of a rank's file
 TIMEOUT = 600.0  # s that ranks wait for each other
 
 
@@ -112,10 +113,7 @@ class Checkpoints:
                 f" {self._comm.size} were started"
             )
         path = self._file(manifest.step)
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise CommschedError(f"{path}: cannot be read: {error.strerror}") from None
+        content = files.read_bytes(path, MOST)
         if hashlib.sha256(content).hexdigest() != manifest.files[self._comm.rank]:
             raise CommschedError(f"{path}: its digest is not the one in {self._folder / MANIFEST}")
         states = _unpacked(content, str(path))

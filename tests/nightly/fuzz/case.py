@@ -22,6 +22,7 @@ from tests.nightly.fuzz import mutations
 from tests.nightly.fuzz.targets import MUTATIONS, SUFFIXES, TARGETS, Target, run, words_of
 
 SECONDS = 20  # of processor time for one case
+WAITING = 120.0  # s in which a case ends even beside much other work
 MEMORY = 6 * 2**30  # B of address space, numpy's and matplotlib's libraries included
 LONGEST = 5_000  # characters of an error
 # What a mutation raises where another one has broken the file already.
@@ -62,7 +63,7 @@ class Case:
         data = {
             "target": self.target.name,
             "special": self.special,
-            "said": said.splitlines()[-1][:300],
+            "said": said.rstrip().splitlines()[-1][:300],
             "content": base64.b85encode(self.content).decode(),
         }
         text = json.dumps(data, indent=1) + "\n"
@@ -103,13 +104,16 @@ def limits() -> Iterator[None]:
 
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
-    handler = signal.signal(signal.SIGPROF, stop)
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGPROF, signal.SIGALRM)}
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, WAITING)  # of a case that waits for what never comes
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
@@ -126,7 +130,7 @@ def tried(case: Case, good: Mapping[str, Path], folder: Path) -> str:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 3
     except TimeIsUp:
-        return f"more than {SECONDS} s of processor time"
+        return f"more than {SECONDS} s of processor time, or {WAITING} s\n{traceback.format_exc()}"
     except BaseException:  # whatever else leaves a command is what we look for
         return traceback.format_exc()
     return wrong(status, out.getvalue(), error.getvalue())
