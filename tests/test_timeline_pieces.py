@@ -8,7 +8,7 @@ import pytest
 from commsched import files
 from commsched.timeline.file import Writer, read, write
 from commsched.timeline.header import Measured
-from commsched.timeline.intervals import AT_ONCE, Intervals, difference, union
+from commsched.timeline.intervals import Intervals, batches, difference, union
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.parts import CHUNK
 
@@ -77,13 +77,15 @@ def test_a_file_of_many_chunks_reads_back(tmp_path):
         np.testing.assert_array_equal(getattr(found, what), getattr(t, what))
 
 
-def test_a_sweep_in_batches_finds_what_one_sweep_finds():
+def test_a_sweep_in_batches_finds_what_one_sweep_finds(monkeypatch):
     """Groups never meet: so the intervals of few of them give the same as among all others."""
+    monkeypatch.setattr("commsched.timeline.intervals.AT_ONCE", 1000)
     rng = np.random.default_rng(0)
-    count, groups = AT_ONCE, 5
+    count, groups = 3000, 5
     group, start = rng.integers(0, groups, count), rng.random(count)
-    a = Intervals(group, start, start + rng.random(count) * 1e-6)
-    b = Intervals(group[::2], start[::2] + 3e-7, start[::2] + 6e-7)
+    a = Intervals(group, start, start + rng.random(count) * 1e-3)
+    assert len(list(batches(group))) > 2
+    b = Intervals(group[::2], start[::2] + 3e-4, start[::2] + 6e-4)
     for found, of_one in ((union(a), union), (difference(a, b), lambda x: difference(x, b))):
         alone = [of_one(a.rows(a.group == one)) for one in range(groups)]
         for column, expected in zip(found, zip(*alone, strict=True), strict=True):
