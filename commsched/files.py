@@ -26,6 +26,10 @@ from commsched.terminal import printable
 T = TypeVar("T")
 
 SHOWN = 40  # characters of a wrong value
+WRITERS = {  # kind of file -> who writes it
+    "plan": "`commsched plan` writes plans",
+    "timeline": "`commsched simulate` and `commsched run` write timelines",
+}
 DIGITS = 300  # of a whole number, as many as a float can have
 MAX_BYTES = 2**30  # of a file that is read in pieces
 MAX_TEXT = 2**27  # of JSON that is read at once, which takes up to 30 times as much memory
@@ -90,12 +94,38 @@ def convert(data: Any, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
+        formats = [
+            v for each in _types(msgspec.inspect.type_info(kind), ["format"]) for v in _values(each)
+        ]
+        check_kind(data, next(map(kind_of, formats), ""), where)
         message = str(error).replace("Object ", "").replace("`$", "`")
         more = _more(str(error), data, kind)
         told = printable(f"{message[:1].lower()}{message[1:]}{more}")
         raise CommschedError(f"{where}: {told}") from None
     except CommschedError as error:  # from the __post_init__ of a dataclass inside `kind`
         raise CommschedError(f"{where}: {error}") from None
+
+
+def check_kind(data: Any, wanted: str, where: str) -> None:
+    """Refuse a file of ours of another kind than `wanted`, such as a machine instead of a plan."""
+    text = data.get("format") if isinstance(data, dict) else ""
+    if isinstance(data, dict) and isinstance(data.get("otherData"), dict):
+        text = data["otherData"].get("format")  # of a timeline
+    found = kind_of(text)
+    if found and wanted and found != wanted:
+        more = f"; {WRITERS[wanted]}" if wanted in WRITERS else ""
+        raise CommschedError(f"{where}: this is a {found} file, and a {wanted} is expected{more}")
+
+
+def kind_of(text: object) -> str:
+    """Return the kind of file that a `format` such as "commsched-plan/1" names; "" for others."""
+    found = re.fullmatch(r"commsched-([a-z]+)/[0-9]+", text) if isinstance(text, str) else None
+    return found[1] if found else ""
+
+
+def _values(kind: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = getattr(kind, "values", ())
+    return found
 
 
 def _more(message: str, data: Any, kind: Any) -> str:
@@ -112,7 +142,7 @@ def _more(message: str, data: Any, kind: Any) -> str:
     if "unknown field" in message:
         allowed = [field.encode_name for each in types for field in getattr(each, "fields", ())]
     elif message.startswith("Invalid"):
-        allowed = [repr(value) for each in types for value in getattr(each, "values", ())]
+        allowed = [repr(value) for each in types for value in _values(each)]
     if allowed:
         return f"; allowed: {', '.join(dict.fromkeys(allowed))}"
     scalar = isinstance(data, str | int | float) and not message.startswith("Invalid")

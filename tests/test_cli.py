@@ -150,3 +150,18 @@ def test_a_prediction_of_sparse_sums_is_json(tmp_path, capsys):
     capsys.readouterr()
     assert main(["simulate", made, "--steps", "2", "--json"]) == 0
     assert isinstance(json.loads(capsys.readouterr().out)["fits"], bool)
+
+
+def test_a_file_of_another_kind_is_called_what_it_is(tmp_path, capsys):
+    made = plan(graph([100]), machine(1, 2), ["ring+dense"])
+    plan_file.write(tmp_path / "p.json", made)
+    assert main(["simulate", str(tmp_path / "p.json"), "-o", str(tmp_path / "t.json")]) == 0
+    capsys.readouterr()
+    for words, said in (
+        (["simulate", "t.json"], "t.json: this is a timeline file, and a plan is expected"),
+        (["plot", "p.json", "-o", "x.svg"], "p.json: this is a plan file, and a timeline is"),
+        (["show", "--bogus", "p.json"], "'--bogus': not understood; see 'commsched show --help'"),
+    ):
+        line = [str(tmp_path / word) if word.endswith("json") else word for word in words]
+        line = [str(tmp_path / word) if word.endswith("svg") else word for word in line]
+        assert said in refusal(line, capsys)

@@ -30,7 +30,11 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         typed = argparse.Namespace(line=arguments)
         words = _used_plug_ins(arguments)
-        parsed = _parser(words).parse_args(words, typed)
+        parsed, more = _parser(words).parse_known_args(words, typed)
+        if more:
+            unknown = ", ".join(map(repr, more))
+            said = f"{unknown}: not understood; see 'commsched {words[0]} --help'"
+            sys.exit(_report(CommschedError(said)))
         said = "interrupted"
         status = parsed.run(parsed)
         sys.stdout.flush()

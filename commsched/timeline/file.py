@@ -294,6 +294,7 @@ def _events(text: bytes) -> list[Event]:
 
 def _strictly(text: str, where: str) -> Timeline:
     data = files.parse(text, where)
+    files.check_kind(data, "timeline", where)
     other = data.get("otherData") if isinstance(data, dict) else None
     if not isinstance(other, dict) or "format" not in other:
         raise CommschedError(
