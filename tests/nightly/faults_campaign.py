@@ -27,7 +27,7 @@ OLDER = "import commsched; commsched.__version__ = '0.0.1'\n" + MAIN
 MISSING = "import sys\nsys.modules[{!r}] = None\n" + MAIN  # a package that is not installed
 TRAINING = ["train", "--net", "words:8:300", "--batch", "24", "--method", "ring+dense"]
 TRAINING += ["--every", "5", "--timeout", str(TIMEOUT)]
-ENDLESS = ("--steps", "1000000")
+ENDLESS = ("--steps", "200000")  # 40 minutes
 Start = Callable[[Path], Job]
 
 

@@ -330,6 +330,8 @@ class Communication(threading.Thread):
     def _abort(self, error: BaseException) -> None:
         """Write all measurements to disk, then end all ranks."""
         self._recorder.flush()
+        if isinstance(error, MPI.Exception):
+            time.sleep(2 * self._deadlines.look)  # a rank may be gone: its witness names it first
         say_why(error, self._control.rank)
         if not isinstance(error, CommschedError):  # else its sentence tells enough
             say(self._kept)

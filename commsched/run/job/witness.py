@@ -17,7 +17,7 @@ NOBODY = -1
 ABORT = b"cmd=abort exitcode=2\n"  # of PMI 1
 PROXY = "hydra_pmi_proxy"  # Hydra's process on each host: the parent of the ranks there
 LOOK = 0.25  # s between looks at the other ranks of this host, until MPI begins
-ABORTED = 0.5  # s in which all ranks end after one has called MPI_Abort
+ABORTED = 0.25  # s in which all ranks end after one has called MPI_Abort
 HEARD = 2.0  # s for the launcher to read what was said
 
 
@@ -53,14 +53,14 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
 def _cause(pid: int, launcher: int) -> str:
     """Say how a rank has ended; nothing if it ended with its launcher, or with all others here."""
     status, until = None, time.monotonic() + ABORTED
-    while time.monotonic() < until:
-        if status is None and _stat(pid, 2) == "Z":  # until the launcher has asked for the status
+    while time.monotonic() < until and (state := _stat(pid, 2)) != "0":
+        if state == "Z":  # for microseconds: then the launcher asks for the status
             status = int(_stat(pid, 51))
-        time.sleep(0.001 if _stat(pid, 2) != "0" else LOOK)
-    if _stat(launcher, 2) in ("0", "Z"):
-        return ""
-    if status and os.WIFSIGNALED(status):
-        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+            break
+    if status and os.WIFSIGNALED(status):  # at once, before others fail by it
+        gone = _stat(launcher, 2) in ("0", "Z")
+        return "" if gone else f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    time.sleep(max(0.0, until - time.monotonic()))
     if not _ranks(launcher):
         return ""
     return "is gone" if status is None else f"ended with status {os.WEXITSTATUS(status)}"
