@@ -104,7 +104,16 @@ def written(path: Path, lanes: int, **changes: object) -> Path:
 
 def long_run(made: Path, *options: str) -> list[str]:
     output = made.with_name("m.json")
-    return [*IMPATIENT_RUN, str(made), "-o", str(output), "--steps", "1000000", *options]
+    return [
+        *IMPATIENT_RUN,
+        str(made),
+        "-o",
+        str(output),
+        "--steps",
+        "1000000",
+        "--force-size",
+        *options,
+    ]
 
 
 def begun(made: Path, ranks: int = 3, spans: int = 20) -> bool:

@@ -57,7 +57,8 @@ class Outcome:
 def words(folder: Path, *more: str, plan: str = "plan.json") -> list[str]:
     """The words of a run that lasts."""
     output = str(folder / "m.json")
-    return ["run", str(folder / plan), "-o", output, "--timeout", str(TIMEOUT), *more]
+    given = ["--timeout", str(TIMEOUT), "--force-size"]
+    return ["run", str(folder / plan), "-o", output, *given, *more]
 
 
 def run(folder: Path) -> Job:

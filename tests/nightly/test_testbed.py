@@ -344,7 +344,7 @@ def test_a_port_that_vanishes_ends_the_run_and_its_timeline_is_readable(name, tm
         tmp_path / "plan.json", plan(graph([20_000] * 3), machine(4, 2), ["ring+dense"])
     )
     words = ["-n", "8", sys.executable, "-m", "commsched", "run", str(tmp_path / "plan.json")]
-    words += ["-o", str(output), "--steps", "100000"]
+    words += ["-o", str(output), "--steps", "100000", "--force-size"]
     with Single(*COMMAND, "run", "--name", name, "--", *words) as job:
         job.until(lambda: written(output) == 8, SECONDS)
         switch = network.namespace(name, "switch")

@@ -110,7 +110,17 @@ def endless(folder: Path) -> list[str]:
     made = plan(graph([20_000] * 3), machine(HOSTS, 1), ["ring+dense"])
     plan_file.write(folder / "plan.json", made)
     output = str(folder / "m.json")
-    return ["run", str(folder / "plan.json"), "-o", output, "--steps", "100000", "--timeout", "5"]
+    return [
+        "run",
+        str(folder / "plan.json"),
+        "-o",
+        output,
+        "--steps",
+        "100000",
+        "--force-size",
+        "--timeout",
+        "5",
+    ]
 
 
 @needs_rights
