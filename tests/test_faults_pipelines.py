@@ -36,7 +36,8 @@ def test_neighbours_of_a_stopped_stage_name_it_and_the_bytes(endless):
     assert ": recv/s1-s0/m" in first[0]
     assert "waits for 4 kB from rank 1" in first[0]
     assert ": recv/s1-s2/m" in last[0] or ": overflow/decide " in last[0]
-    assert not [line for line in lines if line.startswith("commsched: rank 1")]
+    own = [line for line in lines if line.startswith("commsched: rank 1")]
+    assert own in ([], ["commsched: rank 1 does not answer"]), ended.output  # not by itself
     assert "Traceback" not in ended.output
     assert_spans_are_kept(endless)
 
