@@ -52,6 +52,14 @@ class Registry(Mapping[str, T]):
         return register
 
     def _find(self, name: str) -> T | None:
+        """The plug-in of that name, also of an installed package if nothing else has it."""
+        found = self._known(name)
+        if found is None:
+            plug_ins.load_installed()
+            found = self._known(name)
+        return found
+
+    def _known(self, name: str) -> T | None:
         """The plug-in of that name, made on first use where it has parameters."""
         items = self._load()
         if name in items:
@@ -61,7 +69,7 @@ class Registry(Mapping[str, T]):
             return None
         standard, make = self._families[family]
         if not colon:
-            return self._find(standard)
+            return self._known(standard)
         if name not in self._made:
             try:
                 self._made[name] = make(rest.split(":"))
@@ -94,7 +102,9 @@ class Registry(Mapping[str, T]):
             return False
 
     def __iter__(self) -> Iterator[str]:
+        plug_ins.load_installed()
         return iter(sorted(self._load()))
 
     def __len__(self) -> int:
+        plug_ins.load_installed()
         return len(self._load())

@@ -166,7 +166,8 @@ def test_a_stopped_rank_is_named_by_those_that_wait_for_it(endless):
     assert "Traceback" not in ended.output
     found = last.read(endless.with_name("m.json.last"))
     apart = last.divergence(found)
-    assert apart is None or apart.missing == [1]  # None: stopped within the exchange
+    # None: stopped within the exchange; rank 2 may lack the end that rank 1 owes it.
+    assert apart is None or apart.missing in ([1], [1, 2])
     assert all("/exchange" in found.of[rank].under_way[0].name for rank in (0, 2))
     assert_spans_are_kept(endless)
 
