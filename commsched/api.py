@@ -134,7 +134,7 @@ class Plan(Shown):
         allow: lossy codecs, as "fp16,topk:1%" or a list; method: the only methods that may be used;
         `request`: other fields of planner.request.Request, such as strategy, memory or time_limit.
         """
-        wanted = only(_request(net, machine, allow, compute, **request), _words(method))
+        wanted = _request(net, machine, allow, method, compute, **request)
         return cls(plan_with_verdict(wanted, planner).plan)
 
     @classmethod
@@ -246,6 +246,7 @@ def break_even(
     machine: Machine | str | Path,
     *,
     allow: str | Sequence[str],
+    method: str | Sequence[str] = (),
     gain: float = 0.01,
     compute: str = "",
     **request: Any,
@@ -254,7 +255,7 @@ def break_even(
 
     Source: plans at many rates, as `commsched plan --break-even` makes them.
     """
-    found = find_break_even(_request(net, machine, allow, compute, **request), gain)
+    found = find_break_even(_request(net, machine, allow, method, compute, **request), gain)
     return Comparison("\n".join(found.lines()), found.data())
 
 
@@ -262,13 +263,14 @@ def _request(
     net: Net | str | Path,
     machine: Machine | str | Path,
     allow: str | Sequence[str],
+    method: str | Sequence[str],
     compute: str,
     **more: Any,
 ) -> Request:
     net = net if isinstance(net, Net) else Net(net)
     on = (machine if isinstance(machine, Machine) else Machine(machine)).model
     model = fitted(net.model, on.device, compute)
-    return Request(net=model, machine=on, lossy=_words(allow), **more)
+    return only(Request(net=model, machine=on, lossy=_words(allow), **more), _words(method))
 
 
 def compare(*what: "Plan | Prediction | str | Path") -> Comparison:

@@ -128,5 +128,7 @@ def _row(request: Request, port: float) -> RateRow:
     on = changed(request.machine, [f"nic={8 * port:.6g} bit/s"])
     plan = plan_with_verdict(replace(request, machine=on, report=None)).plan
     iterations = {one.family: one.iteration for one in plan.alternatives}
-    exact = min(iterations[name] for name in ("dense", "lossless") if name in iterations)
-    return RateRow(port, exact, min(exact, iterations.get("allowed", exact)))
+    exact = [iterations[name] for name in ("dense", "lossless") if name in iterations]
+    if not exact:
+        raise CommschedError("--break-even: no plans were compared within --time-limit; give more")
+    return RateRow(port, min(exact), min([*exact, iterations.get("allowed", exact[0])]))
