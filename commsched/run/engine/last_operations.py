@@ -39,7 +39,8 @@ class LastOperations:
         if timeline is not None and comm.rank == 0:
             for old in find(timeline, LAST).values():  # of a job with more ranks
                 old.unlink(missing_ok=True)
-        self.base = Path(agree.gather_text(str(timeline or _unique()), comm)[0])
+        # Hosts may keep their parts of a timeline in folders of their own.
+        self.base = timeline or Path(agree.gather_text(str(_unique()), comm)[0])
         self.path = part_path(self.base, comm.rank, LAST)
         names = tuple(STRATEGIES[plan.strategy].operations(plan))
         header = PartHeader(
