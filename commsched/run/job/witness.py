@@ -5,6 +5,7 @@ has begun, ENDS, before the rank ends in order, or the end of the pipe. Argument
 of the rank, descriptor of Hydra's process manager or NOBODY, seconds of patience until MPI begins.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -24,6 +25,8 @@ HEARD = 2.0  # s for the launcher to read what was said
 def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
     """Wait for the end of the rank, or for what makes its job impossible."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too
+    with contextlib.suppress(PermissionError):  # to speak before the launcher ends all that is here
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
     me, launcher = f"rank {rank} on host {host}", int(_stat(pid, 3))
     end, lost_before, met = time.monotonic() + patience, "", False
     while True:
