@@ -55,7 +55,7 @@ GROUPS = {
     },
     "jobs": {
         *("test_faults", "test_faults_pipelines", "test_watchdog", "test_exchanger"),
-        *("test_run_refusals", "test_last"),
+        *("test_run_refusals", "test_last", "test_unlike_ranks"),
         *("test_terminal", "test_example", "test_launcher", "test_torch", "test_torch_examples"),
         *("test_testbed", "test_testbed_faults", "test_replan", "test_cupy_on_cpu"),
         *("test_convergence", "test_bench_measured", "test_bench_gpu"),

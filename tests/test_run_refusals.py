@@ -6,7 +6,8 @@ import sys
 
 from commsched import records
 from tests.support.jobs import Single
-from tests.test_faults import SECONDS, nothing_written, written
+from tests.test_faults import SECONDS, written
+from tests.test_unlike_ranks import nothing_written
 
 
 def damaged(content: str, how: str) -> bytes:

@@ -137,6 +137,7 @@ def test_on_a_device_it_goes_on_from_a_checkpoint_to_the_same_bits(case, folder)
     together(differences((None, here[1], here[2][half:]), there))
 
 
+@pytest.mark.groups(3)
 @pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
 def test_who_waits_for_the_rest_of_a_message_does_not_sleep():
     """The last one of a step, of which a chunk is here."""

@@ -237,6 +237,7 @@ def test_leaving_in_the_middle_of_a_step_ends_well(handed):
             exchanger.ready(name, gradients(1, WORLD.rank)[name])
 
 
+@pytest.mark.groups(1)
 @pytest.mark.skipif(WORLD.size > 2, reason="many take long where ranks share cores")
 def test_many_exchangers_give_their_communicators_back():
     others = [WORLD.Dup() for _ in range(1600)]  # of 2048 that MPICH has

@@ -114,6 +114,7 @@ def test_what_is_for_sync_only_is_refused_on_all_ranks(folder, option):
     together(["something was written"] * bool(list(folder.iterdir())))
 
 
+@pytest.mark.groups(3, 4)  # two chunks need an even number
 @pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_streaming_on_ranks_is_sequential_training_bit_for_bit(folder, variant):
@@ -149,6 +150,7 @@ class Late(Blank):
         return super().outgoing(step, op)
 
 
+@pytest.mark.groups(3)
 @pytest.mark.skipif(WORLD.size == 1, reason="one rank has no neighbour")
 def test_a_stage_whose_messages_lag_far_behind_sends_all_of_them(folder):
     made = plan_of("greedy", WORLD.size)

@@ -31,7 +31,7 @@ def main():
         try:
             work()
             text = ""
-        except Exception:
+        except Exception:  # of any kind: the other ranks must hear of it, and go on together
             text = traceback.format_exc()
         wrong = [f"rank {r}: {t}" for r, t in enumerate(agree.gather_text(text, WORLD)) if t]
         if WORLD.rank == 0:
