@@ -13,7 +13,7 @@ from commsched.cli.main import main
 from commsched.errors import install
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 IMPORTS = re.compile(r"from (commsched[\w.]*) import ([\w, ]+)")
 
 

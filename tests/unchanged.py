@@ -41,7 +41,7 @@ RELATIVE = 1e-9  # numbers that differ by less are equal
 # of the microseconds of a timeline file, which have three decimals.
 NOISE = {"_ms": 1e-9, "_us": 2e-3, "": 1e-14}
 IGNORED = {"format", "hash", "plan", "plan_hash", "source", "version", "warnings"}
-# Numbers of a step that 0.2 defines anew (docs/glossary.md); 0.1 counted a timeline's last step.
+# Numbers of a step that 0.2 defines anew (docs/reference/glossary.md): 0.1 counted the last step.
 REDEFINED = {
     *("iteration_seconds", "mean_step_seconds", "iteration_p10", "iteration_p90"),
     *("held_out_errors", "exposed_seconds", "hidden_seconds", "bubble_seconds", "steps"),

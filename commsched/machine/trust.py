@@ -8,7 +8,7 @@ from commsched.machine.model import Machine
 from commsched.units import count, significant
 
 # The median error of single exchanges below which `commsched validate` asks a calibration to be
-# (docs/accuracy.md): on the testbeds, with 5.8 %, iterations were off by
+# (docs/explanation/accuracy.md): on the testbeds, with 5.8 %, iterations were off by
 # 1.2 % in the median and 16 % at the most; in shared memory, with 18 %, by 7.9 % and 40 %.
 LIMIT = 0.07
 

@@ -1,6 +1,6 @@
 """What one step of a timeline takes and sends: the same numbers for every command, file and page.
 
-docs/glossary.md defines the words for users.
+docs/reference/glossary.md defines the words for users.
 """
 
 from collections.abc import Mapping, Sequence

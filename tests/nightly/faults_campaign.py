@@ -1,6 +1,7 @@
-"""Break real MPI jobs in many ways, and write what happened as a table in docs/faults.md.
+"""Break real MPI jobs in many ways and write the table of docs/how-to/faults.md.
 
-`python -m tests.nightly.faults_campaign -o docs/faults.md` has status 1 if an expectation fails.
+`python -m tests.nightly.faults_campaign -o docs/how-to/faults.md` exits with 1 if a job fails
+in another way than expected.
 """
 
 import argparse
