@@ -40,10 +40,18 @@ def _files() -> list[str]:
     return [*filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
 
 
+def module_name(path: Path) -> str:
+    """Return the name under which a plug-in's file is imported."""
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    return f"commsched_plugin_{place[:12]}"
+
+
 def _import(path: Path) -> None:
     if path.suffix != ".py" or not path.is_file():
         raise CommschedError(f"plug-in {path}: expected a Python file that is there")
-    name = f"commsched_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if any(getattr(module, "__file__", None) == str(path) for module in [*sys.modules.values()]):
+        return  # a test or script has imported it
+    name = module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -52,6 +60,8 @@ def _import(path: Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
+        if isinstance(error, CommschedError):
+            raise CommschedError(f"plug-in {path}: {error}") from error
         raise CommschedError(
             f"plug-in {path} cannot be imported: {type(error).__name__}: {error}"
         ) from error

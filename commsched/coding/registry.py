@@ -1,5 +1,7 @@
 """Codecs by name: with parameters (`topk:0.01`), composed (`topk/qsgd:4/bloom`), with feedback."""
 
+from collections.abc import Callable
+
 from commsched.coding.codec import Codec
 from commsched.coding.feedback import SUFFIX, fed
 from commsched.coding.index import INDEX_CODES, IndexCode
@@ -7,9 +9,29 @@ from commsched.coding.selection import Selection
 from commsched.errors import CommschedError
 from commsched.registry import Registry
 
+TRAFFIC = ("encode_traffic", "add_traffic", "decode_traffic")
+NEEDED = ("name", "lossless", "addable", "fixed", *TRAFFIC)
+
 
 class Codecs(Registry[Codec]):
     """All codecs; a composed one is SELECTION[/VALUE CODEC][/INDEX CODE]; CODEC:feedback."""
+
+    def add(self, name: str) -> Callable[[Codec], Codec]:
+        """Register a codec, which has what plans and prices ask of it."""
+        register = super().add(name)
+
+        def complete(codec: Codec) -> Codec:
+            if not isinstance(codec, Codec):
+                raise CommschedError(f"codec {name!r} must be an object of a subclass of Codec")
+            missing = [each for each in NEEDED if not hasattr(codec, each)]
+            if missing:
+                raise CommschedError(
+                    f"codec {name!r} lacks the attribute {missing[0]!r}; a codec has"
+                    f" {', '.join(NEEDED)}"
+                )
+            return register(codec)
+
+        return complete
 
     def _find(self, name: str) -> Codec | None:
         around = name.endswith(SUFFIX)

@@ -1,0 +1,110 @@
+"""`commsched check`: prove a collective or codec of your own, and price it."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.errors import CommschedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commsched.lab.plug_in_laws.finding import Finding
+    from commsched.machine.model import Machine
+
+EXAMPLE = """example:
+  commsched check torus.py
+  commsched check torus.py --ranks 8,1024 --machine summit
+  commsched check topk:0.01 --no-run
+
+A collective: its schedule is proved for many groups of ranks, its sums and bytes are compared with
+NumPy's and with the prices. A codec: its values, sizes, additions and feedback. Where mpiexec is
+installed, 4 ranks run a small plan. Exits with status 1 if a law does not hold.
+"""
+OPTIONS = (
+    Option("plug_in", "FILE|NAME", "Python file of a plug-in, or the name of one"),
+    Option("--ranks", "P,...", "also prove and price at these numbers of ranks", default="8"),
+    Option("--machine", "M", "machine to price on", default="p3.16xlarge"),
+    Flag("--no-run", "start no ranks"),
+    Flag("--json", "print the findings as JSON"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "prove a collective or codec of your own, price it, and run it on a few ranks"
+    add_command(commands, "check", check, text, OPTIONS, EXAMPLE)
+
+
+def check(args: argparse.Namespace) -> int:
+    """Print what is found, law by law; return 1 if a law does not hold."""
+    from commsched.lab.plug_in_laws import prices
+
+    machines = prices.machines(args.machine, _sizes(args.ranks))
+    found: dict[str, list[Finding]] = {}
+    for kind, name in _named(args.plug_in):
+        title = f"{kind} {name}"
+        found[title] = []
+        if not args.json:
+            print(title)
+        for finding in _findings(kind, name, machines, not args.no_run):
+            found[title].append(finding)
+            if not args.json:
+                print(f"  {finding}", flush=True)
+    if args.json:
+        told = {title: [each._asdict() for each in all] for title, all in found.items()}
+        print(json.dumps(told, indent=1))
+    return int(any(each.holds is False for all in found.values() for each in all))
+
+
+def _findings(kind: str, name: str, machines: "list[Machine]", run: bool) -> "Iterator[Finding]":
+    from commsched.coding.registry import CODECS
+    from commsched.lab.plug_in_laws import codecs, collectives, real
+    from commsched.progress import each
+
+    if kind == "codec":
+        laws, method = codecs.laws(name, machines), f"{codecs.way(CODECS[name])}+{name}"
+    else:
+        laws, method = collectives.laws(name, machines), f"{name}+dense"
+    yield from each(laws, f"{kind} {name}")
+    if run:
+        yield from each((real.law(one) for one in [method]), f"{method} on ranks")
+
+
+def _named(text: str) -> list[tuple[str, str]]:
+    """Return kind and name of what a file registers, or of a name."""
+    from commsched import plug_ins
+    from commsched.lab.plug_in_laws.skeleton import KINDS
+    from commsched.nearest import nearest
+
+    if text.endswith(".py"):
+        plug_ins.use(text)
+        plug_ins.load()
+        module = plug_ins.module_name(Path(text))
+        found = [
+            (kind, name)
+            for kind, registry in KINDS.items()
+            for name, item in registry.items()
+            if module in (getattr(item, "__module__", ""), type(item).__module__)
+        ]
+        if not found:
+            raise CommschedError(
+                f"{text} registers no collective and no codec; see 'commsched new --help'"
+            )
+        return found
+    found = [(kind, text) for kind, registry in KINDS.items() if text in registry]
+    if not found:
+        near = nearest(text, [name for registry in KINDS.values() for name in registry])
+        raise CommschedError(
+            f"no collective or codec is named {text!r}, and it is no Python file{near}"
+        )
+    return found
+
+
+def _sizes(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**6 for part in parts):
+        raise CommschedError(f"--ranks must be whole numbers such as 8,1024, got {text!r}")
+    return [int(part) for part in parts]

@@ -1,0 +1,225 @@
+"""The laws of a codec: values, sizes, additions, broken gradients, feedback, and what it costs."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from commsched.arrays import Array
+from commsched.coding.codec import Codec
+from commsched.coding.registry import CODECS
+from commsched.exchange.lockstep import fresh_states, run_method
+from commsched.exchange.pair import Pair, illegal, route
+from commsched.lab.plug_in_laws import prices
+from commsched.lab.plug_in_laws.collectives import grid
+from commsched.lab.plug_in_laws.finding import Finding, Skipped, examined, require
+from commsched.machine.model import Machine
+from commsched.net.bucket import BucketSpec
+from commsched.net.sparsity import Sparsity
+from commsched.schedule.registry import COLLECTIVES
+
+SIZES = (0, 1, 2, 7, 1000)
+DRAWS = 100  # of random supports, or of random roundings
+SIGMA = 5.0  # standard errors: a law that holds fails once in 1.7 million seeds
+HALF_ULP = 2.0**-24  # of float32, relative
+WAYS = ("ring", "all-gather")
+
+
+def laws(name: str, machines: Sequence[Machine]) -> Iterator[Finding]:
+    """Examine a codec, also on machines."""
+    codec = CODECS[name]
+    yield examined("values", lambda: _values(codec))
+    yield examined("finite", lambda: _finite(codec))
+    yield examined("broken", lambda: _broken(codec))
+    yield examined("sizes", lambda: _sizes(codec))
+    yield examined("add", lambda: _add(codec))
+    yield examined("again", lambda: _again(codec))
+    yield examined("bias", lambda: _bias(codec))
+    yield examined("feedback", lambda: _feedback(codec))
+    yield examined("ranks", lambda: _ranks(codec))
+    yield examined("bytes", lambda: _bytes(codec))
+    for machine in machines:
+        yield examined(f"price on {machine.size} ranks", partial(_price, codec, machine))
+
+
+def way(codec: Codec) -> str:
+    """Return a collective that carries the codec."""
+    return next(name for name in WAYS if not illegal(route(name, grid(1, 4)), codec))
+
+
+def _normal(numel: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(numel).astype(np.float32)
+
+
+def _packet(codec: Codec, values: Array, step: int = 0) -> Array:
+    """Encode; return the packet as it arrives: at any address, as bytes."""
+    sent = values.copy()
+    packet = codec.encode(sent, {"seed": 7, "step": step, "rank": 1, "name": "w"}).copy()
+    require(np.array_equal(sent, values, equal_nan=True), "encode changes the gradient")
+    message = np.concatenate([np.zeros(1, np.uint8), packet.view(np.uint8)])
+    return message[1:]
+
+
+def _decoded(codec: Codec, packet: Array, numel: int) -> Array:
+    out = np.full(numel, 7.0, np.float32)
+    codec.decode(packet, out)
+    return out
+
+
+def _round_trip(codec: Codec, values: Array, step: int = 0) -> Array:
+    return _decoded(codec, _packet(codec, values, step), len(values))
+
+
+def _values(codec: Codec) -> str:
+    """Lossless: the same numbers. Lossy: the error that a gradient of normal values gets."""
+    for numel in SIZES:
+        values = _normal(numel)
+        values[::3] = 0
+        found = _round_trip(codec, values)
+        same = not codec.lossless or np.array_equal(found, values)
+        require(same, f"lossless, but {numel} values come back changed")
+    if codec.lossless:
+        return "come back as they were"
+    values = _normal(4096)
+    lost = np.linalg.norm(_round_trip(codec, values) - values)
+    error = float(lost / np.linalg.norm(values))
+    most = 1.0 if codec.feedback else np.inf
+    require(error <= most, f"feedback needs an error below 100%, got {error:.3g}")
+    return f"relative L2 error {error:.3g} on normal values"
+
+
+def _finite(codec: Codec) -> str:
+    """Ask for numbers of the gradient's size where a codec might divide by zero or overflow."""
+    odd = {
+        "zeros": np.zeros(1000, np.float32),
+        "equal values": np.full(1000, -3.0, np.float32),
+        "tiny values": np.array([1e-45, -1e-45, 1e-40, 0.0] * 200, np.float32),
+        "one value of many": np.eye(1, 3000, 77, dtype=np.float32)[0],
+    }
+    for what, values in odd.items():
+        found = _round_trip(codec, values)
+        require(bool(np.isfinite(found).all()), f"{what} come back as what is no number")
+    return "zeros, equal, tiny and single values come back as numbers"
+
+
+def _broken(codec: Codec) -> str:
+    """Ask for a NaN or an infinity to be seen by all who receive it."""
+    for broken in (np.nan, np.inf, -np.inf):
+        values = _normal(700)
+        values[5] = broken
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = _round_trip(codec, values)
+        seen = not np.isfinite(found).all()
+        require(seen, f"{broken} in a gradient comes back as a number: nobody sees that it broke")
+    return "NaN and infinities are seen"
+
+
+def _expected(codec: Codec, spec: BucketSpec, merged: int = 1) -> float:
+    start, stop = np.zeros(1, np.int64), np.array([spec.numel])
+    return float(np.atleast_1d(codec.nbytes(spec, start, stop, merged))[0])
+
+
+def _sizes(codec: Codec) -> str:
+    """Compare packets with `nbytes`: each where sizes are known, the mean for random supports."""
+    if codec.fixed or codec.lossless:
+        for numel in SIZES:
+            made = _packet(codec, np.arange(1, numel + 1, dtype=np.float32)).nbytes
+            said = _expected(codec, BucketSpec.uniform(numel))
+            require(made == said, f"{numel} values take {made} B, but nbytes says {said:g}")
+            room = codec.packet(numel).nbytes if codec.fixed else made
+            require(room == made, f"packet({numel}) has {room} B for packets of {made} B")
+    law, rng, numel = Sparsity(law="uniform", density=0.03), np.random.default_rng(1), 8000
+    sizes = []
+    for _ in range(DRAWS):
+        values = np.zeros(numel, np.float32)
+        values[law.support(numel, rng)] = 1.0
+        sizes.append(_packet(codec, values).nbytes)
+    said, mean = _expected(codec, BucketSpec(((law, numel, 0, numel),))), float(np.mean(sizes))
+    slack = SIGMA * float(np.std(sizes, ddof=1)) / np.sqrt(DRAWS) + 1e-4 * mean
+    right = abs(mean - said) <= slack
+    require(right, f"{numel} values of density 3% take {mean:g} B, but nbytes says {said:g}")
+    dense = _expected(codec, BucketSpec.uniform(100_000)) / 100_000
+    return f"nbytes is right; {dense:.3g} B per value of a dense gradient"
+
+
+def _add(codec: Codec) -> str:
+    for numel in SIZES:
+        packet, total = _packet(codec, _normal(numel)), _normal(numel, 1)
+        want = total + _decoded(codec, packet, numel)
+        codec.add(packet, total)
+        require(np.array_equal(total, want), f"add is not decode and + for {numel} values")
+    return "is decode and +"
+
+
+def _again(codec: Codec) -> str:
+    """Ask of an addable codec that decoded values encode without further loss, also in one run."""
+    if not codec.addable:
+        raise Skipped("not addable: for all-gather only")
+    values = _normal(1000)
+    for cut in (1000, 1, 500):
+        runs = np.split(values, [cut])
+        joined = np.concatenate([_round_trip(codec, run) for run in runs])
+        same = np.array_equal(_round_trip(codec, joined), joined)
+        require(same, "addable, but values that were decoded lose something when encoded again")
+    return "decoded values encode without further loss"
+
+
+def _bias(codec: Codec) -> str:
+    if not codec.unbiased:
+        raise Skipped("it does not say that it is unbiased")
+    values = _normal(500)
+    found = np.array([_round_trip(codec, values, step) for step in range(DRAWS)], np.float64)
+    error = np.abs(found.mean(axis=0) - values)
+    slack = SIGMA * found.std(axis=0, ddof=1) / np.sqrt(DRAWS) + 1e-6
+    require(bool((error <= slack).all()), f"unbiased, but the mean of {DRAWS} draws is off")
+    return f"the mean of {DRAWS} draws is the gradient"
+
+
+def _feedback(codec: Codec) -> str:
+    """Ask that what was sent and what is left are the sum of the gradients, over some steps."""
+    if not codec.feedback:
+        raise Skipped("it has none")
+    numel, group = 500, grid(1, 3)
+    for name in (way for way in WAYS if not illegal(route(way, group), codec)):
+        states = fresh_states([np.zeros(numel, np.float32) for _ in group.ranks], 3, "w")
+        sent, total, largest = np.zeros(numel), np.zeros(numel), 0.0
+        for step in range(4):
+            for rank, state in enumerate(states):
+                gradient = _normal(numel, 10 * step + rank)
+                wanted = gradient + state.get("lost", np.float32(0))
+                largest += float(np.abs(wanted).max())
+                total += gradient
+                state["gradient"][:], state["step"] = gradient, step
+            run_method(Pair(name, codec.name), BucketSpec.uniform(numel), group, states)
+            sent += states[0]["result"]
+        left = np.sum([state["lost"] for state in states], axis=0, dtype=np.float64)
+        off = float(np.abs(sent + left - total).max())
+        slack = 8 * group.size * HALF_ULP * largest
+        require(off <= slack, f"{name}: sent + left misses the sum of the gradients by {off:.3g}")
+    return "sent + left = the sum of the gradients"
+
+
+def _able(codec: Codec) -> list[str]:
+    return [name for name in COLLECTIVES if not illegal(route(name, grid(1, 4)), codec)]
+
+
+def _ranks(codec: Codec) -> str:
+    """Ask that all ranks end with the same bits, by every collective that may carry the codec."""
+    able, group = _able(codec), grid(2, 2)
+    for name in able:
+        states = fresh_states([_normal(301, rank) for rank in range(4)], 3, "w")
+        run_method(Pair(name, codec.name), BucketSpec.uniform(301), group, states)
+        first = states[0]["result"].view(np.uint32)
+        same = all(np.array_equal(first, each["result"].view(np.uint32)) for each in states)
+        require(same, f"{name}+{codec.name}: ranks end with different sums")
+    return f"all end with the same sum, by {', '.join(able)}"
+
+
+def _bytes(codec: Codec) -> str:
+    if not codec.fixed:
+        raise Skipped("the size of a packet depends on its values")
+    return prices.as_sent(Pair(way(codec), codec.name), [grid(1, 3), grid(2, 2)], 301)
+
+
+def _price(codec: Codec, machine: Machine) -> str:
+    return prices.compared(f"{way(codec)}+{codec.name}", machine)

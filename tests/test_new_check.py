@@ -1,0 +1,139 @@
+"""`commsched new` writes plug-ins that obey all laws; `commsched check` finds what breaks one."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commsched.cli.main import main
+from tests.support.plug_in_room import room
+
+EXAMPLES = Path("examples")
+
+
+@pytest.fixture(autouse=True)
+def _room():
+    with room():
+        yield
+
+
+def checked(file, capsys, *words) -> tuple[int, dict[str, dict[str, str]]]:
+    """The exit status of a check, and what was seen of each law, by title."""
+    status = main(["check", str(file), "--no-run", "--json", *words])
+    said = capsys.readouterr()
+    laws = json.loads(said.out or "{}")
+    told = {
+        title: {law["law"]: "FAILS " * (law["holds"] is False) + law["seen"] for law in found}
+        for title, found in laws.items()
+    }
+    return status, told
+
+
+@pytest.mark.parametrize("kind", ["collective", "codec"])
+def test_a_new_plug_in_obeys_all_laws_and_its_test_passes(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = f"my-{kind}"
+    assert main(["new", kind, name]) == 0
+    assert "next: commsched check my_" in capsys.readouterr().out
+    status, told = checked(f"my_{kind}.py", capsys)
+    assert status == 0
+    assert len(told[f"{kind} {name}"]) > 6
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_my_{kind}.py"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d+ passed", done.stdout)
+    assert main(["new", kind, name]) == 2
+    assert "there is a" in capsys.readouterr().err
+
+
+def test_files_that_are_there_stay(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text("# mine")
+    assert main(["new", "codec", "mine", "-o", str(path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert path.read_text() == "# mine"
+    assert not (tmp_path / "test_mine.py").exists()
+
+
+@pytest.mark.parametrize(("file", "name"), [("torus_2d", "torus-2d"), ("int16", "int16:12")])
+def test_the_examples_obey_all_laws(file, name, capsys):
+    status, told = checked(EXAMPLES / f"{file}.py", capsys, "--ranks", "8,256")
+    assert status == 0, told
+    (laws,) = told.values()
+    assert re.match(r"[\d.]+ ms for 100 MB on 32 x 8 .*ring\+dense", laws["price on 256 ranks"])
+
+
+# One change each to what `new` writes: what is changed, into what, the law, and what is said.
+SPOILT = [
+    ("collective", "block + 1, add=True", "block + 1, add=False", "proof", "round 0"),
+    ("collective", "merged=k + 1", "merged=k", "proof", "round 0"),
+    ("collective", 'Schedule(name="the', 'Schedule(name="a', "text", "is named 'a"),
+    ("collective", "Source:", "From:", "text", "'Source:'"),
+    ("collective", "ranks + 1) % p", "ranks + k) % p", "proof", "NameError: name 'k'"),
+    ("codec", "out += values", "out -= values", "add", "add is not decode and +"),
+    ("codec", "2.0 * (stop", "3.0 * (stop", "sizes", "1 values take 2 B, but nbytes says 3"),
+    ("codec", "lossless = False", "lossless = True", "values", "come back changed"),
+    ("codec", "np.empty(values, np.uint16)", "np.empty(values)", "sizes", "packet(1) has 8 B"),
+    ("codec", "return (values.", "return (abs(values).", "values", "an error below 100%"),
+    (
+        "codec",
+        "(values.view(np.uint32)",
+        "(np.nan_to_num(values).view(np.uint32)",
+        "broken",
+        "nan in a gradient comes back as a number",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "old", "new", "law", "said"), SPOILT)
+def test_what_breaks_a_law_is_found(kind, old, new, law, said, tmp_path, capsys):
+    path = tmp_path / "spoilt.py"
+    assert main(["new", kind, "the-spoilt", "-o", str(path)]) == 0
+    capsys.readouterr()
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    status, told = checked(path, capsys)
+    assert status == 1
+    assert said in told[f"{kind} the-spoilt"][law]
+    assert told[f"{kind} the-spoilt"][law].startswith("FAILS")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('    name = "the-cut"\n', "", "codec 'the-cut' lacks the attribute 'name'"),
+        ("def add(", "def plus(", "abstract method '?add'?"),
+        ("TheCut())", "TheCut)", "must be an object of a subclass of Codec"),
+    ],
+)
+def test_a_codec_that_lacks_something_is_one_sentence(old, new, said, tmp_path, capsys):
+    path = tmp_path / "cut.py"
+    assert main(["new", "codec", "the-cut", "-o", str(path)]) == 0
+    path.write_text(path.read_text().replace(old, new, 1))
+    capsys.readouterr()
+    assert main(["check", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert re.search(said, told)
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "rign"], "nearest: 'ring'"),
+        (["check", "ring", "--ranks", "12"], "take 8 or 16"),
+        (["check", "ring", "--ranks", "0"], "whole numbers such as 8,1024"),
+        (["check", "examples/train_text.py"], "registers no collective and no codec"),
+        (["new", "codec", "Mine"], "small letters, digits and hyphens"),
+        (["new", "codec", "mine", "-o", "my-codec.py"], "Python imports no such file"),
+    ],
+)
+def test_refusals_are_one_sentence(words, said, capsys):
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
