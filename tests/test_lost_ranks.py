@@ -14,6 +14,10 @@ from tests.test_faults import begun, endless, long_run
 SHOWN = (endless,)  # fixtures
 SECONDS = 60.0  # for a job to end; generous, because many tests may share two cores
 HERE = f"on host {socket.gethostname()}"
+SHORT_ROLL_CALL = """
+from commsched.run.job.deadlines import Deadlines, use
+use(Deadlines(arrival=0.2, grace=0.5))
+"""
 MISSING = "import sys\nsys.modules[{!r}] = None\n"  # of a package that is not installed
 
 
@@ -48,6 +52,27 @@ def test_a_rank_that_fails_before_mpi_is_named_and_ends_the_job(endless, other, 
     (said,) = [line for line in ended.output.splitlines() if line.startswith("commsched: ")]
     assert said.startswith(f"commsched: {sentence}")
     assert "Traceback" not in ended.output
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_that_runs_something_else_is_missed_at_the_roll_call(endless, lost):
+    words = [sys.executable, "-c", SHORT_ROLL_CALL + MAIN, *long_run(endless)[len(RUN) - 1 :]]
+    commands = [words, ["sleep", "1000"]]
+    with Job([1, 1], *(commands if lost else commands[::-1])) as job:
+        ended = job.wait(SECONDS)
+        assert job.left() == {}
+    want = f"commsched: rank {1 - lost} {HERE}: rank {lost} on this host has not started commsched"
+    assert ended.status == 2
+    assert ended.output.startswith(want)
+
+
+def test_a_rank_that_comes_late_is_waited_for_as_long_as_this_one_took(tmp_path, endless):
+    words = ["run", str(endless), "--steps", "2", "-o", str(tmp_path / "short.json")]
+    late = "import time; time.sleep({})\n" + SHORT_ROLL_CALL + MAIN
+    command = [sys.executable, "-c", late.format(0.8), *words]
+    later = [sys.executable, "-c", late.format(2.0), *words]
+    with Job([2, 1], command, later) as job:
+        assert job.wait(SECONDS).status == 0, job.output
 
 
 @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSEGV])

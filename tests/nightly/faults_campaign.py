@@ -99,7 +99,11 @@ def broken(where: str) -> Start:
 
 def wrong_host(folder: Path) -> Job:
     line = [find_mpiexec(), "-launcher", "fork", "-hosts", "h0,h1", "-n", "1"]
-    return Single(*line, *COMMSCHED, *words(folder, *ENDLESS), ":", "-n", "1", "false")
+    return Single(*line, *COMMSCHED, *words(folder, *ENDLESS), ":", "-n", "1", "sleep", "1000")
+
+
+def wrong_first(folder: Path) -> Job:
+    return Job([1, 2], ["sleep", "1000"], [*COMMSCHED, *words(folder, *ENDLESS)])
 
 
 def full_disk(folder: Path) -> Job:
@@ -165,10 +169,13 @@ FAULTS = (
           start=other("false")),
     Fault(name="rank 2 is another program, which ends well", says=f"{RANK_2} .* ended before MPI",
           start=other("true")),
-    Fault(name="rank 2 never begins MPI", says="rank . on host .*: MPI has not begun after 5 s",
-          start=stopped("sleep 1000"), within=LATE),
+    Fault(name="rank 2 is another program, which goes on",
+          says="rank 0 .*: rank 2 on this host has not started commsched",
+          start=stopped("sleep 1000")),
+    Fault(name="rank 0 is another program, which goes on",
+          says="rank 1 .*: rank 0 on this host has not started commsched", start=wrong_first),
     Fault(name="all ranks of another host are another program",
-          says="rank 0 on host .*: MPI has not begun after 5 s", start=wrong_host, within=LATE),
+          says="rank 0 .*: rank 1 on another host has not started commsched", start=wrong_host),
     Fault(name="rank 2 has other `--steps`", says=f"differ in --steps: {RANK_2}",
           start=other(*COMMSCHED, more=["--steps", "7"])),
     Fault(name="rank 2 has `--verify`", says=f"differ in --verify: {RANK_2}",

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from commsched.errors import Agreed, CommschedError, install
 from commsched.kernels.threads import one_thread
-from commsched.run.job import lifeline
+from commsched.run.job import lifeline, roll_call
+from commsched.run.job.deadlines import deadlines
 from commsched.run.job.process import prepare_process
 
 # Launcher -> its variables for this process's rank and the number of ranks. The launcher of a
@@ -140,6 +141,8 @@ def load(patience: float = PATIENCE) -> None:
             "the launcher speaks PMIx, but mpi4py loads an MPICH that does not;"
             f" {_way_out(os.environ.get('PMIX_SIZE', 'P'), 'SLURM_PROCID' in os.environ)}"
         )
+    if "mpi4py.MPI" not in sys.modules:  # it speaks to the launcher, too
+        _answer_roll_call(patience)
     try:
         from mpi4py import MPI
     except ModuleNotFoundError:
@@ -157,7 +160,13 @@ def stay_in_job(patience: float = PATIENCE) -> None:
     """Let this rank end with its launcher, and be missed if it ends without a word."""
     rank = environment_rank()
     if rank is not None and _started_by(os.environ) in ENDING_WITH_PARENT:
-        lifeline.tie(rank, patience)
+        lifeline.tie(rank, patience + deadlines().grace)
+
+
+def _answer_roll_call(patience: float) -> None:
+    manager, rank, size = lifeline.manager(), environment_rank(), expected_size()
+    if manager is not None and rank is not None and size is not None:
+        roll_call.answer(manager, rank, size, patience)
 
 
 def _output(command: list[str]) -> subprocess.CompletedProcess[str] | None:

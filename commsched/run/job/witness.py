@@ -27,7 +27,7 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank gets it, too
     with contextlib.suppress(PermissionError):  # to speak before the launcher ends all that is here
         os.setpriority(os.PRIO_PROCESS, 0, -20)
-    me, launcher = f"rank {rank} on host {host}", int(_stat(pid, 3))
+    me, launcher = f"rank {rank} on host {host}", int(process_stat(pid, 3))
     end, lost_before, met = time.monotonic() + patience, "", False
     while True:
         if select.select([0], [], [], None if met else LOOK)[0]:
@@ -56,22 +56,22 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
 def _cause(pid: int, launcher: int) -> str:
     """Say how a rank has ended; nothing if it ended with its launcher, or with all others here."""
     status, until = None, time.monotonic() + ABORTED
-    while time.monotonic() < until and (state := _stat(pid, 2)) != "0":
+    while time.monotonic() < until and (state := process_stat(pid, 2)) != "0":
         if state == "Z":  # for microseconds: then the launcher asks for the status
-            status = int(_stat(pid, 51))
+            status = int(process_stat(pid, 51))
             break
     if status and os.WIFSIGNALED(status):  # at once, before others fail by it
-        gone = _stat(launcher, 2) in ("0", "Z")
+        gone = process_stat(launcher, 2) in ("0", "Z")
         return "" if gone else f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
     time.sleep(max(0.0, until - time.monotonic()))
-    if not _ranks(launcher):
+    if not ranks_here(launcher):
         return ""
     return "is gone" if status is None else f"ended with status {os.WEXITSTATUS(status)}"
 
 
 def _lost(launcher: int, rank: str) -> str:
     """Name a rank of this host that has ended; the first of those that live tells it."""
-    living = _ranks(launcher)
+    living = ranks_here(launcher)
     here = int(os.environ.get("MPI_LOCALNRANKS", "0"))
     if not living or len(living) >= here or int(rank) != min(each for each, _ in living):
         return ""
@@ -80,13 +80,13 @@ def _lost(launcher: int, rank: str) -> str:
     return f"rank {min(offsets) + min(lost)}" if len(offsets) == 1 and lost else "a rank"
 
 
-def _ranks(launcher: int) -> list[tuple[int, int]]:
+def ranks_here(launcher: int) -> list[tuple[int, int]]:
     """Return the living ranks of this host, and their numbers here; none if Hydra cannot tell."""
     try:
         if _read(f"/proc/{launcher}/comm").strip() != PROXY:
             return []
         children = _read(f"/proc/{launcher}/task/{launcher}/children").split()
-        found = [_variables(child) for child in children if _stat(int(child), 2) != "Z"]
+        found = [_variables(child) for child in children if process_stat(int(child), 2) != "Z"]
         return [(int(each["PMI_RANK"]), int(each["MPI_LOCALRANKID"])) for each in found]
     except (OSError, KeyError):  # one has ended just now
         return []
@@ -97,7 +97,7 @@ def _variables(process: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def _stat(pid: int, field: int) -> str:
+def process_stat(pid: int, field: int) -> str:
     """Return a field of proc(5)'s stat, counted from 0; "0" of a process that is no more."""
     try:
         return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[field - 2]
