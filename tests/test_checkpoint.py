@@ -124,7 +124,7 @@ def test_a_torn_checkpoint_falls_back_to_the_last_whole_one(tmp_path, torn):
     (said,) = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
     step = 4 if torn == "manifest.json" else 2  # each checkpoint has a manifest of its own, too
     assert f"{path}: " in said
-    assert said.endswith(f"; training goes on from the checkpoint of step {step}")
+    assert said.endswith(f"; going on from the checkpoint of step {step}")
     assert whole["parameters"] in done.output
     assert kept_step(tmp_path) == 4
 

@@ -19,6 +19,7 @@ from commsched.progress import progress_bar, progress_visible
 from commsched.run.job import agree
 from commsched.run.job.ending import say
 from commsched.run.job.lock import locked_by_job
+from commsched.run.job.store import PLAN, Manifest, Store
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.session import check_timeout, errors_end_the_job
 from commsched.run.wire.device import ComputeDevice, check_device
@@ -26,10 +27,10 @@ from commsched.run.wire.placement import choose_placement
 from commsched.timeline.summary import summary
 from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, profile_and_plan
 from commsched.train.assignment import Assignment, Settings
-from commsched.train.checkpoint import PLAN, Store
 from commsched.train.digest import common_digest, digest_per_rank
 from commsched.train.layers.layer import TrainableNet
 from commsched.train.optimizers import RATES, find_optimizer
+from commsched.train.packing import unpacked
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
@@ -114,19 +115,22 @@ def _train(
         learner = agree.on_all_ranks(lambda: worker(assigned), comm)
         common_digest(learner.values, comm, "at the start")
         made = _checkpoint_flags(net, settings, wanted.method, wanted.device)
-        store, manifest = None, None
+        store, kept = None, None
         if wanted.checkpoint is not None:
-            store = Store(wanted.checkpoint, plan, made, comm)
-            manifest = store.begin(wanted.resume)
-        first = 0 if manifest is None else manifest.step
+            store = Store(wanted.checkpoint, comm, "npz", made, plan)
+            if wanted.resume:
+                kept = _last(store, wanted.checkpoint)
+            else:
+                store.begin()
+        first = 0 if kept is None else kept[0].step
         log = agree.on_all_ranks(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
     if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
         say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")
     if progress and comm.rank == 0 and progress_visible():
         options = replace(options, progress=_bar(options.steps))
     training = Training(learner, plan, comm, log, store, options, place)
-    if manifest is not None:
-        training.resume(manifest)
+    if kept is not None:
+        training.resume(*kept)
     timeline = training.run()
     if log is not None:
         log.close()
@@ -229,6 +233,14 @@ def _options(wanted: TrainRequest, samples: int) -> TrainOptions:
         return wanted.options
     steps = max(1, round(wanted.epochs * (samples // wanted.batch)))
     return replace(wanted.options, steps=steps)
+
+
+def _last(store: Store, folder: Path) -> tuple[Manifest, dict[str, Any]]:
+    """Return the last whole checkpoint and this rank's values."""
+    found = store.last(unpacked)
+    if found is None:
+        raise Agreed(f"{folder} holds no checkpoint to resume from; leave out --resume")
+    return found
 
 
 def _checkpoint_flags(

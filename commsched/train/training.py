@@ -24,12 +24,13 @@ from commsched.run.engine.worker import Carrying
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
+from commsched.run.job.store import Manifest, Store
 from commsched.run.job.watchdog import watchdog
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Timeline
 from commsched.timeline.summary import fallback_sentence
-from commsched.train.checkpoint import Manifest, Store
 from commsched.train.neighbours import MpiNeighbours
+from commsched.train.packing import packed
 from commsched.train.tally import Tally
 from commsched.train.workers.trainee import Trainee
 from commsched.training_log import HeldOutRow, LogRow, TrainingLog
@@ -94,10 +95,9 @@ class Training:
             return self._engine.buckets.decisions[decision_key(step, OVERFLOW)] > 0
         return self._tally.total(step)[1]
 
-    def resume(self, manifest: Manifest) -> None:
-        """Continue from a checkpoint."""
-        assert self._store is not None
-        values, self._first = self._store.load(manifest), manifest.step
+    def resume(self, manifest: Manifest, values: dict[str, Any]) -> None:
+        """Continue from a checkpoint, of which this rank has these values."""
+        self._first = manifest.step
         agree.on_all_ranks(lambda: self._restore(values, manifest.scalars), self._comm)
         # Steps before the first step here are over: results were applied before the checkpoint.
         for step in range(max(0, self._first - self._program(self._first).reach), self._first):
@@ -243,7 +243,8 @@ class Training:
         assert self._store is not None
         own, scalars = self._learner.state()
         self._post_status(done - 1, "checkpoint", "waits for all ranks")
-        self._store.save(done, {"learner": own, **self._engine.buckets.kept()}, scalars)
+        values = {"learner": own, **self._engine.buckets.kept()}
+        self._store.save(done, packed({"step": done, "rank": self._comm.rank, **values}), scalars)
 
 
 def is_watched(plan: Plan, store: Store | None) -> bool:

@@ -45,7 +45,7 @@ def a_script_goes_on_from_its_checkpoint_to_the_same_bits():
         same(train("gpt", with_sync(sync), 2, model, first=2, optimizer=optimizer), want)
     names = sorted(path.name for path in folder.iterdir())
     WORLD.Barrier()
-    assert names == ["manifest.json", "step2"]
+    assert names == ["manifest.json", "step1", "step2"]
     del here
 
 
@@ -55,7 +55,7 @@ def a_checkpoint_that_does_not_fit_is_one_sentence():
     model = nn.Linear(2, 2)
     checkpoints = Checkpoints(model, folder=folder)
     checkpoints.save(3)
-    assert "holds 1 parts, but Checkpoints has 2" in said(
+    assert "the checkpoint was made with parts 1, now it is 2" in said(
         Checkpoints(model, model, folder=folder).resume
     )
     file = folder / "step3" / "rank1.pt"
@@ -63,7 +63,18 @@ def a_checkpoint_that_does_not_fit_is_one_sentence():
         file.write_bytes(file.read_bytes()[:-1])
     WORLD.Barrier()
     text = said(checkpoints.resume)
-    assert text == f"rank 1: {file}: its digest is not the one in {folder / 'manifest.json'}", text
+    assert text.startswith(f"rank 1: {file}: the file was changed: its digest differs"), text
+    want = model.weight.detach().clone()
+    checkpoints.save(4)
+    checkpoints.save(5)
+    if WORLD.rank == 0:
+        (folder / "step5" / "rank1.pt").write_bytes(b"torn")
+    WORLD.Barrier()
+    with torch.no_grad():
+        model.weight.zero_()
+    assert checkpoints.resume() == 4
+    assert torch.equal(model.weight, want)
+    WORLD.Barrier()
     alone = Checkpoints(model, folder=folder, comm=WORLD.Split(WORLD.rank))
     assert "is of 2 ranks, but 1 were started" in said(alone.resume)
     assert "need folder=DIR" in said(lambda: Checkpoints(model))

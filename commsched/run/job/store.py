@@ -1,17 +1,16 @@
 """Checkpoints: a file per rank in a folder per step, and a manifest that is renamed last.
 
 If a rank dies, no checkpoint is left half written: the manifest names the files of one step with
-their digests. The checkpoint before stays, too, with a manifest of its own: training goes on from
-there if a file of the last one is torn or changed.
-Nothing is unpickled.
+their digests. The checkpoint before stays, too, with a manifest of its own: the job goes on from
+there if a file of the last one is torn or changed. What the files hold is their writer's business.
 """
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from mpi4py import MPI
@@ -21,41 +20,48 @@ from commsched.errors import Agreed, CommschedError
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import agree
+from commsched.run.job.elastic import MANIFEST
 from commsched.run.job.ending import say
-from commsched.train.packing import packed, unpacked
 
-MANIFEST, PLAN = "manifest.json", "plan.json"
+PLAN = "plan.json"
 MOST = 2**34  # B of a rank's file
+T = TypeVar("T")
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contents of a checkpoint; `made`: flag -> value of every setting of the training."""
+    """The contents of a checkpoint; `made`: what it belongs to, such as a training's settings."""
 
     format: Literal["commsched-checkpoint/1"] = "commsched-checkpoint/1"
     step: Count  # the next step
-    plan: Digest
+    plan: Digest | None = None
     made: dict[str, str | int | float | bool]
     scalars: dict[str, float]  # the same on all ranks
     files: list[Digest]  # of each rank's file
 
 
 class Store:
-    """The checkpoints of a training in one folder; all ranks call its methods together."""
+    """The checkpoints of a job in one folder; all ranks call its methods together."""
 
     def __init__(
-        self, folder: Path, plan: Plan, made: Mapping[str, Any], comm: MPI.Intracomm
+        self,
+        folder: Path,
+        comm: MPI.Intracomm,
+        suffix: str,  # of the ranks' files
+        made: Mapping[str, Any],
+        plan: Plan | None = None,
     ) -> None:
-        self._folder, self._plan, self._comm = folder, plan, comm
+        self._folder, self._comm, self._suffix, self._plan = folder, comm, suffix, plan
         self._made = dict(made)
         self._newest: int | None = None  # step of the last whole checkpoint
 
-    def begin(self, resume: bool) -> Manifest | None:
-        """Find the last whole checkpoint if training is resumed; else refuse a folder with one."""
-        if not resume:
-            agree.on_all_ranks(self._begin, self._comm)
-            return None
+    def begin(self) -> None:
+        """Make the folder of a job that starts anew; refuse one with a checkpoint."""
+        agree.on_all_ranks(self._begin, self._comm)
+
+    def last(self, read: Callable[[bytes, str], T]) -> tuple[Manifest, T] | None:
+        """Find the last whole checkpoint; return this rank's part as `read(content, where)`."""
         found = agree.on_all_ranks(
             lambda: self._manifests() if self._comm.rank == 0 else None, self._comm
         )
@@ -64,16 +70,19 @@ class Store:
         for manifest in manifests:
             agree.on_all_ranks(partial(self._check, manifest), self._comm)
             try:
-                agree.on_all_ranks(partial(self._content, manifest), self._comm)
+                content = agree.on_all_ranks(partial(self._content, manifest), self._comm)
             except Agreed as error:
                 wrong = wrong or str(error)
                 continue
             self._newest = manifest.step
             if wrong and self._comm.rank == 0:
                 files.write(self._folder / MANIFEST, manifest)
-                say(f"{wrong}; training goes on from the checkpoint of step {manifest.step}")
-            return manifest
-        raise Agreed(wrong)
+                say(f"{wrong}; going on from the checkpoint of step {manifest.step}")
+            parse = partial(read, content, str(self._file(manifest.step)))
+            return manifest, agree.on_all_ranks(parse, self._comm)
+        if wrong:
+            raise Agreed(wrong)
+        return None
 
     def _begin(self) -> None:
         path = self._folder / MANIFEST
@@ -85,29 +94,31 @@ class Store:
             )
         if self._comm.rank == 0:
             files.make_folder(self._folder)
-            plan_file.write(self._folder / PLAN, self._plan)
+            if self._plan is not None:
+                plan_file.write(self._folder / PLAN, self._plan)
 
     def _manifests(self) -> tuple[str, list[Manifest]]:
         """Return, on rank 0, what is wrong with a manifest, and all others, the last step first."""
         if self._comm.rank:
             return "", []
         wrong, found = "", dict[int, Manifest]()
-        for path in (self._folder / MANIFEST, *self._folder.glob(f"step*/{MANIFEST}")):
+        each, newest = list(self._folder.glob(f"step*/{MANIFEST}")), self._folder / MANIFEST
+        for path in [newest, *each] if each or newest.exists() else []:
             try:
                 manifest = files.read(path, Manifest)
                 found[manifest.step] = manifest
             except CommschedError as error:
                 wrong = wrong or str(error)
-        if not found:
-            raise CommschedError(f"no checkpoint to resume from: {wrong}; leave out --resume")
+        if wrong and not found:
+            raise CommschedError(f"no checkpoint can be read: {wrong}; give another folder")
         return wrong, [found[step] for step in sorted(found, reverse=True)]
 
     def _check(self, found: Manifest) -> None:
         """Refuse a checkpoint of another training."""
         where = f"{self._folder / MANIFEST}: the checkpoint"
-        if found.plan != self._plan.hash:
+        if found.plan != self._hash():
             raise CommschedError(
-                f"{where} belongs to plan {found.plan[:12]}..., not to {self._plan.hash[:12]}...;"
+                f"{where} belongs to plan {_short(found.plan)}, not to {_short(self._hash())};"
                 f" leave out --plan to go on with {self._folder / PLAN}"
             )
         for flag in sorted(found.made.keys() | self._made.keys()):
@@ -119,12 +130,8 @@ class Store:
                 f"{where} is of {len(found.files)} ranks, but {self._comm.size} were started"
             )
 
-    def load(self, manifest: Manifest) -> dict[str, Any]:
-        """Return this rank's values."""
-        return agree.on_all_ranks(lambda: self._load(manifest), self._comm)
-
-    def _load(self, manifest: Manifest) -> dict[str, Any]:
-        return unpacked(self._content(manifest), str(self._file(manifest.step)))
+    def _hash(self) -> str | None:
+        return None if self._plan is None else self._plan.hash
 
     def _content(self, manifest: Manifest) -> bytes:
         """Return the bytes of this rank's file, which must be the ones that were written."""
@@ -137,15 +144,14 @@ class Store:
             )
         return content
 
-    def save(self, step: int, values: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
-        """Write a checkpoint from which training goes on at `step`; keep the one before."""
-        content = packed({"step": step, "rank": self._comm.rank, **values})
+    def save(self, step: int, content: bytes, scalars: Mapping[str, float]) -> None:
+        """Write this rank's part of a checkpoint to go on from at `step`; keep the one before."""
         agree.on_all_ranks(lambda: self._write(step, content), self._comm)
         digests = agree.gather_text(hashlib.sha256(content).hexdigest(), self._comm)
         agree.on_all_ranks(lambda: self._finish(step, digests, scalars), self._comm)
 
     def _file(self, step: int) -> Path:
-        return self._folder / f"step{step}" / f"rank{self._comm.rank}.npz"
+        return self._folder / f"step{step}" / f"rank{self._comm.rank}.{self._suffix}"
 
     def _write(self, step: int, content: bytes) -> None:
         path = self._file(step)
@@ -156,7 +162,7 @@ class Store:
         if self._comm.rank != 0:
             return
         manifest = Manifest(
-            step=step, plan=self._plan.hash, made=self._made, scalars=dict(scalars), files=digests
+            step=step, plan=self._hash(), made=self._made, scalars=dict(scalars), files=digests
         )
         files.write(self._file(step).with_name(MANIFEST), manifest)  # if the next is torn
         files.write(self._folder / MANIFEST, manifest)
@@ -165,3 +171,7 @@ class Store:
             if old.name not in kept:
                 shutil.rmtree(old, ignore_errors=True)
         self._newest = step
+
+
+def _short(plan: str | None) -> str:
+    return "none" if plan is None else f"{plan[:12]}..."
