@@ -1,4 +1,4 @@
-"""The messages of a Chakra execution trace, as far as they are read.
+"""The messages of a Chakra execution trace, as far as they are read and written.
 
 Source: schema/protobuf/et_def.proto of github.com/mlcommons/chakra, version 0.0.4: a file is a
 GlobalMetadata and then Nodes, each after its length.
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from commsched.errors import CommschedError, install
 from commsched.interchange.content import Content
 
-COLLECTIVE, COMPUTE = 7, 4  # NodeType
+COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7  # NodeType
+HEAD = b"\x0a\x050.0.4"  # GlobalMetadata: version
 ALL_REDUCE = 0  # CollectiveCommType
 # name: number and type, as google.protobuf.descriptor_pb2.FieldDescriptorProto counts types
 ATTRIBUTE = {"name": (1, 9), "int32_val": (7, 5), "int64_val": (9, 3), "uint32_val": (11, 13)}
@@ -60,10 +61,26 @@ def message() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("et.Node"))
 
 
+def check() -> None:
+    """Refuse without the library that reads and writes messages."""
+    google = importlib.util.find_spec("google")
+    if google is None or importlib.util.find_spec("google.protobuf") is None:
+        raise CommschedError(f"a Chakra trace needs protobuf; {install('chakra')}")
+
+
+def packed(*messages: bytes) -> Iterator[bytes]:
+    """Yield messages as a file holds them, each after its length as a varint."""
+    for message in messages:
+        size, head = len(message), bytearray()
+        while size > 127:
+            head.append(size & 127 | 128)
+            size >>= 7
+        yield bytes([*head, size]) + message
+
+
 def nodes(content: Content) -> list[ChakraNode]:
     """Read all nodes of a trace."""
-    if importlib.util.find_spec("google.protobuf") is None:
-        raise CommschedError(f"{content.where}: reading Chakra needs protobuf; {install('chakra')}")
+    check()
     from google.protobuf.message import DecodeError
 
     kind, found = message(), []

@@ -1,0 +1,296 @@
+"""A plan as tasks of ranks: work, sends and receives, and what each waits for on its rank."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.arrays import Floats
+from commsched.cost.message_work import Works
+from commsched.cost.pattern import Places
+from commsched.cost.price import taken_by_library
+from commsched.errors import CommschedError
+from commsched.exchange.method import Phase
+from commsched.exchange.pair import route
+from commsched.exchange.payload import Payload
+from commsched.exchange.vote import voting
+from commsched.plan.model import Plan
+from commsched.program.model import Kind, Op
+from commsched.program.phases import decided_phase
+from commsched.program.placer import EXCHANGES
+from commsched.schedule.rounds import Goal
+from commsched.simulate.critical_path import Placed
+from commsched.simulate.engine import simulate
+from commsched.simulate.team_exchange import machine_of, side_by_side, teams_of
+
+MOST = 4_000_000  # tasks: their files have about 400 MB
+
+
+class TaskKind(StrEnum):
+    """What a task is."""
+
+    WORK = "work"  # of the rank alone: it computes, codes, adds, or nothing takes time
+    SEND = "send"
+    RECEIVE = "receive"
+    ALL_REDUCE = "all-reduce"  # of all ranks, in one task of each
+
+
+class Task(NamedTuple):
+    """One task of a rank; `after` are numbers of its earlier tasks, all of which must be over."""
+
+    number: int
+    name: str
+    kind: TaskKind
+    step: int
+    stream: str
+    after: tuple[int, ...]
+    seconds: float = 0.0
+    nbytes: int = 0
+    peer: int = -1
+    tag: int = -1  # unique among the messages from one rank to another
+
+
+class Side(NamedTuple):
+    """A rank's end of a message."""
+
+    peer: int
+    nbytes: int
+    seconds: float  # to encode what is sent, or to merge what was received
+
+
+class Moves(NamedTuple):
+    """The messages of one round."""
+
+    sends: Mapping[int, Side]  # by rank
+    receives: Mapping[int, Side]
+    waits: int | None  # see `Round.waits`
+
+
+def tasks(plan: Plan, steps: int = 1, collectives: bool = False) -> list[list[Task]]:
+    """Return the tasks of every rank, in an order in which it can do them.
+
+    The operations of a stream follow each other as in the prediction, which also says how long a
+    rank's own work lasts; messages are those of the schedules. `native` sends what the algorithm
+    sends that its library takes. `collectives`: an all-reduce of float32 among all ranks is one
+    task, whose messages are left to the reader.
+    """
+    wanted = _Tasks(plan, collectives)
+    own: list[list[tuple[float, Placed, int]]] = [[] for _ in range(plan.machine.size)]
+    for placed in simulate(plan, steps).placed:
+        wanted.count(placed)
+        for column, rank in enumerate(placed.ranks.tolist()):
+            own[rank].append((float(placed.start[column]), placed, column))
+    for rank, events in enumerate(own):
+        for _, placed, column in sorted(events, key=lambda event: event[0]):
+            wanted.place(rank, placed, column)
+    return wanted.made
+
+
+@dataclass(eq=False)
+class _Tasks:
+    plan: Plan
+    collectives: bool
+    made: list[list[Task]] = field(init=False)
+    total: int = 0
+
+    def __post_init__(self) -> None:
+        ranks = self.plan.machine.size
+        self.made = [[] for _ in range(ranks)]
+        self.ends: list[dict[tuple[int, str], int]] = [{} for _ in range(ranks)]
+        self.busy: list[dict[str, int]] = [{} for _ in range(ranks)]  # last task of a stream
+        self.moves: dict[tuple[object, ...], list[Moves] | int] = {}
+        self.tags: dict[tuple[object, ...], int] = {}
+        self.next_tag = 0
+
+    def count(self, placed: Placed) -> None:
+        """Refuse a plan whose tasks are too many."""
+        self.total += len(placed.ranks)
+        if placed.op.kind in EXCHANGES:
+            moves = self._moves(placed)
+            if not isinstance(moves, int):
+                own = set(placed.ranks.tolist())
+                self.total += sum(3 * len(own & each.sends.keys()) for each in moves)
+        if self.total > MOST:
+            raise CommschedError(
+                f"the plan has more than {MOST:,} messages and operations; plan for fewer ranks,"
+                " or give fewer --steps"
+            )
+
+    def place(self, rank: int, placed: Placed, column: int) -> None:
+        """Add the tasks of an operation on one of its ranks."""
+        op, step = placed.op, placed.step
+        before = [self.ends[rank].get((step - back, name)) for name, back in op.after]
+        before.append(self.busy[rank].get(op.stream))
+        after = tuple(sorted({number for number in before if number is not None}))
+        if op.kind in EXCHANGES:
+            last = self._exchange(rank, placed, after)
+        elif op.kind in (Kind.SEND, Kind.RECV):
+            kind = TaskKind.SEND if op.kind is Kind.SEND else TaskKind.RECEIVE
+            last = self._message(rank, placed, column, kind, after)
+        else:
+            spent = float(placed.end[column] - placed.start[column])
+            last = self._add(rank, op.name, TaskKind.WORK, placed, after, seconds=spent)
+        self.ends[rank][step, op.name] = self.busy[rank][op.stream] = last
+
+    def _add(
+        self,
+        rank: int,
+        name: str,
+        kind: TaskKind,
+        placed: Placed,
+        after: Sequence[int],
+        *,
+        seconds: float = 0.0,
+        nbytes: int = 0,
+        peer: int = -1,
+        tag: int = -1,
+    ) -> int:
+        mine, stream = self.made[rank], placed.op.stream
+        task = Task(
+            len(mine), name, kind, placed.step, stream, tuple(after), seconds, nbytes, peer, tag
+        )
+        mine.append(task)
+        return task.number
+
+    def _message(
+        self, rank: int, placed: Placed, column: int, kind: TaskKind, after: Sequence[int]
+    ) -> int:
+        """Add an end of a message between two roles, which take turns in the same column."""
+        op, machine = placed.op, self.plan.machine
+        roles = self._roles(placed.step)
+        peer = roles[op.peer][column]
+        ends = (rank, peer) if kind is TaskKind.SEND else (peer, rank)
+        tag = self._tag(("message", placed.step, *ends, op.tag), 1)
+        seconds = machine.startup if kind is TaskKind.SEND else 0.0
+        begin = self._add(rank, f"{op.name} begin", TaskKind.WORK, placed, after, seconds=seconds)
+        return self._add(rank, op.name, kind, placed, [begin], nbytes=op.nbytes, peer=peer, tag=tag)
+
+    def _roles(self, step: int) -> list[tuple[int, ...]]:
+        from commsched.program.registry import STRATEGIES
+
+        lowered = STRATEGIES[self.plan.strategy].lower(self.plan, step, {})
+        return [role.ranks for role in lowered.roles]
+
+    def _tag(self, key: tuple[object, ...], count: int) -> int:
+        """Return the first of `count` tags, the same for all ranks."""
+        if key not in self.tags:
+            self.tags[key] = self.next_tag
+            self.next_tag += count
+        return self.tags[key]
+
+    def _exchange(self, rank: int, placed: Placed, after: Sequence[int]) -> int:
+        op, machine = placed.op, self.plan.machine
+        moves = self._moves(placed)
+        if isinstance(moves, int):
+            return self._add(
+                rank, op.name, TaskKind.ALL_REDUCE, placed, after, nbytes=moves, tag=placed.step
+            )
+        mine = [each for each in moves if rank in each.sends or rank in each.receives]
+        if not mine:
+            return self._add(rank, op.name, TaskKind.WORK, placed, after)
+        first = self._tag(("exchange", placed.step, op.name, op.team), len(moves))
+        spent = machine.restart if op.phase else machine.startup
+        begin = self._add(rank, f"{op.name} begin", TaskKind.WORK, placed, after, seconds=spent)
+        held = [begin]  # when all received after so many rounds is merged
+        sent: list[int] = []
+        for number, each in enumerate(moves):
+            name, tag = f"{op.name} {number}", first + number
+            if rank in each.sends:
+                side = each.sends[rank]
+                ready = held[-1] if each.waits is None else held[min(each.waits, len(held) - 1)]
+                if side.seconds:
+                    what = f"{name} encode"
+                    ready = self._add(
+                        rank, what, TaskKind.WORK, placed, [ready], seconds=side.seconds
+                    )
+                sent.append(
+                    self._end(rank, f"{name} send", TaskKind.SEND, placed, ready, side, tag)
+                )
+            merged = held[-1]
+            if rank in each.receives:
+                side = each.receives[rank]
+                what = f"{name} receive"
+                came = self._end(rank, what, TaskKind.RECEIVE, placed, begin, side, tag)
+                merged = self._add(
+                    rank,
+                    f"{name} merge",
+                    TaskKind.WORK,
+                    placed,
+                    [merged, came],
+                    seconds=side.seconds,
+                )
+            held.append(merged)
+        return self._add(rank, op.name, TaskKind.WORK, placed, sorted({*sent, held[-1]}))
+
+    def _end(
+        self, rank: int, name: str, kind: TaskKind, placed: Placed, after: int, side: Side, tag: int
+    ) -> int:
+        return self._add(
+            rank, name, kind, placed, [after], nbytes=side.nbytes, peer=side.peer, tag=tag
+        )
+
+    def _moves(self, placed: Placed) -> list[Moves] | int:
+        """Return the rounds of an exchange, or the bytes of an all-reduce in one task."""
+        op = placed.op
+        key = op.launch, op.phase, op.team, op.root, op.kind, op.name
+        if key not in self.moves:
+            phase = None
+            if op.kind is not Kind.DECIDE:
+                phase = decided_phase(self.plan, op, placed.step, {})
+            self.moves[key] = (
+                self._whole(op, phase) if self.collectives else _rounds(self.plan, op, phase)
+            )
+        return self.moves[key]
+
+    def _whole(self, op: Op, phase: Phase | None) -> int:
+        launch = self.plan.launches[op.launch] if op.launch >= 0 else None
+        if (
+            phase is None
+            or launch is None
+            or phase.schedule.goal is not Goal.ALL_REDUCE
+            or phase.payload.codec.name != "dense"
+            or phase.schedule.ranks != self.plan.machine.size
+        ):
+            raise CommschedError(
+                f"--collectives: {op.name} is no all-reduce of float32 among all ranks; leave the"
+                " option out to write messages"
+            )
+        return 4 * self.plan.spec(launch).numel
+
+
+def _rounds(plan: Plan, op: Op, phase: Phase | None) -> list[Moves]:
+    """Return the messages of an exchange, by the ranks' numbers in the machine."""
+    teams = teams_of(plan, op.launch, op.team)
+    machine, group, count = machine_of(plan, op.launch), teams.first, len(teams.ranks)
+    phase = phase or voting(group, lambda state: 0.0)
+    schedule, payload = phase.schedule, phase.payload
+    taken = taken_by_library(schedule, payload, machine, group)
+    if taken is not None:
+        assert payload.spec is not None
+        schedule = route(taken.collective, group)
+        payload = Payload.reducing(schedule, payload.codec, payload.spec)
+        machine = taken.on(machine)
+    if count > 1:
+        schedule, group = side_by_side(schedule, count), teams.everyone
+    ranks = teams.ranks.ravel()
+    works, places = Works(payload, machine), Places(machine, group)
+    found = []
+    for rnd in schedule.rounds():
+        work = works.some(rnd, places.pattern(rnd))
+        src, dst = ranks[rnd.src].tolist(), ranks[rnd.dst].tolist()
+        sizes = np.rint(work.wire).astype(np.int64).tolist()
+        code, merge = _listed(work.code, len(src)), _listed(work.merge, len(src))
+        found.append(
+            Moves(
+                dict(zip(src, map(Side, dst, sizes, code), strict=True)),
+                dict(zip(dst, map(Side, src, sizes, merge), strict=True)),
+                rnd.waits,
+            )
+        )
+    return found
+
+
+def _listed(seconds: Floats | None, count: int) -> list[float]:
+    return [0.0] * count if seconds is None else np.broadcast_to(seconds, (count,)).tolist()
