@@ -10,11 +10,19 @@ from commsched.planner.registry import PLANNERS
 from commsched.planner.request import Request
 from commsched.planner.search.problem import BASELINES, Baseline, Problem
 
+OF_LIBRARY: set[str] = set()  # baselines that leave every bucket to the library's all-reduce
 
-def baseline(name: str) -> Callable[[Baseline], Baseline]:
-    """Register a baseline, and the planner that plans by it alone."""
+
+def baseline(name: str, *, library: bool = False) -> Callable[[Baseline], Baseline]:
+    """Register a baseline, and the planner that plans by it alone.
+
+    library: it leaves every bucket to the library's all-reduce.
+    """
 
     def register(make: Baseline) -> Baseline:
+        if library:
+            OF_LIBRARY.add(name)
+
         @wraps(make)
         def planner(request: Request) -> Plan:
             if not request.net.tensors:

@@ -16,7 +16,7 @@ PART = 2**20  # elements: 4 MB
 MOST = 1024  # parts of a net; larger nets get larger ones
 
 
-@baseline("bytescheduler")
+@baseline("bytescheduler", library=True)
 def bytescheduler(problem: Problem) -> Candidate:
     """Parts by priority; the library's own all-reduce; updates under the next forward pass."""
     parts: list[MethodChoice] = []

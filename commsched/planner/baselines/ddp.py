@@ -10,7 +10,7 @@ from commsched.planner.space import Candidate
 BUCKET, FIRST = 25e6, 1e6  # B
 
 
-@baseline("ddp-25mb")
+@baseline("ddp-25mb", library=True)
 def ddp(problem: Problem) -> Candidate:
     """Fill buckets with whole tensors; the library's own all-reduce; update when all have ended."""
     scale = problem.request.scale

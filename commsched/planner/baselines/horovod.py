@@ -10,7 +10,7 @@ from commsched.planner.space import Bucket, Candidate, Unit, bucket
 BUCKET, CYCLE = 64e6, 1e-3  # B, s
 
 
-@baseline("horovod-64mb")
+@baseline("horovod-64mb", library=True)
 def horovod(problem: Problem) -> Candidate:
     """Fuse the tensors of one cycle; the library's own all-reduce; update when all have ended."""
     limit = problem.request.scale * BUCKET

@@ -8,7 +8,7 @@ from commsched.planner.search.problem import Problem
 from commsched.planner.space import Candidate
 
 
-@baseline("per-tensor")
+@baseline("per-tensor", library=True)
 def per_tensor(problem: Problem) -> Candidate:
     """No buckets at all; the library's own all-reduce; update when all have ended."""
     return problem.uniform(problem.tensors, problem.early)

@@ -14,7 +14,7 @@ from commsched.planner.space import Unit
 Floats = npt.NDArray[np.float64]
 
 
-def lower_bound(problem: Problem) -> float:
+def lower_bound(problem: Problem, *, by_ports: bool = False) -> float:
     """Seconds below which no candidate's iteration lies: the most of
 
         B + F + A
@@ -27,13 +27,14 @@ def lower_bound(problem: Problem) -> float:
     stream busy, which is at least c + g n for every line with c >= 0 that no method's price falls
     below at any size. Nets with zeros or forced methods have T_l [s] instead: what `traffic` says
     that the tensors of N_l keep a port busy at least, or the library's own sum where it is faster;
-    nothing for tensors that may lose something.
+    nothing for tensors that may lose something. `by_ports`: all nets have T_l; no method but the
+    library's own is priced.
     Holds for buckets and parts of any kind in any order, where ranks end an exchange together.
     """
     clock = problem.clock
     best = clock.floor(problem.request.net.numel)
     units = [unit for made in problem.tensors for unit in made.units]
-    plain = not any(unit.sparse or unit.forced for unit in units)
+    plain = not (by_ports or any(unit.sparse or unit.forced for unit in units))
     lines = _lines(*_cheapest(problem)) if plain else []
     traffic = np.zeros((len(units), 1)) if plain else _traffic(problem, units)
     numel, received = 0.0, np.zeros(traffic.shape[1])

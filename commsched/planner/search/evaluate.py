@@ -6,7 +6,8 @@ last their mean, ranks that end an exchange early wait for the others, and excha
 the coding beside them. So the planner simulates the last few candidates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from commsched.planner.search.prices import PricedRows, Prices
 from commsched.planner.space import Bucket, Candidate, MethodChoice, StepClock
 from commsched.simulate.clocks import Clocks
 from commsched.simulate.cpu import SharedCores, Spans
+from commsched.timeline.intervals import difference, intervals
 
 Lasting = Callable[[PricedRows], PricedRows]
 BATCH = 4096  # candidates whose clocks fit the cache
@@ -103,11 +105,54 @@ class Evaluator:
         tails += later.ravel().take(place)
         return tails
 
-    def _ends(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
+    def exposed(self, candidate: Candidate) -> tuple[float, float]:
+        """Seconds of a candidate's iteration, and those that it exchanges and computes nothing."""
+        noted: list[tuple[Floats, Floats]] = []
+
+        class Noting(Clocks):
+            """Notes when exchanges begin and end."""
+
+            def exchange(self, stream: str, start: Floats, end: Floats, *more: Any) -> Floats:
+                end = super().exchange(stream, start, end, *more)
+                noted.append((start, end))
+                return end
+
+        rows = self.rows(candidate.choices)
+        index = np.arange(len(candidate.choices))[:, None]
+        ends = self._ends(rows, index, candidate.late, Noting)[:, 0].tolist()
+        spans = np.array(noted)[:, :, 0]
+        busy = np.array(list(self._computing(rows, ends, candidate.late)))
+        there = [
+            intervals(np.zeros(len(some), np.int64), *some.T)
+            for some in (spans[spans[:, 0] >= 0], busy)
+        ]
+        left = difference(*there)
+        return float(busy[-1, 1]), float((left.end - left.start).sum())
+
+    def _computing(
+        self, rows: PricedRows, ends: Sequence[float], late: bool
+    ) -> Iterator[tuple[float, float]]:
+        """Start and end of what a rank computes in a step of one candidate."""
+        apply, now = rows.apply.tolist(), self._backward
+        yield 0.0, now
+        first: dict[int, list[int]] = {}  # layer -> launches that are applied before its forward
+        for k, layer in enumerate(rows.after[: len(ends)].tolist()):
+            first.setdefault(layer if late else 0, []).append(k)
+        for layer, forward in enumerate(self.clock.forward):
+            for k in first.get(layer, ()):
+                start = max(now, ends[k])
+                now = start + apply[k]
+                yield start, now
+            yield now, now + forward
+            now += forward
+
+    def _ends(
+        self, rows: PricedRows, index: Ints, late: bool, kind: type[Clocks] = Clocks
+    ) -> Floats:
         """When each launch is decoded, in s from the start of the backward pass on."""
         size, clock = index.shape[1], self.clock
         cores = SharedCores(clock.share)
-        clocks = Clocks(size, cores, clock.overlap)
+        clocks = kind(size, cores, clock.overlap)
         clocks.free["compute"] = np.full(size, self._backward)
         ends = np.empty(index.shape)
         votes, *parts = rows.seconds

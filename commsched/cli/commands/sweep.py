@@ -1,0 +1,95 @@
+"""`commsched sweep`: plans of many nets, machines, planners and bandwidths, a row each."""
+
+import argparse
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commsched.cli.options import Commands, Flag, Option, Table, add_command, output_file
+from commsched.errors import CommschedError
+
+if TYPE_CHECKING:
+    from commsched.study.cells import Cell
+
+EXAMPLE = """\
+examples:
+  commsched sweep --net resnet50,bert-base --machine p3.16xlarge --ranks 32,64 \\
+    --planner ddp-25mb,best --bandwidth 10gbit,25gbit,100gbit --allow -,fp16 -o sweep.csv
+  commsched sweep study.toml -o sweep.csv --jobs 2
+  mpiexec -n 5 commsched sweep study.toml -o sweep.csv
+  commsched plot sweep.csv --x bandwidth --y step --lines planner -o sweep.pdf
+
+A study is the product of the lists. Values of a list have commas between them, the parts of one
+value blanks; - stands for what the net or the machine has. A TOML file has the options' names as
+keys, at its top for all and in [[study]] tables for one each. The file takes each row as it comes:
+the same command goes on with a study that was interrupted. Under mpiexec rank 0 hands out the
+cells, and the other ranks plan.
+"""
+LISTS = (
+    ("net", "NET", "shipped nets, or net files"),
+    ("machine", "M", "shipped machines, or machine files"),
+    ("nodes", "N", "numbers of nodes"),
+    ("ranks", "N", "numbers of ranks, which fill nodes; instead of --nodes"),
+    ("bandwidth", "RATE", "rates of a node's port, such as 10gbit; as --set nic="),
+    ("set", "KEY=VALUE", "other values for keys of the machine file; several with ; between"),
+    ("strategy", "NAME", "strategies, each with its parameters: '1f1b stages=4'"),
+    ("planner", "NAME", "planners: best, greedy, or another system's, such as ddp-25mb"),
+    ("allow", "CODEC", "lossy codecs that may be used, such as fp16"),
+    ("method", "METHOD", "use no methods but these, such as ring+dense"),
+    ("compute", "HOW", "seconds of the net: measured, modelled or scaled"),
+    ("scale", "F", "multiply bytes and compute seconds of the net"),
+)
+OPTIONS: Table = (
+    Option("study", "STUDY.toml", "the lists as a file, instead of options", Path, nargs="?"),
+    *(
+        Option(f"--{name}{' --between' * (name == 'bandwidth')}", f"{metavar},...", help)
+        for name, metavar, help in LISTS
+    ),
+    Option("-o --output", "FILE", "table to write: .csv or .parquet", output_file, required=True),
+    Option("-j --jobs", "N", "processes that plan side by side", int, 1),
+    Flag("--simulate", "simulate each plan; else only those of planners that search"),
+    Option("--figure", "FILE", "also draw the step time over the bandwidth", output_file),
+)
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    text = "plan the product of nets, machines, ranks, planners and bandwidths"
+    add_command(commands, "sweep", sweep, text, OPTIONS, EXAMPLE)
+
+
+def sweep(args: argparse.Namespace) -> None:
+    """Plan what the table lacks, and tell how fast."""
+    from commsched.study import rows, workers
+    from commsched.study.run import run
+
+    parquet = args.output.suffix.lower() == ".parquet"
+    if parquet:
+        rows.check_parquet()
+    cells = _cells(args)
+    table = args.output.with_suffix(".csv") if parquet else args.output
+    if workers.of_ranks():
+        with workers.ranks() as (executor, count):
+            if executor is None:
+                return
+            done = run(cells, table, executor, count)
+    else:
+        several = workers.processes(args.jobs) if args.jobs != 1 else nullcontext()
+        with several as executor:
+            done = run(cells, table, executor, args.jobs)
+    if parquet:
+        rows.write_parquet(args.output, rows.read(table))
+    print(done.sentence())
+    print(f"written to {args.output}")
+
+
+def _cells(args: argparse.Namespace) -> "list[Cell]":
+    from commsched.study.cells import product_of, read
+
+    given = {name: getattr(args, name).split(",") for name, *_ in LISTS if getattr(args, name)}
+    if args.study is None:
+        return product_of({**given, "simulate": args.simulate}, "commsched sweep")
+    if given:
+        raise CommschedError(f"--{next(iter(given))} and {args.study}: give the lists once")
+    return [replace(cell, simulate=cell.simulate or args.simulate) for cell in read(args.study)]

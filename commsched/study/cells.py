@@ -1,0 +1,237 @@
+"""The cells of a study: the product of lists of nets, machines, planners, bandwidths and more."""
+
+import hashlib
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from commsched import files, records, shipped
+from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method, lossy_name
+from commsched.machine import file as machine_file
+from commsched.machine.change import PORT, changed
+from commsched.machine.model import Machine, resized
+from commsched.nearest import nearest
+from commsched.net import file as net_file
+from commsched.net.compute import fitted
+from commsched.net.graph import Net
+from commsched.net.measured import check_choice
+from commsched.plan.model import Param
+from commsched.planner.only_methods import only
+from commsched.planner.registry import DEFAULT, PLANNERS
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+from commsched.quantity import NUMBER, Quantity
+
+SAME = "-"  # as the machine or the net has it, or nothing
+ALIASES = {"between": "bandwidth"}
+SCALE = Quantity(kind=NUMBER, above=True)
+NEAR = 8  # machines, nets and their prices that a process keeps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One plan of a study, as words; values of several parts have blanks between them."""
+
+    net: str
+    machine: str
+    nodes: str = SAME
+    ranks: str = SAME
+    bandwidth: str = SAME  # of a node's port
+    set: str = SAME  # KEY=VALUE; KEY=VALUE
+    strategy: str = "sync"  # NAME KEY=VALUE ...
+    planner: str = DEFAULT
+    allow: str = SAME  # CODEC ...
+    method: str = SAME  # METHOD ...
+    compute: str = SAME
+    scale: str = "1"
+    simulate: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Name the cell: its words and the content of its files."""
+        contents = {kind: _content(kind, name) for kind, name in self._files()}
+        return records.digest({**asdict(self), **contents})[:16]
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Return the words of the axes."""
+        return {axis: getattr(self, axis) for axis in AXES}
+
+    @property
+    def load(self) -> tuple[str, ...]:
+        """What tells the net, the methods and the strategy on a machine."""
+        axes = ("net", "scale", "compute", "strategy", "allow", "method")
+        return tuple(getattr(self, axis) for axis in axes)
+
+    @property
+    def place(self) -> tuple[str, str, str, str, str]:
+        """What tells the cell's machine: cells of one machine share prices."""
+        return self.machine, self.set, self.nodes, self.ranks, self.bandwidth
+
+    def _files(self) -> Iterator[tuple[str, str]]:
+        yield "nets", self.net
+        yield "machines", self.machine
+
+    def request(self) -> Request:
+        """Return what is planned; an error says in one sentence why the cell has no plan."""
+        machine = machine_of(*self.place)
+        compute = "" if self.compute == SAME else self.compute
+        scale = SCALE.read(self.scale, "scale")
+        strategy, params = _strategy(self.strategy)
+        request = Request(
+            net=net_of(self.net, self.machine, self.set, compute, scale),
+            machine=machine,
+            strategy=strategy,
+            params=params,
+            lossy=_parts(self.allow),
+        )
+        return only(request, _parts(self.method))
+
+
+AXES = tuple(field.name for field in fields(Cell) if field.name != "simulate")
+KEYS = (*AXES, *ALIASES, "simulate")
+
+
+def read(path: Path) -> list[Cell]:
+    """Read a TOML file: the axes at its top, and `[[study]]` tables that differ from them."""
+    try:
+        data = tomllib.loads(files.read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise CommschedError(f"{path}: not valid TOML: {error}") from None
+    tables = data.pop("study", [{}])
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise CommschedError(f"{path}: key 'study' must be tables, written [[study]]")
+    found = [cell for table in tables for cell in product_of({**data, **table}, str(path))]
+    return list(dict.fromkeys(found))
+
+
+def product_of(given: Mapping[str, Any], where: str) -> list[Cell]:
+    """Return the cells of all combinations; `where` names the source of `given` in errors."""
+    axes: dict[str, list[str]] = {}
+    for key, value in given.items():
+        axis = ALIASES.get(key, key)
+        if key not in KEYS:
+            known = ", ".join(KEYS)
+            raise CommschedError(
+                f"{where}: unknown key {key!r}; known: {known}{nearest(key, KEYS, 0.0)}"
+            )
+        if axis in axes:
+            raise CommschedError(f"{where}: {key!r} and {axis!r} mean the same; give one of them")
+        if axis != "simulate":
+            axes[axis] = _words(value, f"{where}: {key}")
+    simulate = given.get("simulate", False)
+    if not isinstance(simulate, bool):
+        raise CommschedError(f"{where}: simulate must be true or false, got {simulate!r}")
+    for axis in ("net", "machine"):
+        if axis not in axes:
+            raise CommschedError(f"{where}: {axis} is missing; give one name or several")
+    _check(axes, where)
+    rows = product(*axes.values())
+    return [Cell(**dict(zip(axes, row, strict=True)), simulate=simulate) for row in rows]
+
+
+def _words(value: Any, where: str) -> list[str]:
+    """Return the values of an axis, each once; a list in the list is one value of many parts."""
+    several = value if isinstance(value, list | tuple) else [value]
+    found = []
+    for each in several:
+        parts = each if isinstance(each, list | tuple) else [each]
+        if not parts or not all(isinstance(p, str | int | float | Path) for p in parts):
+            raise CommschedError(f"{where}: expected texts or numbers, got {each!r}")
+        found.append(" ".join(str(part).strip() for part in parts))
+    if not found or not all(found):
+        raise CommschedError(f"{where}: the list is empty, or one of its values is; leave it out")
+    return list(dict.fromkeys(found))
+
+
+def _check(axes: Mapping[str, Sequence[str]], where: str) -> None:
+    """Refuse names and values that no cell could use, before any work."""
+    checks: dict[str, Callable[[str], object]] = {
+        "net": net_file.load,
+        "machine": machine_file.load,
+        "nodes": _count,
+        "ranks": _count,
+        "bandwidth": lambda word: PORT.read(word, "bandwidth"),
+        "strategy": _strategy,
+        "planner": PLANNERS.__getitem__,
+        "allow": lambda word: [lossy_name(name) for name in _parts(word)],
+        "method": lambda word: [find_method(name) for name in _parts(word)],
+        "compute": check_choice,
+        "scale": lambda word: SCALE.read(word, "scale"),
+    }
+    for axis, words in axes.items():
+        for word in words:
+            if word == SAME and axis not in ("net", "machine", "strategy", "planner", "scale"):
+                continue
+            try:
+                checks.get(axis, str)(word)
+            except CommschedError as error:
+                raise CommschedError(f"{where}: {error}") from None
+    if {"nodes", "ranks"} <= axes.keys():
+        raise CommschedError(f"{where}: nodes and ranks say the same; give one of them")
+
+
+def _parts(word: str) -> tuple[str, ...]:
+    return () if word == SAME else tuple(word.split())
+
+
+def _count(word: str) -> int:
+    if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
+        raise CommschedError(f"nodes and ranks are whole numbers from 1 on, got {word!r}")
+    return int(word)
+
+
+def _strategy(word: str) -> tuple[str, dict[str, Param]]:
+    """Split the name of a strategy from its KEY=VALUE parameters."""
+    name, *more = word.split() or [""]
+    pairs = [each.partition("=") for each in more]
+    wrong = next((key for key, equals, value in pairs if not (key and equals and value)), None)
+    STRATEGIES[name]
+    if wrong is not None:
+        raise CommschedError(f"strategy {word!r}: expected NAME KEY=VALUE ..., got {wrong!r}")
+    return name, {key: value for key, _, value in pairs}
+
+
+@lru_cache(maxsize=NEAR)
+def machine_of(name: str, changes: str, nodes: str, ranks: str, bandwidth: str) -> Machine:
+    """Return a machine with its changes, of as many nodes or ranks, and with ports of a rate."""
+    words = [] if changes == SAME else changes.split(";")
+    found = changed(machine_file.load(name), words)
+    if nodes != SAME:
+        found = resized(found, _count(nodes))
+    elif ranks != SAME:
+        found = _of_ranks(found, _count(ranks))
+    return found if bandwidth == SAME else changed(found, [f"nic={bandwidth}"])
+
+
+def _of_ranks(machine: Machine, ranks: int) -> Machine:
+    lanes = machine.everyone.lanes
+    if ranks <= lanes:
+        return resized(machine, 1, ranks)
+    if ranks % lanes:
+        low = ranks // lanes * lanes
+        raise CommschedError(
+            f"{ranks} ranks do not fill nodes of {lanes} ranks of machine {machine.name!r};"
+            f" nearest: {low} or {low + lanes}"
+        )
+    return resized(machine, ranks // lanes)
+
+
+@lru_cache(maxsize=NEAR)
+def net_of(name: str, machine: str, changes: str, compute: str, scale: float) -> Net:
+    """Return a net with the seconds of a machine's device."""
+    device = machine_of(machine, changes, SAME, SAME, SAME).device
+    return fitted(_net(name).scaled(scale, 1.0), device, compute)
+
+
+_net = lru_cache(maxsize=NEAR)(net_file.load)
+
+
+@lru_cache(maxsize=256)
+def _content(kind: str, name: str) -> str:
+    return hashlib.sha256(files.read_bytes(shipped.path_of(kind, name))).hexdigest()

@@ -1,0 +1,113 @@
+"""The file of a study: a CSV table to which rows are appended as they come."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from commsched import files
+from commsched.errors import CommschedError
+from commsched.run.job.lock import locked
+from commsched.study.pricing import COLUMNS, Row
+
+NUMBERS = frozenset(
+    name
+    for name in COLUMNS
+    if name in ("nodes", "ranks", "scale", "launches") or "_seconds" in name or "_bytes" in name
+) | {"port_bits_per_second"}
+
+
+class RowFile:
+    """The rows of a study in a file; `there` are those that it already had."""
+
+    def __init__(self, path: Path, file: IO[bytes], there: list[Row]) -> None:
+        self.path, self._file, self.there = path, file, there
+
+    def add(self, row: Row) -> None:
+        """Append a row: it is in the file when this returns."""
+        self._file.write(_line([row[name] for name in COLUMNS]))
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[RowFile]:
+    """Open a study's file to go on with it, alone; what an interrupt has torn off is dropped."""
+    with locked(path, str(path)):
+        there = _whole(path)
+        with files.open_to_append(path) as file:
+            if there is None:
+                file.write(_line(COLUMNS))
+            yield RowFile(path, file, there or [])
+
+
+def read(path: str | Path) -> list[Row]:
+    """Read the table of a study; numbers are floats, and None where there is none."""
+    text = files.read_text(path)
+    table = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    if not table or tuple(table[0]) != COLUMNS:
+        raise CommschedError(
+            f"{path}: not a table of this version's `commsched sweep`; give another file"
+        )
+    for number, cells in enumerate(table[1:], 2):
+        if len(cells) != len(COLUMNS):
+            raise CommschedError(
+                f"{path}: line {number} has {len(cells)} cells, and {len(COLUMNS)} are expected"
+            )
+    return [
+        {
+            name: _value(name, cell, f"{path}: line {number}")
+            for name, cell in zip(COLUMNS, cells, strict=True)
+        }
+        for number, cells in enumerate(table[1:], 2)
+    ]
+
+
+def _value(name: str, cell: str, where: str) -> str | float | None:
+    if name not in NUMBERS:
+        return cell
+    try:
+        return float(cell) if cell else None
+    except ValueError:
+        raise CommschedError(f"{where}: {name} must be a number, got {cell!r}") from None
+
+
+def _whole(path: Path) -> list[Row] | None:
+    """Return the rows of a file, whose torn last line is cut off; None if it has no header."""
+    files.check_writable(path)
+    if not path.is_file():
+        return None
+    content = files.read_bytes(path)
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
+    return read(path) if whole else None
+
+
+def _line(cells: Sequence[Any]) -> bytes:
+    made = io.StringIO()
+    csv.writer(made, lineterminator="\n").writerow(cells)
+    return made.getvalue().encode()
+
+
+def check_parquet() -> None:
+    """Refuse a Parquet file where nothing can write one."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise CommschedError(
+            "Parquet files need pyarrow: pip install pyarrow, or give a .csv file"
+        ) from None
+
+
+def write_parquet(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows as a Parquet file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = list(rows)
+    kinds = [(name, pyarrow.float64() if name in NUMBERS else pyarrow.string()) for name in COLUMNS]
+    table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(kinds))
+    with files.writing(path) as file:
+        pyarrow.parquet.write_table(table, file)

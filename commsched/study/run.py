@@ -1,0 +1,126 @@
+"""Plan the cells of a study, and write their rows as they come."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import NamedTuple
+
+from commsched.planner.registry import PLANNERS
+from commsched.planner.search.problem import BASELINES
+from commsched.progress import progress
+from commsched.study.cells import Cell
+from commsched.study.pricing import FAILED, Row, row
+from commsched.study.rows import appending
+
+TOGETHER = 16  # priced cells of one machine that another process plans in a row
+
+
+class Done(NamedTuple):
+    """What a study has made."""
+
+    rows: list[Row]  # of the cells, in their order
+    there: int  # rows that the file had
+    seconds: float
+    workers: int
+
+    @property
+    def made(self) -> int:
+        """Count the rows that were made now."""
+        return len(self.rows) - self.there
+
+    @property
+    def failed(self) -> int:
+        """Count the cells without a plan."""
+        return sum(one["status"] == FAILED for one in self.rows)
+
+    def sentence(self) -> str:
+        """Sum up."""
+        rate = f", {self.made / self.seconds / self.workers:.3g} per second and process"
+        return (
+            f"{len(self.rows)} rows: {self.there} were there, {self.made} made"
+            + (f" in {self.seconds:.3g} s{rate}" if self.made else "")
+            + (f"; {self.failed} have no plan, see column sentence" if self.failed else "")
+        )
+
+
+def run(
+    cells: Sequence[Cell], path: Path, executor: Executor | None = None, workers: int = 1
+) -> Done:
+    """Make the rows that a file lacks, by an executor or here; Ctrl-C keeps those that are made."""
+    len(PLANNERS)  # imports the planners before processes and the clock start
+    wanted = {cell.digest: cell for cell in cells}
+    with appending(path) as file:
+        found = {str(one["cell"]): one for one in file.there}
+        there = len(found.keys() & wanted.keys())
+        left = [cell for digest, cell in wanted.items() if digest not in found]
+        begin = time.monotonic()
+        with progress(len(left), "row", "study") as bar, _interrupts() as check:
+            for one in _rows(left, executor, check):
+                file.add(one)
+                found[one["cell"]] = one
+                bar.update()
+    made = [found[digest] for digest in wanted]
+    return Done(made, there, max(time.monotonic() - begin, 1e-9), workers)
+
+
+def planned(cells: Sequence[Cell]) -> list[Row]:
+    """Return the rows of some cells, in another process."""
+    return [row(cell) for cell in cells]
+
+
+def _rows(
+    cells: Sequence[Cell], executor: Executor | None, check: Callable[[], None]
+) -> Iterator[Row]:
+    """Yield rows as they come; cells of one machine follow each other."""
+    near = sorted(cells, key=lambda cell: cell.place)
+    if executor is None:
+        for cell in near:
+            made = row(cell)
+            check()
+            yield made
+        return
+    futures = [executor.submit(planned, some) for some in _tasks(near)]
+    for future in as_completed(futures):
+        check()
+        yield from future.result()
+
+
+def _tasks(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """Cut cells into tasks: those that are searched or simulated alone, others in short rows."""
+    for (_, long), group in groupby(cells, lambda c: (c.place, _takes_long(c))):
+        some, size = list(group), 1 if long else TOGETHER
+        yield from (some[k : k + size] for k in range(0, len(some), size))
+
+
+def _takes_long(cell: Cell) -> bool:
+    return cell.simulate or cell.planner not in BASELINES
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises Ctrl-C again, which a search takes as its own end."""
+    came = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    ours = before is signal.default_int_handler and current_thread() is main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield check
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)

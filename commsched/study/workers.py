@@ -1,0 +1,58 @@
+"""Who plans the cells of a study: this process, others beside it, or the ranks of mpiexec."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import cast
+
+from commsched.errors import CommschedError
+from commsched.run.job.launcher import expected_size
+from commsched.run.job.lifeline import signalled_with_parent
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[Executor]:
+    """Start processes, which inherit plug-ins and end with this one, however it ends."""
+    if jobs < 1:
+        raise CommschedError(f"--jobs must be at least 1, got {jobs}")
+    before = set(multiprocessing.active_children())
+    forked = multiprocessing.get_context("fork")
+    executor = ProcessPoolExecutor(jobs, mp_context=forked, initializer=_begin)
+    try:
+        yield executor
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - before:
+            child.kill()  # what it plans now is planned again
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """End with the parent; leave its interrupts to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signalled_with_parent(signal.SIGKILL)()
+    if os.getppid() == 1:
+        os._exit(1)
+
+
+def of_ranks() -> bool:
+    """Tell whether a launcher has started this process as one of several ranks."""
+    return (expected_size() or 1) > 1
+
+
+@contextmanager
+def ranks() -> Iterator[tuple[Executor | None, int]]:
+    """Let the other ranks of mpiexec plan, and count them; they get None when all is done."""
+    from mpi4py import MPI
+    from mpi4py.futures import MPICommExecutor
+
+    from commsched.run.job.agree import check_launcher
+
+    check_launcher()
+    with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
+        yield cast("Executor | None", executor), MPI.COMM_WORLD.size - 1

@@ -1,0 +1,190 @@
+"""`commsched sweep`: rows say what other commands say, and nothing is lost when a study stops."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import commsched as cs
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.net import file as net_file
+from commsched.planner.request import Request
+from commsched.planner.search.bound import lower_bound
+from commsched.planner.search.problem import BASELINES, Problem
+from commsched.study import rows
+from commsched.study.cells import Cell, product_of, read
+from commsched.study.pricing import row
+from tests.support.jobs import ROOT
+from tests.support.rank_server import on_ranks
+
+WORDS = ["--net", "lstm,vgg16", "--machine", "p3.16xlarge", "--nodes", "2,3", "--planner"]
+STUDY = [*WORDS, "ddp-25mb,per-tensor", "--bandwidth", "10gbit,100gbit"]
+
+
+def swept(path, *words):
+    assert main(["sweep", *(words or STUDY), "-o", str(path)]) == 0
+    return rows.read(path)
+
+
+def test_a_file_and_options_name_the_same_cells(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(
+        'net = ["lstm", "vgg16"]\nmachine = "p3.16xlarge"\nplanner = "ddp-25mb"\n'
+        '[[study]]\nnodes = [2, 3]\n[[study]]\nranks = 16\nallow = ["-", ["fp16", "topk:1%"]]\n'
+    )
+    base = {"machine": "p3.16xlarge", "planner": "ddp-25mb"}
+    expected = [Cell(net=net, nodes=n, **base) for net in ("lstm", "vgg16") for n in ("2", "3")]
+    for net in ("lstm", "vgg16"):
+        expected += [
+            Cell(net=net, ranks="16", allow=allow, **base) for allow in ("-", "fp16 topk:1%")
+        ]
+    assert read(path) == expected
+    assert product_of({**base, "net": ["lstm", "vgg16"], "nodes": ["2", "3"]}, "") == expected[:4]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"nett": "lstm"}, "unknown key 'nett'.*nearest: 'net'"),
+        ({"machine": "p3"}, "net is missing"),
+        ({"net": []}, "the list is empty"),
+        ({"net": "lstmm", "machine": "summit"}, "no shipped net named 'lstmm'.*nearest: 'lstm'"),
+        ({"net": "lstm", "machine": "sumit"}, "nearest: 'summit'"),
+        ({"net": "lstm", "machine": "summit", "planner": "ddp"}, "no planner named 'ddp'"),
+        ({"net": "lstm", "machine": "summit", "allow": "fp17"}, "nearest: 'fp16'"),
+        ({"net": "lstm", "machine": "summit", "strategy": "sinc"}, "nearest: 'sync'"),
+        ({"net": "lstm", "machine": "summit", "strategy": "sync x"}, "expected NAME KEY=VALUE"),
+        ({"net": "lstm", "machine": "summit", "ranks": "x"}, "whole numbers"),
+        ({"net": "lstm", "machine": "summit", "bandwidth": "10"}, "bandwidth is a rate"),
+        ({"net": "lstm", "machine": "summit", "nodes": 1, "ranks": 1}, "say the same"),
+        ({"net": "lstm", "machine": "summit", "between": "1gbit", "bandwidth": "-"}, "mean the"),
+        ({"net": "lstm", "machine": "summit", "simulate": 1}, "must be true or false"),
+    ],
+)
+def test_bad_lists_are_refused_in_a_sentence(given, sentence):
+    with pytest.raises(CommschedError, match=f"study: .*{sentence}"):
+        product_of(given, "study")
+
+
+@pytest.mark.parametrize("planner", ["ddp-25mb"])
+def test_a_simulated_row_is_what_plan_and_simulate_say(planner, tmp_path):
+    path = tmp_path / "sweep.csv"
+    words = ["--net", "resnet32", "--machine", "localhost", "--ranks", "2", "--planner", planner]
+    (found,) = swept(path, *words, "--simulate")
+    plan = cs.Plan.best("resnet32", cs.Machine("localhost", lanes=2), planner=planner)
+    data = plan.simulate().data
+    assert found["source"] == "simulated"
+    assert found["step_seconds"] == pytest.approx(data["iteration_median_seconds"], rel=1e-9)
+    assert found["exposed_seconds"] == pytest.approx(data["exposed_median_seconds"], rel=1e-9)
+    assert found["sent_bytes_per_rank"] == pytest.approx(data["sent_median_bytes"], rel=1e-9)
+    assert found["memory_bytes_per_rank"] == data["memory_bytes"]["total"]
+    assert found["launches"] == len(plan.model.launches)
+    assert found["bound_seconds"] <= found["step_seconds"]
+
+
+@pytest.mark.parametrize("planner", ["ddp-25mb", "bytescheduler", "all-topk"])
+def test_a_priced_row_is_near_the_simulated_one(planner):
+    cell = Cell(
+        net="resnet32", machine="p3.16xlarge", nodes="3", planner=planner, allow="topk",
+        simulate=True,
+    )  # fmt: skip
+    simulated, priced = row(cell), row(Cell(**{**vars(cell), "simulate": False}))
+    assert simulated["priced_step_seconds"] == priced["step_seconds"]
+    near = (0.05 if planner == "all-topk" else 0.01) * simulated["step_seconds"]
+    for name in ("step_seconds", "exposed_seconds"):
+        assert priced[name] == pytest.approx(simulated[name], abs=near)
+    assert priced["sent_bytes_per_rank"] == pytest.approx(simulated["sent_bytes_per_rank"], 1e-4)
+    assert priced["memory_bytes_per_rank"] == simulated["memory_bytes_per_rank"]
+
+
+@pytest.mark.parametrize("name", ["ddp-25mb", "bytescheduler", "hipress"])
+def test_the_clocks_of_a_candidate_end_with_its_iteration(name):
+    machine = resized(machine_file.load("p3.16xlarge"), 2)
+    problem = Problem(Request(net=net_file.load("resnet32"), machine=machine, lossy=("fp16",)))
+    candidate = problem.within(BASELINES[name](problem))
+    step, exposed = problem.evaluator.exposed(candidate)
+    assert step == pytest.approx(problem.evaluator.one(candidate), rel=1e-12)
+    own = problem.clock.floor(problem.request.net.numel)
+    assert 0 <= exposed <= step - own + 1e-12
+
+
+def test_the_bound_by_ports_is_a_bound_too():
+    machine = resized(machine_file.load("p3.16xlarge"), 2)
+    problem = Problem(Request(net=net_file.load("vgg16"), machine=machine))
+    least = problem.clock.floor(problem.request.net.numel)
+    assert least <= lower_bound(problem, by_ports=True) <= lower_bound(problem) * (1 + 1e-9)
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path, capsys):
+    path = tmp_path / "sweep.csv"
+    whole = swept(path)
+    assert len(whole) == 16
+    assert len({one["cell"] for one in whole}) == 16
+    text = path.read_bytes()
+    lines = text.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:6]) + lines[6][:-9])  # torn: a row without its end
+    capsys.readouterr()
+    assert swept(path) == whole
+    assert "16 rows: 5 were there, 11 made" in capsys.readouterr().out
+    assert path.read_bytes() == text
+    assert swept(path) == whole
+    assert "16 rows: 16 were there, 0 made\n" in capsys.readouterr().out
+
+
+def test_a_row_without_a_plan_keeps_its_sentence(tmp_path, capsys):
+    path = tmp_path / "sweep.csv"
+    words = ["--net", "lstm", "--machine", "p3.16xlarge", "--ranks", "12,16", "--planner"]
+    found = swept(path, *words, "all-topk,ddp-25mb", "--strategy", "sync,daso gs=x")
+    failed = [one["sentence"] for one in found if one["status"] == "failed"]
+    assert len(found) == 8
+    assert sum("12 ranks do not fill nodes of 8" in one and "8 or 16" in one for one in failed) == 4
+    assert sum("--allow topk" in one for one in failed) == 1
+    assert sum("gs" in one and "daso" in one for one in failed) == 2
+    assert [one["step_seconds"] > 0 for one in found if one["status"] == "ok"] == [True]
+    assert "7 have no plan, see column sentence" in capsys.readouterr().out
+
+
+def test_other_processes_and_ranks_make_the_same_rows(tmp_path):
+    def sorted_lines(path):
+        return sorted(path.read_text().splitlines())
+
+    here, beside, ranks = (tmp_path / f"{name}.csv" for name in ("here", "beside", "ranks"))
+    swept(here)
+    swept(beside, *STUDY, "--jobs", "2")
+    ended = on_ranks(3, "sweep", *STUDY, "-o", str(ranks))
+    assert ended.status == 0, ended.output
+    assert sorted_lines(here) == sorted_lines(beside) == sorted_lines(ranks)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_study_leaves_a_file_to_go_on_with_and_no_orphans(how, tmp_path):
+    path = tmp_path / "sweep.csv"
+    words = ["--net", "resnet32", "--machine", "summit", "--nodes", "2", "--planner", "hipress"]
+    rates = ",".join(f"{rate}gbit" for rate in range(1, 200))
+    words += ["--bandwidth", rates, "--jobs", "2", "-o", str(path)]
+    command = [sys.executable, "-m", "commsched", "sweep", *words]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        while not path.exists() or path.read_bytes().count(b"\n") < 3:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(how)
+        said = process.communicate(timeout=60)[1]  # waits for all that hold stderr
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert said == ("commsched: interrupted\n" if how == signal.SIGINT else "")
+    text = path.read_text()
+    assert main(["sweep", *words[:-6], "--bandwidth", "1gbit,2gbit,3gbit", "-o", str(path)]) == 0
+    assert path.read_text().startswith(text[: text.rfind("\n") + 1])
+    found = rows.read(path)
+    assert len({one["cell"] for one in found}) == len(found)
+
+
+def test_another_table_is_refused(tmp_path, capsys):
+    path = tmp_path / "sweep.csv"
+    path.write_text("a,b\n1,2\n")
+    assert main(["sweep", *STUDY, "-o", str(path)]) == 2
+    assert "not a table of this version's `commsched sweep`" in capsys.readouterr().err
