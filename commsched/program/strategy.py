@@ -39,6 +39,8 @@ class Strategy(ABC):
     parameters: Mapping[str, Parameter]
     changes = False  # whether launches may begin later than others
     sums_every_step = False  # whether all ranks hold all parameters and sum all gradients each step
+    # whether each rank computes all layers and updates all parameters, which ranks exchange later
+    averages = False
     # what all ranks agree on: the mean of losses, or the share of ranks that overflow
     decides: Literal["loss", "overflow", ""] = ""
 

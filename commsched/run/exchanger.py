@@ -1,7 +1,7 @@
 """`commsched.Exchanger`: a training loop hands over gradients and gets them back summed."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from commsched.exchange.rows import Rows, whole
 from commsched.files import check_writable
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.program.model import Kind, Program, Role
+from commsched.program.model import Kind, Op, Program, Role
 from commsched.program.read_plan import checked_plan, read_plan
 from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.plan_switch import Changes
@@ -30,9 +30,13 @@ from commsched.run.engine.worker import Carrying, Roles
 from commsched.run.handover import (
     Caller,
     Handover,
+    Held,
     check_gradient,
     check_launches,
+    check_left,
+    check_name,
     check_rows,
+    check_strategy,
     places_of,
     put,
 )
@@ -40,6 +44,7 @@ from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import say
 from commsched.run.job.watchdog import watchdog
+from commsched.run.updates import Updates
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import ON_HOST, choose_placement
 from commsched.timeline.model import Span
@@ -74,6 +79,10 @@ class Exchanger:
     With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file, for
     `commsched plan --max-error E --gradients FILE`.
 
+    Plans of `daso` and `shadow` need `parameters`: each tensor's elements in one float32 array, or
+    whatever slices read and assign. Call `updated` after the update of each step; plans of `shadow`
+    take no gradients.
+
     With `device="cuda"` gradients and sums are CuPy arrays on the GPU that is current where the
     block begins. `ready` and `wait` work in the current stream, which must be the same one in the
     whole block; `ready` waits for no device. CUDA's default stream waits for all others: no
@@ -92,8 +101,10 @@ class Exchanger:
         timeout: float = 60.0,
         device: str = "cpu",
         skip_overflow: bool = False,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         agree.check_comm(comm)
+        self._parameters = parameters
         self._skip_overflow = skip_overflow
         self._device = device
         self.timeline = None if timeline is None else Path(timeline)
@@ -114,8 +125,9 @@ class Exchanger:
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
         self._whole: dict[str, Array] = {}  # buffers that reassemble split tensors
-        self._handover = Handover(self._plan.net)
+        self._handover = Handover(self._plan.net, self._places)
         self._caller = Caller()
+        self._updates = Updates() if STRATEGIES[self._plan.strategy].averages else None
         self._engine: Engine | None = None
         self._place, self._over = ON_HOST, False
         self._as_rows: set[str] = set()  # tensors of the step that were handed over as rows
@@ -129,18 +141,13 @@ class Exchanger:
             if path is not None:
                 check_writable(path)
         checked = checked_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
-        if not STRATEGIES[checked.strategy].sums_every_step:
-            raise CommschedError(
-                f"an Exchanger follows plans of strategy 'sync', got {checked.strategy!r}; that is"
-                " for `commsched run` and `commsched train`"
-            )
-        check_launches(checked)
+        check_strategy(checked, self._parameters is not None)
         return checked
 
     def __enter__(self) -> "Exchanger":
         if self._engine is not None:
             raise CommschedError("an Exchanger works in one with block only; create a new one")
-        self._lower(plan := self._plan)
+        plan = self._plan
         self._measurement: Measurement | None = None
         self._recording: Recording | None = None
         if self._record is not None and self._user_comm.rank == 0:
@@ -159,25 +166,39 @@ class Exchanger:
                 recorder = self._measurement.recorder
             dog.stage("making communicators")
             source = Carrying(self._caller)
-            roles = Roles(source)
+            held = None if self._updates is None else Held(plan, self._parameters or {})
+            roles = Roles(source, held, self._updates)
             self._engine = Engine(
                 *(plan, self._comm, roles, recorder, self._timeout), place=place, option="timeout"
             )
             self._engine.buckets.skips_overflow = self._skip_overflow
             self._changes = Changes(self._engine, self._comm, source, self._measurement)
+        self._lower(plan)
         self._engine.start()
         if self._measurement is not None:
             self._measurement.wait_for_start()
         self._lane = CallerLane(self._engine)
         return self
 
-    def _lower(self, plan: Plan) -> None:
-        """Note a plan's operations other than the caller's compute."""
-        everything = STRATEGIES[plan.strategy].lower(plan, 1, {}).role_of(self._user_comm.rank)
+    def _lower(self, plan: Plan, step: int = 1) -> Sequence[Op]:
+        """Note a plan's operations other than the caller's compute; return all."""
+        assert self._engine is not None
+        whole = STRATEGIES[plan.strategy].lower(plan, step, self._engine.buckets.decisions)
+        everything = whole.role_of(self._user_comm.rank)
         ops = tuple(op for op in everything.ops if op.stream != "compute")
-        self._program = Program(step=0, roles=(Role(ranks=everything.ranks, ops=ops),))
+        roles = (Role(ranks=everything.ranks, ops=ops),)
+        self._program = Program(step=step, roles=roles, reach=whole.reach)
         self._ends = {op.launch: op.name for op in ops if op.kind is Kind.DECODE}
         self._plan = plan
+        return everything.ops
+
+    def _submit(self, engine: Engine) -> None:
+        """Queue the operations of the step that begins."""
+        if self._updates is not None:
+            self._updates.begin(self._lower(self._plan, self._handover.step))
+        engine.submit(replace(self._program, step=self._handover.step))
+        self._lane.begin()
+        self._as_rows.clear()
 
     def ready(self, name: str, gradient: Array | tuple[Array, Array]) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
@@ -189,18 +210,18 @@ class Exchanger:
         if a tensor has exceeded the error budget, and then only in the first call of a step.
         """
         engine = self._running()
-        self._known(name)
+        check_name(name, self._plan.net, self._places)
         tensor, module = self._plan.net.tensors[name], self._place.device.module
         if isinstance(gradient, tuple):
             gradient = check_rows(tensor, gradient, module, self._device)
         else:
             check_gradient(tensor, gradient, module, self._device)
         engine.board.check()
+        if self._updates is not None and self._handover.over:
+            self._updates.check_over(self._handover.step)
         if self._handover.take(name):
             self._look_back(engine, self._handover.step - 1)
-            engine.submit(replace(self._program, step=self._handover.step))
-            self._lane.begin()
-            self._as_rows.clear()
+            self._submit(engine)
         if self._recording is not None:
             self._recording.take(name, on_host(whole(gradient, tensor.numel)))
         if isinstance(gradient, Rows):
@@ -224,7 +245,7 @@ class Exchanger:
         gradient that was handed over as rows comes back as rows: ascending, without empty ones.
         """
         engine = self._running()
-        self._known(name)
+        check_name(name, self._plan.net, self._places)
         places, launches = self._places[name], self._plan.launches
         step = self._handover.step
         self._handover.wait(name, [launches[place.launch].after for place in places])
@@ -237,7 +258,7 @@ class Exchanger:
         if missing or not self._lane.uses(last):
             self._lane.end_use(step)
             if missing:
-                self._lane.block(step, name, missing)
+                self._lane.block(step, f"tensor {name!r}", missing)
             self._lane.use(last)
         if self._handover.over:
             engine.recorder.flush()
@@ -256,6 +277,23 @@ class Exchanger:
             self._whole[name] = self._place.device.module.empty(shape, np.float32)
         self._caller.write(places, self._whole[name].reshape(-1))
         return self._whole[name]
+
+    def updated(self, loss: float | None = None) -> None:
+        """End a step: the parameters are updated. Returns once those of other ranks are merged.
+
+        For plans whose ranks exchange parameters. `loss` of this rank's batch is needed at the end
+        of an epoch of `daso` that does not block, and harmless elsewhere.
+        """
+        engine = self._running()
+        if self._updates is None:
+            raise CommschedError(f"plans of {self._plan.strategy!r} exchange no parameters")
+        engine.board.check()
+        if not self._places:
+            self._handover.begin()
+            self._submit(engine)
+        elif not self._handover.over:
+            raise CommschedError("updated() ends a step, once every sum of its gradients is there")
+        self._updates.done(engine, self._lane, self._handover.step, loss)
 
     def add_span(self, name: str, start: float, end: float, *, ahead: bool = False) -> None:
         """Add to the timeline what the caller did, such as "forward/LAYER", in perf_counter's s.
@@ -290,6 +328,8 @@ class Exchanger:
 
     def _between(self, what: str) -> Engine:
         engine = self._running()
+        if self._updates is not None:
+            self._updates.check_over(self._handover.step)
         if self._handover.step >= 0 and not self._handover.over:
             raise CommschedError(f"a step is under way; {what} once every sum is there")
         return engine
@@ -321,8 +361,7 @@ class Exchanger:
             )
         engine.buckets.restore(kept)
         self._handover.begin_at(step)
-        for op in self._program.roles[0].ops:
-            engine.board.mark(step - 1, op.name, now())
+        engine.begin_at(step)
 
     def __exit__(
         self,
@@ -363,14 +402,10 @@ class Exchanger:
         board.status["compute"] = WaitStatus(
             step, "end", "waits for all ranks to leave", now(), True
         )
-        steps = agree.gather_numbers(step, self._comm)
-        if min(steps) != max(steps):
-            first, last = steps.index(min(steps)), steps.index(max(steps))
-            raise CommschedError(
-                f"the ranks left the with block after different numbers of steps: rank {first}"
-                f" after {int(min(steps)) + 1}, rank {last} after {int(max(steps)) + 1}"
-            )
+        check_left(agree.gather_numbers(step, self._comm))
         self._mark(all_of_them=True)
+        if self._updates is not None:
+            self._updates.leave(self._engine, step)
         self._engine.drain()
         self._engine.device_queue.settle(wait=True)
 
@@ -378,13 +413,6 @@ class Exchanger:
         if self._engine is None or self._over:
             raise CommschedError("an Exchanger works inside a with block; this one has none")
         return self._engine
-
-    def _known(self, name: str) -> None:
-        if name not in self._places:
-            shown = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
-            raise CommschedError(
-                f"no tensor named {name!r} in net {self._plan.net.name!r}; known: {shown}"
-            )
 
     def _mark(self, all_of_them: bool = False) -> None:
         """Post the layers whose backward is over, so that their buckets may travel."""

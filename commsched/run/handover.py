@@ -1,6 +1,6 @@
 """Gradients of a step that a training loop has handed over and waited for, and completed layers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from commsched.exchange.rows import Part, Rows, rows_of
 from commsched.kernels.merge import Listed, listed
 from commsched.net.graph import Net, Tensor
 from commsched.plan.model import Plan
+from commsched.program.registry import STRATEGIES
 
 KINDS = {"cpu": "NumPy", "cuda": "CuPy"}
 
@@ -31,10 +32,11 @@ class BucketSlice(NamedTuple):
 
 
 def places_of(plan: Plan) -> dict[str, tuple[BucketSlice, ...]]:
-    """Return where each tensor travels, by ascending elements; tensors as they come back."""
+    """Return where each gradient travels, by ascending elements; tensors as they come back."""
     found: dict[str, list[BucketSlice]] = {}
     last: dict[str, int] = {}
-    order = sorted(range(len(plan.launches)), key=lambda i: plan.launches[i].priority)
+    summed = [i for i, launch in enumerate(plan.launches) if launch.payload == "gradient"]
+    order = sorted(summed, key=lambda i: plan.launches[i].priority)
     for position, index in enumerate(order):
         for name, there, here in plan.launches[index].places:
             found.setdefault(name, []).append(
@@ -43,6 +45,37 @@ def places_of(plan: Plan) -> dict[str, tuple[BucketSlice, ...]]:
             last[name] = position
     names = sorted(found, key=last.__getitem__)
     return {name: tuple(sorted(found[name], key=lambda place: place.start)) for name in names}
+
+
+def check_name(name: str, net: Net, names: Collection[str]) -> None:
+    """Refuse a tensor whose gradient nobody exchanges."""
+    if name not in names:
+        shown = ", ".join(list(names)[:8]) + (", ..." if len(names) > 8 else "")
+        raise CommschedError(f"no tensor named {name!r} in net {net.name!r}; known: {shown}")
+
+
+def check_left(steps: list[float]) -> None:
+    """Refuse ranks that are not in the same step at the end."""
+    if min(steps) != max(steps):
+        first, last = steps.index(min(steps)), steps.index(max(steps))
+        raise CommschedError(
+            f"the ranks left the with block after different numbers of steps: rank {first}"
+            f" after {int(min(steps)) + 1}, rank {last} after {int(max(steps)) + 1}"
+        )
+
+
+def check_strategy(plan: Plan, has_parameters: bool) -> None:
+    """Refuse a plan whose exchanges a caller cannot follow who computes all layers at once."""
+    strategy = STRATEGIES[plan.strategy]
+    if strategy.averages and has_parameters:
+        strategy.lower(plan, 0, {})  # checks its launches
+    elif strategy.sums_every_step:
+        check_launches(plan)
+    else:
+        what = "needs the parameters" if strategy.averages else "is for `commsched train`"
+        raise CommschedError(
+            f"an Exchanger sums gradients; a plan of strategy {plan.strategy!r} {what}"
+        )
 
 
 def check_launches(plan: Plan) -> None:
@@ -164,13 +197,31 @@ class Caller:
         """Nothing to do: a tensor that falls back to dense stays in its bucket."""
 
 
-class Handover:
-    """Tensors of a step that were handed over or waited for, and the layers that they complete."""
+class Held:
+    """The caller's parameters, by tensor: elements that slices read and assign."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, plan: Plan, values: Mapping[str, Any]) -> None:
+        self._plan, self._values = plan, values
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            out[here] = self._values[name][there]
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        for name, there, here in self._plan.launches[launch].places:
+            self._values[name][there] = values[here]
+
+
+class Handover:
+    """Tensors of a step that were handed over or waited for, and the layers that they complete.
+
+    `names`: the tensors whose gradients are exchanged, all of the net or none.
+    """
+
+    def __init__(self, net: Net, names: Collection[str]) -> None:
         self._layers = net.layers[::-1]
         self._depth = {layer.name: i for i, layer in enumerate(self._layers)}
-        self._tensors = [t.name for layer in self._layers for t in layer.tensors]
+        self._tensors = [t.name for layer in self._layers for t in layer.tensors if t.name in names]
         self._complete = 0  # layers, in backward order
         self._taken: set[str] = set()
         self._waited: set[str] = set()
@@ -181,14 +232,18 @@ class Handover:
         self.step = step - 1
         self._waited.update(self._tensors)
 
+    def begin(self) -> None:
+        """Begin the next step."""
+        self.step += 1
+        self._complete = 0
+        self._taken.clear()
+        self._waited.clear()
+
     def take(self, name: str) -> bool:
         """Note a tensor as handed over; True if it is the first of a step."""
-        first = self.step < 0 or len(self._waited) == len(self._tensors)
+        first = self.step < 0 or self.over
         if first:
-            self.step += 1
-            self._complete = 0
-            self._taken.clear()
-            self._waited.clear()
+            self.begin()
         elif name in self._taken:
             missing = self._first_not_in(self._taken)
             if missing is not None:

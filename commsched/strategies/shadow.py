@@ -47,6 +47,7 @@ class Shadow(Strategy):
     """
 
     name = "shadow"
+    averages = True
     parameters: Mapping[str, Parameter] = {
         "rule": Parameter("average", tuple(KEPT)),
         "every": Parameter(8, Range(1, MANY)),

@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from mpi4py import MPI
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
+from commsched.program.registry import STRATEGIES
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.timeline.model import Span
@@ -27,7 +31,7 @@ from commsched.torch.parameters import (
     trained,
 )
 from commsched.torch.script_end import ScriptEnd
-from commsched.torch.states import as_arrays, as_tensors, broadcast
+from commsched.torch.states import Elements, as_arrays, as_tensors, broadcast
 from commsched.torch.watch import Watch
 
 
@@ -59,11 +63,22 @@ def attach(
     step; otherwise it ends the job. `timeline`, `record` and `timeout` [s] are those of Exchanger;
     the timeline, which the variable COMMSCHED_TIMELINE can ask for, too, has the layers' forward
     passes, "data" and "optimizer" beside what an Exchanger records.
+
+    Plans of `daso` average gradients and buffers in each node, plans of `shadow` none; ranks then
+    hold parameters of their own, which the optimizer's step merges as the plan says. It returns
+    once that is done. Until `backward()` of the next step parameters may be changed at will.
     """
     comm = started_by_mpi(comm)
     timeline = timeline or wanted_timeline()
+    elements = {name: Elements(parameter) for name, parameter in trained(model).items()}
     exchanger = Exchanger(
-        plan, comm, timeline=timeline, record=record, timeout=timeout, skip_overflow=skip_overflow
+        plan,
+        comm,
+        timeline=timeline,
+        record=record,
+        timeout=timeout,
+        skip_overflow=skip_overflow,
+        parameters=elements,
     )
     return Sync(model, exchanger, comm, find_unused_parameters, broadcast_buffers, skip_overflow)
 
@@ -108,13 +123,22 @@ class Sync:
         everything = named_tensors(model)
         check_alike(everything, "has", comm)
         self._unplanned = set(self._parameters) - set(plan.net.tensors)
+        self._planned = {n: self._parameters[n] for n in plan.net.tensors}
         self._parameters = {n: self._parameters[n] for n in exchanger.names}
-        self._mine = {id(parameter) for parameter in self._parameters.values()}
+        self._mine = {id(parameter) for parameter in self._planned.values()}
         sparse = {id(parameter) for parameter in sparse_embeddings(model)}
         self._rows = {n for n, p in self._parameters.items() if id(p) in sparse}
         self._exchanger = exchanger
         self._comm = comm.Dup()
         exchanger.__enter__()
+        self._team: MPI.Comm = self._comm  # the ranks whose gradients are averaged
+        self._averages = STRATEGIES[plan.strategy].averages  # parameters, after the update
+        if self._averages:
+            node = plan.machine.node_of_rank[comm.rank] if exchanger.names else comm.rank
+            self._team = self._comm.Split(node)
+        self._under_way = False  # a step whose update is not done
+        self._updated: set[int] = set()  # parameters that optimizers have updated in this step
+        self._loss: float | None = None
         self._model = model
         with torch.no_grad():
             broadcast(everything.values(), self._comm)
@@ -129,6 +153,8 @@ class Sync:
         ]
         self._hooks.append(model.register_forward_pre_hook(self._before_forward))
         self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
+        if self._averages:
+            self._hooks.append(register_optimizer_step_post_hook(self._after_update))
         self._watch = Watch(model, exchanger) if exchanger.timeline else None
         self._end = ScriptEnd(exchanger, self.close)
 
@@ -144,6 +170,8 @@ class Sync:
     def _hook(self, name: str) -> Callable[[Any], None]:
         if name in self._unplanned:
             return lambda _: self._refuse_unplanned(name)
+        if not self._parameters:
+            return lambda _: self._begin_update() if self._syncing else None
         return lambda parameter: self._take(name, parameter) if self._syncing else None
 
     def _refuse_unplanned(self, name: str) -> None:
@@ -155,6 +183,10 @@ class Sync:
     def _take(self, name: str, parameter: Any) -> None:
         """Hand over a gradient; after the last one, wait at the end of this backward pass."""
         taken = self._taken
+        if not taken:
+            if self._under_way:
+                self._end_update()  # a backward pass after which nothing was updated
+            self._begin_update()
         if name in taken:
             raise CommschedError(
                 f"rank {self._comm.rank}: parameter {name!r} got a second gradient before"
@@ -189,29 +221,58 @@ class Sync:
         if self._some_unused or self._skip_overflow:
             mean_of = {name: exchanger.wait(name) for name in self._parameters}.__getitem__
             flags = np.append(used, exchanger.overflowed).astype(np.uint8)
-            self._comm.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
+            self._team.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
             used, overflow = flags[:-1].astype(bool), bool(flags[-1])
         with torch.no_grad():
             for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
                 mean = mean_of(name)
                 if anywhere:
                     put_mean(parameter, mean, overflow)
+        self._end_of_step()
+
+    def _end_of_step(self) -> None:
         if self._watch is not None:
             self._watch.end_of_step()
         self.after_step()
+
+    def _begin_update(self) -> None:
+        """Await the optimizer, if the plan's ranks exchange what it makes."""
+        self._under_way = self._averages
+
+    def _after_update(self, optimizer: Any, *_: object) -> None:
+        """End a step once every parameter that has a gradient is updated."""
+        self._updated.update(id(p) for group in optimizer.param_groups for p in group["params"])
+        with_gradient = {id(p) for p in self._planned.values() if p.grad is not None}
+        if self._under_way and with_gradient <= self._updated:
+            self._end_update()
+
+    def _end_update(self) -> None:
+        """Merge the parameters of other ranks, as the plan says."""
+        self._under_way, loss, self._loss = False, self._loss, None
+        self._updated.clear()
+        self._exchanger.updated(loss)
+        if not self._parameters:
+            self._forwarded = False
+            self._end_of_step()
+
+    def report(self, loss: float) -> None:
+        """Tell the loss of this rank's batch, before the optimizer's step; plans of `daso` ask."""
+        self._loss = float(loss)
 
     def _before_forward(self, model: Any, _: object) -> None:
         """Take the buffers of rank 0, as DistributedDataParallel does."""
         if not (self._syncing and model.training and torch.is_grad_enabled()):
             return
+        if self._under_way and self._skip_overflow:
+            self._end_update()  # a GradScaler skipped the step
         self._forwarded = True
         if self._buffers:
             with torch.no_grad():
-                broadcast(self._buffers, self._comm)
+                broadcast(self._buffers, self._team)
 
     def _before_step(self, optimizer: Any, *_: object) -> None:
         """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
-        if not (self._taken or self._forwarded) or not any(
+        if not (self._taken or (self._forwarded and self._parameters)) or not any(
             id(p) in self._mine for group in optimizer.param_groups for p in group["params"]
         ):
             return
@@ -224,7 +285,7 @@ class Sync:
 
     def _why_missing(self, name: str) -> str:
         """Say why a parameter may have got no gradient."""
-        if trained(self._model).get(name) is not self._parameters[name]:
+        if trained(self._model).get(name) is not self._planned[name]:
             return "was replaced, removed or frozen since attach; attach to the model as it is now"
         return (
             "got no gradient in this step; freeze it by requires_grad_(False), or attach with"
@@ -264,6 +325,8 @@ class Sync:
 
         torch.save writes it and torch.load reads it with weights_only.
         """
+        if self._under_way:
+            self._end_update()
         kept: dict[str, Any] = as_tensors(self._exchanger.kept())
         return kept | {"rank": self._comm.rank}
 
@@ -282,6 +345,8 @@ class Sync:
         """End the exchange, on all ranks; gradients then stay as each rank computes them."""
         if self._detach():
             self._exchanger.__exit__(None, None, None)
+            if self._team is not self._comm:
+                self._team.Free()
             self._comm.Free()
 
     def _detach(self) -> bool:

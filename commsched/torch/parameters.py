@@ -64,7 +64,7 @@ def check_kind(name: str, parameter: Any) -> None:
 def check_fits(parameters: Mapping[str, Any], plan: Plan, some_unused: bool) -> None:
     """Refuse a plan that does not average, or a model whose parameters are not its tensors."""
     net = plan.net
-    if not plan.mean:
+    if not plan.mean and any(launch.payload == "gradient" for launch in plan.launches):
         raise CommschedError("the plan sums gradients, but .grad holds means; plan without --sum")
     again = f"capture this model and plan again, the plan is for net {net.name!r}"
     for name, tensor in net.tensors.items():

@@ -7,10 +7,12 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from commsched.arrays import Array
+
 CHUNK = 2**28  # B of one message, far below the counts that an MPI takes
 
 
-def broadcast(tensors: Iterable[Any], comm: MPI.Intracomm) -> None:
+def broadcast(tensors: Iterable[Any], comm: MPI.Comm) -> None:
     """Copy tensors of rank 0 to all ranks, in place, in messages that hold many of them."""
     together: list[Any] = []
     for tensor in tensors:
@@ -22,7 +24,7 @@ def broadcast(tensors: Iterable[Any], comm: MPI.Intracomm) -> None:
         _broadcast(together, comm)
 
 
-def _broadcast(tensors: list[Any], comm: MPI.Intracomm) -> None:
+def _broadcast(tensors: list[Any], comm: MPI.Comm) -> None:
     parts = [t.contiguous().reshape(-1).view(torch.uint8) for t in tensors]
     data = torch.cat(parts).numpy()
     for start in range(0, len(data), CHUNK):
@@ -31,6 +33,23 @@ def _broadcast(tensors: list[Any], comm: MPI.Intracomm) -> None:
         sizes = [len(part) for part in parts]
         for tensor, got in zip(tensors, torch.from_numpy(data).split(sizes), strict=True):
             tensor.copy_(got.clone().view(tensor.dtype).reshape(tensor.shape))
+
+
+class Elements:
+    """A parameter's elements in order, as float32 arrays; assigned ones go into the parameter."""
+
+    def __init__(self, parameter: Any) -> None:
+        self._parameter = parameter
+
+    def __getitem__(self, there: slice) -> Array:
+        return self._parameter.detach().reshape(-1)[there].float().numpy()
+
+    def __setitem__(self, there: slice, values: Array) -> None:
+        parameter = self._parameter.detach()
+        flat = parameter.reshape(-1)  # a copy if the parameter is not contiguous
+        flat[there] = torch.from_numpy(values)
+        if flat.data_ptr() != parameter.data_ptr():
+            parameter.copy_(flat.view(parameter.shape))
 
 
 def as_tensors(value: Any) -> Any:

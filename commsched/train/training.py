@@ -100,9 +100,7 @@ class Training:
         self._first = manifest.step
         agree.on_all_ranks(lambda: self._restore(values, manifest.scalars), self._comm)
         # Steps before the first step here are over: results were applied before the checkpoint.
-        for step in range(max(0, self._first - self._program(self._first).reach), self._first):
-            for op in self._program(step).role_of(self._comm.rank).ops:
-                self._engine.board.mark(step, op.name, now())
+        self._engine.begin_at(self._first)
 
     def _restore(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
         """Restore what `_save_checkpoint` has saved."""

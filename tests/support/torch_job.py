@@ -13,6 +13,7 @@ from tests.support import (
     torch_capture_checks,
     torch_checkpoint_checks,
     torch_refusal_checks,
+    torch_strategy_checks,
     torch_timeline_checks,
 )
 from tests.support.torch_checks import CHECKS, WORLD
@@ -20,6 +21,7 @@ from tests.support.torch_checks import CHECKS, WORLD
 assert torch_capture_checks  # imported for their checks
 assert torch_checkpoint_checks
 assert torch_refusal_checks
+assert torch_strategy_checks
 assert torch_timeline_checks
 
 

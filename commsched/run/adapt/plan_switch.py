@@ -9,6 +9,7 @@ from commsched.errors import Agreed, CommschedError
 from commsched.machine.model import Machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
+from commsched.program.registry import STRATEGIES
 from commsched.run.adapt.drift import Drift, Drifted, explains, probe_nodes, refit_machine
 from commsched.run.adapt.error_budget import BudgetWatch
 from commsched.run.engine.board import WaitStatus
@@ -40,7 +41,8 @@ class Changes:
         self._engine, self._comm = engine, comm
         self._source, self._measurement = source, measurement
         self._replan = replan
-        self._guard = BudgetWatch(engine, comm) if engine.plan.max_error else None
+        watched = engine.plan.max_error and STRATEGIES[engine.plan.strategy].sums_every_step
+        self._guard = BudgetWatch(engine, comm) if watched else None
         self._drift = Drift(engine, comm) if replan else None
         self._switches: list[Switch] = []
 

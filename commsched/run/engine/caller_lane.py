@@ -48,11 +48,11 @@ class CallerLane:
             self._used.add(self._using)
         self._using = -1
 
-    def block(self, step: int, name: str, missing: list[str]) -> None:
-        """Wait for the ends of launches, under the deadline."""
+    def block(self, step: int, what: str, missing: list[str]) -> None:
+        """Wait for operations of a step, under the deadline; `what` needs them."""
         board = self._engine.board
-        what = f"waits for {', '.join(missing)}"
-        board.status["compute"] = WaitStatus(step, f"tensor {name!r}", what, now(), True)
+        waits = f"waits for {', '.join(missing)}"
+        board.status["compute"] = WaitStatus(step, what, waits, now(), True)
         board.until_done((step, end) for end in missing)
         board.idle("compute")
 

@@ -114,6 +114,13 @@ class Engine:
         board.until_done(self._last)
         board.idle("compute")
 
+    def begin_at(self, step: int) -> None:
+        """Let `step` be the first one; the operations of the steps before it are done."""
+        lower, decisions = STRATEGIES[self.plan.strategy].lower, self.buckets.decisions
+        for done in range(max(0, step - lower(self.plan, step, decisions).reach), step):
+            for op in lower(self.plan, done, decisions).role_of(self._rank).ops:
+                self.board.mark(done, op.name, now())
+
     def follow(self, plan: Plan, step: int) -> dict[str, Array]:
         """Go on with another plan of the same tensors after `step`, on all ranks; see `drain`.
 

@@ -67,6 +67,7 @@ class Daso(Strategy):
     """
 
     name = "daso"
+    averages = True
     decides = "loss"
     parameters: Mapping[str, Parameter] = {
         "gs": Parameter(4, Range(0, MANY)),
