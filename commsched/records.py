@@ -182,6 +182,11 @@ def to_data(record: Any) -> dict[str, Any]:
     return data
 
 
+def schema(cls: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a record's file."""
+    return msgspec.json.schema(_struct(cls))
+
+
 def digest(data: dict[str, Any]) -> str:
     """SHA-256 of data without its own hash: canonical JSON, keys sorted, no spaces."""
     bare = {key: value for key, value in data.items() if key != "hash"}

@@ -3,17 +3,18 @@
 import configparser
 import importlib
 import re
+import shlex
 import sys
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import groupby
 
 import pytest
 
+from commsched.cli.main import _parser as command_line
 from commsched.cli.main import main
 from commsched.errors import install
+from tests.support.pages import PAGES, ROOT, blocks
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 IMPORTS = re.compile(r"from (commsched[\w.]*) import ([\w, ]+)")
 
 
@@ -52,3 +53,41 @@ def test_a_missing_package_is_named_with_an_installation_that_works(monkeypatch,
 def test_links_between_documents_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def typed(text: str) -> list[list[str]]:
+    """Each command line of commsched in the blocks of a page, without what starts its ranks."""
+    found = []
+    for block in blocks(text):
+        if block.language == "console":
+            lines = [command for command, *_ in block.commands()]
+        else:
+            lines = "\n".join(block.body).replace("\\\n", " ").splitlines()
+        for line in lines if block.language in ("console", "sh") else []:
+            if "<<" in line:
+                continue
+            words = shlex.shlex(line, posix=True, punctuation_chars="|&;>")
+            words.whitespace_split = True
+            for ends, part in groupby(words, lambda word: set(word) <= set("|&;>")):
+                part = [] if ends else list(part)
+                begun = [i for i, word in enumerate(part) if word.split("/")[-1] == "commsched"]
+                stops = [*begun[1:], len(part)][: len(begun)]
+                found += [part[i + 1 : stop] for i, stop in zip(begun, stops, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_documents_are_understood(page):
+    for words in typed(page.read_text()):
+        words = words[: words.index(":")] if ":" in words else words
+        if "--plugin" in words:
+            at = words.index("--plugin")
+            words = words[:at] + words[at + 2 :]
+        command_line(words).parse_args(words)
+
+
+def test_the_page_of_variables_has_all_that_the_package_reads():
+    code = "".join(file.read_text() for file in (ROOT / "commsched").rglob("*.py"))
+    page = (ROOT / "docs/reference/environment.md").read_text()
+    pattern = r"COMMSCHED_[A-Z]+"
+    assert set(re.findall(pattern, code)) == set(re.findall(pattern, page))
