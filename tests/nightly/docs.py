@@ -29,7 +29,7 @@ def differences(page: Path, update: bool = False) -> list[str]:
     lines, found, moved = text.splitlines(), list[str](), 0
     with tempfile.TemporaryDirectory(prefix="page-") as name:
         folder = Path(name)
-        for linked in ("examples", "models", "plots", "traces"):
+        for linked in ("examples", "models"):
             (folder / linked).symlink_to(ROOT / linked)
         for block in blocks(text):
             if block.left_out:
