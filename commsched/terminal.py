@@ -1,6 +1,7 @@
 """Text that is safe on a terminal: control characters and other unprintable ones are escaped."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from typing import Any, TextIO, cast
 LONGEST_VALUE = 80  # characters of a quoted value in an error
 LONGEST_WORD = 400  # characters without a blank, such as a path
 LONGEST_LINE = 4000
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
 # A quote opens after a character that is no letter and ends before one: not the plan's, ranks'.
 QUOTED = re.compile(rf"(?<![\w\\])(['\"`])((?:(?!\1)[^\\]|\\.){{{LONGEST_VALUE + 1},}}?)\1(?!\w)")
 WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
@@ -66,6 +68,17 @@ class _Printable:
 def screen() -> TextIO:
     """Return stderr for what moves the cursor itself, such as a progress bar."""
     return sys.stderr.stream if isinstance(sys.stderr, _Printable) else sys.stderr
+
+
+def show(line: str, *, alarming: bool = False) -> None:
+    """Print a line to stdout; in red if it is alarming, on a terminal without NO_COLOR."""
+    out = sys.stdout
+    bare = out.stream if isinstance(out, _Printable) else out
+    red = alarming and bare.isatty() and not os.environ.get("NO_COLOR")
+    bare.write(RED if red else "")
+    out.write(line)
+    bare.write(PLAIN if red else "")
+    out.write("\n")
 
 
 @contextmanager

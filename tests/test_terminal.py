@@ -76,7 +76,7 @@ COMMAND = f"{SOON}; import sys; from commsched.cli.main import main; sys.exit(ma
             "planning: best lossless",
         ),
         ("price 1000000 --machine summit --nodes 2", "method/s"),
-        ("reproduce fft", "predicting fft"),
+        ("reproduce local", "predicting local"),
         ("profile mlp:8:1 -o {folder}/net.json", "measuring mlp:8:1"),
     ],
 )
@@ -100,6 +100,27 @@ def test_work_that_takes_a_while_says_so_on_a_terminal_alone(words, shown, looke
     assert (shown in text) == looked_at
     if not looked_at:
         assert text == ""
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_missed_bar_is_red_on_a_terminal_unless_colours_are_off(plain):
+    ours, terminal = pty.openpty()
+    code = (
+        "from commsched.terminal import *\nwith printable_streams(): show('a\x1bb', alarming=True)"
+    )
+    colours = {"NO_COLOR": "1"} if plain else {}
+    clean = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=terminal,
+        env=clean | {"PYTHONPATH": str(ROOT)} | colours,
+        timeout=60,
+        check=True,
+    )
+    os.close(terminal)
+    text = everything(ours)
+    os.close(ours)
+    assert text == ("a\\u001bb\r\n" if plain else "\x1b[31ma\\u001bb\x1b[0m\r\n")
 
 
 def test_work_that_is_soon_over_says_nothing_on_a_terminal(tmp_path):

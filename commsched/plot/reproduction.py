@@ -31,6 +31,8 @@ class DrawnNumber(Protocol):
     @property
     def published(self) -> float | None: ...
     @property
+    def wanted(self) -> float | None: ...
+    @property
     def predicted(self) -> float | None: ...
     @property
     def error(self) -> float | None: ...
@@ -70,7 +72,7 @@ def draw(found: DrawnReproduction, path: Path) -> None:
                 top = bottom - FOOT
         figure.text(0.1 / width, 1 - 0.08 / height, "\n".join(title), va="top", fontsize=8)
         handles = _legend(all(row.met for row in found.rows))
-        legend = figure.legend(handles=handles, loc="upper left", ncols=3, frameon=False)
+        legend = figure.legend(handles=handles, loc="upper left", ncols=4, frameon=False)
         legend.set_bbox_to_anchor((0.0, 1 - (TITLE * len(title) + 0.1) / height))
 
 
@@ -92,25 +94,29 @@ def _legend(met: bool) -> list[Line2D]:
     """Explain the dots; the last kind appears only if a bar is missed."""
     found = [
         Line2D([], [], ls="", marker="o", mfc="white", color=PUBLISHED, ms=5, label="published"),
+        Line2D(
+            [], [], ls="", marker="s", mfc="white", color=PUBLISHED, ms=5, label="derived by us"
+        ),
         Line2D([], [], ls="", marker="o", color=PREDICTED, ms=4, label="predicted, with its error"),
         Line2D([], [], ls="", marker="o", color=MISSED, ms=4, label="predicted, beyond its bar"),
     ]
-    return found[:2] if met else found
+    return found[:3] if met else found
 
 
 def _panel(axes: Axes, rows: Sequence[DrawnNumber]) -> None:
     """One line per number, the first on top."""
     for place, row in enumerate(rows):
         colour = PREDICTED if row.met else MISSED
-        if row.published is not None and row.predicted is not None:
-            axes.plot([row.published, row.predicted], [place] * 2, color="0.6", lw=1, zorder=1)
-        if row.published is not None:
-            (dot,) = axes.plot(row.published, place, "o", clip_on=False, ms=6, zorder=2)
+        if row.wanted is not None and row.predicted is not None:
+            axes.plot([row.wanted, row.predicted], [place] * 2, color="0.6", lw=1, zorder=1)
+        if row.wanted is not None:
+            kind = "o" if row.published is not None else "s"
+            (dot,) = axes.plot(row.wanted, place, kind, clip_on=False, ms=6, zorder=2)
             dot.set(markerfacecolor="white", markeredgecolor=PUBLISHED)
         if row.predicted is not None:
             axes.plot(row.predicted, place, "o", clip_on=False, color=colour, ms=3.5, zorder=3)
         text = "" if row.error is None else f"{round(row.error, 3) + 0.0:+.1%}"  # never -0.0 %
-        if row.published is None:
+        if row.wanted is None:
             text = "ours only" if row.predicted is not None else "not available"
         axes.annotate(
             text or "published only",
@@ -129,7 +135,7 @@ def _panel(axes: Axes, rows: Sequence[DrawnNumber]) -> None:
     axes.grid(axis="x", color="0.92", lw=0.6)
     axes.grid(axis="y", color="0.96", lw=0.6)
     axes.set_axisbelow(True)
-    _scale(axes, [x for row in rows for x in (row.published, row.predicted) if x is not None])
+    _scale(axes, [x for row in rows for x in (row.wanted, row.predicted) if x is not None])
 
 
 def _scale(axes: Axes, numbers: Sequence[float]) -> None:

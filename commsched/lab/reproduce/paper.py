@@ -12,33 +12,55 @@ from commsched import files
 from commsched.registry import Registry
 
 PUBLISHED_ONLY = "published only: nothing here predicts it"
+RESULT = 0.15  # bar of every published result: times, speed-ups, shares, measured sizes
+FORMULA = 0.01  # bar of a printed formula's value, and of our derivations
+
+
+class Otherwise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An input that the paper does not state, and the prediction under its alternative."""
+
+    inferred: str  # what we took, and why
+    instead: str
+    predicted: float | None = None  # in the row's unit; None: not computed, `instead` says why
 
 
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One published number and the library's prediction from equal inputs."""
+    """A number that the paper prints, or one that we derive from it, beside the library's."""
 
     group: str  # of rows that belong together and have one unit
     what: str
     inputs: str
     unit: str  # "" for a plain number
-    published: float | None  # None: the number was not available
+    published: float | None = None  # printed in the paper; None: not available, or not printed
+    derived: float | None = None  # ours, from the paper's formulas; never beside a published one
     predicted: float | None = None  # None: `note` says why
-    bar: float | None = None  # relative error that must not be exceeded; None: shown only
-    inferred: str = ""  # parameters that the paper does not state
+    bar: float = RESULT  # relative error that must not be exceeded
+    inferred: tuple[Otherwise, ...] = ()
     note: str = ""
+    cause: str = ""  # of a missed bar, in one line
     measured: bool = False  # the prediction is a time measured in this call
+
+    @property
+    def wanted(self) -> float | None:
+        """Return the number to compare with: the published or the derived one."""
+        return self.derived if self.published is None else self.published
 
     @property
     def error(self) -> float | None:
         """Return the relative error, positive if the prediction is too high, or None."""
-        if self.published is None or self.predicted is None or not self.published:
+        if not self.wanted or self.predicted is None:
             return None
-        return self.predicted / self.published - 1.0
+        return self.predicted / self.wanted - 1.0
 
     @property
     def met(self) -> bool:
-        """Tell whether the row's bar holds; True without a bar."""
-        return self.bar is None or (self.error is not None and abs(self.error) <= self.bar)
+        """Tell whether the row's bar holds; True if there is nothing to compare."""
+        return self.error is None or abs(self.error) <= self.bar
+
+    @property
+    def is_result(self) -> bool:
+        """Tell whether the row compares a result that the paper prints."""
+        return self.published is not None and self.error is not None and self.bar > FORMULA
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +75,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All rows and trends of a paper."""
 
-    format: Literal["commsched-reproduction/1"] = "commsched-reproduction/1"
+    format: Literal["commsched-reproduction/2"] = "commsched-reproduction/2"
     name: str
     source: str
     rows: tuple[PublishedRow, ...]
@@ -64,6 +86,22 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Tell whether all bars and required trends hold."""
         return all(row.met for row in self.rows) and all(
             trend.met or not trend.required for trend in self.trends
+        )
+
+    @property
+    def verdict(self) -> str:
+        """Say in one line whether the published results came out, or why not."""
+        results = [row for row in self.rows if row.is_result]
+        if not results:
+            return "no verdict: no result of the paper was available"
+        missed = [row for row in results if not row.met]
+        if not missed:
+            worst = max(abs(row.error or 0.0) for row in results)
+            return f"reproduced: {len(results)} results within {worst:.0%}"
+        causes = dict.fromkeys(row.cause for row in missed)
+        return (
+            f"refuted in {len(missed)} of {len(results)} results, which miss {RESULT:.0%}, because"
+            f" {'; '.join(causes)}"
         )
 
 
@@ -107,7 +145,6 @@ def missing(what: str, inputs: str) -> PublishedRow:
         what=what,
         inputs=inputs,
         unit="",
-        published=None,
         note="its numbers were not available to us, so that there is nothing to compare",
     )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Machine
 from commsched.net.bucket import Piece
-from commsched.net.graph import Net
+from commsched.net.graph import Layer, Net, Tensor
 from commsched.plan.model import Launch, Param, Plan
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
@@ -20,6 +20,14 @@ from commsched.simulate.engine import simulate
 from commsched.timeline.measure import busy, exposed, idle
 
 UPDATED: Mapping[str, str] = {"overlap": "backward"}  # all parameters at the end of a step
+
+
+def one_layer(name: str, numel: int, seconds: float) -> Net:
+    """Return a net of one layer: its float32 elements, and seconds of forward and backward."""
+    tensor = Tensor(name="parameters", shape=(numel,))
+    third = seconds / 3
+    layer = Layer(name="all", tensors=(tensor,), forward=third, backward=2 * third)
+    return Net(name=name, layers=(layer,))
 
 
 def in_turn(net: Net, machine: Machine, method: str) -> float:

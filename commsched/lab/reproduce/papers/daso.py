@@ -5,7 +5,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from commsched.lab.reproduce.paper import (
+    FORMULA,
     PAPERS,
+    RESULT,
     Paper,
     PublishedRow,
     Trend,
@@ -30,7 +32,6 @@ SOURCE = (
     " training with distributed asynchronous and selective optimization (DASO)', Journal of Big"
     " Data 9, 2022, arXiv 2104.05588; machine: a100-4xhdr200"
 )
-FORMULA = 0.01  # bar
 NET = "resnet50"
 NODES, LANES = 16, 4
 GLOBAL = "parameters of a group, ResNet-50"
@@ -106,21 +107,20 @@ def _bytes() -> Iterator[PublishedRow]:
             what=what,
             inputs=f"{whole / 1e6:.4g} MB, {NODES} nodes of {LANES}",
             unit="MB",
-            published=formula / 1e6,
+            derived=formula / 1e6,
             predicted=sum(float(p.sent.mean()) for p in _first(purpose)) / 1e6,
             bar=FORMULA,
-            inferred="the formula: rings inside nodes and between them",
-            note="the formula, which the paper does not print",
+            note="rings inside nodes and between them",
         )
     yield PublishedRow(
         group=GLOBAL,
         what="a ring between nodes",
         inputs=f"{whole / 1e6:.4g} MB, 25 GB/s",
         unit="ms",
-        published=8.0,
+        derived=8.0,
         predicted=1e3 * sum(float(p.end.max() - p.start.max()) for p in _first("cycling")),
-        inferred=f"{NODES} nodes",
-        note="2 M / B, which the paper does not print; a prediction has latency, too",
+        bar=RESULT,
+        note="2 M / B; a prediction has latency, too",
     )
 
 
@@ -135,8 +135,10 @@ def _saved() -> Iterator[PublishedRow]:
             unit="%",
             published=34.0,
             predicted=100 * (1 - _training(jitter) / _batch(_synchronous(jitter), 0)),
-            inferred=WHERE if even else f"{WHERE}; jitter",
-            note="against buckets of 25 MB" + ("" if even else "; each rank and batch by itself"),
+            note=f"{WHERE}; against buckets of 25 MB"
+            + ("" if even else "; each rank and batch by itself"),
+            cause="the network alone costs 8 ms of a batch of 95; the rest must be waiting for slow"
+            " ranks, whose law the paper does not print",
         )
 
 

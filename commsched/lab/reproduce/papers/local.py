@@ -3,7 +3,14 @@
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from commsched.lab.reproduce.paper import PAPERS, Paper, PublishedRow, Trend, predictions
+from commsched.lab.reproduce.paper import (
+    FORMULA,
+    PAPERS,
+    Paper,
+    PublishedRow,
+    Trend,
+    predictions,
+)
 from commsched.lab.reproduce.training_steps import memory, pipelined
 from commsched.machine import file as machines
 from commsched.machine.model import resized
@@ -17,7 +24,6 @@ SOURCE = (
     "Laskin, Metz, Nabarrao, Saroufim, Noune, Luschi, Sohl-Dickstein & Abbeel, 'Parallel training"
     " of deep networks with local updates', 2020, arXiv 2012.03837; machine: summit"
 )
-FORMULA = 0.01  # bar
 STAGES, MICROBATCHES = 8, 8
 HIDDEN, SEQUENCE = 2048, 2048  # of GPT-3 XL
 PERIOD = "GPT-3 XL, seconds per microbatch"
@@ -44,7 +50,6 @@ def rows() -> Iterator[PublishedRow]:
         what="loss over compute",
         inputs="backprop, greedy, overlapping, chunked",
         unit="",
-        published=None,
         note=f"{TABLES}; 'commsched train' gives ours",
     )
 
@@ -83,10 +88,9 @@ def _heads() -> Iterator[PublishedRow]:
         what="d = 512, V = 32,000",
         inputs="12 d^2 in a block, V d in a head",
         unit="x",
-        published=5.2,
+        derived=5.2,
         predicted=words / _numel(_block(net, 0)),
         bar=FORMULA,
-        note="not printed in the paper",
     )
 
 
@@ -103,10 +107,8 @@ def _periods() -> Iterator[PublishedRow]:
                 what=what,
                 inputs=f"{STAGES} V100, {MICROBATCHES} microbatches, strategy {strategy!r}",
                 unit=unit,
-                published=None,
                 predicted=_found(strategy, tuple(params.items()))[number],
-                inferred="net, stages and microbatches are ours",
-                note=TABLES,
+                note=f"{TABLES}; net, stages and microbatches are ours",
             )
 
 

@@ -12,6 +12,7 @@ from commsched.exchange.method import Phase
 from commsched.exchange.registry import find_method
 from commsched.kernels.hashing import grouped, placed
 from commsched.lab.reproduce.paper import (
+    FORMULA,
     PAPERS,
     Paper,
     PublishedRow,
@@ -34,7 +35,7 @@ SOURCE = (
     "Wang, Xu, Xi, Wang, Shrivastava & Ng, 'Zen: empowering distributed training with"
     " sparsity-driven data synchronization', OSDI 2025, arXiv 2309.13254; machine: p3.16xlarge"
 )
-FORMULA, DRAWN = 0.01, 0.10  # bars
+DRAWN = 0.10  # bar of random draws
 EMBEDDING = "embedding.weight"
 NETS = {"LSTM": "lm1b", "DeepFM": "deepfm", "NMT": "nmt"}
 MACHINES, LANES = 16, 8
@@ -137,11 +138,10 @@ def _bytes(name: str, net: Net, machine: Machine, ranks: int) -> Iterator[Publis
             what=scheme,
             inputs=f"{tensor.nbytes / 1e6:.4g} MB, d {law.density:.4g}, d_n {law.after(ranks):.3g}",
             unit="MB",
-            published=nbytes / 1e6,
+            derived=nbytes / 1e6,
             predicted=priced.sent / 1e6,
             bar=FORMULA,
-            inferred="" if law.law == "curve" and ranks == 128 else _law(law),
-            note="the paper's formula",
+            note=f"the paper's formula; {_law(law)}",
         )
 
 
@@ -165,7 +165,7 @@ def _crossovers(machine: Machine) -> Iterator[PublishedRow]:
         what="NMT",
         inputs="d 2.47 %",
         unit="ranks",
-        published=40.5,
+        derived=40.5,
         predicted=crossing(more),
         bar=FORMULA,
     )
@@ -175,7 +175,7 @@ def _crossovers(machine: Machine) -> Iterator[PublishedRow]:
         what="NMT, 128 ranks",
         inputs="d 2.47 %, d_n 61.5 %",
         unit="%",
-        published=36.0,
+        derived=36.0,
         predicted=100 * (1 - balanced / dense),
         bar=FORMULA,
     )
@@ -200,7 +200,7 @@ def _balanced_or_centred(machine: Machine) -> PublishedRow:
         what=f"{MACHINES} ranks",
         inputs="supports drawn evenly and apart",
         unit="",
-        published=root(printed, 1e-3, 0.5),
+        derived=root(printed, 1e-3, 0.5),
         predicted=root(centred, 1e-3, 0.5),
         bar=FORMULA,
         note="the paper's formula",
@@ -215,7 +215,7 @@ def _bitmaps(machine: Machine) -> Iterator[PublishedRow]:
     naive = MACHINES * (CODECS["bitmap"].nbytes(_spec(tensor), *one) - values - HEADER)
     summed = 4.0 * float(_spec(tensor).nonzeros(one[0], one[1], MACHINES)[0])
     hashed = _pulled(machine, _spec(tensor)) - MACHINES * HEADER - summed
-    for what, published, nbytes in (
+    for what, derived, nbytes in (
         ("hash bitmaps of all servers", 26.75, hashed),
         ("naive bitmaps of all servers", 428.0, float(naive[0])),
     ):
@@ -224,7 +224,7 @@ def _bitmaps(machine: Machine) -> Iterator[PublishedRow]:
             what=what,
             inputs="856 MB",
             unit="MB",
-            published=published,
+            derived=derived,
             predicted=nbytes / 1e6,
             bar=FORMULA,
         )
@@ -256,7 +256,7 @@ def _densities(machine: Machine) -> Iterator[PublishedRow]:
             what=what,
             inputs=f"{MACHINES} servers",
             unit="",
-            published=printed,
+            derived=printed,
             predicted=root(function, 1e-3, 0.999),
             bar=FORMULA,
         )
@@ -289,7 +289,7 @@ def _embeddings(on: Machine) -> Iterator[PublishedRow]:
                 what="16 machines, 25 Gbit/s",
                 inputs="856 MB",
                 unit="ms",
-                published=513.6,
+                derived=513.6,
                 predicted=dense * 1e3,
                 bar=FORMULA,
             )
@@ -300,7 +300,8 @@ def _embeddings(on: Machine) -> Iterator[PublishedRow]:
             unit="x",
             published=published,
             predicted=dense / price(find_method("zen"), spec, on, on.everyone).seconds,
-            inferred=NODES,
+            note=NODES,
+            cause="the law of the rows is inferred",
         )
 
 
@@ -324,7 +325,8 @@ def _throughputs(on: Machine) -> Iterator[PublishedRow]:
             unit="x",
             published=printed,
             predicted=seconds[method] / seconds["zen"],
-            inferred=f"{NODES}; compute of the net file, from flops",
+            note=f"{NODES}; compute of the net file, from flops",
+            cause="the law of the rows is inferred",
         )
 
 
@@ -357,17 +359,18 @@ def _hashing(machine: Machine) -> Iterator[PublishedRow]:
         unit="ms",
         published=6.0,
         predicted=_flat(machine, MACHINES, _spec(tensor), "zen").encode * 1e3,
-        inferred="traffic of hashing scaled from a processor's to the V100's memory bandwidth",
+        note="traffic of hashing scaled from a processor's to the V100's memory bandwidth",
+        cause="a V100's atomics are not in a model of memory traffic",
     )
     index = Sparsity(law="uniform", density=0.01).support(10**7, np.random.default_rng(1))
-    for tries, published in SERIAL.items():
+    for tries, share in SERIAL.items():
         serial = sum(map(len, placed(index, 4, tries).serial))
         yield PublishedRow(
             group="serial share of hierarchical hashing",
             what=f"{tries} tries" if tries > 1 else "1 try",
             inputs="r1 = 2 nnz, 100,000 indices",
             unit="%",
-            published=published,
+            derived=share,
             predicted=100 * serial / len(index),
             bar=DRAWN,
             note="drawn",

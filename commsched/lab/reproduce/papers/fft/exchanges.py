@@ -1,6 +1,6 @@
-"""FFT gradient sparsification, Wang et al., HPDC 2020, on the P100 nodes of Comet."""
+"""FFT on Comet: exchanges, the formulas of its coding, and the sizes of gradients."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,32 +10,16 @@ from commsched.cost.price import price
 from commsched.exchange.registry import find_method
 from commsched.kernels import rangefloat
 from commsched.kernels.bits import packed_bytes
-from commsched.lab.reproduce.paper import (
-    PAPERS,
-    PUBLISHED_ONLY,
-    Paper,
-    PublishedRow,
-    Trend,
-    crossing,
-    missing,
-    predictions,
-    root,
-)
-from commsched.lab.reproduce.training_steps import computing, in_turn
+from commsched.lab.reproduce.paper import FORMULA, Otherwise, PublishedRow, crossing, root
 from commsched.machine import file as machines
 from commsched.machine.model import Machine, resized
 from commsched.net import file as nets
 from commsched.net.bucket import BucketSpec
-from commsched.net.graph import Net
 
-SOURCE = (
-    "Wang, Wu, Zhang, Chen, Bosilca, Herlihy & Fonseca, 'FFT-based gradient sparsification for the"
-    " distributed training of deep neural networks', HPDC 2020, arXiv 1811.08596; machine: comet"
-)
-FORMULA, TIMES = 0.01, 0.10  # bars
 CODEC, SHARE = "fft:0.15", 0.15
 LANES = 4  # P100 of a Comet node
 GATHERED = 62_500_000  # float32 elements of 250 MB
+GATHER_RATE = 4.26e9  # B/s of the all-gather on 8 to 24 GPUs
 
 REDUCED = {  # ms on 16 P100
     "conv1": 0.49,
@@ -47,26 +31,10 @@ REDUCED = {  # ms on 16 P100
 }
 GATHERS = {8: 0.410, 16: 0.883, 24: 1.347, 32: 2.19}  # GPUs -> s
 SIZES = {"alexnet": 250.0, "vgg16": 553.0, "resnet32": 6.0, "inception-v4": 170.0}  # MB
-SHARES = {"alexnet": 64.0, "vgg16": 19.0, "resnet32": 44.0, "inception-v4": 33.0}  # %
-METHODS = {"FFT": "fft:0.15", "Top-K": "topk:0.15", "QSGD": "qsgd:4", "TernGrad": "terngrad"}
-FASTER = {  # than SGD, on 8 P100
-    "alexnet": {"FFT": 2.26, "Top-K": 1.53, "QSGD": 1.73, "TernGrad": 1.81},
-    "resnet32": {"FFT": 1.33, "Top-K": 1.12, "QSGD": 1.21, "TernGrad": 1.24},
-}
-TOP_1 = {  # %
-    "alexnet": {"SGD": 56.52, "FFT": 56.61, "Top-K": 55.07, "QSGD": 53.54, "TernGrad": 52.86},
-    "resnet32": {"SGD": 92.11, "FFT": 91.99, "Top-K": 90.31, "QSGD": 88.66, "TernGrad": 86.90},
-}
-STEP = (
-    "no overlap; 15 % kept by Top-K, 4 bits of QSGD; batch and layer times of the net file;"
-    " coding of all but FFT at the memory's rate; FFT and Top-K pay for error feedback, which the"
-    " paper has not"
-)
 
 
-def rows() -> Iterator[PublishedRow]:
-    """All numbers of the paper that were available."""
-    comet = machines.load("comet")
+def exchanges(comet: Machine) -> Iterator[PublishedRow]:
+    """Yield all but the steps of a training."""
     yield from _reduced(comet)
     yield from _gathered(comet)
     yield from _gains(comet)
@@ -74,34 +42,15 @@ def rows() -> Iterator[PublishedRow]:
     yield from _floats()
     yield from _left_behind()
     yield from _sizes()
-    yield from _steps(resized(comet, 2, LANES))
-    yield missing("speed-ups and accuracies", "VGG16, Inception-v4")
-
-
-def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
-    """The order of the four methods on both nets."""
-    for net in FASTER:
-        speeds = dict(zip(METHODS, predictions(found, _group(net)), strict=True))
-        shown = ", ".join(f"{name} {x:.3g}" for name, x in speeds.items())
-        order = speeds["TernGrad"] > speeds["QSGD"] > speeds["Top-K"]
-        what = f"{net}: TernGrad is faster than QSGD, QSGD than Top-K"
-        yield Trend(what=what, shown=shown, met=order)
-        first = speeds["FFT"] == max(speeds.values())
-        what = f"{net}: FFT is the fastest (it is priced at printed rates, others at the memory's)"
-        yield Trend(what=what, shown=shown, met=first, required=False)
-
-
-def _group(net: str) -> str:
-    return f"speed-up over SGD, {net}"
 
 
 def _reduced(comet: Machine) -> Iterator[PublishedRow]:
-    """A ring all-reduce of one layer's weights on 16 GPUs."""
+    """Yield a ring all-reduce of one layer's weights on 16 GPUs."""
     tensors = nets.load("alexnet").tensors
-    ring, group = find_method("ring+dense"), comet.everyone
+    other = _at(comet, GATHER_RATE)
     for layer, published in REDUCED.items():
         weight = tensors[f"{layer}.weight"]
-        seconds = price(ring, BucketSpec.uniform(weight.numel), comet, group).exchange
+        seconds, instead = (_ring(weight.numel, on) for on in (other, comet))
         yield PublishedRow(
             group="all-reduce of a layer of AlexNet",
             what=layer,
@@ -109,26 +58,50 @@ def _reduced(comet: Machine) -> Iterator[PublishedRow]:
             unit="ms",
             published=published,
             predicted=seconds * 1e3,
-            bar=None if layer == "conv1" else TIMES,
-            note="bound by latency, which the paper does not print" if layer == "conv1" else "",
+            inferred=(
+                Otherwise(
+                    inferred="links of 4.26 GB/s, by the all-gather on 8 to 24 GPUs",
+                    instead="4.15 GB/s, by these all-reduces themselves",
+                    predicted=instead * 1e3,
+                ),
+            ),
+            cause="0.14 MB wait for 30 messages, whose latency the paper does not print"
+            if layer == "conv1"
+            else "",
         )
 
 
+def _at(comet: Machine, rate: float) -> Machine:
+    """Return the machine with links of `rate` B/s between its nodes."""
+    return replace(comet, between=replace(comet.between, per_byte=1 / rate))
+
+
+def _ring(numel: int, on: Machine) -> float:
+    return price(find_method("ring+dense"), BucketSpec.uniform(numel), on, on.everyone).exchange
+
+
 def _gathered(comet: Machine) -> Iterator[PublishedRow]:
-    """A ring all-gather of 250 MB from each GPU."""
-    gather = find_method("all-gather+dense")
+    """Yield a ring all-gather of 250 MB from each GPU."""
+    gather, spec = find_method("all-gather+dense"), BucketSpec.uniform(GATHERED)
     for gpus, published in GATHERS.items():
         on = resized(comet, gpus // LANES, LANES)
-        spec = BucketSpec.uniform(GATHERED)
+        seconds, instead = (
+            price(gather, spec, each, each.everyone).exchange for each in (on, _at(on, GATHER_RATE))
+        )
         yield PublishedRow(
             group="all-gather",
             what=f"{gpus} GPUs",
             inputs="250 MB from each",
             unit="s",
             published=published,
-            predicted=price(gather, spec, on, on.everyone).exchange,
-            bar=TIMES if gpus <= 24 else None,
-            note="" if gpus <= 24 else "above the line that the smaller counts are on",
+            predicted=seconds,
+            inferred=(
+                Otherwise(
+                    inferred="links of 4.15 GB/s, by the all-reduce of AlexNet's layers",
+                    instead="4.26 GB/s, by these all-gathers themselves",
+                    predicted=instead,
+                ),
+            ),
         )
 
 
@@ -151,7 +124,7 @@ def _gains(comet: Machine) -> Iterator[PublishedRow]:
     nbytes = 4e9  # large: the formula has no latency
     work = nbytes * _coding(comet)
     inputs = "passes 600 GB/s (4), FFT 71, packing 67, selection 30"
-    for rate, published in ((10, 1.21), (32, 2.23)):
+    for rate, derived in ((10, 1.21), (32, 2.23)):
         dense = _hop(comet, rate / 8 * 1e9, nbytes)
 
         def saved(ratio: float, rate: int = rate, dense: float = dense) -> float:
@@ -162,7 +135,7 @@ def _gains(comet: Machine) -> Iterator[PublishedRow]:
             what=f"over a link of {rate} Gbit/s",
             inputs=inputs,
             unit="",
-            published=published,
+            derived=derived,
             predicted=root(saved, 1.0, 100.0),
             bar=FORMULA,
         )
@@ -172,7 +145,7 @@ def _gains(comet: Machine) -> Iterator[PublishedRow]:
         what="link",
         inputs=inputs,
         unit="Gbit/s",
-        published=57.9,
+        derived=57.9,
         predicted=limit * 8e-9,
         bar=FORMULA,
     )
@@ -188,17 +161,19 @@ def _ratios() -> Iterator[PublishedRow]:
     """Yield the compression ratio with and without the bitmap of kept values."""
     numel = 2**24
     packet, bins = _packet(numel), packed_bytes(numel // 2 + 1)
-    for what, published, nbytes, note in (
+    for what, wanted, nbytes, note in (
         ("without the bitmap", 21.3, packet - bins, "as quoted"),
         ("bitmap of the bins", 16.0, packet, "as our packets are; the paper leaves it out"),
         ("bitmap of the elements", 12.8, packet - bins + packed_bytes(numel), "likewise"),
     ):
+        printed = what == "without the bitmap"
         yield PublishedRow(
             group="compression ratio",
             what=what,
             inputs="theta .85, 10 bits per part",
             unit="",
-            published=published,
+            published=wanted if printed else None,
+            derived=None if printed else wanted,
             predicted=4 * numel / nbytes,
             bar=FORMULA,
             note=note,
@@ -208,7 +183,7 @@ def _ratios() -> Iterator[PublishedRow]:
         what="all-gather of packets",
         inputs="fewer bytes than a dense ring: n < 2 ratio",
         unit="ranks",
-        published=2 * 16.0,
+        derived=2 * 16.0,
         predicted=_most_ranks(numel),
         bar=FORMULA,
     )
@@ -234,7 +209,7 @@ def _floats() -> Iterator[PublishedRow]:
     small = rangefloat.from_least(8, 3, 0.125)
     code = small.encode(np.array([0.256], np.float32))
     up = rangefloat.up_to(8, 3, 1.0)
-    for what, inputs, published, found in (
+    for what, inputs, wanted, found in (
         ("code of 0.256", "8 bits, m = 3, eps = .125", 0b00001001, float(code[0])),
         ("value of 00001001", "8 bits, m = 3, eps = .125", 0.25, float(small.decode(code)[0])),
         ("eps", "8 bits, m = 3, largest 1", 1.9e-5, up.least),
@@ -244,7 +219,8 @@ def _floats() -> Iterator[PublishedRow]:
             what=what,
             inputs=inputs,
             unit="",
-            published=float(published),
+            published=None if what == "eps" else float(wanted),
+            derived=wanted if what == "eps" else None,
             predicted=found,
             bar=FORMULA,
         )
@@ -255,9 +231,9 @@ def _left_behind() -> Iterator[PublishedRow]:
     numel = 2**18
     white = np.random.default_rng(0).standard_normal(numel).astype(np.float32)
     signals = {"white": white, "AR(1), .9": _correlated(white, 0.9)}
-    printed = {"white": (0.752, 0.664), "AR(1), .9": (0.324, 0.665)}
+    limits = {"white": (0.752, 0.664), "AR(1), .9": (0.324, 0.665)}
     for name, signal in signals.items():
-        for codec, published in zip((CODEC, f"topk:{SHARE}"), printed[name], strict=True):
+        for codec, limit in zip((CODEC, f"topk:{SHARE}"), limits[name], strict=True):
             coded, back = CODECS[codec], np.empty_like(signal)
             coded.decode(coded.encode(signal.copy(), {}), back)
             yield PublishedRow(
@@ -265,10 +241,10 @@ def _left_behind() -> Iterator[PublishedRow]:
                 what=f"{codec}, {name}",
                 inputs=f"{numel:,} normal values, 15 % kept",
                 unit="",
-                published=published,
+                derived=limit,
                 predicted=float(np.linalg.norm(signal - back) / np.linalg.norm(signal)),
                 bar=FORMULA,
-                note="not printed in the paper; limits of large signals",
+                note="limits of large signals",
             )
 
 
@@ -293,53 +269,6 @@ def _sizes() -> Iterator[PublishedRow]:
             unit="MB",
             published=published,
             predicted=sum(tensor.nbytes for tensor in graph.tensors.values()) / 1e6,
-            bar=FORMULA if known else None,
-            note="" if known else "He et al.'s ResNet-32 has 464,154 parameters: another one?",
+            bar=FORMULA,
+            cause="" if known else "He et al.'s ResNet-32 has 464,154 parameters, not 1.5 million",
         )
-
-
-def _steps(comet: Machine) -> Iterator[PublishedRow]:
-    """Shares of communication, speed-ups and accuracies on 8 GPUs."""
-    for net, published in SHARES.items():
-        graph = nets.load(net)
-        compute = computing(graph, comet)
-        step = in_turn(graph, comet, "ring+dense")
-        yield PublishedRow(
-            group="communication, share of a step",
-            what=net,
-            inputs=f"8 P100, {_samples(graph)}, compute {compute * 1e3:.3g} ms",
-            unit="%",
-            published=published,
-            predicted=100 * (1 - compute / step),
-            inferred="8 GPUs; no overlap; batch and layer times of the net file",
-        )
-    for net, printed in FASTER.items():
-        graph = nets.load(net)
-        dense = in_turn(graph, comet, "ring+dense")
-        for name, codec in METHODS.items():
-            yield PublishedRow(
-                group=_group(net),
-                what=name,
-                inputs=f"8 P100, all-gather of {codec}",
-                unit="x",
-                published=printed[name],
-                predicted=dense / in_turn(graph, comet, f"all-gather+{codec}"),
-                inferred=STEP,
-            )
-    for net, scores in TOP_1.items():
-        for name, score in scores.items():
-            yield PublishedRow(
-                group=f"top-1 accuracy, {net}",
-                what=name,
-                inputs="8 P100",
-                unit="%",
-                published=score,
-                note=f"{PUBLISHED_ONLY}: it takes training on the paper's data",
-            )
-
-
-def _samples(net: Net) -> str:
-    return "batch not stated" if net.batch == 1 else f"{net.batch} samples each"
-
-
-PAPERS.add("fft")(Paper(SOURCE, rows, trends))
