@@ -39,18 +39,19 @@ def main() -> int:
     parser.add_argument("--table", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     args = parser.parse_args()
-    if args.output is not None:
-        soak(args.output, args.ranks, args.seconds, args.step)
+    if args.output is not None and soak(args.output, args.ranks, args.seconds, args.step):
+        return 1
     return table([json.loads(line) for line in (args.table or args.output).open()])
 
 
-def soak(output: Path, ranks: int, seconds: float, step: float) -> None:
-    """Run the job to its end; append a sample of each rank to the file from time to time."""
+def soak(output: Path, ranks: int, seconds: float, step: float) -> int:
+    """Run the job, append samples of each rank to the file, return its exit status."""
     with tempfile.TemporaryDirectory() as folder, output.open("w") as file:
         made, steps = Path(folder) / "plan.json", round(seconds / step)
         net = graph([500] * LAYERS, seconds=step / LAYERS / 3)
         plan_file.write(made, plan(net, machine(1, ranks), ["ring+dense", "all-gather+topk:0.1"]))
-        words = [*RUN, str(made), "-o", str(Path(folder) / "m.json"), "--steps", str(steps)]
+        words = [*RUN, str(made), "-o", str(Path(folder) / "m.json")]
+        words += ["--steps", str(steps), "--force-size"]
         with Job(ranks, ["nice", "-n", "19", *words]) as job:
             job.until(lambda: len([r for r in job.processes().values() if r is not None]) >= ranks)
             begun, pids = time.monotonic(), {rank: job.rank(rank) for rank in range(ranks)}
@@ -64,6 +65,7 @@ def soak(output: Path, ranks: int, seconds: float, step: float) -> None:
                 file.flush()
                 time.sleep(seconds / SAMPLES)
             print(job.output, end="")
+            return job.process.returncode
 
 
 def sample(pid: int) -> dict[str, int]:
