@@ -44,6 +44,7 @@ EXAMPLE = """example:
   commsched bench planner --part optimum --seeds 0:50
   sudo commsched bench planner --part measured --quick
   commsched bench convergence --quick
+  sudo commsched bench torch --model gpt --bed 2x200mbit -o peers
   mpiexec -n 4 commsched bench all-reduce
   mpiexec -n 2 commsched bench overlap
   mpiexec -n 2 commsched bench runtime
@@ -106,6 +107,16 @@ MEASURED = (
     ),
     Option("--turns", "N", "runs of each plan", int, 3),
 )
+PEERS = (
+    ListOption("--model", "NAME", "resnet18, gpt, lstm or dlrm; default: all"),
+    ListOption(
+        "--bed",
+        "HOSTSxRATE",
+        "a rank on each host; default: 2x200mbit, 2x1gbit, 4x200mbit, 4x1gbit",
+        choices=("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit"),
+    ),
+    Option("--training-seeds", "N", "trainings of each model, for losses", int, 1),
+)
 GROUPS: dict[str, Table] = {
     "bench sparse and bench codecs": CODING,
     "bench codecs": CODECS,
@@ -113,6 +124,7 @@ GROUPS: dict[str, Table] = {
     "bench planner": PLANNER,
     "bench planner --part measured and bench gpu": MEASURED,
     "bench convergence": convergence.OPTIONS,
+    "bench torch": PEERS,
 }
 
 
@@ -204,6 +216,24 @@ def _print(rows: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
             print(f"{row.what:48}  {seconds(row.seconds):>10}  {row.result}  (asked: {row.bar})")
     if args.json:
         print(json.dumps([row._asdict() for row in found], indent=1))
+
+
+def torch(args: argparse.Namespace) -> None:
+    """Train real PyTorch models on testbeds, by our plans and by DistributedDataParallel."""
+    from commsched.cli.commands import validate
+    from commsched.lab.peers.main import BEDS, MODELS, PeersRequest, rows
+
+    wanted = PeersRequest(
+        folder=args.output or Path("peers"),
+        models=validate.chosen("--model", args.model, MODELS, MODELS),
+        beds=args.bed or BEDS,
+        seeds=args.training_seeds,
+    )
+    if args.quick:
+        wanted = replace(wanted, rounds=3, steps=2, calibration=15.0)
+    make_folder(wanted.folder)
+    end_well()
+    _print(rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True)), args)
 
 
 def all_reduce(args: argparse.Namespace) -> None:
@@ -391,4 +421,5 @@ BENCHES = {
     "planner": planner,
     "runtime": runtime,
     "sparse": sparse,
+    "torch": torch,
 }

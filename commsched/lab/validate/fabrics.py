@@ -77,15 +77,19 @@ class SharedMemoryFabric:
 class ShapedFabric:
     """Ranks on a testbed that is up."""
 
-    def __init__(self, bed: Testbed) -> None:
-        self._bed = bed
+    def __init__(self, bed: Testbed, limit: float = LIMIT) -> None:
+        self._bed, self._limit = bed, limit
         self._launcher = launcher()
 
     def run(self, *words: str) -> None:
-        self._completed(words)
+        self._completed(*job.COMMAND, *words)
+
+    def python(self, module: str, *words: str) -> None:
+        """Run a module of Python on all ranks."""
+        self._completed(sys.executable, "-m", module, *words)
 
     def execute(self, plan: Plan, stem: Path, steps: int) -> Timeline:
-        done = self._completed(_run(plan, stem, steps))
+        done = self._completed(*job.COMMAND, *_run(plan, stem, steps))
         measured = timeline_file.read(measured_path(stem))
         spec = self._bed.spec
         around = missing(crossing(plan, measured, spec), done.counters, spec.names)
@@ -93,12 +97,11 @@ class ShapedFabric:
             raise CommschedError(around[0])
         return measured
 
-    def _completed(self, words: Sequence[str]) -> Completed:
+    def _completed(self, *argv: str) -> Completed:
         spec = self._bed.spec
-        argv = (*job.COMMAND, *words)
         ranks = spec.hosts * spec.lanes
         done = self._bed.run(
-            argv, ranks=ranks, launcher=self._launcher, timeout=LIMIT, variables=variables()
+            argv, ranks=ranks, launcher=self._launcher, timeout=self._limit, variables=variables()
         )
         if done.status:
             tail = "".join(f"\n{line}" for line in done.stderr.splitlines()[-job.LAST :])

@@ -1,0 +1,1 @@
+"""Real PyTorch training: our plans against DistributedDataParallel, in turns in one job."""

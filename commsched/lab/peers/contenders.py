@@ -1,0 +1,102 @@
+"""Who trains: our plans by `attach`, and DistributedDataParallel over gloo in its own ways."""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+from commsched.lab.peers.models import Training
+from commsched.run.job import agree
+from commsched.torch.attach import Sync, attach
+
+CAPS = (1, 5, 25, 100)  # MB of a bucket of DistributedDataParallel
+POWER_RANKS = (1, 4)  # of PowerSGD
+BEGIN = 2  # step from which PowerSGD compresses
+
+Wrap = Callable[[Any], Any]  # a model -> what computes in its place
+
+
+class Contender:
+    """One model with its optimizer, and the way its gradients are averaged."""
+
+    def __init__(self, training: Training, wrap: Wrap) -> None:
+        self._training = training
+        self._computes = wrap(training.model)
+        self._done = 0
+
+    def step(self) -> None:
+        """Train one step; it ends when the parameters are new."""
+        batches = self._training.batches
+        self._training.optimizer.zero_grad()
+        value = self._training.loss(self._computes, batches[self._done % len(batches)])
+        value.backward()
+        self._training.optimizer.step()
+        self._done += 1
+
+    def held_out(self) -> float:
+        """Return the mean loss over what nobody trained on."""
+        model = self._training.model
+        model.eval()
+        with torch.no_grad():
+            losses = [float(self._training.loss(model, b)) for b in self._training.held_out]
+        model.train()
+        return sum(losses) / len(losses)
+
+
+def join_gloo(comm: MPI.Intracomm) -> None:
+    """Let torch.distributed know the ranks that MPI started."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("", 0))
+        here = f"{socket.gethostbyname(socket.gethostname())}:{probe.getsockname()[1]}"
+    place = agree.gather_text(here, comm)[0]
+    dist.init_process_group("gloo", f"tcp://{place}", rank=comm.rank, world_size=comm.size)
+
+
+def contenders(
+    make: Callable[[], Training], plans: Sequence[Path], comm: MPI.Intracomm
+) -> Iterator[tuple[str, Contender]]:
+    """Yield each contender with its name; all ranks make them in the same order."""
+    for plan in plans:
+        yield f"plan {plan.stem}", Contender(make(), partial(_attached, plan, comm))
+    for cap in CAPS:
+        yield f"ddp {cap} MB", Contender(make(), partial(_ddp, cap))
+    if _sparse(make().model):
+        return  # DistributedDataParallel's hooks take dense buckets only
+    # Its bf16 hook needs NCCL.
+    hook = default_hooks.fp16_compress_hook
+    yield "ddp fp16", Contender(make(), partial(_hooked, hook, lambda: None))
+    for rank in POWER_RANKS:
+        state = partial(
+            powerSGD_hook.PowerSGDState, None, rank, start_powerSGD_iter=BEGIN, warm_start=True
+        )
+        hook = powerSGD_hook.powerSGD_hook
+        yield f"ddp powersgd:{rank}", Contender(make(), partial(_hooked, hook, state))
+
+
+def _attached(plan: Path, comm: MPI.Intracomm, model: Any) -> Any:
+    sync: Sync = attach(model, plan, comm)
+    assert sync.plan is not None
+    return model
+
+
+def _ddp(cap: float, model: Any) -> Any:
+    return torch.nn.parallel.DistributedDataParallel(
+        model, bucket_cap_mb=cap, gradient_as_bucket_view=not _sparse(model)
+    )
+
+
+def _hooked(hook: Any, state: Callable[[], Any], model: Any) -> Any:
+    wrapped = _ddp(25, model)
+    wrapped.register_comm_hook(state(), hook)
+    return wrapped
+
+
+def _sparse(model: Any) -> bool:
+    return any(getattr(module, "sparse", False) for module in model.modules())

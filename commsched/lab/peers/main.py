@@ -1,0 +1,176 @@
+"""Compare our plans with DistributedDataParallel on a testbed, cell by cell: capture to table."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched import files
+from commsched.lab.bench.row import BenchRow
+from commsched.lab.peers.record import Turns
+from commsched.lab.testbed.bed import Testbed
+from commsched.lab.validate.fabrics import ShapedFabric
+from commsched.lab.validate.session import Say
+from commsched.machine import file as machine_file
+from commsched.net import file as net_file
+from commsched.plan import file as plan_file
+from commsched.planner.make_plan import make_plan
+from commsched.planner.request import Request
+from commsched.planner.search.timing import iteration
+
+MODELS = ("resnet18", "gpt", "lstm", "dlrm")
+SPARSE = ("dlrm",)  # their embeddings have sparse gradients
+BEDS = ("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit")  # hosts of a rank each, and their ports
+# What a plan may lose, by the plan's name; PowerSGD's rank is one of the peers'.
+KINDS = {"lossless": (), "lossy": ("fp16", "powersgd:1", "powersgd:4", "topk:0.01")}
+SCRIPT = Path(__file__).parent / "models.py"
+PLANNING = 20.0  # s of search
+LIMIT = 1800.0  # s, the longest job
+BAR_EACH, BAR_MEAN, BAR_SPARSE, BAR_LOSSY = 1.0, 1.3, 5.0, 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeersRequest:
+    """Which cells are measured, and how."""
+
+    folder: Path  # of machines, nets, plans and finished jobs
+    models: Sequence[str] = MODELS
+    beds: Sequence[str] = BEDS
+    rounds: int = 5
+    steps: int = 4  # of a turn
+    seeds: int = 1
+    calibration: float = 30.0  # s
+
+
+class Cell(NamedTuple):
+    """A model on a testbed, its jobs by seed, and what was predicted of a step, s, by plan."""
+
+    model: str
+    bed: str
+    jobs: tuple[Turns, ...]
+    predicted: dict[str, float]
+
+    def seconds(self, name: str) -> float:
+        """Return the median step of a contender over all turns and seeds."""
+        every = [s for job in self.jobs for t in job.trained if t.name == name for s in t.seconds]
+        return float(np.median(every))
+
+    def losses(self, name: str) -> list[float]:
+        """Return a contender's held-out losses, by seed."""
+        return [t.loss for job in self.jobs for t in job.trained if t.name == name]
+
+    @property
+    def names(self) -> list[str]:
+        """Return all contenders."""
+        return [each.name for each in self.jobs[0].trained]
+
+    def best_peer(self, lossy: bool) -> str:
+        """Return the fastest peer; a bucket size is a peer's own choice, so the best one counts."""
+        peers = [n for n in self.names if n.startswith("ddp") and n.endswith("MB") is not lossy]
+        return min(peers, key=self.seconds)
+
+    def as_good(self, name: str) -> bool:
+        """Tell whether a contender's loss is within the spread of the dense ones' over seeds."""
+        dense = self.losses(self.best_peer(lossy=False))
+        spread = max(dense) - min(dense) if len(dense) > 1 else 0.02 * abs(dense[0])
+        return float(np.mean(self.losses(name))) <= float(np.mean(dense)) + spread
+
+
+def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
+    """Yield rows per cell and over all cells; jobs that the folder has are not run again."""
+    ratios: dict[str, list[float]] = {"lossless": [], "lossy": []}
+    for cell in cells(wanted, say):
+        for kind, found in ratios.items():
+            row = _row(cell, kind, found)
+            if row is not None:
+                yield row
+    for kind, bar in (("lossless", BAR_MEAN), ("lossy", BAR_LOSSY)):
+        if ratios[kind]:
+            mean = float(np.exp(np.mean(np.log(ratios[kind]))))
+            what = f"{kind}, geometric mean of {len(ratios[kind])} cells"
+            yield BenchRow(what, 0.0, f"{mean:.2f} times the best {kind} peer", f">= {bar:g}")
+
+
+def cells(wanted: PeersRequest, say: Say) -> Iterator[Cell]:
+    """Measure all cells, testbed by testbed."""
+    for bed in wanted.beds:
+        folder = wanted.folder / bed
+        files.make_folder(folder)
+        with _fabric(bed) as fabric:
+            machine = folder / "machine.json"
+            if not machine.exists():
+                say(f"{bed}: calibrating ({wanted.calibration:g} s)")
+                seconds = str(wanted.calibration)
+                fabric.run("calibrate", "-o", str(machine), "--seconds", seconds)
+            for model in wanted.models:
+                yield _cell(model, bed, folder, fabric, wanted, say)
+
+
+@contextmanager
+def _fabric(bed: str) -> Iterator[ShapedFabric]:
+    hosts, _, rate = bed.partition("x")
+    with Testbed.up(int(hosts), 1, (rate,)) as running:
+        yield ShapedFabric(running, LIMIT)
+
+
+def _cell(
+    model: str, bed: str, folder: Path, fabric: ShapedFabric, wanted: PeersRequest, say: Say
+) -> Cell:
+    net, where = folder / f"{model}.net.json", f"{bed}, {model}"
+    if not net.exists():
+        say(f"{where}: capturing")
+        fabric.run("capture", f"{SCRIPT}:{model}", "-o", str(net), "--name", model)
+    predicted, words = {}, []
+    for kind, lossy in KINDS.items():
+        path = folder / model / f"{kind}.json"
+        if not path.exists():
+            say(f"{where}: planning, {kind}")
+            files.make_folder(path.parent)
+            machine = machine_file.read(folder / "machine.json")
+            request = Request(
+                net=net_file.read(net), machine=machine, lossy=lossy, time_limit=PLANNING
+            )
+            plan_file.write(path, make_plan(request))
+        predicted[kind] = iteration(plan_file.read(path))
+        words += ["--plan", str(path)]
+    words += ["--rounds", str(wanted.rounds), "--steps", str(wanted.steps)]
+    jobs = []
+    for seed in range(wanted.seeds):
+        path = folder / model / f"turns-{seed}.json"
+        if not path.exists():
+            say(f"{where}: training in turns, seed {seed}")
+            fabric.python(
+                "commsched.lab.peers.turns", model, *words, "--seed", str(seed), "-o", str(path)
+            )
+        jobs.append(files.read(path, Turns))
+    return Cell(model, bed, tuple(jobs), predicted)
+
+
+def _row(cell: Cell, kind: str, ratios: list[float]) -> BenchRow | None:
+    """Compare our plan of a kind with its best peer; note the ratio."""
+    name, lossy = f"plan {kind}", kind == "lossy"
+    if lossy and cell.model in SPARSE:
+        return None  # DistributedDataParallel's hooks do not take sparse gradients
+    peer = cell.best_peer(lossy)
+    ours, theirs = cell.seconds(name), cell.seconds(peer)
+    ratios.append(theirs / ours)
+    spread = _spread(cell, name)
+    shown = (
+        f"{theirs / ours:.2f} times the best {kind} peer ({peer}, {theirs * 1e3:.1f} ms); turns"
+        f" {spread}; predicted {cell.predicted[kind] * 1e3:.1f} ms"
+    )
+    if lossy:
+        said = "as good as" if cell.as_good(name) else "worse than"
+        shown += f"; held-out loss {np.mean(cell.losses(name)):.3f}, {said} dense"
+        bar = BAR_LOSSY
+    else:
+        bar = BAR_SPARSE if cell.model in SPARSE else BAR_EACH
+    return BenchRow(f"{cell.bed}, {cell.model}, {kind}", ours, shown, f">= {bar:g}")
+
+
+def _spread(cell: Cell, name: str) -> str:
+    every = [s for job in cell.jobs for t in job.trained if t.name == name for s in t.seconds]
+    return f"{min(every) * 1e3:.1f} to {max(every) * 1e3:.1f} ms"

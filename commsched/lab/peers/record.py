@@ -1,0 +1,29 @@
+"""What a job of contenders measured, as a file."""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One contender."""
+
+    name: str  # such as "ddp 25 MB", "ddp fp16", "plan lossless"
+    seconds: tuple[float, ...]  # of a step of the slowest rank, a mean per turn
+    loss: float  # held out, after all steps
+
+    @property
+    def step(self) -> float:
+        """Return the median seconds of a step over the turns."""
+        return float(np.median(self.seconds))
+
+
+class Turns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All contenders of one job, which trained in turns."""
+
+    format: Literal["commsched-peers/1"] = "commsched-peers/1"
+    model: str
+    seed: int
+    steps: int  # of a turn
+    trained: tuple[Trained, ...]

@@ -1,0 +1,65 @@
+"""`mpiexec -n P python -m commsched.lab.peers.turns MODEL ...`: all contenders train in turns.
+
+Each turn of a contender is a few steps between two barriers. Which one begins moves on from round
+to round, so that what disturbs the machine for a while hurts all alike.
+"""
+
+import argparse
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+import msgspec
+import torch.distributed as dist
+from mpi4py import MPI
+
+from commsched import files
+from commsched.lab.peers.contenders import contenders, join_gloo
+from commsched.lab.peers.models import MODELS, training
+from commsched.lab.peers.record import Trained, Turns
+from commsched.run.job import agree
+from commsched.run.session import errors_end_the_job
+
+
+def main() -> None:
+    """Train on all ranks; rank 0 writes what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("--plan", type=Path, action="append", default=[])
+    parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not")
+    parser.add_argument("--steps", type=int, default=4, help="of a turn")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    args = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    with errors_end_the_job(comm):
+        join_gloo(comm)
+        make = partial(training, args.model, comm.rank, comm.size, args.seed)
+        trained = dict(contenders(make, args.plan, comm))
+        seconds: dict[str, list[float]] = {name: [] for name in trained}
+        names = list(trained)
+        for turn in range(args.rounds + 1):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                comm.Barrier()
+                begun = time.perf_counter()
+                for _ in range(args.steps):
+                    trained[name].step()
+                spent = agree.largest((time.perf_counter() - begun) / args.steps, comm)
+                if turn:
+                    seconds[name].append(spent)
+        found = tuple(
+            Trained(name=name, seconds=tuple(seconds[name]), loss=trained[name].held_out())
+            for name in names
+        )
+        if comm.rank == 0:
+            made = Turns(model=args.model, seed=args.seed, steps=args.steps, trained=found)
+            files.write(args.output, msgspec.to_builtins(made))
+        comm.Barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
