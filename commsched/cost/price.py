@@ -196,7 +196,7 @@ def price(
     """
     device, start = machine.device, np.zeros(group.size)
     encode = seconds = decode = sent = messages = 0.0
-    for number, phase in enumerate(method.phases(spec, group)):
+    for number, phase in enumerate(method.phases(method.seen(spec, group), group)):
         played, later = [], number > 0
         if isinstance(phase, Choice):
             played.append(votes(machine, group, start, later))

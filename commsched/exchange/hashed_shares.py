@@ -150,7 +150,7 @@ class HashedShares:
     @property
     def _raw(self) -> float:
         """Mean bytes of the values of a run."""
-        return 4.0 * self.spec.numel / (len(self.runs) - 1)
+        return self.spec.all_raw / (len(self.runs) - 1)
 
     def _filled(self, merged: int) -> Floats:
         """Expected non-zeros of one owner's part, of each run."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from commsched.arrays import Array
@@ -170,6 +170,10 @@ class Method(ABC):
     def takes_lists(self, group: Group) -> bool:
         """Whether the state may have "list" where a group sums, see `lists`."""
         return self.lists
+
+    def seen(self, spec: BucketSpec, group: Group) -> BucketSpec:
+        """Return a bucket's content as the method gets it: without `takes_lists` never as lists."""
+        return replace(spec, lists=False) if spec.lists and not self.takes_lists(group) else spec
 
     @abstractmethod
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:

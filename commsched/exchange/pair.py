@@ -93,7 +93,8 @@ class Pair(Method):
         )
 
     def _gather(self, schedule: Schedule, spec: BucketSpec) -> Phase:
-        codec, ranks, raw = self.codec, schedule.ranks, 4.0 * spec.numel
+        codec, ranks = self.codec, schedule.ranks
+        raw = spec.all_raw if codec.lists else 4.0 * spec.numel
 
         def take(state: State) -> Array:
             if "list" in state:

@@ -111,6 +111,8 @@ class Payload:
         """Bytes of float32 values that the codec reads or writes at a hop: (m,)."""
         if self.cuts is None:
             return np.zeros(len(first))
+        if self.spec is not None and self.codec.lists:
+            return self.spec.raw(self.cuts[first], self.cuts[stop])
         return np.asarray(4.0 * (self.cuts[stop] - self.cuts[first]), np.float64)
 
     def rate(self, device: Device) -> CodecRate:

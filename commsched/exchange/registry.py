@@ -71,4 +71,5 @@ def method_at(name: str, step: int) -> Method:
 def phases_of(plan: Plan, index: int, method: str | None = None) -> tuple[Phase | Choice, ...]:
     """Return the phases of a plan's launch, or of another method for that launch; cached."""
     launch = plan.launches[index]
-    return find_method(method or launch.method).phases(plan.spec(launch), plan.group(launch))
+    found, group = find_method(method or launch.method), plan.group(launch)
+    return found.phases(found.seen(plan.spec(launch), group), group)

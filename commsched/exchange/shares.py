@@ -31,7 +31,7 @@ def push(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
 
 def pull(schedule: Schedule, codec: str, spec: BucketSpec, cuts: Ints) -> Phase:
     """Gather the summed shares of all ranks into the gradient, which becomes the result."""
-    written, ranks, raw = CODECS[codec], schedule.ranks, 4.0 * spec.numel
+    written, ranks, raw = CODECS[codec], schedule.ranks, spec.all_raw
 
     def sizes() -> Floats:
         return written.nbytes(spec, cuts[:-1], cuts[1:], ranks)

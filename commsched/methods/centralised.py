@@ -139,12 +139,12 @@ def _phase(spec: BucketSpec, stage: MergeStage, first: bool, last: bool) -> Phas
 
     def take_seconds(device: Device) -> float:
         rate = CODECS["coo"].rate(device)
-        scan = 4.0 * spec.numel * rate.encode if first else 0.0
+        scan = spec.all_raw * rate.encode if first else 0.0
         return rate.fixed + scan + copy_seconds(longest())(device)
 
     def give_seconds(device: Device) -> float:
         rate = CODECS["coo"].rate(device)
-        written = copy_seconds(4.0 * spec.numel)(device) if last else 0.0
+        written = copy_seconds(spec.all_raw)(device) if last else 0.0
         return rate.per_add + 2 * longest() * rate.add + written
 
     return Phase(

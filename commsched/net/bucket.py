@@ -30,6 +30,7 @@ class BucketSpec:
     """The expected content of a bucket: its pieces in order, each with its tensor's law."""
 
     pieces: tuple[tuple[Sparsity, int, int, int], ...]  # (law, tensor's numel, start, stop)
+    lists: bool = False  # the gradients of all pieces are handed over as lists
 
     @classmethod
     def of(cls, pieces: tuple[Piece, ...], tensors: Mapping[str, Tensor]) -> "BucketSpec":
@@ -45,7 +46,7 @@ class BucketSpec:
                     f" <= {tensor.numel}"
                 )
             rows.append((tensor.sparsity, tensor.numel, start, stop))
-        return cls(tuple(rows))
+        return cls(tuple(rows), all(tensors[name].lists for name, *_ in pieces))
 
     @classmethod
     def uniform(cls, numel: int, density: float = 1.0) -> "BucketSpec":
@@ -61,6 +62,20 @@ class BucketSpec:
     @property
     def numel(self) -> int:
         return int(self.bounds[-1])
+
+    def raw(self, start: Ints, stop: Ints) -> Floats:
+        """Bytes that a method that takes lists reads or writes of elements [start, stop): (m,).
+
+        4 an element, or 8 a non-zero of one rank if the gradient is a list.
+        """
+        if self.lists:
+            return 8.0 * self.nonzeros(start, stop)
+        return np.asarray(4.0 * (np.asarray(stop) - start), np.float64)
+
+    @cached_property
+    def all_raw(self) -> float:
+        """Bytes of `raw` of the whole bucket."""
+        return float(self.raw(self.bounds[:1], self.bounds[-1:])[0])
 
     def nonzeros(self, start: Ints, stop: Ints, merged: int | Ints = 1) -> Floats:
         """Expected non-zeros of elements [start, stop), `merged` ranks summed: (m,)."""

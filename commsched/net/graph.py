@@ -35,9 +35,14 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str = "float32"
     sparsity: Sparsity = DENSE
+    lists: bool = False  # the caller hands over the rows that were hit, without a dense array
 
     def __post_init__(self) -> None:
         check_name("tensor", self.name)
+        if self.lists and self.sparsity.law != "zipf":
+            raise CommschedError(
+                f"tensor {self.name!r}: lists of rows have law 'zipf', got {self.sparsity.law!r}"
+            )
         if not self.shape or any(size < 1 for size in self.shape) or self.numel > MAX_NUMEL:
             raise CommschedError(
                 f"tensor {self.name!r}: shape must have one or more positive sizes and at most"

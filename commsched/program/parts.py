@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from commsched.exchange.method import Choice, Phase
-from commsched.exchange.registry import phases_of
+from commsched.exchange.registry import find_method, phases_of
 from commsched.machine.model import Device
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
@@ -18,25 +18,25 @@ class Part(NamedTuple):
     """A rank's own work on one bucket."""
 
     name: str
-    seconds: Callable[[Phase, int, Device], float]  # of a phase, elements of the bucket, a device
+    seconds: Callable[[Phase, float, Device], float]  # of a phase, values of the bucket, a device
 
 
-def gather_seconds(numel: int, device: Device) -> float:
+def gather_seconds(numel: float, device: Device) -> float:
     """Seconds to copy `numel` values into their bucket, and to look for NaN and infinity."""
     return device.fixed_gather + 4.0 * numel * (device.gather or 3 / device.bandwidth)
 
 
-def mean_seconds(numel: int, device: Device) -> float:
+def mean_seconds(numel: float, device: Device) -> float:
     """Seconds to divide `numel` sums in place."""
     return device.fixed_scale + 4.0 * numel * (device.scale or 2 / device.bandwidth)
 
 
-def put_seconds(numel: int, device: Device) -> float:
+def put_seconds(numel: float, device: Device) -> float:
     """Seconds to copy `numel` parameters out of their bucket: read once, written once."""
     return 2 * 4.0 * numel / device.bandwidth
 
 
-def merge_seconds(numel: int, device: Device) -> float:
+def merge_seconds(numel: float, device: Device) -> float:
     """Seconds to merge a sum of `numel` parameters: 11 passes of 4 B over memory.
 
     Copy the parameters (2), scale them (2), add the sum (3), divide (2), copy them back (2).
@@ -109,6 +109,13 @@ def parts_of(plan: Plan, op: Op) -> tuple[Part, ...]:
     )
 
 
-def seconds(parts: Iterable[Part], phase: Phase, numel: int, device: Device) -> float:
-    """Price parts on a bucket of `numel` elements, in seconds without jitter."""
+def values_of(plan: Plan, index: int) -> float:
+    """Return the float32 numbers that a launch's bucket is: its elements, or those of its lists."""
+    launch = plan.launches[index]
+    seen = find_method(launch.method).seen(plan.spec(launch), plan.group(launch))
+    return seen.all_raw / 4
+
+
+def seconds(parts: Iterable[Part], phase: Phase, numel: float, device: Device) -> float:
+    """Price parts on a bucket of `numel` float32 numbers, in seconds without jitter."""
     return sum(part.seconds(phase, numel, device) for part in parts)

@@ -13,7 +13,7 @@ from commsched.exchange.method import resolved
 from commsched.machine.model import Link, Machine
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
-from commsched.program.parts import parts_of, seconds
+from commsched.program.parts import parts_of, seconds, values_of
 from commsched.program.phases import phase_of
 
 INSTANT = 1e300  # B/s
@@ -69,7 +69,7 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
     if op.kind is Kind.DECIDE:
         full, dry, least = (price.votes(m, group, start, later).end.max() for m in machines)
         if not everyone:
-            numel = plan.spec(plan.launches[op.launch]).numel
+            numel = values_of(plan, op.launch)
             phase, device = resolved(phase_of(plan, op)), plan.machine.device
             full += seconds(parts_of(plan, op), phase, numel, device)
     else:

@@ -13,7 +13,7 @@ from commsched.exchange.registry import method_at
 from commsched.kernels import random
 from commsched.plan.model import Plan
 from commsched.program.model import CODINGS, Kind, Op, Role
-from commsched.program.parts import parts_of, seconds
+from commsched.program.parts import parts_of, seconds, values_of
 from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
@@ -216,7 +216,7 @@ class _Simulation:
         """Seconds of the parts of an operation, without jitter."""
         if op.launch < 0:
             return 0.0
-        plan, numel = self.plan, self.plan.spec(self.plan.launches[op.launch]).numel
+        plan, numel = self.plan, values_of(self.plan, op.launch)
         phase = self._phase(op, step)
         return seconds(parts_of(plan, op), phase, numel, plan.machine.device)
 

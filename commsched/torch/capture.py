@@ -23,7 +23,14 @@ from commsched.net.rows import fit_rows
 from commsched.run.job import agree
 from commsched.torch.attach import started_by_mpi
 from commsched.torch.observer import Observer, tensors_in
-from commsched.torch.parameters import DTYPES, bare_name, check_alike, check_kind, shape_of
+from commsched.torch.parameters import (
+    DTYPES,
+    bare_name,
+    check_alike,
+    check_kind,
+    shape_of,
+    sparse_embeddings,
+)
 
 WARM_UP = 3  # steps that are not measured
 SHOWN = 8  # names in the source
@@ -250,5 +257,7 @@ def tensor_of(observer: Observer, name: str) -> Tensor:
     parameter, hit = observer.parameters[name], observer.rows.get(name)
     shape, dtype = shape_of(parameter), DTYPES[parameter.dtype]
     if hit:
-        return Tensor(name=name, shape=shape, dtype=dtype, sparsity=fit_rows(hit))
+        law, sparse = fit_rows(hit), {id(p) for p in sparse_embeddings(observer.model)}
+        lists = law.law == "zipf" and id(parameter) in sparse
+        return Tensor(name=name, shape=shape, dtype=dtype, sparsity=law, lists=lists)
     return Tensor(name=name, shape=shape, dtype=dtype)

@@ -72,11 +72,14 @@ class Cell(NamedTuple):
         peers = [n for n in self.names if n.startswith("ddp") and n.endswith("MB") is not lossy]
         return min(peers, key=self.seconds)
 
-    def as_good(self, name: str) -> bool:
-        """Tell whether a contender's loss is within the spread of the dense ones' over seeds."""
-        dense = self.losses(self.best_peer(lossy=False))
-        spread = max(dense) - min(dense) if len(dense) > 1 else 0.02 * abs(dense[0])
-        return float(np.mean(self.losses(name))) <= float(np.mean(dense)) + spread
+    def learning(self, name: str) -> str:
+        """Compare a contender's held-out loss with dense's; the spread of dense's seeds decides."""
+        ours, dense = self.losses(name), self.losses(self.best_peer(lossy=False))
+        said = f"held-out loss {np.mean(ours):.3f}, dense {np.mean(dense):.3f}"
+        if len(dense) < 2:
+            return f"{said}, of one seed"
+        good = np.mean(ours) <= np.mean(dense) + max(dense) - min(dense)
+        return f"{said}: {'as good' if good else 'worse'}, of {len(dense)} seeds"
 
 
 def rows(wanted: PeersRequest, say: Say) -> Iterator[BenchRow]:
@@ -163,8 +166,7 @@ def _row(cell: Cell, kind: str, ratios: list[float]) -> BenchRow | None:
         f" {spread}; predicted {cell.predicted[kind] * 1e3:.1f} ms"
     )
     if lossy:
-        said = "as good as" if cell.as_good(name) else "worse than"
-        shown += f"; held-out loss {np.mean(cell.losses(name)):.3f}, {said} dense"
+        shown += f"; {cell.learning(name)}"
         bar = BAR_LOSSY
     else:
         bar = BAR_SPARSE if cell.model in SPARSE else BAR_EACH

@@ -130,7 +130,7 @@ class Doubling:
             del state["parts"], state["sums"], state["added"]
 
         near = (1, lanes * len(self.ranks)) if lanes > 1 else ()
-        raw = 4.0 * self.spec.numel
+        raw = self.spec.all_raw
         return Phase(
             name="",
             schedule=doubled(self.ranks, self.count),

@@ -138,7 +138,7 @@ class Union:
     @property
     def raw(self) -> float:
         """Bytes of the values of one share."""
-        return 4.0 * self.spec.numel / self.lanes
+        return self.spec.all_raw / self.lanes
 
     def lane_of(self, state: State) -> int:
         return int(self.places[1, state["rank"]])
@@ -224,7 +224,7 @@ class Union:
 
         def take_seconds(device: Device) -> float:
             rate = CODECS["coo"].rate(device)
-            return rate.fixed + 4.0 * self.spec.numel * rate.encode
+            return rate.fixed + self.spec.all_raw * rate.encode
 
         def give_seconds(device: Device) -> float:
             rate = CODECS["coo"].rate(device)
@@ -315,7 +315,7 @@ class Union:
         return self.nodes * each + received * rate.add
 
     def _give_seconds(self, device: Device) -> float:
-        shared = 4.0 * self.spec.numel / device.bandwidth if self.lanes > 1 else 0.0
+        shared = self.spec.all_raw / device.bandwidth if self.lanes > 1 else 0.0
         return copy_seconds(self.raw)(device) + shared
 
 

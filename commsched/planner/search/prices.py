@@ -108,7 +108,8 @@ class Prices:
 
     def unpacked(self, spec: BucketSpec, method: int) -> float:
         """Return the seconds of one bucket alone, without packing; never less than 0."""
-        return max(float(self.exact(spec, method).sum()) - self._packing(spec), 0.0)
+        packing = self._packing(self.methods[method].seen(spec, self.group))
+        return max(float(self.exact(spec, method).sum()) - packing, 0.0)
 
     def unpacked_of_size(self, numel: int, method: int) -> float:
         """Return the seconds of a bucket without zeros from the method's curve, without packing."""
@@ -123,12 +124,13 @@ class Prices:
     def _seconds(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
         """(4, phases) s of a launch: vote, encode, exchange, decode; packing is in them."""
         machine, start = self.request.machine, np.zeros(self.group.size)
+        spec = method.seen(spec, self.group)
         phases = method.phases(spec, self.group)
         expected = [resolved(phase) for phase in phases]
         found = np.zeros((len(ROWS), len(phases)))
         for kind, number in operations(phases):
             phase, own = expected[number], self._parts(kind, number, phases)
-            found[ROWS[kind], number] = seconds(own, phase, spec.numel, machine.device)
+            found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, machine.device)
             if kind is Kind.DECIDE:
                 found[ROWS[kind], number] += self._votes[number > 0]
             elif kind is Kind.EXCHANGE:
@@ -148,8 +150,9 @@ class Prices:
         """Seconds to gather a bucket, and to make its sum a mean."""
         device = self.request.machine.device
         mean = self.request.mean and self.group.size > 1
-        scale = mean_seconds(spec.numel, device) if mean else 0.0
-        return gather_seconds(spec.numel, device) + scale
+        numel = spec.all_raw / 4
+        scale = mean_seconds(numel, device) if mean else 0.0
+        return gather_seconds(numel, device) + scale
 
     @cached_property
     def _votes(self) -> tuple[float, float]:
@@ -167,11 +170,12 @@ class Prices:
         `pairs`: for buckets without zeros only those of one collective and one codec.
         """
         dense = [BucketSpec.uniform(n) for n in sizes]
-        laws: dict[Sparsity, BucketSpec] = {}
+        laws: dict[tuple[Sparsity, bool], BucketSpec] = {}
         for tensor in self.request.net.tensors.values():
             if tensor.sparsity.law != "dense":
-                whole = BucketSpec(((tensor.sparsity, tensor.numel, 0, tensor.numel),))
-                laws.setdefault(tensor.sparsity, whole)
+                pieces = ((tensor.sparsity, tensor.numel, 0, tensor.numel),)
+                whole = BucketSpec(pieces, tensor.lists)
+                laws.setdefault((tensor.sparsity, tensor.lists), whole)
         plain = [m for m in methods if m.codec is not None] if pairs else methods
         return shortlist(methods, plain or methods, self.closed, dense, list(laws.values()))
 

@@ -74,6 +74,7 @@ class Buckets:
         self._merged: dict[int, State] = {}  # launch -> state of its strategy between merges
         self._chosen: dict[tuple[int, int], Phase] = {}
         self.decisions: dict[str, float] = {}
+        self.rows_of: Callable[[int], dict[int, rows.Part]] = lambda launch: {}  # of every step
         self.skips_overflow = False  # a gradient that is not finite travels as zeros
         self.overflows: set[int] = set()  # steps in which one was not
         self._known: dict[tuple[int, Kind, int], list[Action]] = {}
@@ -149,7 +150,7 @@ class Buckets:
         """Put rows that were handed over into the bucket: as a list if the method takes lists."""
         state, own = self.states[launch], self._plan.launches[launch]
         state.pop("list", None)
-        parts: dict[int, rows.Part] = state.pop("rows", {})
+        parts: dict[int, rows.Part] = state.pop("rows", None) or self.rows_of(launch)
         if parts and find_method(own.method).takes_lists(self._plan.group(own)):
             places = [here for *_, here in own.places]
             state["list"] = rows.as_list(parts, state["gradient"], places)

@@ -1,11 +1,13 @@
 """Workers compute for an engine; emulated workers sleep like an accelerator and draw gradients."""
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from commsched.arrays import Array
+from commsched.exchange.rows import Part, Rows
 from commsched.kernels import random
 from commsched.kernels.modules import beside, module_of, on_host
 from commsched.net.graph import Tensor
@@ -99,11 +101,12 @@ def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
 class Emulated:
     """Compute that sleeps, with the plan's jitter; gradients are drawn once and used every step.
 
-    They are kept in arrays of `module`.
+    They are kept in arrays of `module`. With `lists`, a bucket of tensors that the net says are
+    handed over as rows is: `rows` has them.
     """
 
-    def __init__(self, plan: Plan, rank: int, module: Any = np) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, rank: int, module: Any = np, lists: bool = False) -> None:
+        self._plan, self._lists = plan, lists
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
         self._gradients = {
@@ -111,6 +114,7 @@ class Emulated:
             for index, launch in enumerate(plan.launches)
             if launch.payload == "gradient" and plan.group_of(launch, rank) is not None
         }
+        self._cut_rows()
         self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
         if any(launch.payload == "parameter" for launch in plan.launches):
             tensors = plan.net.tensors.values()
@@ -126,7 +130,12 @@ class Emulated:
         return nominal * self._jitter[1]
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
-        out[:] = beside(self._gradients[launch], out)
+        if launch not in self._rows:  # rows are in the bucket already
+            out[:] = beside(self._gradients[launch], out)
+
+    def rows(self, launch: int) -> dict[int, Part]:
+        """Return a launch's gradient as rows, by their place in the bucket; {}: it is an array."""
+        return self._rows.get(launch, {})
 
     def result(self, step: int, launch: int, values: Array) -> None:
         """Ignore the sum: nobody needs sums of drawn gradients."""
@@ -154,6 +163,14 @@ class Emulated:
             put_back(plan, self._plan.launches[index], values, whole)
         self._plan = plan
         self._gradients = {i: _cut(whole, launch) for i, launch in enumerate(plan.launches)}
+        self._cut_rows()
+
+    def _cut_rows(self) -> None:
+        self._rows = {
+            index: _parts(self._plan, index, values)
+            for index, values in self._gradients.items()
+            if self._lists and self._plan.spec(self._plan.launches[index]).lists
+        }
 
 
 class Carrying:
@@ -183,6 +200,22 @@ class Carrying:
             for index, launch in enumerate(plan.launches)
             if any(piece.tensor in kept for piece in launch.pieces)
         }
+
+
+def _parts(plan: Plan, index: int, values: Array) -> dict[int, Part]:
+    """Return a launch's gradient, (numel,) float32, as the rows that are not zero."""
+    launch, found = plan.launches[index], {}
+    for name, there, here in launch.places:
+        width = prod(plan.net.tensors[name].shape[1:])
+        begin = there.start // width * width  # the piece may begin within a row
+        rows = -(-there.stop // width) - begin // width
+        whole = np.zeros(rows * width, np.float32)
+        whole[there.start - begin : there.stop - begin] = on_host(values[here])
+        hit = np.flatnonzero(whole.reshape(rows, width).any(axis=1))
+        kept = beside(whole.reshape(rows, width)[hit], values)
+        number = beside(hit + begin // width, values)
+        found[here.start] = Part(Rows(number, kept), there.start, there.stop)
+    return found
 
 
 def put_back(plan: Plan, launch: Launch, values: Array, into: dict[str, Array]) -> None:
