@@ -17,9 +17,9 @@ from commsched.run.engine.board import Board
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.messages import Blank, MessageStreams
 from commsched.run.engine.recorder import Recorder
+from commsched.run.job.store import Store
 from commsched.run.wire.placement import ON_HOST
 from commsched.train.assignment import Assignment, Settings
-from commsched.train.checkpoint import Store
 from commsched.train.job import TRAINED
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS

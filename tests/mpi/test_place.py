@@ -16,6 +16,7 @@ from commsched.run import session
 from commsched.run.engine.probe import Arena, Exchanges
 from commsched.run.engine.worker import Emulated
 from commsched.run.job import agree
+from commsched.run.job.store import Store
 from commsched.run.session import RunOptions
 from commsched.run.wire import placement as place
 from commsched.run.wire.device import HOST
@@ -23,7 +24,6 @@ from commsched.run.wire.host import PlainPath
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.run.wire.staging import Pointers, StagedPath
 from commsched.train.assignment import Assignment, Settings
-from commsched.train.checkpoint import Store
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
