@@ -32,12 +32,21 @@ def test_an_error_is_one_line_and_exit_2(tmp_path, capsys):
 
 
 def test_ranks_that_fail_alike_say_it_once():
-    words = [sys.executable, "-m", "commsched", "models", "-o", "x.json"]
+    words = [sys.executable, "-m", "commsched", "run", "no.json", "-o", "x.json"]
     with Job(3, words) as job:
         done = job.wait(120)
     assert done.status == 2
     (said,) = [line for line in done.output.splitlines() if line.startswith("commsched: ")]
-    assert said.endswith("--transformer and -o belong together: the one needs the other")
+    assert "no.json: cannot be read" in said
+
+
+def test_a_command_of_one_process_is_done_by_the_first_rank_alone():
+    with Job(3, [sys.executable, "-m", "commsched", "list", "libraries"]) as job:
+        done = job.wait(120)
+    assert done.status == 0
+    first, *told = done.output.splitlines()
+    assert first == "commsched: 'list' needs one process: the first of 3 works alone"
+    assert sum(line.startswith("  nccl") for line in told) == 1
 
 
 def test_a_transformer_is_the_formula_written_down(tmp_path, capsys):
@@ -82,8 +91,10 @@ def test_every_command_has_help_with_an_example(command, capsys):
 
 
 def test_a_wrong_option_is_one_sentence_that_names_the_help(capsys):
-    want = "argument NUMEL: invalid int value: 'many'; see 'commsched price --help'"
-    assert refusal(["price", "many", "--machine", "summit"], capsys) == want
+    want = "the following arguments are required: --machine; see 'commsched price --help'"
+    assert refusal(["price", "1"], capsys) == want
+    words = ["price", "1", "--machine", "summit", "--nodes", "2.5"]
+    assert refusal(words, capsys) == "--nodes is a whole number, such as 4; got '2.5'"
 
 
 @pytest.mark.parametrize(

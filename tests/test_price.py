@@ -311,7 +311,7 @@ def test_the_fastest_method_comes_first_and_bytes_are_plain_in_json(capsys):
     assert times == sorted(times)
     names = {method["method"]: method for method in found["methods"]}
     assert names["ring+dense"]["bytes_per_rank"] == pytest.approx(4 * 100000 * 4 / 3)
-    lines = priced(capsys, *question).splitlines()
+    lines = priced(capsys, *question, "--top", "999").splitlines()
     assert lines[0] == "100000 elements, density 0.01, 3 ranks on 1 node of localhost"
     assert [line.split()[0] for line in lines[3:]] == [m["method"] for m in found["methods"]]
 
@@ -323,6 +323,30 @@ def test_lossless_leaves_out_what_rounds_and_all_says_why_pairs_are_refused(caps
     assert "no method native+coo: collective 'native' sums float32 itself" in everything
     assert "no method all-to-all: " in everything
     assert "fp16" not in priced(capsys, *question, "--lossless")
+
+
+def test_the_fastest_are_listed_and_bytes_are_as_good_as_elements(capsys):
+    question = ["--machine", "localhost", "--lanes", "3"]
+    all_of_them = priced(capsys, "25e6", *question, "--top", "999").splitlines()
+    few = priced(capsys, "100MB", *question, "--top", "2").splitlines()
+    assert [line.split()[:2] for line in few[:5]] == [line.split()[:2] for line in all_of_them[:5]]
+    assert few[5] == f"{len(all_of_them) - 5} slower methods: --all lists them"
+    assert priced(capsys, "25000000", *question).splitlines()[13].endswith("--all lists them")
+    three = ["--method", "ring+dense,tree+dense,doubling+dense"]
+    assert len(priced(capsys, "9", *question, *three).splitlines()) == 6
+
+
+def test_a_codec_pays_up_to_the_rate_that_is_told(capsys):
+    """On both sides of the rate the prices say so themselves."""
+    question = ["25e6", "--machine", "p3.16xlarge", "--nodes", "4", "--json"]
+    two = ["--method", "ring+dense,ring+fp16"]
+    told = json.loads(priced(capsys, *question, *two, "--break-even", "fp8:e4m3"))["break_even"]
+    rate = told["port_bits_per_second"]
+    methods = ["--method", f"{told['method']},{told['lossless']}"]
+    for share, first in ((0.9, told["method"]), (1.1, told["lossless"])):
+        on = ["--set", f"nic={share * rate:.6g} bit/s"]
+        on += ["--set", f"between={share * rate:.6g} bit/s"]
+        assert json.loads(priced(capsys, *question, *methods, *on))["methods"][0]["method"] == first
 
 
 def test_only_the_methods_that_are_named_are_priced_listed_or_not(capsys):

@@ -38,7 +38,12 @@ COMMANDS = {
         ("--set jitter=11", "jitter must be finite and at least 0, at most 10"),
     ),
     "price --machine localhost": (
-        ("-1", "NUMEL must be in [0, 2^40], got -1"),
+        ("0", "NUMEL must be from 1 to 2^40 elements, got 0"),
+        ("1.5", "NUMEL is a whole number of elements"),
+        ("1 --top 0", "--top must be at least 1, got 0"),
+        ("1 --break-even fp16", "--break-even needs a machine of several nodes"),
+        ("1 --nodes 2 --break-even coo", "--break-even coo: the codec is lossless"),
+        ("1 --nodes 2 --break-even fp61", "nearest: 'fp16'"),
         ("1 --density nan", "--density is a share, such as 5%; got 'nan'"),
         ("1 --density 0", "--density must be more than 0% and at most 100%; got 0"),
         ("1 --nodes 0", "nodes must be at least 1, got 0"),

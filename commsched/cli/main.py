@@ -36,6 +36,8 @@ def _main(argv: Sequence[str] | None) -> int:
             said = f"{unknown}: not understood; see 'commsched {words[0]} --help'"
             sys.exit(_report(CommschedError(said)))
         said = "interrupted"
+        if not parsed.of_all_ranks and _one_of_many() and not _first(words[0]):
+            return 0
         status = parsed.run(parsed)
         sys.stdout.flush()
         return int(status or 0)
@@ -129,6 +131,17 @@ def _one_of_many() -> bool:
     from commsched.run.job.launcher import expected_size
 
     return (expected_size() or 1) > 1
+
+
+def _first(command: str) -> bool:
+    """Tell whether this rank does the work of a command that needs one process; it says so."""
+    from commsched.run.job.launcher import environment_rank, expected_size
+
+    if environment_rank():
+        return False
+    told = f"'{command}' needs one process: the first of {expected_size()} works alone"
+    print(f"commsched: {told}", file=sys.stderr, flush=True)
+    return True
 
 
 def _fail(error: Exception) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from commsched.cli.quantities import SECONDS
+from commsched.errors import CommschedError
 from commsched.files import check_writable
 from commsched.quantity import NUMBER, Quantity
 
@@ -91,7 +92,17 @@ class Reader:
 
 
 def _reader(names: str, type: Callable[[str], object]) -> Callable[[str], object]:
-    return Reader(type, names.split()[-1]) if isinstance(type, Quantity) else type
+    name = names.split()[-1]
+    if type is int:
+        return lambda text: _whole(text, name)
+    return Reader(type, name) if isinstance(type, Quantity) else type
+
+
+def _whole(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise CommschedError(f"{name} is a whole number, such as 4; got {text!a}") from None
 
 
 def _with_unit(help: str, type: Callable[[str], object]) -> str:
@@ -145,11 +156,15 @@ def add_command(
     help: str,
     table: Table = (),
     epilog: str = "",
+    ranks: bool = False,
 ) -> argparse.ArgumentParser:
-    """Declare a command: `help` for the list of commands, `epilog` with examples for its own."""
+    """Declare a command: `help` for the list of commands, `epilog` with examples for its own.
+
+    `ranks`: all ranks of a job run it together; any other command is run by the first alone.
+    """
     parser = _parser(commands, name, help, epilog)
     add_options(parser, table)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, of_all_ranks=ranks)
     return parser
 
 

@@ -1,5 +1,6 @@
 """The quantities that options hold: what a plain number means, and which values are allowed."""
 
+from commsched.errors import CommschedError
 from commsched.quantity import NUMBER, RATE, SHARE, SIZE, TIME, Quantity
 
 PORT = Quantity(kind=RATE, needs_unit=True, above=True)
@@ -16,3 +17,14 @@ PERCENT = Quantity(kind=SHARE, unit="%", believed_from=0.01)
 MEGABYTES = Quantity(kind=SIZE, unit="MB", above=True, believed=1e12)
 BYTES = Quantity(kind=SIZE, unit="B")
 GIGABYTES = Quantity(kind=SIZE, unit="GB", above=True, believed=1e14)
+
+
+def elements(text: str) -> int:
+    """Read a number of float32 elements, such as 25e6, or the bytes that they take."""
+    plain = Quantity(kind=NUMBER)
+    if text[-1:] in ("B", "b"):
+        return round(Quantity(kind=SIZE, needs_unit=True).read(text, "NUMEL") / 4)
+    value = plain.read(text, "NUMEL")
+    if value != int(value):
+        raise CommschedError(f"NUMEL is a whole number of elements, or bytes, got {text!a}")
+    return int(value)

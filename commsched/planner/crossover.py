@@ -2,18 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from math import sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from commsched.coding.registry import CODECS
 from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
+from commsched.exchange.registry import legal_methods
 from commsched.machine.model import Link, Machine
 from commsched.net.bucket import BucketSpec
+from commsched.units import bits, significant
 
 DENSITIES = tuple(np.geomspace(1e-4, 1.0, 17).tolist())
 RATES = tuple(np.geomspace(0.125e8, 0.125e12, 17).tolist())  # B/s: 100 Mbit/s to 1 Tbit/s
+
+WIDE = tuple(np.geomspace(1e7 / 8, 1e13 / 8, 13).tolist())  # B/s: half a decade apart
+NEAR = 1.005  # ratio of the rates between which an answer lies, at the end
 
 
 class Winners(NamedTuple):
@@ -66,3 +73,61 @@ def at_rate(machine: Machine, rate: float) -> Machine:
         nic=None if machine.nic is None else replace(machine.nic, per_byte=per_byte),
         native=(),
     )
+
+
+class Outpaced(NamedTuple):
+    """The rate of a port from which a codec's best method is slower than the best lossless one."""
+
+    codec: str
+    method: str  # at the rate, or at the machine's
+    lossless: str
+    rate: float | None  # B/s
+    faster: bool  # at all rates looked at, if there is no such rate
+
+    def sentence(self) -> str:
+        """Answer in one sentence."""
+        if self.rate is not None:
+            return (
+                f"{self.codec} pays up to {bits(self.rate)} per port: beyond, {self.lossless} is"
+                f" faster than {self.method}"
+            )
+        word = "faster" if self.faster else "slower"
+        ends = f"from {bits(WIDE[0])} to {bits(WIDE[-1])}"
+        return f"{self.codec} is {word} than the best lossless method at every rate {ends} per port"
+
+    def data(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        found = self._asdict()
+        rate = found.pop("rate")
+        return found | {"port_bits_per_second": rate and significant(8 * rate)}
+
+
+def outpaced(spec: BucketSpec, machine: Machine, codec: str) -> Outpaced:
+    """Find the rate of a node's port at which a codec stops to pay for one bucket."""
+    if machine.nodes == 1:
+        raise CommschedError("--break-even needs a machine of several nodes; nearest: --nodes 2")
+    if CODECS[codec].lossless:
+        raise CommschedError(f"--break-even {codec}: the codec is lossless; give a lossy one")
+    legal = [*legal_methods(machine.everyone, more=(codec,))]
+    coded = [method for method in legal if method.coding == CODECS[codec].name]
+    exact = [method for method in legal if method.lossless]
+
+    def best(methods: Sequence[Method], rate: float) -> tuple[float, str]:
+        on = at_rate(machine, rate)
+        found = ((price(m, spec, on, on.everyone, limit=0).seconds, m.name) for m in methods)
+        return min(found)
+
+    def pays(rate: float) -> bool:
+        return best(coded, rate)[0] < best(exact, rate)[0]
+
+    known = [pays(rate) for rate in WIDE]
+    if len(set(known)) == 1 or not known[0]:
+        names = best(coded, WIDE[0])[1], best(exact, WIDE[0])[1]
+        return Outpaced(codec, *names, None, known[0])
+    place = known.index(False)
+    low, high = WIDE[place - 1], WIDE[place]
+    while high / low > NEAR:
+        middle = sqrt(low * high)
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    rate = sqrt(low * high)
+    return Outpaced(codec, best(coded, rate)[1], best(exact, rate)[1], rate, True)

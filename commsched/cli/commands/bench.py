@@ -131,7 +131,7 @@ GROUPS: dict[str, Table] = {
 def add(commands: Commands) -> None:
     """Declare the command."""
     text = "measure simulator, planner and codecs; under mpiexec, exchanges and overlap"
-    p = add_command(commands, "bench", bench, text, OPTIONS, EXAMPLE)
+    p = add_command(commands, "bench", bench, text, OPTIONS, EXAMPLE, ranks=True)
     names = sorted(BENCHES)
     known = f"{', '.join(names)}; default with --device cuda: gpu"
     Option("name", "NAME", known, nargs="?", choices=names).declare(p)

@@ -24,7 +24,7 @@ OPTIONS = (
 def add(commands: Commands) -> None:
     """Declare the command."""
     text = "measure links, all-reduce and codecs into a machine file, under mpiexec"
-    add_command(commands, "calibrate", calibrate, text, OPTIONS, EXAMPLE)
+    add_command(commands, "calibrate", calibrate, text, OPTIONS, EXAMPLE, ranks=True)
 
 
 def calibrate(args: argparse.Namespace) -> None:

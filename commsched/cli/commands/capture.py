@@ -29,7 +29,7 @@ OPTIONS = (
 def add(commands: Commands) -> None:
     """Declare the command."""
     text = "measure a PyTorch model with all ranks computing, and write it as a net file"
-    add_command(commands, "capture", capture, text, OPTIONS, EXAMPLE)
+    add_command(commands, "capture", capture, text, OPTIONS, EXAMPLE, ranks=True)
 
 
 def capture(args: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ def add(commands: Commands) -> None:
     """Declare the command."""
     text = "check whether this environment can run plans; also under mpiexec"
     options = [Flag("--json", "print the findings as JSON")]
-    add_command(commands, "doctor", doctor, text, options, EXAMPLE)
+    add_command(commands, "doctor", doctor, text, options, EXAMPLE, ranks=True)
 
 
 def doctor(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ OPTIONS = (
 def add(commands: Commands) -> None:
     """Declare the command."""
     text = "run a training script that goes on from its checkpoint when a rank is lost"
-    add_command(commands, "elastic", elastic, text, OPTIONS, EXAMPLE)
+    add_command(commands, "elastic", elastic, text, OPTIONS, EXAMPLE, ranks=True)
 
 
 def elastic(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsched.cli import machine as machine_options
 from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, output_file
-from commsched.cli.quantities import DENSITY, MILLISECONDS
+from commsched.cli.quantities import DENSITY, MILLISECONDS, elements
 from commsched.errors import CommschedError
 from commsched.units import count, nbytes
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """example:
   commsched price 25000000 --machine p3dn.24xlarge --density 0.01 --nodes 4 --lossless
+  commsched price 100MB --machine p3dn.24xlarge --top 3 --break-even fp16
   commsched price 25000000 --machine p3dn.24xlarge --method ring+dense,all-gather+topk:0.05
   commsched price 25000000 --machine p3dn.24xlarge --compute 40
   commsched price 25000000 --machine p3dn.24xlarge --strategy daso --param wait=1,2 --compute 40
@@ -27,14 +28,16 @@ EXAMPLE = """example:
 HEADER = ("method", "time", "encode", "exchange", "decode", "wire per rank", "messages", "lossless")
 UNITS = ("", "ms", "ms", "ms", "ms", "MB", "per rank", "")
 EXPOSED = ("exposed", "ms")  # one more column, with --compute
+TOP = 10  # methods that are listed
 
 
 OPTIONS = (
-    Option("numel", "NUMEL", "number of float32 elements of the tensor", int),
+    Option("numel", "NUMEL", "float32 elements of the tensor, or bytes such as 100MB", elements),
     *machine_options.OPTIONS,
     Option("--density", "D", "share of non-zeros", DENSITY, 1.0),
     Flag("--lossless", "only lossless methods"),
-    Flag("--all", "list the pairs of collective and codec that are no methods, with the reason"),
+    Option("--top", "N", f"list the N fastest methods; default: {TOP}, or those of --method", int),
+    Flag("--all", "list all methods, and why other pairs of collective and codec are none"),
     Option(
         "--method",
         "NAME,...",
@@ -47,6 +50,12 @@ OPTIONS = (
         "compute that can hide the exchange; with --strategy: compute of one batch",
         MILLISECONDS,
         0.0,
+    ),
+    Option(
+        "--break-even",
+        "CODEC",
+        "also find the rate of a node's port from which the best lossless method is faster than"
+        " this codec",
     ),
     Option("--strategy", "NAME", "price the launches and the state of this strategy"),
     ListOption("--param", "KEY=VALUE,...", "parameter of the strategy; prices each of the values"),
@@ -82,11 +91,14 @@ def price(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Reject numbers out of range, and options that contradict each other."""
-    if not 0 <= args.numel <= 2**40:
-        raise CommschedError(f"NUMEL must be in [0, 2^40], got {args.numel}")
+    if not 1 <= args.numel <= 2**40:
+        raise CommschedError(f"NUMEL must be from 1 to 2^40 elements, got {args.numel}")
+    if args.top is not None and args.top < 1:
+        raise CommschedError(f"--top must be at least 1, got {args.top}")
     if args.param and args.strategy is None:
         raise CommschedError("--param needs --strategy, whose parameter it is")
     others = {"--method": args.method, "--all": args.all, "--figure": args.figure}
+    others |= {"--top": args.top, "--break-even": args.break_even}
     if args.strategy is not None and (given := [name for name in others if others[name]]):
         raise CommschedError(f"--strategy prices what a planner chooses; leave out {given[0]}")
 
@@ -107,20 +119,33 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
             bar.update()
     priced.sort(key=lambda f: (f[1].exposed(hidden), f[0].compresses, f[1].seconds, f[0].name))
     refused = list(_refused(group)) if args.all else []
+    even = None
+    if args.break_even is not None:
+        from commsched.planner.crossover import outpaced
+
+        even = outpaced(spec, machine, args.break_even)
     if args.json:
-        print(json.dumps(_data(args.numel, machine, priced, refused, hidden), indent=1))
+        found = _data(args.numel, machine, priced, refused, hidden)
+        print(json.dumps(found | ({"break_even": even.data()} if even else {}), indent=1))
         return
     from commsched.text_table import table
 
     print(f"{count(args.numel, 'element')}, density {args.density:g}, {_where(machine)}")
+    everything = args.all or (args.method and args.top is None)
+    hid = 0 if everything else len(priced) - (args.top or TOP)
+    priced = priced if hid <= 0 else priced[: args.top or TOP]
     rows: list[tuple[str, ...]] = [HEADER, UNITS]
     rows += [_row(_name(m, machine, 4.0 * args.numel), m.lossless, found) for m, found in priced]
     if hidden:
         more = [*EXPOSED, *(f"{found.exposed(hidden) * 1e3:.4g}" for _, found in priced)]
         rows = [(*row[:2], new, *row[2:]) for row, new in zip(rows, more, strict=True)]
     print(table(rows[0], rows[1:], range(1, len(rows[0]) - 1)))
+    if hid > 0:
+        print(f"{count(hid, 'slower method')}: --all lists them")
     for name, reason in refused:
         print(f"no method {name}: {reason}")
+    if even:
+        print(even.sentence())
 
 
 def _asked(args: argparse.Namespace, group: "Group") -> Iterator["Method"]:

@@ -42,7 +42,7 @@ OPTIONS = (
 def add(commands: Commands) -> None:
     """Declare the command."""
     text = "execute a plan on real ranks, under mpiexec"
-    add_command(commands, "run", run, text, OPTIONS, EXAMPLE)
+    add_command(commands, "run", run, text, OPTIONS, EXAMPLE, ranks=True)
 
 
 def replanned(plan: "Plan", machine: "Machine", stay: frozenset[str]) -> "Plan":

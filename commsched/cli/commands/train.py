@@ -87,7 +87,7 @@ ELASTIC = (
 def add(commands: Commands) -> None:
     """Declare the command."""
     text = "train a real net on real data, under mpiexec"
-    p = add_command(commands, "train", train, text, OPTIONS, EXAMPLE)
+    p = add_command(commands, "train", train, text, OPTIONS, EXAMPLE, ranks=True)
     add_options(p.add_mutually_exclusive_group(), LENGTH)
     add_options(p, LEARNING)
     add_options(p.add_argument_group("many trainings of one plan"), SWEEP)
