@@ -86,7 +86,9 @@ def test_a_bucket_is_a_list_only_if_all_its_tensors_are() -> None:
 @pytest.mark.parametrize("start", [0, 16, 4003])  # the second piece may begin within a row
 def test_an_emulated_rank_hands_over_the_rows_of_the_gradient_that_it_draws(start: int) -> None:
     made = plan(table(1000), "all-gather+coo", start=start)
-    worker = Emulated(made, 1, lists=True)
+    worker = Emulated(made, 1)
+    assert worker.rows(0) == {}
+    worker.hand_over_lists()
     handed_over = 0
     for index, launch in enumerate(made.launches):
         wanted = draw_launch(made, 1, launch)
@@ -96,7 +98,6 @@ def test_an_emulated_rank_hands_over_the_rows_of_the_gradient_that_it_draws(star
         assert got.tobytes() == wanted.tobytes()
         handed_over += sum(len(part.rows.number) for part in handed.values())
     assert 0 < handed_over < 500
-    assert Emulated(made, 1).rows(0) == {}
 
 
 def test_a_net_file_says_which_gradients_are_lists(tmp_path) -> None:

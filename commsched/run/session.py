@@ -73,7 +73,9 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
         mail = options.mail(plan, comm.rank) if options.mail else None
         roles, recorder = Roles(source, worker, worker), measurement.recorder
         engine = Engine(plan, comm, roles, recorder, options.timeout, mail, place)
-        engine.buckets.rows_of = worker.rows
+        if verifier is None and options.worker is None:  # a verification reads arrays
+            worker.hand_over_lists()
+            engine.buckets.rows_of = worker.rows
         changes = Changes(engine, comm, source, measurement, options.replan)
     engine.start()
     try:
@@ -118,8 +120,7 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
             )
     if options.worker is not None:
         return options.worker(plan, rank)
-    # A verification reads what is handed over from a dense array.
-    return Emulated(plan, rank, place.device.module, lists=not options.verify)
+    return Emulated(plan, rank, place.device.module)
 
 
 def _between(

@@ -21,6 +21,7 @@ from commsched.run.job.store import Store
 from commsched.run.wire.placement import ON_HOST
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.job import TRAINED
+from commsched.train.packing import unpacked
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
@@ -90,11 +91,15 @@ def trained(plan, where, steps=STEPS, store=None, resume=False):
     worker, module = TRAINED[plan.strategy], where.device.module
     data, wanted = DATA[net.data](0), settings_of(plan)
     learner = worker(Assignment(net, data, plan, wanted, WORLD.rank, module))
-    kept = Store(store, plan, {"--net": net.name}, WORLD) if store else None
-    begun = kept.begin(resume) if kept else None
+    kept = Store(store, WORLD, "npz", {"--net": net.name}, plan) if store else None
+    begun = None
+    if kept and resume:
+        begun = kept.last(unpacked)
+    elif kept:
+        kept.begin()
     training = Training(learner, plan, WORLD, None, kept, Long(steps=steps), where)
     if begun is not None:
-        training.resume(begun)
+        training.resume(*begun)
     training.run()
     values = {name: on_host(each).copy() for name, each in learner.values.items()}
     return learner, values, [row.loss for row in training.rows]

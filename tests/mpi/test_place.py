@@ -24,6 +24,7 @@ from commsched.run.wire.host import PlainPath
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.run.wire.staging import Pointers, StagedPath
 from commsched.train.assignment import Assignment, Settings
+from commsched.train.packing import unpacked
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import Training
@@ -169,12 +170,16 @@ def trained(folder, where, method, steps, store=None, manifest=False):
     made = planned(request, method)
     data = DATA[net.data](0)
     learner = Learner(Assignment(net, data, made, SETTINGS, WORLD.rank, where.device.module))
-    kept = Store(store, made, {"--net": net.name}, WORLD) if store else None
-    begun = kept.begin(manifest) if kept else None
+    kept = Store(store, WORLD, "npz", {"--net": net.name}, made) if store else None
+    begun = None
+    if kept and manifest:
+        begun = kept.last(unpacked)
+    elif kept:
+        kept.begin()
     options = Long(steps=steps, every=2, timeline=folder / f"{steps}.json")
     training = Training(learner, made, WORLD, None, kept, options, where)
     if begun is not None:
-        training.resume(begun)
+        training.resume(*begun)
     timeline = training.run()
     spans = None if timeline is None else len(timeline)
     return {name: on_host(values).copy() for name, values in learner.values.items()}, spans

@@ -101,12 +101,11 @@ def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
 class Emulated:
     """Compute that sleeps, with the plan's jitter; gradients are drawn once and used every step.
 
-    They are kept in arrays of `module`. With `lists`, a bucket of tensors that the net says are
-    handed over as rows is: `rows` has them.
+    They are kept in arrays of `module`.
     """
 
-    def __init__(self, plan: Plan, rank: int, module: Any = np, lists: bool = False) -> None:
-        self._plan, self._lists = plan, lists
+    def __init__(self, plan: Plan, rank: int, module: Any = np) -> None:
+        self._plan, self._lists = plan, False
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
         self._gradients = {
@@ -114,7 +113,7 @@ class Emulated:
             for index, launch in enumerate(plan.launches)
             if launch.payload == "gradient" and plan.group_of(launch, rank) is not None
         }
-        self._cut_rows()
+        self._rows: dict[int, dict[int, Part]] = {}  # launch -> what is handed over as rows
         self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32
         if any(launch.payload == "parameter" for launch in plan.launches):
             tensors = plan.net.tensors.values()
@@ -132,6 +131,11 @@ class Emulated:
     def gradient(self, step: int, launch: int, out: Array) -> None:
         if launch not in self._rows:  # rows are in the bucket already
             out[:] = beside(self._gradients[launch], out)
+
+    def hand_over_lists(self) -> None:
+        """From now on hand over buckets of tensors that the net says are lists by `rows`."""
+        self._lists = True
+        self._cut_rows()
 
     def rows(self, launch: int) -> dict[int, Part]:
         """Return a launch's gradient as rows, by their place in the bucket; {}: it is an array."""
