@@ -126,6 +126,7 @@ class Method(ABC):
     # If True and the state has "list", the ascending indices and the values of a gradient's
     # non-zeros, "list" replaces "gradient", and holds the sum instead of "result": the same bits.
     lists: bool = False
+    sparse: bool = False  # sends non-zeros alone, so that a selection may stand before it
     codec: Codec | None = None  # if the method is a pair of a collective and a codec
 
     @property

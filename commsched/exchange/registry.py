@@ -1,13 +1,15 @@
-"""All methods by name: legal pairs `collective+codec`, and registered ones of several phases."""
+"""All methods by name: pairs `collective+codec`, sums of several phases, `sum+selection`."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import product
 
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.broadcast import BROADCAST
 from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import Pair, illegal, route
+from commsched.exchange.sparsified import Sparsified, stands_first
 from commsched.machine.model import Group
 from commsched.plan.model import Plan
 from commsched.registry import Registry
@@ -17,10 +19,12 @@ METHODS: Registry[Method] = Registry("method", "commsched.methods")
 
 
 def find_method(name: str) -> Method:
-    """Return the method called `name`; a pair is written `ring+dense`."""
+    """Return the method called `name`; a pair is written `ring+dense`, or `zen+topk:0.05`."""
     if name == BROADCAST.name:
         return BROADCAST
     collective, plus, codec = name.partition("+")
+    if plus and (collective.partition(":")[0] in METHODS or collective in METHODS):
+        return Sparsified(METHODS[collective], codec)
     if plus:
         COLLECTIVES[collective]
         return Pair(collective, codec)
@@ -43,7 +47,8 @@ def legal_methods(
 ) -> Iterator[Method]:
     """List the methods that can sum a bucket over the group, in a fixed order.
 
-    `more` are codecs and methods that are not listed, such as `topk:0.05` or `powersgd:4`.
+    `more` are codecs and methods that are not listed, such as `topk:0.05` or `powersgd:4`; each
+    selection among them also stands in front of every sparse sum.
     """
     names = [lossy_name(name) for name in more]
     methods = dict(METHODS) | {name: METHODS[name] for name in names if name in METHODS}
@@ -59,6 +64,10 @@ def legal_methods(
     for method in methods.values():
         if method.lossless or not lossless:
             yield method
+    chosen = [name for name in names if name not in METHODS and stands_first(name)]
+    for name, method in product([] if lossless else chosen, methods.values()):
+        if method.sparse:
+            yield Sparsified(method, name)
 
 
 @lru_cache(maxsize=8192)

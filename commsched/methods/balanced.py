@@ -21,6 +21,7 @@ class Balanced(Method):
 
     name = "balanced"
     lossless = True
+    sparse = True
     lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:

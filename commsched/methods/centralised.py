@@ -36,6 +36,7 @@ class Centralised(Method):
 
     name = "centralised"
     lossless = True
+    sparse = True
     lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:

@@ -19,6 +19,7 @@ class DenseSwitch(Method):
 
     name = "dsar"
     lossless = True
+    sparse = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase | Choice, ...]:
         cuts = spec.cuts(group.size)

@@ -22,6 +22,7 @@ class OmniReduce(Method):
 
     name = "omnireduce"
     lossless = True
+    sparse = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         blocks = -(-spec.numel // BLOCK)

@@ -19,6 +19,7 @@ class SparseServer(Method):
 
     name = "sparse-ps"
     lossless = True
+    sparse = True
     lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:

@@ -18,6 +18,7 @@ class SplitAllGather(Method):
 
     name = "split-all-gather"
     lossless = True
+    sparse = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         cuts = spec.cuts(group.size)

@@ -33,6 +33,7 @@ class Zen(Method):
     """
 
     lossless = True
+    sparse = True
     lists = True
 
     def __init__(self, hierarchical: bool) -> None:

@@ -55,6 +55,7 @@ class NodeUnion(Method):
 
     name = "node-union"
     lossless = True
+    sparse = True
     lists = True
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
