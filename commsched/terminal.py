@@ -1,9 +1,11 @@
-"""Text that is safe on a terminal: control characters and other unprintable ones are escaped."""
+"""Text that is safe on a terminal: escaped, folded to its width, its verdicts coloured."""
 
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
@@ -11,10 +13,44 @@ from typing import Any, TextIO, cast
 LONGEST_VALUE = 80  # characters of a quoted value in an error
 LONGEST_WORD = 400  # characters without a blank, such as a path
 LONGEST_LINE = 4000
-RED, PLAIN = "\x1b[31m", "\x1b[0m"
+RED, YELLOW, GREEN, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 # A quote opens after a character that is no letter and ends before one: not the plan's, ranks'.
 QUOTED = re.compile(rf"(?<![\w\\])(['\"`])((?:(?!\1)[^\\]|\\.){{{LONGEST_VALUE + 1},}}?)\1(?!\w)")
 WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
+COLOURS = (  # of what a line says
+    (RED, re.compile(r"^(commsched:| *FAILS\b|MISSED\b|fail\b)", re.MULTILINE)),
+    (YELLOW, re.compile(r"^(warning:|warn\b| *skipped\b|do not compress\b)", re.MULTILINE)),
+    (GREEN, re.compile(r"^( *ok|met)\b|(?<=: )compress(?=;)", re.MULTILINE)),
+)
+DATA = ("{", "[")  # how JSON begins
+
+
+def columns() -> int | None:
+    """Return the width of the terminal that shows stdout; None if none does."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def coloured(stream: TextIO) -> bool:
+    """Tell whether a stream shows colours: a terminal, unless NO_COLOR is set (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def folded(text: str, width: int) -> str:
+    """Break lines between words where they are longer than `width`."""
+    return "\n".join(
+        line
+        if len(line) <= width
+        else textwrap.fill(
+            line,
+            width,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+            drop_whitespace=True,
+        )
+        for line in text.split("\n")
+    )
 
 
 def printable(text: str, lines: bool = False) -> str:
@@ -47,15 +83,25 @@ def _cut(text: str, longest: int) -> str:
 class _Printable:
     """A stream that writes printable text."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, folds: bool) -> None:
         self.stream = stream
+        self.folds = folds
 
     def write(self, text: str) -> int:
         """Write a text, escaped; also what the stream's encoding lacks."""
         encoding = self.stream.encoding or "utf-8"
-        told = printable(text, lines=True).encode(encoding, "backslashreplace")
-        self.stream.write(told.decode(encoding))
+        told = printable(text, lines=True).encode(encoding, "backslashreplace").decode(encoding)
+        if self.stream.isatty() and not text.startswith(DATA):
+            told = self._for_people(told)
+        self.stream.write(told)
         return len(text)
+
+    def _for_people(self, text: str) -> str:
+        if self.folds:
+            text = folded(text, shutil.get_terminal_size().columns)
+        for colour, words in COLOURS if coloured(self.stream) else ():
+            text = words.sub(rf"{colour}\g<0>{PLAIN}", text)
+        return text
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -74,7 +120,7 @@ def show(line: str, *, alarming: bool = False) -> None:
     """Print a line to stdout; in red if it is alarming, on a terminal without NO_COLOR."""
     out = sys.stdout
     bare = out.stream if isinstance(out, _Printable) else out
-    red = alarming and bare.isatty() and not os.environ.get("NO_COLOR")
+    red = alarming and coloured(bare)
     bare.write(RED if red else "")
     out.write(line)
     bare.write(PLAIN if red else "")
@@ -83,8 +129,9 @@ def show(line: str, *, alarming: bool = False) -> None:
 
 @contextmanager
 def printable_streams() -> Iterator[None]:
-    """Let stdout and stderr write printable text only."""
-    with _streams(*(cast(TextIO, _Printable(each)) for each in (sys.stdout, sys.stderr))):
+    """Let stdout and stderr write printable text only; what is asked for, on stdout, folds."""
+    made = (_Printable(sys.stdout, True), _Printable(sys.stderr, False))
+    with _streams(*(cast(TextIO, each) for each in made)):
         yield
 
 
