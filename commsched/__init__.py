@@ -11,6 +11,7 @@ SURFACE = {
     "Prediction": "commsched.api",
     "break_even": "commsched.api",
     "compare": "commsched.api",
+    "sweep": "commsched.api",
     "CommschedError": "commsched.errors",
 }
 __all__ = list(SURFACE)

@@ -11,7 +11,9 @@ Names and files are given as strings or paths. What is wrong is a `CommschedErro
 
 import html
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,10 @@ from commsched.program.read_plan import read_plan
 from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
 from commsched.simulate.report import lines, report
+from commsched.study.cells import product_of
+from commsched.study.run import run as run_study
+from commsched.study.run import table_of
+from commsched.study.workers import processes
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
 from commsched.timeline.compare import check_clocks, swapped
@@ -47,6 +53,7 @@ from commsched.timeline.report import comparison_data, comparison_table
 from commsched.units import nbytes, seconds
 
 RANKS = 64  # whose spans a predicted timeline has by default
+PLURALS = {"planners": "planner", "methods": "method", "strategies": "strategy"}
 COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory", "methods")
 
 
@@ -241,6 +248,73 @@ class Comparison(Shown):
     __repr__ = __str__
 
 
+class Study(Shown):
+    """Rows of a sweep, with the columns of its table; numbers are None where there are none."""
+
+    def __init__(self, rows: list[dict[str, Any]], path: Path | None) -> None:
+        self.rows, self.path = rows, path
+
+    def frame(self) -> Any:
+        """Return the rows as a pandas.DataFrame."""
+        try:
+            import pandas
+        except ImportError:
+            raise CommschedError("a frame needs pandas: pip install pandas") from None
+        return pandas.DataFrame(self.rows)
+
+    def plot(self, path: str | Path | None = None, **wanted: Any) -> "Picture":
+        """Draw the rows, as `commsched plot` does; `wanted`: fields of plot.study.StudyPicture."""
+        from commsched.plot.study import StudyPicture, draw  # loads matplotlib
+
+        picture = StudyPicture(**wanted)
+        return _picture(path, lambda made: draw(self.rows, made, picture))
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), table_of(self.rows)])
+
+    def __repr__(self) -> str:
+        failed = sum(one["status"] != "ok" for one in self.rows)
+        where = f" in {self.path}" if self.path else ""
+        return f"<Study: {len(self.rows)} rows{where}, {failed} without a plan>"
+
+
+def sweep(
+    nets: "Sequence[Net | str | Path] | Net | str | Path",
+    machines: "Sequence[Machine | str | Path] | Machine | str | Path",
+    *,
+    path: str | Path | None = None,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    **lists: Any,
+) -> Study:
+    """Plan the product of lists, as `commsched sweep` does.
+
+    `lists` are its options, such as planners=["ddp-25mb", "best"], between=["10 Gbit/s"],
+    ranks=[32, 64], allow=["-", "fp16"] or simulate=True. `path`: the table, which a sweep that was
+    interrupted goes on with. `executor`: who plans, instead of `jobs` processes.
+    """
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        given = {PLURALS.get(key, key): value for key, value in lists.items()}
+        given |= {"net": _files(nets, folder), "machine": _files(machines, folder)}
+        cells = product_of(given, "sweep")
+        if executor is None and jobs != 1:
+            executor = stack.enter_context(processes(jobs))
+        done = run_study(cells, Path(path or Path(folder, "sweep.csv")), executor, jobs)
+    return Study(done.rows, None if path is None else Path(path))
+
+
+def _files(several: Any, folder: str) -> list[str]:
+    """Return names; nets and machines of the surface become files of a folder."""
+    found = []
+    for one in several if isinstance(several, list | tuple) else [several]:
+        if isinstance(one, Net | Machine):
+            name = Path(folder, f"{one.model.name.replace('/', ' per ')}.json")
+            one.write(name)
+            one = name
+        found.append(str(one))
+    return found
+
+
 def break_even(
     net: Net | str | Path,
     machine: Machine | str | Path,
@@ -324,13 +398,18 @@ def _prediction(what: "Plan | Prediction | str | Path") -> Prediction:
 def _drawn(
     predicted: Timeline, measured: Timeline | None, path: str | Path | None, step: int | None
 ) -> Picture:
+    return _picture(path, lambda made: draw(predicted, measured, made, step))
+
+
+def _picture(path: str | Path | None, draw: Callable[[Path], None]) -> Picture:
+    """Draw into a file, or for a notebook."""
     if path is not None:
-        draw(predicted, measured, path, step)
         path = Path(path)
+        draw(path)
         return Picture(path, path.read_text() if path.suffix.lower() == ".svg" else "")
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "timeline.svg"
-        draw(predicted, measured, made, step)
+        made = Path(folder) / "picture.svg"
+        draw(made)
         return Picture(None, made.read_text())
 
 

@@ -1,5 +1,6 @@
 """`commsched sweep`: rows say what other commands say, and nothing is lost when a study stops."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from commsched.net import file as net_file
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.problem import BASELINES, Problem
+from commsched.plot.study import break_evens, front
 from commsched.study import rows
 from commsched.study.cells import Cell, product_of, read
 from commsched.study.pricing import row
@@ -181,6 +183,86 @@ def test_a_killed_study_leaves_a_file_to_go_on_with_and_no_orphans(how, tmp_path
     assert path.read_text().startswith(text[: text.rfind("\n") + 1])
     found = rows.read(path)
     assert len({one["cell"] for one in found}) == len(found)
+
+
+def test_python_makes_the_rows_of_the_command_and_draws_them(tmp_path):
+    path = tmp_path / "sweep.csv"
+    swept(path)
+    lab = cs.Machine("p3.16xlarge", nodes=2)
+    lists = {"planners": ["ddp-25mb", "per-tensor"], "between": ["10gbit", "100gbit"]}
+    study = cs.sweep(["lstm", cs.Net("vgg16")], lab, **lists)
+    columns = ("net", "ranks", "port_bits_per_second", "planner", "step_seconds", "methods")
+    here, there = (
+        {tuple(one[name] for name in columns) for one in some}
+        for some in (study.rows, rows.read(path))
+    )
+    assert len(study.rows) == 8
+    assert here == {one for one in there if one[1] == 16}
+    assert repr(study) == "<Study: 8 rows, 0 without a plan>"
+    assert study._repr_html_().count("per-tensor") == 4
+    assert study.plot(width=3.3)._repr_svg_().count(">per-tensor<") == 1  # in the legend
+    again = cs.sweep("lstm", "p3.16xlarge", path=path, nodes=[2, 3], planners="ddp-25mb", jobs=2)
+    assert repr(again) == f"<Study: 2 rows in {path}, 0 without a plan>"
+    assert len(rows.read(path)) == 16 + 2
+
+
+def texts(path):
+    return re.findall(r">([^<>\n]+)</text>", path.read_text())
+
+
+def drawn(path, table, *words):
+    assert main(["plot", str(table), "-o", str(path), *words]) == 0
+    return texts(path)
+
+
+def test_a_table_is_drawn_as_lines_map_and_front(tmp_path, capsys):
+    table, picture = tmp_path / "sweep.csv", tmp_path / "sweep.svg"
+    words = ["--net", "vgg16", "--machine", "p3.16xlarge,summit", "--nodes", "2", "--planner"]
+    words += ["ddp-25mb,all-topk", "--allow", "-,topk", "--bandwidth", "1gbit,10gbit,400gbit"]
+    assert main(["sweep", *words, "-o", str(table), "--figure", str(picture)]) == 0
+    lines = texts(picture)
+    assert lines == drawn(picture, table)
+    assert {"p3.16xlarge", "summit", "step in ms", "Gbit/s of a node's port"} <= set(lines)
+    assert {"1", "10", "400"} <= set(lines)
+    # Without topk all-topk has no plan, and ddp-25mb is the same with topk: one line.
+    assert set(lines[-2:]) == {"ddp-25mb", "all-topk, topk"}
+    some = ("--where", "allow=topk")
+    steps = {
+        f"{row['step_seconds'] * 1e3:.3g}"
+        for row in rows.read(table)
+        if row["machine"] == "summit" and row["allow"] == "topk"
+    }
+    words = ("--where", "machine=summit", "--y", "planner", "--value", "step")
+    assert steps <= set(drawn(picture, table, *some, *words))
+    prices = ("--price-per-hour", "summit=10", "--price-per-hour", "p3.16xlarge=24.48")
+    words = ("--where", "bandwidth=10", "--pareto", "money")
+    assert "nothing is better" in drawn(picture, table, *some, *prices, *words)
+    for words, sentence in (
+        (("--y", "stepp"), "no column 'stepp'.*nearest: 'step'"),
+        (("--pareto", "money"), "--price-per-hour MACHINE=MONEY"),
+        (("--where", "net=resnet50"), "no row has"),
+        (("--y", "net", "--value", "step"), "differ in .*--where"),
+    ):
+        assert main(["plot", str(table), "-o", str(picture), *words]) == 2
+        assert re.search(sentence, capsys.readouterr().err)
+
+
+def test_a_break_even_lies_where_the_saved_share_crosses_one_percent():
+    def at(x, allow, step):
+        axes = dict.fromkeys(
+            ("net", "machine", "planner", "method", "strategy", "set", "compute"), ""
+        )
+        return {**axes, "allow": allow, "port_bits_per_second": x * 1e9, "step_seconds": step}
+
+    plain = [at(1, "", 1.0), at(100, "", 1.0)]
+    ((row, x),) = break_evens([*plain, at(1, "fp16", 0.98), at(100, "fp16", 1.0)], "bandwidth")
+    assert (row["allow"], x) == ("fp16", pytest.approx(10.0))
+    assert not list(break_evens([*plain, at(1, "fp16", 0.9), at(100, "fp16", 0.9)], "bandwidth"))
+
+
+def test_a_front_has_what_nothing_else_is_better_than():
+    points = [(1.0, 5.0), (2.0, 5.0), (2.0, 3.0), (3.0, 4.0), (4.0, 1.0)]
+    assert front(points) == [(1.0, 5.0), (2.0, 3.0), (4.0, 1.0)]
 
 
 def test_another_table_is_refused(tmp_path, capsys):

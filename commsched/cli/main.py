@@ -7,7 +7,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import commsched
 from commsched import plug_ins
@@ -89,6 +89,10 @@ class _Parser(argparse.ArgumentParser):
             if isinstance(error.__context__, CommschedError):
                 raise error.__context__ from None
             raise
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """Take a list whose first value is a dash, such as -,fp16, as a value, not as an option."""
+        return None if arg_string.startswith("-,") else super()._parse_optional(arg_string)
 
     def error(self, message: str) -> NoReturn:
         sys.exit(_report(CommschedError(f"{message}; see '{self.prog} --help'")))

@@ -2,7 +2,7 @@
 
 import hashlib
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from itertools import product
@@ -53,9 +53,9 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """Name the cell: its words and the content of its files."""
-        contents = {kind: _content(kind, name) for kind, name in self._files()}
-        return records.digest({**asdict(self), **contents})[:16]
+        """Name the cell by its words, and by the content of its files."""
+        net, machine = _content("nets", self.net), _content("machines", self.machine)
+        return records.digest({**asdict(self), "net": net, "machine": machine})[:16]
 
     @property
     def words(self) -> dict[str, str]:
@@ -72,10 +72,6 @@ class Cell:
     def place(self) -> tuple[str, str, str, str, str]:
         """What tells the cell's machine: cells of one machine share prices."""
         return self.machine, self.set, self.nodes, self.ranks, self.bandwidth
-
-    def _files(self) -> Iterator[tuple[str, str]]:
-        yield "nets", self.net
-        yield "machines", self.machine
 
     def request(self) -> Request:
         """Return what is planned; an error says in one sentence why the cell has no plan."""
@@ -131,6 +127,7 @@ def product_of(given: Mapping[str, Any], where: str) -> list[Cell]:
         if axis not in axes:
             raise CommschedError(f"{where}: {axis} is missing; give one name or several")
     _check(axes, where)
+    axes = {axis: axes[axis] for axis in AXES if axis in axes}
     rows = product(*axes.values())
     return [Cell(**dict(zip(axes, row, strict=True)), simulate=simulate) for row in rows]
 

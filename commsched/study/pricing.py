@@ -130,6 +130,8 @@ def row(cell: Cell) -> Row:
     """Return the row of a cell; a plan that cannot be made has the reason as its sentence."""
     found: Row = {name: "" for name in COLUMNS}
     found |= {axis: "" if word == SAME else word for axis, word in cell.words.items()}
+    for kind in ("net", "machine"):
+        found[kind] = found[kind].rpartition("/")[2].removesuffix(".json")
     bandwidth = found.pop("bandwidth")
     found |= {"cell": cell.digest, "status": FAILED}
     try:

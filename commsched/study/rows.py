@@ -26,9 +26,11 @@ class RowFile:
     def __init__(self, path: Path, file: IO[bytes], there: list[Row]) -> None:
         self.path, self._file, self.there = path, file, there
 
-    def add(self, row: Row) -> None:
-        """Append a row: it is in the file when this returns."""
-        self._file.write(_line([row[name] for name in COLUMNS]))
+    def add(self, row: Row) -> Row:
+        """Append a row, which is in the file when this returns it as the file gives it back."""
+        cells = [str(row[name]) for name in COLUMNS]
+        self._file.write(_line(cells))
+        return _row(cells, str(self.path))
 
 
 @contextmanager
@@ -55,13 +57,11 @@ def read(path: str | Path) -> list[Row]:
             raise CommschedError(
                 f"{path}: line {number} has {len(cells)} cells, and {len(COLUMNS)} are expected"
             )
-    return [
-        {
-            name: _value(name, cell, f"{path}: line {number}")
-            for name, cell in zip(COLUMNS, cells, strict=True)
-        }
-        for number, cells in enumerate(table[1:], 2)
-    ]
+    return [_row(cells, f"{path}: line {number}") for number, cells in enumerate(table[1:], 2)]
+
+
+def _row(cells: Sequence[str], where: str) -> Row:
+    return {name: _value(name, cell, where) for name, cell in zip(COLUMNS, cells, strict=True)}
 
 
 def _value(name: str, cell: str, where: str) -> str | float | None:

@@ -16,6 +16,8 @@ from commsched.progress import progress
 from commsched.study.cells import Cell
 from commsched.study.pricing import FAILED, Row, row
 from commsched.study.rows import appending
+from commsched.text_table import table
+from commsched.units import bits, seconds
 
 TOGETHER = 16  # priced cells of one machine that another process plans in a row
 
@@ -61,11 +63,30 @@ def run(
         begin = time.monotonic()
         with progress(len(left), "row", "study") as bar, _interrupts() as check:
             for one in _rows(left, executor, check):
-                file.add(one)
-                found[one["cell"]] = one
+                found[one["cell"]] = file.add(one)
                 bar.update()
     made = [found[digest] for digest in wanted]
     return Done(made, there, max(time.monotonic() - begin, 1e-9), workers)
+
+
+def table_of(rows: Sequence[Row]) -> str:
+    """Return the main columns as text."""
+    header = ("net", "machine", "ranks", "port", "planner", "allow", "step", "exposed", "methods")
+    lines = [
+        (
+            one["net"],
+            one["machine"],
+            "" if one["ranks"] is None else f"{one['ranks']:g}",
+            "" if one["port_bits_per_second"] is None else bits(one["port_bits_per_second"] / 8),
+            one["planner"],
+            one["allow"],
+            "" if one["step_seconds"] is None else seconds(one["step_seconds"]),
+            "" if one["exposed_seconds"] is None else seconds(one["exposed_seconds"]),
+            one["methods"] or one["sentence"],
+        )
+        for one in rows
+    ]
+    return table(header, lines, (2, 3, 6, 7))
 
 
 def planned(cells: Sequence[Cell]) -> list[Row]:

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from commsched.cli import study_picture
 from commsched.cli.options import Commands, Option, add_command, output_file
 from commsched.errors import CommschedError
 from commsched.progress import working
@@ -12,6 +13,7 @@ example:
   commsched plot predicted.json measured.json -o timeline.png
   commsched plot measured.json -o timeline.svg --step 3 --ranks 0,7
   commsched plot predicted.json measured.json -o timeline.html
+  commsched plot sweep.csv --x bandwidth --y step --lines planner -o sweep.pdf
 
 Without --step, the measured step of median iteration time is drawn. Of ranks that do the same at
 the same times one is drawn. Of more than 8 others the first, the slowest (if all compute equally
@@ -22,11 +24,12 @@ at that step with those ranks unfolded.
 
 
 OPTIONS = (
-    Option("predicted", None, "timeline: predicted, or the only one", Path),
+    Option("predicted", None, "timeline: predicted, or the only one; or a table of sweep", Path),
     Option("measured", None, "timeline to draw below it", Path, nargs="?"),
     Option("-o --output", "FILE", ".png, .svg or .html", output_file, required=True),
     Option("--step", "N", "step to draw; default: the median one", int),
     Option("--ranks", "RANK,...", "ranks to draw, such as 0,7"),
+    *study_picture.OPTIONS,
 )
 
 
@@ -38,6 +41,9 @@ def add(commands: Commands) -> None:
 
 def plot(args: argparse.Namespace) -> None:
     """Draw the picture."""
+    if study_picture.is_table(args.predicted):
+        study_picture.draw(args.predicted, args.output, args)
+        return
     ranks = None if args.ranks is None else _ranks(args.ranks)
     from commsched.plot.draw import draw
     from commsched.timeline import file as timeline_file

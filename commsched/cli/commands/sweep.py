@@ -56,7 +56,7 @@ OPTIONS: Table = (
 def add(commands: Commands) -> None:
     """Declare the command."""
     text = "plan the product of nets, machines, ranks, planners and bandwidths"
-    add_command(commands, "sweep", sweep, text, OPTIONS, EXAMPLE)
+    add_command(commands, "sweep", sweep, text, OPTIONS, EXAMPLE, ranks=True)
 
 
 def sweep(args: argparse.Namespace) -> None:
@@ -80,6 +80,10 @@ def sweep(args: argparse.Namespace) -> None:
             done = run(cells, table, executor, args.jobs)
     if parquet:
         rows.write_parquet(args.output, rows.read(table))
+    if args.figure is not None:
+        from commsched.plot.study import StudyPicture, draw
+
+        draw(done.rows, args.figure, StudyPicture())
     print(done.sentence())
     print(f"written to {args.output}")
 

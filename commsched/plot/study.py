@@ -1,0 +1,416 @@
+"""Pictures of a study's rows: lines over an axis, heat maps, and Pareto fronts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import exp, log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from commsched.errors import CommschedError
+from commsched.nearest import nearest
+from commsched.plot.picture import picture
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column of the table, as a picture shows it."""
+
+    name: str
+    label: str
+    scale: float = 1.0
+    number: bool = True
+
+
+MEASURES = {
+    "step": Column("step_seconds", "step in ms", 1e-3),
+    "exposed": Column("exposed_seconds", "exposed communication in ms", 1e-3),
+    "bytes": Column("sent_bytes_per_rank", "sent per rank in MB", 1e6),
+    "memory": Column("memory_bytes_per_rank", "memory per rank in GB", 1e9),
+    "bound": Column("bound_seconds", "bound in ms", 1e-3),
+    "money": Column("money_per_hour", "money per hour"),
+}
+AXES = {
+    "bandwidth": Column("port_bits_per_second", "Gbit/s of a node's port", 1e9),
+    "ranks": Column("ranks", "ranks"),
+    "nodes": Column("nodes", "nodes"),
+    "scale": Column("scale", "scale of the net"),
+    **{
+        name: Column(name, name, number=False)
+        for name in ("net", "machine", "planner", "allow", "method", "strategy", "set", "compute")
+    },
+}
+KNOWN = {**MEASURES, **AXES}
+LINES = ("planner", "allow", "method", "strategy")  # by which lines differ unless the user says
+FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
+# Source: palette of Okabe & Ito, "Color Universal Design", 2008.
+MARKERS = "osD^vPX"  # of another number than the colours: looks repeat late
+DASHES = ("-", "--", "-.", ":")
+GAIN = 0.01  # share of a step that compressing saves where it is said to pay
+INCH = 72.0  # pt
+LETTER = 0.58  # width of a letter, in sizes of the font
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPicture:
+    """What to draw of a study."""
+
+    x: str = "bandwidth"
+    y: str = "step"
+    lines: tuple[str, ...] = ()  # empty: by what differs
+    value: str = ""  # of a heat map over x and y
+    pareto: str = ""  # against the step
+    break_even: bool = False
+    where: Mapping[str, str] = field(default_factory=dict)  # rows to draw
+    prices: Mapping[str, float] = field(default_factory=dict)  # machine -> money per node and hour
+    width: float = 7.0  # in
+    height: float | None = None  # in; None: as the panels need
+    font: float = 7.0  # pt
+    title: str = ""
+
+
+def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
+    """Draw the rows that have a plan, one panel for each net and machine, as .png, .svg or .pdf."""
+    names = [wanted.x, wanted.y, *wanted.lines, *filter(None, (wanted.value, wanted.pareto))]
+    for name in (*names, *wanted.where):
+        if name not in KNOWN:
+            known = ", ".join(KNOWN)
+            raise CommschedError(f"no column {name!r}; known: {known}{nearest(name, KNOWN)}")
+    if wanted.pareto:
+        wanted = replace(wanted, x=wanted.pareto, y="step")
+    shown = [wanted.x, wanted.y, *filter(None, [wanted.value])]
+    rows = [one for one in _priced(rows, wanted.prices) if all(_there(one, name) for name in shown)]
+    if not any(_chosen(one, wanted.where) for one in rows):
+        raise CommschedError(
+            f"no row has {', '.join(shown)}: a picture needs plans"
+            + ("; --price-per-hour MACHINE=MONEY says what a node costs" * ("money" in shown))
+        )
+    _Drawing(rows, wanted).draw(path)
+
+
+def _priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
+    return [
+        {**one, "money_per_hour": prices[one["machine"]] * one["nodes"]}
+        if one["machine"] in prices and one["nodes"]
+        else one
+        for one in rows
+    ]
+
+
+def _chosen(row: Row, where: Mapping[str, str]) -> bool:
+    return all(_text(row, name) == value for name, value in where.items())
+
+
+def _there(row: Row, name: str) -> bool:
+    column = KNOWN[name]
+    return not column.number or isinstance(row.get(column.name), float | int)
+
+
+def _value(row: Row, name: str) -> Any:
+    column = KNOWN[name]
+    return row[column.name] / column.scale if column.number else row[column.name]
+
+
+def _order(row: Row, name: str) -> tuple[float, str]:
+    column = KNOWN[name]
+    return (_value(row, name), "") if column.number and _there(row, name) else (0, _text(row, name))
+
+
+def _text(row: Row, name: str) -> str:
+    """Return a value as a legend shows it; what a row leaves as it is, is a dash."""
+    column = KNOWN[name]
+    if not column.number:
+        return str(row[column.name]) or "-"
+    return f"{_value(row, name):g}" if _there(row, name) else "-"
+
+
+class _Drawing:
+    """The panels of a picture and what they share."""
+
+    def __init__(self, every: Sequence[Row], wanted: StudyPicture) -> None:
+        every = sorted(every, key=lambda one: [_order(one, name) for name in FACETS])
+        rows = [one for one in every if _chosen(one, wanted.where)]
+        self.rows, self.wanted, self.font = rows, wanted, wanted.font
+        self.axes = (wanted.x,) if not wanted.value else (wanted.x, wanted.y)
+        free: tuple[str, ...] = wanted.lines or (() if wanted.value else LINES)
+        if wanted.pareto == "money" and not wanted.lines:
+            free = (*LINES, "machine", "nodes")
+        self.lines = self._differing((), free)
+        self.facets = self._differing(self.lines, FACETS)
+        if len(self.facets) > 2:
+            raise CommschedError(
+                f"the rows differ in {', '.join(self.facets)}, too; choose some, as in --where"
+                f" {self.facets[-1]}={_text(rows[0], self.facets[-1])}"
+            )
+        # By all rows of the table: a line keeps its colour in pictures of some of them.
+        self.labels = list(dict.fromkeys(self.label(one, self.lines) for one in every))
+        self.labels = self._unlike()
+
+    def _differing(self, known: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns that differ between rows of the same axes and `known` columns."""
+        kept: list[str] = []
+        for name in names:
+            told = [other for other in (*self.axes, *known, *kept) if other in AXES]
+            seen: dict[tuple[str, ...], set[str]] = {}
+            for one in self.rows:
+                key = tuple(_text(one, other) for other in told)
+                seen.setdefault(key, set()).add(_text(one, name))
+            if name not in told and any(len(values) > 1 for values in seen.values()):
+                kept.append(name)
+        return tuple(kept)
+
+    def _unlike(self) -> list[str]:
+        """Return the labels, once of lines that are alike everywhere."""
+        seen: dict[str, dict[tuple[Any, ...], Any]] = {}
+        for one in self.rows:
+            place = *(_text(one, name) for name in self.facets), _value(one, self.wanted.x)
+            seen.setdefault(self.label(one, self.lines), {})[place] = _value(one, self.wanted.y)
+        kept: list[str] = []
+        for label in self.labels:
+            if not any(seen.get(label) == seen.get(other) for other in kept):
+                kept.append(label)
+        return kept
+
+    def _distinct(self, names: Sequence[str]) -> list[str]:
+        """Return the texts of some columns together, in the order of the table."""
+        return list(dict.fromkeys(self.label(one, names) for one in self.rows))
+
+    @staticmethod
+    def label(row: Row, names: Sequence[str]) -> str:
+        """Name a row by some columns."""
+        texts = [_text(row, name) for name in names]
+        return ", ".join(text for text in texts if text != "-") or ("-" if names else "")
+
+    def draw(self, path: str | Path) -> None:
+        """Draw all panels with one legend."""
+        wanted = self.wanted
+        down = self._distinct(self.facets[:1])
+        across = self._distinct(self.facets[1:])
+        if len(self.facets) == 1:
+            down, across = across, down
+        height = wanted.height or self._height(len(down), len(across))
+        settings = {"font.size": self.font, "axes.linewidth": 0.6}
+        with picture(path, (wanted.width, height), 200, settings) as figure:
+            figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.03)
+            y = bool(wanted.value)
+            grid = figure.subplots(len(down), len(across), squeeze=False, sharex=True, sharey=y)
+            handles: dict[str, Any] = {}
+            for i, of_row in enumerate(down):
+                for j, of_column in enumerate(across):
+                    ours = [one for one in self.rows if self._place(one) == (of_row, of_column)]
+                    panel = grid[i][j]
+                    handles |= self._panel(panel, ours)
+                    panel.tick_params(labelsize=self.font - 1, length=2, pad=1.5)
+                    if i == 0:
+                        panel.set_title(of_column, fontsize=self.font, pad=3)
+                    if j == 0:
+                        lines = filter(None, (of_row, KNOWN[wanted.y].label))
+                        panel.set_ylabel("\n".join(lines), fontsize=self.font)
+                    if i == len(down) - 1 and (j == (len(across) - 1) // 2):
+                        panel.set_xlabel(KNOWN[wanted.x].label, fontsize=self.font)
+            title = wanted.title or (KNOWN[wanted.value].label if wanted.value else "")
+            if title:
+                figure.suptitle(title, fontsize=self.font + 1)
+            if len(handles) > 1:
+                self._legend(figure, handles)
+
+    def _place(self, row: Row) -> tuple[str, str]:
+        texts = [self.label(row, [name]) for name in self.facets]
+        return {0: ("", ""), 1: ("", *texts), 2: tuple(texts)}[len(texts)]  # type: ignore[return-value]
+
+    def _height(self, down: int, across: int) -> float:
+        each = min(self.wanted.width / across * 0.72, 3.2)
+        names = [*self.labels, "nothing is better"] if self.wanted.pareto else self.labels
+        legend = 0 if self.wanted.value else -(-len(names) // self._columns(names))
+        return max(each, 1.2) * down + 0.35 + legend * 1.5 * self.font / INCH
+
+    def _columns(self, names: Sequence[str]) -> int:
+        """Count the columns of the legend."""
+        longest = max(map(len, names)) * LETTER * self.font / INCH + 0.45
+        return max(1, min(len(names), int(self.wanted.width / longest)))
+
+    def _legend(self, figure: Figure, handles: Mapping[str, Any]) -> None:
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=self._columns(list(handles)),
+            frameon=False,
+            fontsize=self.font,
+            handlelength=2.2,
+            columnspacing=1.2,
+        )
+
+    def _panel(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
+        for edge in ("top", "right"):
+            panel.spines[edge].set_visible(bool(self.wanted.value))
+        if self.wanted.value:
+            self._map(panel, rows)
+            return {}
+        return self._front(panel, rows) if self.wanted.pareto else self._curves(panel, rows)
+
+    def _look(self, label: str) -> dict[str, Any]:
+        place = self.labels.index(label)
+        return {
+            "color": COLOURS[place % len(COLOURS)],
+            "marker": MARKERS[place % len(MARKERS)],
+            "linestyle": DASHES[place // len(COLOURS) % len(DASHES)],
+            "markersize": self.font * 0.45,
+            "linewidth": 1.1,
+        }
+
+    def _curves(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
+        """Draw y over x, a line for each of what differs."""
+        wanted, handles = self.wanted, {}
+        ticks = self._ticks(panel, wanted.x)
+        for label in self.labels:
+            points = sorted(
+                (ticks(_value(one, wanted.x)), _value(one, wanted.y))
+                for one in rows
+                if self.label(one, self.lines) == label
+            )
+            if points:
+                (handles[label],) = panel.plot(*zip(*points, strict=True), **self._look(label))
+        panel.set_ylim(bottom=0)
+        panel.grid(axis="y", linewidth=0.3, color="#CCCCCC")
+        if wanted.break_even:
+            self._break_even(panel, rows)
+        return handles
+
+    def _ticks(self, panel: Axes, name: str) -> Callable[[Any], float]:
+        """Put ticks at the values of a column; return where a value lies."""
+        values = sorted({_value(one, name) for one in self.rows})
+        if KNOWN[name].number:
+            wide = len(values) > 1 and values[0] > 0 and values[-1] / values[0] >= 4
+            if wide:
+                panel.set_xscale("log")
+            few = _apart(values, wide, self._room(panel))
+            panel.xaxis.set_major_locator(FixedLocator(few))
+            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            panel.xaxis.set_minor_locator(NullLocator())
+            return float
+        panel.set_xticks(range(len(values)), [str(value) or "-" for value in values])
+        return lambda value: float(values.index(value))
+
+    def _room(self, panel: Axes) -> int:
+        """Count the ticks that have room under a panel."""
+        columns = len(self._distinct(self.facets[-1:]))
+        return max(2, int(self.wanted.width / columns * INCH / (self.font * 2.4)))
+
+    def _break_even(self, panel: Axes, rows: Sequence[Row]) -> None:
+        """Mark where what is allowed stops to save GAIN of the step."""
+        found = list(break_evens(rows, self.wanted.x))
+        for number, (row, x) in enumerate(found):
+            look = self._look(self.label(row, self.lines))
+            panel.axvline(x, color=look["color"], linewidth=0.8, linestyle=(0, (1, 1.5)))
+            low, high = panel.get_xlim()
+            left = log(x / low) < log(high / low) / 2
+            panel.annotate(
+                f"{row['allow']} pays below {x:.3g}",
+                (x, 1 - 0.09 * number),
+                (3 if left else -3, -2),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                ha="left" if left else "right",
+                va="top",
+                fontsize=self.font - 1,
+                color=look["color"],
+            )
+
+    def _map(self, panel: Axes, rows: Sequence[Row]) -> None:
+        """Colour x times y by a value, which is written there."""
+        wanted = self.wanted
+        columns = sorted({_value(one, wanted.x) for one in self.rows})
+        lines = sorted({_value(one, wanted.y) for one in self.rows})
+        grid = np.full((len(lines), len(columns)), np.nan)
+        for one in rows:
+            grid[lines.index(_value(one, wanted.y)), columns.index(_value(one, wanted.x))] = _value(
+                one, wanted.value
+            )
+        every = [_value(one, wanted.value) for one in rows]
+        low, high = log(max(min(every), 1e-12)), log(max(*every, 2e-12))
+        shade = (np.log(np.maximum(grid, 1e-12)) - low) / max(high - low, 1e-9)
+        panel.imshow(shade, cmap="cividis", vmin=0, vmax=1, aspect="auto", origin="lower")
+        cell = (self.wanted.width - 1.0) / len(self._distinct(self.facets[-1:])) / len(columns)
+        size = min(self.font - 1, cell * INCH / (4.6 * LETTER))
+        for (i, j), value in np.ndenumerate(grid):
+            if not np.isnan(value):
+                ink = "white" if shade[i, j] < 0.5 else "black"
+                text = f"{value:.3g}"
+                panel.text(j, i, text, ha="center", va="center", color=ink, fontsize=size)
+        for axis, values in ((panel.xaxis, columns), (panel.yaxis, lines)):
+            axis.set_ticks(range(len(values)), [_shown(value) for value in values])
+
+    def _front(self, panel: Axes, rows: Sequence[Row]) -> dict[str, Any]:
+        """Draw the points of rows, and the line of those that nothing else is better than."""
+        x, y, handles = self.wanted.x, self.wanted.y, {}
+        for label in self.labels:
+            own = [one for one in rows if self.label(one, self.lines) == label]
+            if own:
+                look = {**self._look(label), "linestyle": "none"}
+                (handles[label],) = panel.plot(
+                    [_value(one, x) for one in own], [_value(one, y) for one in own], **look
+                )
+        best = front([(_value(one, x), _value(one, y)) for one in rows])
+        across, up = zip(*best, strict=True)
+        (handles["nothing is better"],) = panel.step(
+            across, up, where="post", color="#555555", linewidth=0.8, zorder=0
+        )
+        panel.set_ylim(bottom=0)
+        return handles
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float | int) else str(value) or "-"
+
+
+def _apart(values: Sequence[float], wide: bool, room: int) -> list[float]:
+    """Return values whose ticks do not meet; the first and the last of them are there."""
+    at = [log(value) if wide else value for value in values]
+    least = (at[-1] - at[0]) / room
+    kept = [0]
+    for place in range(1, len(values)):
+        if at[place] - at[kept[-1]] >= least:
+            kept.append(place)
+    if kept[-1] != len(values) - 1 and len(kept) > 1:
+        kept[-1] = len(values) - 1
+    return [values[place] for place in kept]
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points than which no other has less of one number and not more of the other."""
+    found: list[tuple[float, float]] = []
+    for point in sorted(points):
+        if not found or point[1] < found[-1][1]:
+            found.append(point)
+    return found
+
+
+def break_evens(rows: Sequence[Row], x: str) -> list[tuple[Row, float]]:
+    """Find where a row's codecs stop to save GAIN of the step without them, between two x.
+
+    The share that is saved is a line over the logarithm of x.
+    """
+    others = [name for name in AXES if name not in (x, "allow")]
+    same: dict[tuple[str, ...], dict[str, dict[float, Row]]] = {}
+    for one in rows:
+        key = tuple(_text(one, name) for name in others)
+        same.setdefault(key, {}).setdefault(one["allow"], {})[_value(one, x)] = one
+    found = []
+    for by_codec in same.values():
+        plain = by_codec.pop("", {})
+        for codec in by_codec.values():
+            both = sorted(plain.keys() & codec.keys())
+            gains = [1 - codec[at]["step_seconds"] / plain[at]["step_seconds"] for at in both]
+            for (a, low), (b, high) in pairwise(zip(both, gains, strict=True)):
+                if low > GAIN >= high:
+                    share = (low - GAIN) / (low - high)
+                    found.append((codec[a], exp(log(a) + share * log(b / a))))
+    return found
