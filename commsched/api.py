@@ -36,6 +36,7 @@ from commsched.planner.registry import DEFAULT
 from commsched.planner.request import Request
 from commsched.planner.smaller import too_large
 from commsched.plot.draw import draw
+from commsched.plot.style import Style
 from commsched.program.read_plan import read_plan
 from commsched.simulate.engine import STEPS
 from commsched.simulate.engine import simulate as predict
@@ -212,9 +213,14 @@ class Prediction(Shown):
         """Write a timeline file, which Perfetto opens."""
         timeline_file.write(path, self.timeline(ranks))
 
-    def plot(self, path: str | Path | None = None, step: int | None = None) -> "Picture":
-        """Draw a step as .png or .svg, or all as an .html page; a notebook shows the picture."""
-        return _drawn(self.timeline(), None, path, step)
+    def plot(
+        self, path: str | Path | None = None, step: int | None = None, **style: Any
+    ) -> "Picture":
+        """Draw a step as .png, .svg or .pdf, or all as an .html page; a notebook shows it.
+
+        `style`: fields of plot.style.Style, such as width=3.3 in inches, font=7 or title="".
+        """
+        return _drawn(self.timeline(), path, step, Style(**style))
 
     def __str__(self) -> str:
         return "\n".join(lines(self.data))
@@ -395,10 +401,8 @@ def _prediction(what: "Plan | Prediction | str | Path") -> Prediction:
     return (what if isinstance(what, Plan) else Plan.read(what)).prediction
 
 
-def _drawn(
-    predicted: Timeline, measured: Timeline | None, path: str | Path | None, step: int | None
-) -> Picture:
-    return _picture(path, lambda made: draw(predicted, measured, made, step))
+def _drawn(t: Timeline, path: str | Path | None, step: int | None, style: Style) -> Picture:
+    return _picture(path, lambda made: draw([t], made, step, style=style))
 
 
 def _picture(path: str | Path | None, draw: Callable[[Path], None]) -> Picture:

@@ -77,7 +77,15 @@ WORK = Kind("a number of operations", "1.5 Gflop", _prefixed(("flop", "flops"), 
 SPEED = Kind(
     "a speed", "125 Tflop/s", _prefixed(("flop/s", "flops/s", "flops", "flop", "FLOPS"), 1.0)
 )
-KINDS = (SIZE, RATE, TIME, SHARE, WORK, SPEED)
+LENGTH = Kind(
+    "a length",
+    "84mm",
+    {
+        **dict.fromkeys(("in", "inch", "inches"), 1.0),
+        **{"cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72},
+    },
+)
+KINDS = (SIZE, RATE, TIME, SHARE, WORK, SPEED, LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ TRACES = HERE.parent / "traces" / "demo"
 
 def main() -> None:
     """Draw."""
-    predicted = timeline_file.read(TRACES / "predicted.json")
-    draw(predicted, timeline_file.read(TRACES / "measured.json"), HERE / "demo.png")
+    sides = [timeline_file.read(TRACES / f"{kind}.json") for kind in ("predicted", "measured")]
+    draw(sides, HERE / "demo.png")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -95,7 +96,7 @@ class Page(HTMLParser):
 
 def page_of(tmp_path, *sides, **options):
     path = tmp_path / "t.html"
-    draw(sides[0], sides[1] if len(sides) > 1 else None, path, **options)
+    draw(sides, path, **options)
     return Page(path.read_text(encoding="utf-8"))
 
 
@@ -184,7 +185,7 @@ def test_totals_are_those_of_compare(both, tmp_path):
 
 def test_the_same_page_is_the_same_file(both, tmp_path):
     for name in ("a.html", "b.html"):
-        draw(*both, tmp_path / name)
+        draw(both, tmp_path / name)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
@@ -225,12 +226,12 @@ def many_spans(ranks=40, steps=10, count=500):
 
 
 def test_what_cannot_be_drawn_is_said(both, tmp_path):
-    other = Timeline.of(training("measured"), header=Measured(), plan_hash="0" * 64, ranks=3)
+    other = replace(both[1], header=header_from_data("measured", {"net": "huge"}))
     for sides, options, words in (
         (both, {"step": 9}, "step 9 is not in the timeline; it has steps 0 to 3"),
         (both, {"ranks": [7]}, "rank 7 has no spans in step"),
         ([both[0].select(both[0].rank > 9)], {}, "no spans"),
-        ([both[0], other], {}, "different plans"),
+        ([both[0], other], {}, "different nets: tiny and huge"),
     ):
         with pytest.raises(CommschedError, match=words):
             page_of(tmp_path, *sides, **options)

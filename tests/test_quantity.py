@@ -16,7 +16,7 @@ from commsched.cli.main import main
 from commsched.cli.options import Reader
 from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
-from commsched.quantity import KINDS, RATE, SHARE, SIZE, TIME, Kind, Quantity
+from commsched.quantity import KINDS, LENGTH, RATE, SHARE, SIZE, TIME, Kind, Quantity
 
 UNITS = [(kind, unit) for kind in KINDS for unit in kind.units]
 
@@ -115,7 +115,9 @@ def test_every_option_that_holds_a_quantity_takes_units(prog: str, action: argpa
     assert isinstance(reader, Reader)
     assert reader.name in action.option_strings
     form = reader.quantity
-    small = {RATE: "25 Mbit/s", TIME: "2500 us", SIZE: "2500 kB"}.get(form.kind, "25%")
+    small = {RATE: "25 Mbit/s", TIME: "2500 us", SIZE: "2500 kB", LENGTH: "90pt"}.get(
+        form.kind, "25%"
+    )
     plain = {
         "us": "2500",
         "ms": "2.5",
@@ -124,6 +126,8 @@ def test_every_option_that_holds_a_quantity_takes_units(prog: str, action: argpa
         "GB": "0.0025",
         "B": "2.5e6",
         "%": "25",
+        "in": "1.25",
+        "pt": "90",
     }
     bare = plain.get(form.unit, "0.25")
     if form.needs_unit:

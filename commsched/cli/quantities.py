@@ -1,7 +1,7 @@
 """The quantities that options hold: what a plain number means, and which values are allowed."""
 
 from commsched.errors import CommschedError
-from commsched.quantity import NUMBER, RATE, SHARE, SIZE, TIME, Quantity
+from commsched.quantity import LENGTH, NUMBER, RATE, SHARE, SIZE, TIME, Quantity
 
 PORT = Quantity(kind=RATE, needs_unit=True, above=True)
 POSITIVE = Quantity(kind=NUMBER, above=True)
@@ -17,6 +17,8 @@ PERCENT = Quantity(kind=SHARE, unit="%", believed_from=0.01)
 MEGABYTES = Quantity(kind=SIZE, unit="MB", above=True, believed=1e12)
 BYTES = Quantity(kind=SIZE, unit="B")
 GIGABYTES = Quantity(kind=SIZE, unit="GB", above=True, believed=1e14)
+INCHES = Quantity(kind=LENGTH, unit="in", least=1.0, most=60.0)
+POINTS = Quantity(kind=LENGTH, unit="pt", least=3 / 72, most=100 / 72)  # inside: in
 
 
 def elements(text: str) -> int:

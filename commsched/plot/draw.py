@@ -3,22 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from commsched.plot.style import PLAIN, Style
 from commsched.timeline.model import Timeline
 
 
 def draw(
-    predicted: Timeline,
-    measured: Timeline | None,
+    sides: Sequence[Timeline],
     path: str | Path,
     step: int | None = None,
     ranks: Sequence[int] | None = None,
+    style: Style = PLAIN,
 ) -> None:
-    """Draw one step as .png or .svg, or write all steps as an .html page that opens at it."""
+    """Draw one step of one or two timelines, or write all steps as an .html page."""
     if Path(path).suffix.lower() == ".html":
         from commsched.plot import html
 
-        html.draw(predicted, measured, path, step, ranks)
+        html.draw(sides, path, step, ranks, style.names)
     else:
         from commsched.plot import timeline
 
-        timeline.draw(predicted, measured, path, step, ranks)
+        timeline.draw(sides, path, step, ranks, style)

@@ -1,4 +1,4 @@
-"""Write a timeline, or a predicted over a measured one, as one HTML page to zoom and search."""
+"""Write a timeline, or two of one net, as one HTML page to zoom and search."""
 
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -13,9 +13,15 @@ import numpy.typing as npt
 from commsched import files
 from commsched.arrays import Floats, Ints
 from commsched.plot import colours
-from commsched.plot.view import median_step, ranks_to_draw, steps_to_draw, view
+from commsched.plot.view import (
+    check_same_net,
+    median_step,
+    named,
+    ranks_to_draw,
+    steps_to_draw,
+    view,
+)
 from commsched.timeline import measure
-from commsched.timeline.compare import check_comparable
 from commsched.timeline.cycles import totals
 from commsched.timeline.intervals import Intervals, difference, intervals
 from commsched.timeline.model import Timeline
@@ -27,17 +33,16 @@ CHUNK = 2**16  # numbers that are Python objects at one time
 
 
 def draw(
-    predicted: Timeline,
-    measured: Timeline | None,
+    sides: Sequence[Timeline],
     path: str | Path,
     step: int | None = None,
     ranks: Sequence[int] | None = None,
+    names: Sequence[str] = (),
 ) -> None:
     """Write a page of all steps that opens at one: by default the measured one of median time.
 
     The page needs no other file and no network. Which ranks are unfolded: see `ranks_to_draw`.
     """
-    sides = [predicted] if measured is None else [predicted, measured]
     before, after = _template()
     columns: list[npt.NDArray[Any]] = []
     mark = token_hex(8)  # stands for a column, which is written in chunks
@@ -47,7 +52,7 @@ def draw(
         return mark
 
     # in a script element nothing but `<` can end the data, and in JSON it stands in strings only
-    content = msgspec.json.encode(page_data(sides, step, ranks), enc_hook=marked)
+    content = msgspec.json.encode(page_data(sides, step, ranks, names), enc_hook=marked)
     first, *others = content.replace(b"<", b"\\u003c").split(f'"{mark}"'.encode())
     with files.writing(path) as file:
         file.writelines((before, first))
@@ -75,7 +80,10 @@ def _template() -> tuple[bytes, bytes]:
 
 
 def page_data(
-    sides: Sequence[Timeline], step: int | None, ranks: Sequence[int] | None
+    sides: Sequence[Timeline],
+    step: int | None,
+    ranks: Sequence[int] | None,
+    side_names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what the page shows, as JSON and arrays; times are whole nanoseconds.
 
@@ -84,6 +92,7 @@ def page_data(
     """
     names = list(dict.fromkeys(name for t in sides for name in t.names))
     streams = list(dict.fromkeys(stream for t in sides for stream in t.streams))
+    check_same_net(sides)
     opening = steps_to_draw(sides, step)
     last = sides[-1]
     return {
@@ -102,7 +111,10 @@ def page_data(
         "look": [colours.LOOKS.index(colours.look(name, measure.COMPUTE)) for name in names],
         "streams": [[stream, *_stream_look(stream)] for stream in streams],
         **_totals(sides),
-        "sides": [_side(t, names, streams) for t in sides],
+        "sides": [
+            {"kind": kind, **_side(t, names, streams)}
+            for kind, t in zip(named(sides, side_names), sides, strict=True)
+        ],
     }
 
 
@@ -123,8 +135,6 @@ def _stream_look(stream: str) -> tuple[int, bool]:
 
 def _totals(sides: Sequence[Timeline]) -> dict[str, Any]:
     """Return seconds per side, see `Totals`, and over what they are taken; None is unknown."""
-    if len(sides) == 2:
-        check_comparable(*sides)
     found = [totals(t) for t in sides]
     rows = {
         "iteration": [t.iteration for t in found],
@@ -150,7 +160,6 @@ def _side(t: Timeline, names: list[str], streams: list[str]) -> dict[str, Any]:
     begin, stop = _nanoseconds(found.start), _nanoseconds(found.end)
     bare = np.bincount(np.searchsorted(lanes, found.group), minlength=len(lanes))
     return {
-        "kind": t.kind,
         "lanes": {
             "rank": lanes // len(streams),
             "stream": lanes % len(streams),

@@ -1,4 +1,4 @@
-"""Picture files: PNG or SVG, with the same bytes each time the same content is drawn."""
+"""Picture files: PNG, SVG or PDF, with the same bytes each time the same content is drawn."""
 
 import io
 from collections.abc import Iterator
@@ -13,17 +13,19 @@ from matplotlib.figure import Figure
 from commsched import files
 from commsched.errors import CommschedError
 
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
+NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays searchable text
     "svg.hashsalt": "commsched",  # identifiers do not change from file to file
+    "pdf.fonttype": 42,  # TrueType, which publishers take
     "hatch.linewidth": 0.6,
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
 }
 
 
-def check_suffix(path: str | Path, allowed: str = ".png or .svg") -> str:
-    """Return the suffix of a picture file in lower case; reject others than .png and .svg."""
+def check_suffix(path: str | Path, allowed: str = ".png, .svg or .pdf") -> str:
+    """Return the suffix of a picture file in lower case; reject others than `SUFFIXES`."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise CommschedError(f"{path}: cannot draw {suffix!r} files; use {allowed}")
@@ -44,6 +46,5 @@ def picture(
         figure = Figure(figsize=size)
         FigureCanvasAgg(figure)
         yield figure
-        metadata = {"Date": None} if suffix == ".svg" else {}
-        figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=metadata)
+        figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=NO_DATE.get(suffix, {}))
     files.write_bytes(path, content.getvalue())

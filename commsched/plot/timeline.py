@@ -1,38 +1,50 @@
-"""Draw a predicted over a measured timeline on one time axis, as PNG or SVG."""
+"""Draw one or two timelines on one time axis, as PNG, SVG or PDF."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
+from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
 from commsched.arrays import Floats
 from commsched.errors import CommschedError
 from commsched.plot import colours
 from commsched.plot.picture import check_suffix, picture
-from commsched.plot.view import View, drawn_ranks, ranks_to_draw, steps_to_draw, view
+from commsched.plot.style import PLAIN, Style
+from commsched.plot.title import title_of, wrapped
+from commsched.plot.view import (
+    View,
+    check_same_net,
+    named,
+    ranks_to_draw,
+    same_plan,
+    steps_to_draw,
+    view,
+)
 from commsched.timeline import measure
-from commsched.timeline.compare import PredictedAndMeasured, check_comparable
-from commsched.timeline.cycles import totals
 from commsched.timeline.intervals import Intervals, intersection
 from commsched.timeline.model import Timeline
 from commsched.timeline.names import label
+from commsched.units import nbytes
 
-WIDTH, LEFT, RIGHT = 14.0, 2.1, 0.2  # inches: the figure, and its margins
-LANE, TOP, BOTTOM = 0.19, 0.75, 1.0  # inches: one lane, and the margins
-FONT = 6.5  # points, in bars
 NOTHING = Intervals(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 MOST_LANES = 1000  # beyond twice as many matplotlib cannot make the picture
-SIDE_GAP, RANK_GAP = 0.35, 0.9  # lanes
+GROUP_GAP, HEAD = 0.3, 0.9  # lanes
+PALER, BACK = 0.4, "#f3f3f3"
+BAR, HEADING, AXIS, LEGEND, TITLE = 0.93, 1.1, 1.1, 1.0, 1.25  # sizes of text, in fonts
+SPACING = {"columnspacing": 1.0, "handlelength": 1.6, "handletextpad": 0.5, "labelspacing": 0.4}
+LANES, MARKS = 5, 6  # drawing order of text
 
 
 class DrawnLane(NamedTuple):
@@ -40,108 +52,201 @@ class DrawnLane(NamedTuple):
 
     rank: int
     side: View
+    name: str  # of the side
     stream: int
     y: float
 
 
+class Heading(NamedTuple):
+    """What stands above the lanes of one rank of one side."""
+
+    text: str
+    y: float  # middle
+    side: View
+
+
+class Layout(NamedTuple):
+    """The lanes, what stands above them, and how many lanes of height all take."""
+
+    lanes: list[DrawnLane]
+    heads: list[Heading]
+    depth: float
+
+
 def draw(
-    predicted: Timeline,
-    measured: Timeline | None,
+    sides: Sequence[Timeline],
     path: str | Path,
     step: int | None = None,
     ranks: Sequence[int] | None = None,
+    style: Style = PLAIN,
 ) -> None:
-    """Draw one step, by default the measured one of median iteration time, to PNG or SVG.
+    """Draw one step, by default that of median iteration time of the last side.
 
-    Which ranks are drawn: see `ranks_to_draw`.
+    Which ranks are drawn: see `ranks_to_draw`. Sides of one plan alternate rank by rank; those of
+    two plans follow each other.
     """
-    check_suffix(path, ".png, .svg or .html")
-    sides = [predicted] if measured is None else [predicted, measured]
+    check_suffix(path, ".png, .svg, .pdf or .html")
+    check_same_net(sides)
     views = [view(t, s) for t, s in zip(sides, steps_to_draw(sides, step), strict=True)]
-    chosen = ranks_to_draw(views[-1], ranks)
-    title = _title(sides, views, chosen)
-    lanes, depth = _lanes(views, list(chosen))
-    if len(lanes) > MOST_LANES:
+    chosen = [ranks_to_draw(v, ranks) for v in views]
+    if same_plan(sides):
+        chosen = [chosen[-1]] * len(views)
+    names = named(sides, style.names)
+    layout = _layout(views, names, chosen, same_plan(sides), style)
+    if len(layout.lanes) > MOST_LANES:
         raise CommschedError(
-            f"one picture shows at most {MOST_LANES} streams, got {len(lanes)}; draw fewer ranks"
+            f"one picture shows at most {MOST_LANES} streams, got {len(layout.lanes)}; draw fewer"
+            " ranks"
         )
-    with picture(path, (WIDTH, TOP + BOTTOM + LANE * depth)) as figure:
-        _draw_axes(figure, lanes, depth, max(max(v.length for v in views), 1e-9))
-        _name_lanes(figure.axes[0], lanes, chosen)
-        x, y = LEFT / WIDTH, 1 - 0.12 / figure.get_figheight()
-        figure.text(x, y, title, va="top", fontsize=10, linespacing=1.4)
-        _legend(figure, lanes)
+    text = title_of(sides, views, names, chosen) if style.title is None else style.title
+    _written(layout, text, path, style)
 
 
-def _title(sides: list[Timeline], views: list[View], chosen: dict[int, str]) -> str:
-    """Say what is drawn, and how well the prediction holds."""
-    t = sides[-1]
-    known = (t.header.net, t.header.machine)
-    what = [word for word in known if word is not None and word.isprintable()]
-    ranks = drawn_ranks(t, chosen)
-    steps = f"step {views[-1].step}"
-    if views[0].step != views[-1].step:
-        steps = f"step {views[0].step} ({sides[0].kind}) and {views[-1].step} ({t.kind})"
-    head = ", ".join(s for s in (" on ".join(what), ranks, f"plan {t.plan_hash[:12]}", steps) if s)
-    if len(sides) == 2:
-        check_comparable(*sides)
-    found = [totals(side) for side in sides]
-    if not all(side.counted for side in found):
-        return head
-    iterations = [float(np.median(f.iteration)) for f in found]
-    pairs = zip(iterations, sides, strict=True)
-    said = ", ".join(f"{seconds * 1e3:.2f} ms {side.kind}" for seconds, side in pairs)
-    error = PredictedAndMeasured(*iterations).error if len(sides) == 2 else None
-    if error is not None:
-        said += f", error {error:+.1%}"
-    bare = " and ".join(f"{np.median(f.exposed) * 1e3:.2f}" for f in found)
-    taken = " and ".join(dict.fromkeys(side.statistic for side in found))
-    return f"{head}\niteration {said}; exposed communication {bare} ms ({taken})"
+def _written(layout: Layout, title: str, path: str | Path, style: Style) -> None:
+    """Draw a layout to a file."""
+    fonts = style.font / 72  # in
+    left = (max(_width(s, BAR * style.font) for s in _streams(layout)) / 72) + fonts
+    marks = _marks(layout)
+    columns = _columns(marks, style)
+    rows = -(-len(marks) // columns)
+    room = (style.width - 2 * fonts) * 72
+    lines = wrapped(title, lambda text: _width(text, TITLE * style.font) <= room)
+    top = fonts * (1 + 1.4 * TITLE * len(lines))
+    bottom = fonts * (4.4 + 1.45 * LEGEND * rows)
+    lane = style.lane
+    if style.height is not None:
+        lane = (style.height - top - bottom) / layout.depth
+        if lane * 72 < 2:
+            least = top + bottom + layout.depth / 36
+            raise CommschedError(
+                f"{len(layout.lanes)} lanes need a height of {least:.1f}in; draw fewer --ranks or"
+                " --lanes, or with a smaller --font-size"
+            )
+    height = top + bottom + lane * layout.depth
+    dpi = 150 if style.width > 7 else 300
+    with picture(path, (style.width, height), dpi) as figure:
+        place = (left / style.width, bottom / height)
+        size = ((style.width - left - fonts) / style.width, lane * layout.depth / height)
+        axes = figure.add_axes((*place, *size))
+        _draw_axes(axes, layout, style, lane)
+        x, y = fonts / style.width, 1 - 0.6 * fonts / height
+        text = figure.text(x, y, "\n".join(lines), va="top", fontsize=TITLE * style.font)
+        text.set_linespacing(1.3)
+        figure.legend(
+            handles=marks,
+            loc="lower left",
+            bbox_to_anchor=(0.2 * fonts / style.width, 0),
+            ncols=columns,
+            frameon=False,
+            fontsize=LEGEND * style.font,
+            borderpad=0.2,
+            **SPACING,
+        )
 
 
-def _draw_axes(figure: Figure, lanes: list[DrawnLane], depth: float, longest: float) -> None:
-    """Draw all lanes over a time axis of `longest` seconds."""
-    height = figure.get_figheight()
-    inside = (WIDTH - LEFT - RIGHT) / WIDTH
-    axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, inside, LANE * depth / height))
+def _columns(marks: Sequence[Patch | Line2D], style: Style) -> int:
+    """Return in how many columns of a legend the marks fit."""
+    font = LEGEND * style.font
+    widths = [_width(mark.get_label(), font) + 3.1 * font for mark in marks]
+    room = style.width * 72 - style.font
+    if sum(widths) <= room:
+        return len(marks)
+    rows = -(-len(marks) // max(1, int(room / max(widths))))
+    return -(-len(marks) // rows)
+
+
+def _streams(layout: Layout) -> list[str]:
+    return [lane.side.spans.streams[lane.stream] for lane in layout.lanes] or [""]
+
+
+def _layout(
+    views: Sequence[View],
+    names: Sequence[str],
+    chosen: Sequence[dict[int, str]],
+    alternate: bool,
+    style: Style,
+) -> Layout:
+    """Stack ranks and sides, in each the streams that have spans."""
+    lanes: list[DrawnLane] = []
+    heads: list[Heading] = []
+    y = 0.0
+    order = list(dict.fromkeys(stream for v in views for stream in v.spans.streams))
+    known = {stream for v in views for stream in _used(v)}
+    if missing := [lane for lane in style.lanes if lane not in known]:
+        raise CommschedError(
+            f"no lane {missing[0]!r} in the timeline; it has"
+            f" {', '.join(stream for stream in order if stream in known)}"
+        )
+    for rank, number in _in_order(chosen, alternate):
+        side, role = views[number], chosen[number][rank]
+        used = _used(side, rank)
+        drawn = [s for s in order if s in used and (not style.lanes or s in style.lanes)]
+        if not drawn:
+            continue
+        about = [names[number]] * (len(views) > 1) + [f"rank {rank}"] + [role] * bool(role)
+        y -= GROUP_GAP if heads else 0.0
+        heads.append(Heading(", ".join(about), y - HEAD / 2, side))
+        y -= HEAD
+        for stream in drawn:
+            y -= 1
+            at = side.spans.streams.index(stream)
+            lanes.append(DrawnLane(rank, side, names[number], at, y))
+    return Layout(lanes, heads, 0.1 - y)
+
+
+def _used(side: View, rank: int | None = None) -> set[str]:
+    t = side.spans
+    return {t.streams[i] for i in np.unique(t.stream if rank is None else t.stream[t.rank == rank])}
+
+
+def _in_order(chosen: Sequence[dict[int, str]], alternate: bool) -> list[tuple[int, int]]:
+    """Return (rank, side) from top to bottom."""
+    if alternate:
+        return [(rank, side) for rank in chosen[0] for side in range(len(chosen))]
+    return [(rank, side) for side, ranks in enumerate(chosen) for rank in ranks]
+
+
+def _draw_axes(axes: Axes, layout: Layout, style: Style, lane: float) -> None:
+    """Draw all lanes over a time axis as long as the longest side."""
+    longest = max(*(h.side.length for h in layout.heads), 1e-9)
     axes.set_xlim(0, longest * 1e3)
-    axes.set_ylim(-depth, 0)
-    points = (WIDTH - LEFT - RIGHT) * 72 / longest  # per second
-    for lane in lanes:
-        _draw_lane(axes, lane, points)
+    axes.set_ylim(-layout.depth, 0)
+    width = axes.get_position().width * style.width
+    points = width * 72 / longest  # per second
+    legible = lane * 72 > 1.1 * BAR * style.font
+    for each in layout.lanes:
+        _draw_lane(axes, each, points, BAR * style.font if legible else 0.0)
+    _draw_steps(axes, layout, longest, style.font)
+    _name_lanes(axes, layout, style)
     axes.set_yticks([])
-    axes.set_xlabel("ms since the step's first start", fontsize=9)
-    axes.tick_params(labelsize=9)
+    axes.xaxis.set_major_locator(
+        MaxNLocator(max(3, int(width * 8 / style.font)), steps=[1, 2, 5, 10])
+    )
+    axes.set_xlabel("ms since the step began", fontsize=AXIS * style.font, labelpad=2)
+    axes.tick_params(labelsize=AXIS * style.font, length=2.5, pad=2)
     axes.grid(axis="x", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
     for edge in ("top", "left", "right"):
         axes.spines[edge].set_visible(False)
 
 
-def _lanes(views: list[View], ranks: list[int]) -> tuple[list[DrawnLane], float]:
-    """Stack rank by rank, in each the predicted over the measured streams that have spans."""
-    lanes: list[DrawnLane] = []
-    y = 0.0
-    order = list(dict.fromkeys(stream for v in views for stream in v.spans.streams))
-    for at, rank in enumerate(ranks):
-        y -= RANK_GAP if at else 0.1
-        drawn = [v for v in views if (v.spans.rank == rank).any()]
-        for number, side in enumerate(drawn):
-            y -= SIDE_GAP if number else 0.0
-            used = {side.spans.streams[i] for i in side.spans.stream[side.spans.rank == rank]}
-            for stream in (s for s in order if s in used):
-                y -= 1
-                lanes.append(DrawnLane(rank, side, side.spans.streams.index(stream), y))
-    return lanes, 0.1 - y
-
-
-def _draw_lane(axes: Axes, lane: DrawnLane, points: float) -> None:
+def _draw_lane(axes: Axes, lane: DrawnLane, points: float, font: float) -> None:
+    """Draw the bars of a lane; `font` 0: without text."""
     t = lane.side.spans
     t = t.select((t.rank == lane.rank) & (t.stream == lane.stream))
     stream = t.streams[lane.stream]
     looks = [colours.look(t.names[i], stream) for i in t.name]
-    alpha = np.where(t.step == lane.side.step, 1.0, 0.4).tolist()  # other steps are paler
-    axes.axhspan(lane.y + 0.06, lane.y + 0.94, color="#f3f3f3", linewidth=0, zorder=0.5)
+    alpha = np.where(t.step == lane.side.step, 1.0, PALER).tolist()
+    end = lane.side.length * 1e3
+    background = [
+        (0, lane.y + 0.06),
+        (end, lane.y + 0.06),
+        (end, lane.y + 0.94),
+        (0, lane.y + 0.94),
+    ]
+    axes.add_collection(
+        PolyCollection([background], facecolors=BACK, linewidths=0, zorder=0.5), autolim=False
+    )
     wide = (t.end - t.start) * points > 2  # a white edge would swallow a narrow bar
     bars = PolyCollection(
         list(_boxes(t.start, t.end, lane.y)),
@@ -156,12 +261,21 @@ def _draw_lane(axes: Axes, lane: DrawnLane, points: float) -> None:
         waits = t.waited > 0
         _overlay(axes, t.start[waits], (t.start + t.waited)[waits], lane.y, "white", 0.65)
         exposed = _draw_exposed(axes, lane, t)
-    for at, text, kind in _labels(t, looks, points):
-        label = axes.text(at * 1e3, lane.y + 0.47, text, color=kind.text, fontsize=FONT)
-        label.set(ha="center", va="center", zorder=5)
-        half = _width(text) / points / 2
+    for i, at, text in _labels(t, points, font) if font else ():
+        label = axes.text(at * 1e3, lane.y + 0.47, text, fontsize=font)
+        label.set_color(looks[i].text if alpha[i] == 1 else "black")
+        label.set(ha="center", va="center", zorder=LANES)
+        half = _width(text, font) / points / 2
         if ((exposed.start < at + half) & (exposed.end > at - half)).any():
-            label.set_bbox({"facecolor": kind.fill, "linewidth": 0, "pad": 0.4})  # not on a hatch
+            fill = over(looks[i].fill, alpha[i], BACK)
+            label.set_bbox({"facecolor": fill, "linewidth": 0, "pad": 0.4})  # not on a hatch
+
+
+def over(fill: str, alpha: float, back: str) -> str:
+    """Return the colour of a fill over what is behind it."""
+    front, behind = np.array(to_rgb(fill)), np.array(to_rgb(back))
+    red, green, blue = (alpha * front + (1 - alpha) * behind).tolist()
+    return to_hex((red, green, blue))
 
 
 def _boxes(start: Floats, end: Floats, y: float) -> Floats:
@@ -196,69 +310,89 @@ def _draw_exposed(axes: Axes, lane: DrawnLane, t: Timeline) -> Intervals:
     return found
 
 
-def _labels(
-    t: Timeline, looks: list[colours.Look], points: float
-) -> Iterator[tuple[float, str, colours.Look]]:
-    """Yield (centre s, text, look) for the bars in which their name, or its short form, fits."""
+def _labels(t: Timeline, points: float, font: float) -> Iterator[tuple[int, float, str]]:
+    """Yield (span, centre s, text) for the bars in which the name, or a short form, fits."""
     taken = -1.0  # s; where spans overlap, only the first is named
     for i in np.argsort(t.start, kind="stable").tolist():
         start, end = float(t.start[i]), float(t.end[i])
         room = (end - start) * points - 3
-        if start < taken or room < FONT / 2:
+        if start < taken or room < font / 2:
             continue
-        name = t.names[t.name[i]]
-        text = next((s for s in (name, label(name).short) if _width(s) <= room), None)
+        forms = _forms(t, t.names[t.name[i]], float(t.nbytes[i]))
+        text = next((s for s in forms if _width(s, font) <= room), None)
         if text is not None:
             taken = end
-            yield (start + end) / 2, text, looks[i]
+            yield i, (start + end) / 2, text
+
+
+def _forms(t: Timeline, name: str, sent: float) -> Iterator[str]:
+    """Yield the labels of an operation, the longest first: with method and bytes, then without."""
+    short = label(name).short
+    note = t.header.launches.get(name.partition("/")[0])
+    if note is not None and sent:
+        yield f"{short}: {note.method}, {nbytes(sent)}"
+        yield f"{short}: {note.method}"
+        yield f"{short}: {nbytes(sent)}"
+    yield name
+    yield short
 
 
 @cache
-def _width(text: str) -> float:
-    """Return the width of a label in points."""
-    font = FontProperties(size=FONT)
-    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+def _width(text: str, font: float) -> float:
+    """Return the width of a text in points."""
+    size = FontProperties(size=font)
+    return float(text_to_path.get_text_width_height_descent(text, size, ismath=False)[0])
 
 
-def _name_lanes(axes: Axes, lanes: list[DrawnLane], chosen: dict[int, str]) -> None:
-    """Write rank, side and stream left of the lanes, in three columns."""
+def _draw_steps(axes: Axes, layout: Layout, longest: float, font: float) -> None:
+    """Mark where each rank begins another step, and where a side ends that is shorter."""
+    for key, group in groupby(layout.lanes, key=lambda lane: (id(lane.side), lane.rank)):
+        lanes = list(group)
+        side, low, high = lanes[0].side, lanes[-1].y, lanes[0].y + 1
+        moments = [*side.begun.get(key[1], ()), *([side.length] * (side.length < 0.99 * longest))]
+        at = np.array(moments) * 1e3
+        axes.vlines(at, low, high, colors="black", linewidth=0.9, linestyle="dashed", zorder=MARKS)
+        if side.length < 0.9 * longest:
+            text = f" {side.length * 1e3:.2f} ms"
+            end = axes.text(side.length * 1e3, (low + high) / 2, text, fontsize=HEADING * font)
+            end.set(va="center", zorder=MARKS)
+
+
+def _name_lanes(axes: Axes, layout: Layout, style: Style) -> None:
+    """Write streams left of the lanes, and rank and side above them."""
     where = blended_transform_factory(axes.transAxes, axes.transData)
-
-    def write(inches: float, y: float, text: str, size: float, weight: str = "normal") -> None:
-        x = -inches / (WIDTH - LEFT - RIGHT)
-        label = axes.text(x, y, text, transform=where, fontsize=size, weight=weight)
+    for lane in layout.lanes:
+        name = lane.side.spans.streams[lane.stream]
+        label = axes.annotate(
+            name, (0, lane.y + 0.47), (-4, 0), xycoords=where, textcoords="offset points"
+        )
+        label.set_fontsize(BAR * style.font)
         label.set(va="center", ha="right")
-
-    for lane in lanes:
-        write(0.06, lane.y + 0.5, lane.side.spans.streams[lane.stream], 6.5)
-    for rank, role in chosen.items():
-        of_rank = [lane for lane in lanes if lane.rank == rank]
-        for kind in dict.fromkeys(lane.side.kind for lane in of_rank):
-            heights = [lane.y for lane in of_rank if lane.side.kind == kind]
-            write(0.72, (min(heights) + max(heights) + 1) / 2, kind, 7.5)
-        middle = (of_rank[0].y + of_rank[-1].y + 1) / 2
-        write(1.4, middle, f"rank {rank}" + (f"\n({role})" if role else ""), 8.5, "bold")
+    for head in layout.heads:
+        text = axes.text(0, head.y, head.text, transform=where, fontsize=HEADING * style.font)
+        text.set(va="center", weight="bold", zorder=MARKS)
 
 
-def _legend(figure: Figure, lanes: list[DrawnLane]) -> None:
+def _marks(layout: Layout) -> list[Patch | Line2D]:
     """Explain the kinds of work that are there, and the marks."""
-    used = set()
-    for lane in lanes:
+    used, other, begun = set(), False, False
+    for lane in layout.lanes:
         t = lane.side.spans
-        of_lane = np.unique(t.name[(t.rank == lane.rank) & (t.stream == lane.stream)])
-        used |= {colours.look(t.names[i], t.streams[lane.stream]) for i in of_lane}
-    marks = [Patch(facecolor=k.fill, label=k.legend) for k in colours.LOOKS if k in used]
+        mine = (t.rank == lane.rank) & (t.stream == lane.stream)
+        used |= {colours.look(t.names[i], t.streams[lane.stream]) for i in np.unique(t.name[mine])}
+        other = other or bool((t.step[mine] != lane.side.step).any())
+        begun = begun or bool(lane.side.begun.get(lane.rank))
+    marks: list[Patch | Line2D] = []
+    marks += [Patch(facecolor=k.fill, label=k.legend) for k in colours.LOOKS if k in used]
+    if other:
+        pale = to_rgba(colours.FORWARD.fill, PALER)
+        marks.append(Patch(facecolor=pale, label="paler: another step"))
+    if begun or len({h.side.length for h in layout.heads}) > 1:
+        marks.append(Line2D([], [], color="black", lw=0.9, ls="dashed", label="next step begins"))
     fill = colours.EXCHANGE.fill
-    if any((lane.side.spans.waited > 0).any() for lane in lanes):
+    if any((lane.side.spans.waited > 0).any() for lane in layout.lanes):
         marks.append(Patch(facecolor=fill, alpha=0.35, label="waiting for a peer"))
-    if any(len(lane.side.exposed.group) for lane in lanes):
-        edge, label = colours.EXPOSED, "exposed: compute is idle"
-        marks.append(Patch(facecolor=fill, edgecolor=edge, hatch="/////", label=label))
-    figure.legend(
-        handles=marks,
-        loc="lower left",
-        bbox_to_anchor=(LEFT / WIDTH - 0.005, 0),
-        ncols=len(marks),
-        frameon=False,
-        fontsize=8,
-    )
+    if any(len(lane.side.exposed.group) for lane in layout.lanes):
+        edge, text = colours.EXPOSED, "exposed: compute is idle"
+        marks.append(Patch(facecolor=fill, edgecolor=edge, hatch="/////", label=text))
+    return marks

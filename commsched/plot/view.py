@@ -1,11 +1,12 @@
 """Choose what a picture of a timeline shows: one step, at most eight ranks, one time axis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from commsched.arrays import Floats
 from commsched.errors import CommschedError
 from commsched.timeline import measure
 from commsched.timeline.intervals import Intervals, intersection
@@ -13,6 +14,7 @@ from commsched.timeline.model import Timeline
 
 MOST_RANKS = 8
 SAME = 1e-8  # s: times of ranks that differ less are drawn as equal
+ALIKE = 1e-3  # of the step: ranks whose times differ less look alike
 ROLES = ("first", "median", "slowest", "latest")
 
 
@@ -23,27 +25,38 @@ class View:
     kind: str
     step: int
     spans: Timeline  # cut to the step: other steps' spans only where they reach into it
-    length: float  # s
+    length: float  # s, until the next step has begun everywhere
     exposed: Intervals  # s, by rank
+    begun: Mapping[int, tuple[float, ...]]  # s, when other steps begin on each rank
 
 
 def view(t: Timeline, step: int) -> View:
-    """Cut a timeline to `step`: from its start until its last span, often an exchange, ends."""
+    """Cut a timeline to `step`: until the next one has begun everywhere.
+
+    Of the last step, until its last span ends.
+    """
     assert step in measure.steps(t)
     column = int(np.searchsorted(measure.steps(t), step))
-    origin = float(np.nanmin(measure.step_starts(t)[:, column]))
-    stop = max(float(t.end[t.step == step].max()), origin)
+    starts, seen = measure.step_starts(t), measure.ranks_seen(t).astype(np.int64)
+    origin = float(np.nanmin(starts[:, column]))
+    ends = starts[:, column + 1] if column + 1 < starts.shape[1] else t.end[t.step == step]
+    stop = max(float(np.nanmax(ends)), origin)
     found = measure.exposed_intervals(t)
-    seen = measure.ranks_seen(t).astype(np.int64)
     whole = Intervals(seen, np.full(len(seen), origin), np.full(len(seen), stop))
     cut = intersection(found, whole)
     spans = t.select((t.end >= origin) & (t.start <= stop) & ((t.step == step) | (t.end > origin)))
+    inside = (starts > origin + SAME) & (starts < stop - SAME)
+    inside[:, column] = False
     return View(
         kind=t.kind,
         step=step,
         spans=_moved(spans, origin, stop),
         length=stop - origin,
         exposed=Intervals(cut.group, cut.start - origin, cut.end - origin),
+        begun={
+            rank: tuple((row[keep] - origin).tolist())
+            for rank, row, keep in zip(seen.tolist(), starts, inside, strict=True)
+        },
     )
 
 
@@ -81,8 +94,9 @@ def steps_to_draw(sides: Sequence[Timeline], step: int | None) -> list[int]:
 def ranks_to_draw(shown: View, ranks: Sequence[int] | None) -> dict[int, str]:
     """Return the ranks to draw and what each stands for: all, or the telling ones of many.
 
-    Of ranks that do the same at the same times the first is drawn. Where too many differ: slow is
-    who computes longest in the step; where all compute equally long, late is who ends last.
+    Of ranks that do the same at the same times, to 0.1 % of the step, the first is drawn. Where too
+    many differ: slow is who computes longest in the step; where all compute equally long, late is
+    who ends last.
     """
     seen: npt.NDArray[np.int32] = measure.ranks_seen(shown.spans)
     if ranks is not None:
@@ -93,9 +107,9 @@ def ranks_to_draw(shown: View, ranks: Sequence[int] | None) -> dict[int, str]:
                 f"{seen[0]} to {seen[-1]} have"
             )
         return {rank: "" for rank in sorted(set(ranks))}
-    kinds = alike(shown.spans)
+    kinds = alike(shown)
     if len(kinds) <= MOST_RANKS:
-        return {same[0]: f"{len(same)} alike" if len(same) > 1 else "" for same in kinds}
+        return {same[0]: f"first of {len(same)} alike" if len(same) > 1 else "" for same in kinds}
     own = shown.spans.select(shown.spans.step == shown.step)
     row, computing = np.searchsorted(seen, own.rank), measure.computes(own)
     length, last = np.zeros(len(seen)), np.zeros(len(seen))
@@ -112,16 +126,25 @@ def ranks_to_draw(shown: View, ranks: Sequence[int] | None) -> dict[int, str]:
     return dict(sorted(chosen.items()))
 
 
-def alike(t: Timeline) -> list[list[int]]:
-    """Group the ranks that have the same spans at the same times."""
+def alike(shown: View) -> list[list[int]]:
+    """Group the ranks with the same spans at the same times; slivers of other steps aside."""
+    t, tolerance = shown.spans, ALIKE * shown.length + SAME
+    t = t.select((t.step == shown.step) | (t.end - t.start > tolerance))
     order = np.lexsort((t.name, t.step, t.rank))
-    times = np.rint(np.stack([t.start, t.end]) / SAME).astype(np.int64)
-    rows = np.stack([t.stream, t.name, t.step, *times], axis=1)[order]
+    what = np.stack([t.stream, t.name, t.step], axis=1)[order]
+    times = np.stack([t.start, t.end], axis=1)[order]
     seen, first = np.unique(t.rank[order], return_index=True)
-    groups: dict[bytes, list[int]] = {}
-    for rank, spans in zip(seen.tolist(), np.split(rows, first[1:]), strict=True):
-        groups.setdefault(spans.tobytes(), []).append(rank)
-    return list(groups.values())
+    groups: dict[bytes, list[tuple[Floats, list[int]]]] = {}
+    split = (np.split(columns, first[1:]) for columns in (what, times))
+    for rank, names, moments in zip(seen.tolist(), *split, strict=True):
+        same = groups.setdefault(names.tobytes(), [])
+        near = (group for at, group in same if np.abs(at - moments).max() <= tolerance)
+        found = next(near, None)
+        if found is None:
+            same.append((moments, [rank]))
+        else:
+            found.append(rank)
+    return sorted(group for same in groups.values() for _, group in same)
 
 
 def drawn_ranks(t: Timeline, chosen: dict[int, str]) -> str:
@@ -135,3 +158,25 @@ def drawn_ranks(t: Timeline, chosen: dict[int, str]) -> str:
         said = " (one of each that are alike)" if len(chosen) > 1 else " (all are alike)"
     rest = "" if held == t.ranks else f", {held:,} of them in the file"
     return f"{len(chosen)} of {every}{said}{rest}"
+
+
+def check_same_net(sides: Sequence[Timeline]) -> None:
+    """Refuse timelines of different nets."""
+    nets = list(dict.fromkeys(t.header.net for t in sides if t.header.net is not None))
+    if len(nets) > 1:
+        raise CommschedError(
+            f"the timelines are of different nets: {' and '.join(nets)}; draw one at a time"
+        )
+
+
+def same_plan(sides: Sequence[Timeline]) -> bool:
+    """Tell whether all sides are of one plan, so that their ranks and operations are the same."""
+    return len({(t.plan_hash, t.ranks) for t in sides}) == 1
+
+
+def named(sides: Sequence[Timeline], names: Sequence[str]) -> list[str]:
+    """Name the sides: by their kinds, or by `names` or their order where the kinds are equal."""
+    kinds = [t.kind for t in sides]
+    if len(set(kinds)) == len(kinds):
+        return kinds
+    return list(names) if len(set(names)) == len(kinds) else ["first", "second"]

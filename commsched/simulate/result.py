@@ -12,6 +12,7 @@ import numpy.typing as npt
 from commsched.machine.fabric import shape
 from commsched.machine.trust import doubts, errors_of
 from commsched.plan.model import Plan
+from commsched.plan.notes import launch_notes
 from commsched.program.launch_ops import teams_apart
 from commsched.program.model import STREAMS, After, Kind, by_name
 from commsched.program.strategy import Memory
@@ -97,6 +98,7 @@ class Prediction:
             steps=self.steps,
             fabric=machine.fabric,
             warnings=self.warnings,
+            launches=launch_notes(self.plan),
             after=_inputs(self.placed),
             exchanges={
                 name: (significant(part.latency * 1e6), significant(part.bandwidth * 1e6))

@@ -15,7 +15,23 @@ from commsched.timeline.totals import Totals
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+Count64 = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 RelativeError = Annotated[float, msgspec.Meta(gt=-1, le=1e6)]
+
+
+class LaunchNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a plan says of a launch, for readers that have its timeline only."""
+
+    method: str
+    tensors: tuple[str, ...]
+    numel: Count64
+    predicted_ms: Milliseconds | None = None  # of its exchange alone
+    runner_up: str = ""
+    runner_up_ms: Milliseconds = 0.0
+    margin_ms: Milliseconds = 0.0  # that the iteration would last longer with the runner-up
+    opposite: str = ""  # the best method that compresses where this one does not, or the other way
+    opposite_margin_ms: Milliseconds = 0.0
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +46,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps: Count | None = None
     fabric: Fabric | None = None  # on which the machine was calibrated, or the plan was run
     warnings: tuple[str, ...] = ()  # such as that a rank is missing
+    launches: Mapping[str, LaunchNote] = {}  # by name, with which its operations' names begin
 
     def to_data(self) -> dict[str, Any]:
         """Return plain JSON data."""

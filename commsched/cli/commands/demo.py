@@ -80,7 +80,7 @@ def demo(args: argparse.Namespace) -> None:
     print(comparison_table(compare(predicted, measured), 12))
     from commsched.plot.timeline import draw
 
-    draw(predicted, measured, folder / "demo.png")
+    draw([predicted, measured], folder / "demo.png")
     print(f"{folder}/: machine.json, plan.json, predicted.json, measured.json, demo.png")
 
 

@@ -1,10 +1,11 @@
-"""`commsched plot`: draw a timeline, or a predicted over a measured one."""
+"""`commsched plot`: draw a timeline, or two of one net above each other."""
 
 import argparse
 from pathlib import Path
 
 from commsched.cli import study_picture
 from commsched.cli.options import Commands, Option, add_command, output_file
+from commsched.cli.quantities import INCHES, POINTS
 from commsched.errors import CommschedError
 from commsched.progress import working
 
@@ -12,54 +13,70 @@ EXAMPLE = """\
 example:
   commsched plot predicted.json measured.json -o timeline.png
   commsched plot measured.json -o timeline.svg --step 3 --ranks 0,7
+  commsched plot dense.json fp16.json -o both.pdf --width 3.3in --lanes compute,between --title ""
   commsched plot predicted.json measured.json -o timeline.html
   commsched plot sweep.csv --x bandwidth --y step --lines planner -o sweep.pdf
 
-Without --step, the measured step of median iteration time is drawn. Of ranks that do the same at
-the same times one is drawn. Of more than 8 others the first, the slowest (if all compute equally
-long, the latest) and some median ones are drawn, unless --ranks says which. An .html page has all
-steps and ranks of the file, to zoom, pan and search, in one file that needs no network; it opens
-at that step with those ranks unfolded.
+Two timelines of one plan alternate rank by rank; two plans of one net follow each other.
+
+Without --step, the step of median iteration time is drawn, of the measured or second timeline. Of
+ranks that do the same at the same times one is drawn. Of more than 8 others the first, the slowest
+(if all compute equally long, the latest) and some median ones are drawn, unless --ranks says which.
+
+An .html page has all steps and ranks of the file, to zoom, pan and search, in one file that needs
+no network; it opens at that step with those ranks unfolded. https://ui.perfetto.dev opens the
+timeline files, too.
 """
 
 
 OPTIONS = (
     Option("predicted", None, "timeline: predicted, or the only one; or a table of sweep", Path),
-    Option("measured", None, "timeline to draw below it", Path, nargs="?"),
-    Option("-o --output", "FILE", ".png, .svg or .html", output_file, required=True),
+    Option("measured", None, "timeline to draw with it, of the same net", Path, nargs="?"),
+    Option("-o --output", "FILE", ".png, .svg, .pdf or .html", output_file, required=True),
     Option("--step", "N", "step to draw; default: the median one", int),
     Option("--ranks", "RANK,...", "ranks to draw, such as 0,7"),
+    Option("--lanes", "NAME,...", "streams to draw, such as compute,between", str, ""),
+    Option("--width", "LENGTH", "width of the picture; default: 14in, of a table 7in", INCHES),
+    Option("--height", "LENGTH", "height; default: as the lanes and --font-size need", INCHES),
+    Option("--font-size", "LENGTH", "size of the text in bars; default: 7pt", POINTS),
+    Option("--title", "TEXT", 'title, "" for none; default: what is drawn and its times'),
     *study_picture.OPTIONS,
 )
 
 
 def add(commands: Commands) -> None:
     """Declare the command."""
-    text = "draw a timeline as PNG, SVG or interactive page"
+    text = "draw a timeline as PNG, SVG, PDF or interactive page"
     add_command(commands, "plot", plot, text, OPTIONS, EXAMPLE)
 
 
 def plot(args: argparse.Namespace) -> None:
     """Draw the picture."""
+    points = None if args.font_size is None else args.font_size * 72
+    asked = {"width": args.width, "height": args.height, "font": points, "title": args.title}
+    looks = {what: value for what, value in asked.items() if value is not None}
     if study_picture.is_table(args.predicted):
-        study_picture.draw(args.predicted, args.output, args)
+        study_picture.draw(args.predicted, args.output, args, **looks)
         return
     ranks = None if args.ranks is None else _ranks(args.ranks)
     from commsched.plot.draw import draw
+    from commsched.plot.style import Style
     from commsched.timeline import file as timeline_file
     from commsched.timeline.compare import swapped
 
     if args.output.suffix.lower() != ".html":
         from commsched.plot.picture import check_suffix  # loads matplotlib
 
-        check_suffix(args.output, ".png, .svg or .html")  # before the work begins
+        check_suffix(args.output, ".png, .svg, .pdf or .html")  # before the work begins
+    paths = [path for path in (args.predicted, args.measured) if path is not None]
     with working("reading"):
-        predicted = timeline_file.read(args.predicted)
-        measured = None if args.measured is None else timeline_file.read(args.measured)
-    if measured is not None and swapped(predicted, measured):
-        predicted, measured = measured, predicted
+        sides = [timeline_file.read(path) for path in paths]
+    if len(sides) == 2 and swapped(*sides):
+        sides.reverse()
+    lanes = tuple(filter(None, args.lanes.split(",")))
+    style = Style(lanes=lanes, names=tuple(path.stem for path in paths), **looks)
     with working("drawing"):
-        draw(predicted, measured, args.output, args.step, ranks)
+        draw(sides, args.output, args.step, ranks, style)
 
 
 def _ranks(text: str) -> list[int]:

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from commsched.errors import Agreed, CommschedError
 from commsched.plan.model import Plan
+from commsched.plan.notes import launch_notes
 from commsched.program.launch_ops import teams_apart
 from commsched.program.model import STREAMS
 from commsched.program.registry import STRATEGIES
@@ -121,6 +122,7 @@ def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:
         net=plan.net.name,
         machine=plan.machine.name,
         strategy=plan.strategy,
+        launches=launch_notes(plan),
         mpi=MPI.Get_library_version().splitlines()[0].strip("\x00 "),
         python=platform.python_version(),
         cores=len(os.sched_getaffinity(0)),
