@@ -1,38 +1,20 @@
 """`commsched.torch.attach`: a model's gradients are averaged over the ranks while it computes."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from mpi4py import MPI
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from commsched.errors import CommschedError
 from commsched.plan.model import Plan
-from commsched.program.registry import STRATEGIES
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
-from commsched.timeline.model import Span
 from commsched.torch.parameters import (
-    check_alike,
-    check_fits,
-    handed_over,
-    named_tensors,
-    no_gradient,
-    put_mean,
-    sparse_embeddings,
     trained,
 )
-from commsched.torch.script_end import ScriptEnd
-from commsched.torch.states import Elements, as_arrays, as_tensors, broadcast
-from commsched.torch.watch import Watch
+from commsched.torch.states import Elements
+from commsched.torch.sync import Sync
 
 
 def attach(
@@ -43,10 +25,11 @@ def attach(
     find_unused_parameters: bool = False,
     broadcast_buffers: bool = True,
     skip_overflow: bool = False,
+    update_in_forward: Any = None,
     timeline: str | Path | None = None,
     record: str | Path | None = None,
     timeout: float = 600.0,
-) -> "Sync":
+) -> Sync:
     """Average a model's gradients over all ranks, as a plan says; all ranks call it together.
 
     Afterwards a training script stays as it is for one process. `backward()` hands each gradient
@@ -67,6 +50,12 @@ def attach(
     Plans of `daso` average gradients and buffers in each node, plans of `shadow` none; ranks then
     hold parameters of their own, which the optimizer's step merges as the plan says. It returns
     once that is done. Until `backward()` of the next step parameters may be changed at will.
+
+    Give the optimizer as `update_in_forward` to hide late exchanges under the next forward pass:
+    `backward()` no longer waits, and `optimizer.step()` is done in parts, before each module that
+    reads what it changes. The bits are the same. Between `backward()` and the next forward pass
+    `.grad` is None, so nothing can clip or scale gradients, and parameters are as before the step;
+    `state_dict()` of model, optimizer and this exchange, and `close()`, finish the step first.
     """
     comm = started_by_mpi(comm)
     timeline = timeline or wanted_timeline()
@@ -80,7 +69,14 @@ def attach(
         skip_overflow=skip_overflow,
         parameters=elements,
     )
-    return Sync(model, exchanger, comm, find_unused_parameters, broadcast_buffers, skip_overflow)
+    sync = Sync(model, exchanger, comm, find_unused_parameters, broadcast_buffers, skip_overflow)
+    if update_in_forward is not None:
+        try:
+            agree.on_all_ranks(lambda: sync.update_in_forward(update_in_forward), comm)
+        except CommschedError:
+            sync.close()
+            raise
+    return sync
 
 
 def wanted_timeline() -> str | None:
@@ -98,274 +94,3 @@ def started_by_mpi(comm: MPI.Intracomm | None) -> MPI.Intracomm:
             f" 'mpiexec -n {ranks} python SCRIPT.py' and take rank and size from MPI.COMM_WORLD"
         )
     return comm
-
-
-class Sync:
-    """The exchange of one model's gradients; `attach` makes it.
-
-    It ends with the script, with `close()` on all ranks, or with a with block. An exception that
-    the script does not catch ends the whole job.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        exchanger: Exchanger,
-        comm: MPI.Intracomm,
-        some_unused: bool,
-        broadcast_buffers: bool,
-        skip_overflow: bool,
-    ) -> None:
-        self._some_unused, self._skip_overflow = some_unused, skip_overflow
-        self._parameters = trained(model)
-        plan = exchanger.plan
-        agree.on_all_ranks(lambda: check_fits(self._parameters, plan, some_unused), comm)
-        everything = named_tensors(model)
-        check_alike(everything, "has", comm)
-        self._unplanned = set(self._parameters) - set(plan.net.tensors)
-        self._planned = {n: self._parameters[n] for n in plan.net.tensors}
-        self._parameters = {n: self._parameters[n] for n in exchanger.names}
-        self._mine = {id(parameter) for parameter in self._planned.values()}
-        sparse = {id(parameter) for parameter in sparse_embeddings(model)}
-        self._rows = {n for n, p in self._parameters.items() if id(p) in sparse}
-        self._exchanger = exchanger
-        self._comm = comm.Dup()
-        exchanger.__enter__()
-        self._team: MPI.Comm = self._comm  # the ranks whose gradients are averaged
-        self._averages = STRATEGIES[plan.strategy].averages  # parameters, after the update
-        if self._averages:
-            node = plan.machine.node_of_rank[comm.rank] if exchanger.names else comm.rank
-            self._team = self._comm.Split(node)
-        self._under_way = False  # a step whose update is not done
-        self._updated: set[int] = set()  # parameters that optimizers have updated in this step
-        self._loss: float | None = None
-        self._model = model
-        with torch.no_grad():
-            broadcast(everything.values(), self._comm)
-        buffers = {id(buffer) for buffer in model.buffers()} if broadcast_buffers else set()
-        self._buffers = [tensor for tensor in everything.values() if id(tensor) in buffers]
-        self._taken: set[str] = set()
-        self.after_step: Callable[[], None] = lambda: None  # called on all ranks after each step
-        self._syncing, self._forwarded = True, False
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook(name))
-            for name, parameter in trained(model).items()
-        ]
-        self._hooks.append(model.register_forward_pre_hook(self._before_forward))
-        self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
-        if self._averages:
-            self._hooks.append(register_optimizer_step_post_hook(self._after_update))
-        self._watch = Watch(model, exchanger) if exchanger.timeline else None
-        self._end = ScriptEnd(exchanger, self.close)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Only add up gradients on this rank; the next backward pass outside exchanges the sums."""
-        before, self._syncing = self._syncing, False
-        try:
-            yield
-        finally:
-            self._syncing = before
-
-    def _hook(self, name: str) -> Callable[[Any], None]:
-        if name in self._unplanned:
-            return lambda _: self._refuse_unplanned(name)
-        if not self._parameters:
-            return lambda _: self._begin_update() if self._syncing else None
-        return lambda parameter: self._take(name, parameter) if self._syncing else None
-
-    def _refuse_unplanned(self, name: str) -> None:
-        raise CommschedError(
-            f"rank {self._comm.rank}: parameter {name!r} got a gradient, but the plan has no such"
-            " tensor; capture this model and plan again"
-        )
-
-    def _take(self, name: str, parameter: Any) -> None:
-        """Hand over a gradient; after the last one, wait at the end of this backward pass."""
-        taken = self._taken
-        if not taken:
-            if self._under_way:
-                self._end_update()  # a backward pass after which nothing was updated
-            self._begin_update()
-        if name in taken:
-            raise CommschedError(
-                f"rank {self._comm.rank}: parameter {name!r} got a second gradient before"
-                f" {self._missing()[0]!r} got one; put all backward passes but the last into"
-                " sync.no_sync(), or attach with find_unused_parameters=True"
-            )
-        given = handed_over(name, parameter.grad)
-        if isinstance(given, tuple):
-            self._rows.add(name)
-        self._exchanger.ready(name, given)
-        taken.add(name)
-        if len(taken) == (1 if self._some_unused else len(self._parameters)):
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-
-    def _missing(self) -> list[str]:
-        return [name for name in self._parameters if name not in self._taken]
-
-    def _finish(self) -> None:
-        """Put the means into `.grad`, after zeros for what got no gradient on this rank."""
-        exchanger = self._exchanger
-        for name in self._missing():
-            parameter = self._parameters[name]
-            if parameter.grad is None:
-                exchanger.ready(name, no_gradient(parameter, name in self._rows))
-            else:
-                exchanger.ready(name, handed_over(name, parameter.grad))
-        self._taken.clear()
-        self._forwarded = False
-        used = np.array([p.grad is not None for p in self._parameters.values()])
-        overflow = False
-        mean_of: Callable[[str], Any] = exchanger.wait
-        if self._some_unused or self._skip_overflow:
-            mean_of = {name: exchanger.wait(name) for name in self._parameters}.__getitem__
-            flags = np.append(used, exchanger.overflowed).astype(np.uint8)
-            self._team.Allreduce(MPI.IN_PLACE, flags, op=MPI.MAX)
-            used, overflow = flags[:-1].astype(bool), bool(flags[-1])
-        with torch.no_grad():
-            for (name, parameter), anywhere in zip(self._parameters.items(), used, strict=True):
-                mean = mean_of(name)
-                if anywhere:
-                    put_mean(parameter, mean, overflow)
-        self._end_of_step()
-
-    def _end_of_step(self) -> None:
-        if self._watch is not None:
-            self._watch.end_of_step()
-        self.after_step()
-
-    def _begin_update(self) -> None:
-        """Await the optimizer, if the plan's ranks exchange what it makes."""
-        self._under_way = self._averages
-
-    def _after_update(self, optimizer: Any, *_: object) -> None:
-        """End a step once every parameter that has a gradient is updated."""
-        self._updated.update(id(p) for group in optimizer.param_groups for p in group["params"])
-        with_gradient = {id(p) for p in self._planned.values() if p.grad is not None}
-        if self._under_way and with_gradient <= self._updated:
-            self._end_update()
-
-    def _end_update(self) -> None:
-        """Merge the parameters of other ranks, as the plan says."""
-        self._under_way, loss, self._loss = False, self._loss, None
-        self._updated.clear()
-        self._exchanger.updated(loss)
-        if not self._parameters:
-            self._forwarded = False
-            self._end_of_step()
-
-    def report(self, loss: float) -> None:
-        """Tell the loss of this rank's batch, before the optimizer's step; plans of `daso` ask."""
-        self._loss = float(loss)
-
-    def _before_forward(self, model: Any, _: object) -> None:
-        """Take the buffers of rank 0, as DistributedDataParallel does."""
-        if not (self._syncing and model.training and torch.is_grad_enabled()):
-            return
-        if self._under_way and self._skip_overflow:
-            self._end_update()  # a GradScaler skipped the step
-        self._forwarded = True
-        if self._buffers:
-            with torch.no_grad():
-                broadcast(self._buffers, self._team)
-
-    def _before_step(self, optimizer: Any, *_: object) -> None:
-        """Refuse a step without all means; hand over zeros if nothing of this rank was used."""
-        if not (self._taken or (self._forwarded and self._parameters)) or not any(
-            id(p) in self._mine for group in optimizer.param_groups for p in group["params"]
-        ):
-            return
-        if not self._some_unused:
-            raise CommschedError(
-                f"rank {self._comm.rank}: parameter {self._missing()[0]!r} "
-                + self._why_missing(self._missing()[0])
-            )
-        self._finish()
-
-    def _why_missing(self, name: str) -> str:
-        """Say why a parameter may have got no gradient."""
-        if trained(self._model).get(name) is not self._planned[name]:
-            return "was replaced, removed or frozen since attach; attach to the model as it is now"
-        return (
-            "got no gradient in this step; freeze it by requires_grad_(False), or attach with"
-            " find_unused_parameters=True"
-        )
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that is followed now."""
-        return self._exchanger.plan
-
-    def follow(self, plan: Plan, why: str) -> None:
-        """Follow another plan of the same net from the next step on; all ranks call it together."""
-        self._exchanger.follow(plan, why)
-        self._parameters = {n: self._parameters[n] for n in self._exchanger.names}
-
-    def listen(self, take: Callable[[Span], None]) -> None:
-        """Call `take` with every span of the exchange until the next `restart`, in any thread."""
-        self._exchanger.listen(take)
-
-    def restart(self, exchanger: Exchanger) -> None:
-        """Go on with another Exchanger, and with what the old one kept if the plan is the same."""
-        kept = self._exchanger.kept() | {"step": 0}
-        same = self._exchanger.plan.hash == exchanger.plan.hash
-        self._exchanger.__exit__(None, None, None)
-        self._end.forget()
-        self._exchanger = exchanger
-        self._parameters = {n: self._parameters[n] for n in exchanger.names}
-        exchanger.__enter__()
-        if same:
-            exchanger.restore(kept)
-        self._watch = Watch(self._model, exchanger) if exchanger.timeline else None
-        self._end = ScriptEnd(exchanger, self.close)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's feedback and warm starts, between two steps; each rank saves its own.
-
-        torch.save writes it and torch.load reads it with weights_only.
-        """
-        if self._under_way:
-            self._end_update()
-        kept: dict[str, Any] = as_tensors(self._exchanger.kept())
-        return kept | {"rank": self._comm.rank}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on to the same bits after a `state_dict` of this rank; all ranks call it."""
-        kept = as_arrays(dict(state))
-
-        def load() -> None:
-            if kept.get("rank") != self._comm.rank:
-                raise CommschedError(f"the state is of rank {kept.get('rank')}, not of this one")
-            self._exchanger.restore(kept)
-
-        agree.on_all_ranks(load, self._comm)
-
-    def close(self) -> None:
-        """End the exchange, on all ranks; gradients then stay as each rank computes them."""
-        if self._detach():
-            self._exchanger.__exit__(None, None, None)
-            if self._team is not self._comm:
-                self._team.Free()
-            self._comm.Free()
-
-    def _detach(self) -> bool:
-        """Take the hooks away; False if that was done before."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
-        return self._end.forget()
-
-    def __enter__(self) -> "Sync":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
-    ) -> None:
-        if error is None:
-            self.close()
-        elif self._detach():
-            self._exchanger.__exit__(kind, error, error.__traceback__)

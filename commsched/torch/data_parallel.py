@@ -26,10 +26,11 @@ from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.run.job.ending import say
 from commsched.timeline.model import Span
-from commsched.torch.attach import Sync, started_by_mpi, wanted_timeline
+from commsched.torch.attach import started_by_mpi, wanted_timeline
 from commsched.torch.capture import WARM_UP, measured_net
 from commsched.torch.observer import Observer
 from commsched.torch.parameters import DTYPES, check_alike, check_kind, shape_of, trained
+from commsched.torch.sync import Sync
 from commsched.torch.watch import Watch
 from commsched.units import seconds as in_words
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Observer:
         self._outside: list[tuple[float, float]] = []  # step: s of data, of the optimizer
         self._now: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._last, self._since, self._begun, self._saved = "", 0.0, 0.0, 0
+        self._pause, self.pauses = 0.0, dict[str, float]()  # s before a layer, of this step
         self._back = False  # in the backward pass
         self.half = False  # an output has 16 bits
 
@@ -106,6 +108,9 @@ class Observer:
         forward = self._now[0]
         forward[layer] = forward.get(layer, 0.0) + now - self._since
         self.activation[layer] += self._saved
+        if self._pause:
+            self.pauses.setdefault(layer, self._pause)
+            self._pause = 0.0
         self._last, self._since, self._saved = layer, now, 0
 
     def _parameter_hook(self, name: str) -> Callable[[Any], None]:
@@ -116,10 +121,12 @@ class Observer:
 
         return ready
 
-    def begin(self) -> None:
-        """Begin the forward pass of a step."""
+    def begin(self) -> float:
+        """Begin the forward pass of a step; return the time."""
         self._now, self._back = ({}, {}), False
+        self._pause, self.pauses = 0.0, {}
         self._saved, self._last, self._since = 0, "", self._clock()
+        return self._since
 
     def turn(self) -> None:
         """End the forward pass: the time since its last module is that module's, too."""
@@ -128,6 +135,16 @@ class Observer:
             self._charge(self._last or next(iter(self.owners), ""))
             self._back = True
             self._turned()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is done in a with block out of the forward pass."""
+        if self._last:
+            self._charge(self._last)
+        begun = self._since
+        yield
+        self._since = self._clock()
+        self._pause += self._since - begun
 
     @property
     def forward_seconds(self) -> dict[str, float]:

@@ -50,11 +50,10 @@ class Watch:
             return
         self._forwarded = True
         self.batch = next((len(t) for t in tensors_in([inputs, named]) if t.ndim), 1)
-        self._begun = time.perf_counter()
+        self._begun = self.observer.begin()
         if self._ended:
             self._data = self._begun - self._ended
             self._add("data", self._ended, self._begun, ahead=True)
-        self.observer.begin()
 
     def _after_forward(self, model: Any, inputs: Any, output: Any) -> None:
         for tensor in tensors_in(output):
@@ -68,6 +67,7 @@ class Watch:
             return
         at = self._begun
         for layer, seconds in self.observer.forward_seconds.items():
+            at += self.observer.pauses.get(layer, 0.0)
             self._add(f"forward/{layer}", at, at + seconds, ahead=True)
             at += seconds
         self._exchanger.turn()

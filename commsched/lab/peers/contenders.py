@@ -14,7 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from commsched.lab.peers.models import Training
 from commsched.run.job import agree
-from commsched.torch.attach import Sync, attach
+from commsched.torch.attach import attach
+from commsched.torch.sync import Sync
 
 CAPS = (1, 5, 25, 100)  # MB of a bucket of DistributedDataParallel
 POWER_RANKS = (1, 4)  # of PowerSGD
