@@ -37,7 +37,7 @@ def test_help_lists_every_command():
     folder = ROOT / "commsched" / "cli" / "commands"
     declared = {p.stem for p in folder.glob("*.py")} - {"__init__"}
     assert declared
-    listed = set(re.findall(r"^ {4}(\w+)", done.stdout.split("COMMAND")[-1], re.MULTILINE))
+    listed = set(re.findall(r"^ {2}(\w+)", done.stdout.split("options:")[0], re.MULTILINE))
     assert listed == declared
 
 

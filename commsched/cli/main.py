@@ -13,9 +13,18 @@ import commsched
 from commsched import plug_ins
 from commsched.cli import commands
 from commsched.errors import Agreed, CommschedError, install
+from commsched.nearest import nearest
 from commsched.terminal import printable_streams
 
 EXTRAS = {"mpi4py": "mpi", "cupy": "cuda"}  # optional package -> the extra that installs it
+
+GROUPS = {  # of the list of commands; others follow under More
+    "Start": ("demo", "doctor", "list", "explain", "models", "completion"),
+    "Plan": ("plan", "price", "machine", "calibrate", "import", "profile", "capture"),
+    "Run": ("run", "train", "elastic", "testbed"),
+    "Look": ("simulate", "show", "compare", "plot", "export"),
+    "Research": ("sweep", "new", "check", "validate", "reproduce", "bench"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +37,7 @@ def _main(argv: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     said = "interrupted before the command began; nothing is written"
     try:
-        typed = argparse.Namespace(line=arguments)
+        typed = argparse.Namespace(line=arguments, whole_parser=whole_parser)
         words = _used_plug_ins(arguments)
         parsed, more = _parser(words).parse_known_args(words, typed)
         if more:
@@ -94,22 +103,59 @@ class _Parser(argparse.ArgumentParser):
         """Take a list whose first value is a dash, such as -,fp16, as a value, not as an option."""
         return None if arg_string.startswith("-,") else super()._parse_optional(arg_string)
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse an unknown command, action or choice, with the nearest one."""
+        known = [str(choice) for choice in action.choices or ()]
+        if known and value not in known:
+            what = str(action.metavar or action.dest or "").lower()
+            what = action.option_strings[-1] if action.option_strings else what
+            near = nearest(str(value), known) or f"; known: {', '.join(known)}"
+            self.error(f"no {what} {value!a}{near}")
+
     def error(self, message: str) -> NoReturn:
         sys.exit(_report(CommschedError(f"{message}; see '{self.prog} --help'")))
 
 
+class _Main(_Parser):
+    """The parser of all commands, whose help lists them in groups."""
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        (commands,) = (a for a in self._actions if isinstance(a, argparse._SubParsersAction))
+        listed = {action.dest: action for action in commands._get_subactions()}
+        for title, names in GROUPS.items():
+            formatter.start_section(title)
+            formatter.add_arguments(listed.pop(name) for name in names if name in listed)
+            formatter.end_section()
+        formatter.start_section("More")
+        formatter.add_arguments(listed.values())
+        formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments(self._get_optional_actions())
+        formatter.end_section()
+        formatter.add_text("'commsched COMMAND --help' tells more, with an example.")
+        return formatter.format_help()
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Declare the command at the start of `arguments`, or all commands."""
-    parser = _Parser(prog="commsched", description=commsched.__doc__)
+    parser = _Main(prog="commsched", description=commsched.__doc__)
     version = f"commsched {commsched.__version__}"
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument(
         "--plugin", metavar="FILE", help="Python file that registers collectives, codecs, ..."
     )
-    parsers = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     for module in _modules(arguments[0] if arguments else ""):
         module.add(parsers)
     return parser
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Declare all commands."""
+    return _parser([])
 
 
 def _modules(wanted: str) -> Iterator[ModuleType]:

@@ -3,7 +3,8 @@
 import argparse
 
 TIMEOUT = 60.0  # s, of a command without --timeout
-APART = ("run", "line", "plan", "script")  # function, words, files whose contents are compared
+# functions, words, files whose contents are compared
+APART = ("run", "whole_parser", "line", "plan", "script")
 
 
 def begin(args: argparse.Namespace) -> None:

@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING
 
 from commsched.cli import bench_convergence as convergence
 from commsched.cli import size
-from commsched.cli.machine import SET
-from commsched.cli.options import (
-    TIMEOUT,
-    Commands,
-    Flag,
-    ListOption,
-    Option,
-    Table,
-    add_command,
-    add_options,
-)
-from commsched.cli.quantities import DENSITY
+from commsched.cli.bench_options import ALONE, TABLES
+from commsched.cli.options import Commands, add_command, add_options
 from commsched.cli.ranks import begin
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
@@ -37,106 +27,40 @@ if TYPE_CHECKING:
 
 EXAMPLE = """example:
   commsched bench simulator
-  commsched bench planner
-  commsched bench codecs --codec quant:8 --codec topk:0.01
-  commsched bench codecs --device cuda --json
   commsched bench planner --part quality --net resnet50 --net vgg16
-  commsched bench planner --part optimum --seeds 0:50
-  sudo commsched bench planner --part measured --quick
-  commsched bench convergence --quick
-  sudo commsched bench torch --model gpt --bed 2x200mbit -o peers
   mpiexec -n 4 commsched bench all-reduce
-  mpiexec -n 2 commsched bench overlap
-  mpiexec -n 2 commsched bench runtime
-  mpiexec -n 2 commsched bench all-reduce --device cuda
-  mpiexec -n 2 commsched bench buffers --device cuda
   commsched bench --device cuda -o gpu
-  mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union
+  commsched bench codecs --help       # the options of one benchmark
 """
-
-
-OPTIONS = (
-    Flag("--json", "print the results as JSON"),
-    Option("--device", "D", "cpu or cuda, for codecs, all-reduce, overlap, buffers", default="cpu"),
-    Flag(
-        "--quick",
-        "planner --part measured: two fabrics, two smaller nets; convergence: four cases, one"
-        " fold, two seeds; gpu: one net, shorter calibrations",
-    ),
-    TIMEOUT,
-    size.FORCE_SIZE,
-)
-CODING = (
-    Option("--numel", "N", "float32 elements; default: 8388608, 16777216; cuda: 67108864", int),
-    Option("--repeats", "N", "number of measured repeats; default: 10", int),
-)
-CODECS = (ListOption("--codec", "NAME", "codec, or all; default: codecs with a required rate"),)
-SPARSE = (
-    ListOption("--density", "D", "share of non-zeros of a rank; default: 0.1%% to 20%%", DENSITY),
-    ListOption("--method", "NAME", "method; default: the best ones"),
-    Option(
-        "--support",
-        "KIND",
-        "uniform, zipf or text (rows of tables), top (of a net's gradient); default: uniform",
-    ),
-)
-PLANNER = (
-    ListOption(
-        "--part",
-        None,
-        "default: all but measured, which runs plans on real ranks",
-        choices=("speed", "optimum", "quality", "measured"),
-    ),
-    Option("--seeds", "FIRST:STOP", "random instances of part optimum; default: 0:300"),
-    ListOption("--net", "NAME", "net of part quality; default: all shipped nets"),
-    ListOption("--machine", "NAME", "machine of part quality; default: all shipped machines"),
-    SET,
-)
-MEASURED = (
-    Option(
-        "-o --output",
-        "FOLDER",
-        "folder for machines, plans, timelines and finished cells; default: measured-plans, gpu;"
-        " bench buffers: JSON file to write",
-        Path,
-    ),
-    ListOption(
-        "--fabric",
-        "NAME",
-        "100mbit, 400mbit, 1gbit or shared; default: all that this machine supports",
-    ),
-    Option("--turns", "N", "runs of each plan", int, 3),
-)
-PEERS = (
-    ListOption("--model", "NAME", "resnet18, gpt, lstm or dlrm; default: all"),
-    ListOption(
-        "--bed",
-        "HOSTSxRATE",
-        "a rank on each host; default: 2x200mbit, 2x1gbit, 4x200mbit, 4x1gbit",
-        choices=("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit"),
-    ),
-    Option("--training-seeds", "N", "trainings of each model, for losses", int, 1),
-)
-GROUPS: dict[str, Table] = {
-    "bench sparse and bench codecs": CODING,
-    "bench codecs": CODECS,
-    "bench sparse": SPARSE,
-    "bench planner": PLANNER,
-    "bench planner --part measured and bench gpu": MEASURED,
-    "bench convergence": convergence.OPTIONS,
-    "bench torch": PEERS,
+EXAMPLES = {
+    "all-reduce": "mpiexec -n 2 commsched bench all-reduce --device cuda",
+    "buffers": "mpiexec -n 2 commsched bench buffers --device cuda",
+    "codecs": "commsched bench codecs --codec quant:8 --codec topk:0.01",
+    "convergence": "commsched bench convergence --quick",
+    "gpu": "commsched bench gpu -o gpu",
+    "overlap": "mpiexec -n 2 commsched bench overlap",
+    "planner": "commsched bench planner --part optimum --seeds 0:50",
+    "runtime": "mpiexec -n 2 commsched bench runtime",
+    "simulator": "commsched bench simulator",
+    "sparse": "mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union",
+    "torch": "sudo commsched bench torch --model gpt --bed 2x200mbit -o peers",
 }
 
 
 def add(commands: Commands) -> None:
-    """Declare the command."""
+    """Declare the command, and each benchmark with its own options."""
     text = "measure simulator, planner and codecs; under mpiexec, exchanges and overlap"
-    p = add_command(commands, "bench", bench, text, OPTIONS, EXAMPLE, ranks=True)
-    names = sorted(BENCHES)
-    known = f"{', '.join(names)}; default with --device cuda: gpu"
-    Option("name", "NAME", known, nargs="?", choices=names).declare(p)
-    for title, options in GROUPS.items():
-        add_options(p.add_argument_group(title), options)
+    p = add_command(commands, "bench", bench, text, (), EXAMPLE, ranks=True)
+    names = p.add_subparsers(dest="name", metavar="NAME", title="benchmarks")
+    for name, run in sorted(BENCHES.items()):
+        line = (run.__doc__ or "").partition(".\n")[0].rstrip(".")
+        line = line[:1].lower() + line[1:]
+        epilog = f"example:\n  {EXAMPLES[name]}\n"
+        own = add_command(names, name, bench, line, TABLES[name], epilog, ranks=True)
+        for action in own._actions:  # what was said before the name stays
+            p.set_defaults(**{action.dest: action.default} if action.dest != "help" else {})
+            action.default = argparse.SUPPRESS
+    add_options(p.add_argument_group("without a NAME, all benchmarks of a GPU"), ALONE)
 
 
 def bench(args: argparse.Namespace) -> None:

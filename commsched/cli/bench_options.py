@@ -1,0 +1,82 @@
+"""The options of each benchmark of `commsched bench`."""
+
+from pathlib import Path
+
+from commsched.cli import bench_convergence as convergence
+from commsched.cli import size
+from commsched.cli.machine import SET
+from commsched.cli.options import TIMEOUT, Flag, ListOption, Option, Table
+from commsched.cli.quantities import DENSITY
+
+JSON = Flag("--json", "print the results as JSON")
+DEVICE = Option("--device", "D", "cpu or cuda", default="cpu")
+FOLDER = Option("-o --output", "FOLDER", "folder of results and finished cells", Path)
+REPORT = Option("-o --output", "FILE", "JSON file to write", Path)
+
+
+def quick(what: str) -> Flag:
+    """Return the flag of a benchmark that can do less."""
+    return Flag("--quick", what)
+
+
+CODING = (
+    Option("--numel", "N", "float32 elements; default: 8388608, 16777216; cuda: 67108864", int),
+    Option("--repeats", "N", "number of measured repeats; default: 10", int),
+)
+CODECS = (ListOption("--codec", "NAME", "codec, or all; default: codecs with a required rate"),)
+SPARSE = (
+    ListOption("--density", "D", "share of non-zeros of a rank; default: 0.1%% to 20%%", DENSITY),
+    ListOption("--method", "NAME", "method; default: the best ones"),
+    Option(
+        "--support",
+        "KIND",
+        "uniform, zipf or text (rows of tables), top (of a net's gradient); default: uniform",
+    ),
+)
+PLANNER = (
+    ListOption(
+        "--part",
+        None,
+        "default: all but measured, which runs plans on real ranks",
+        choices=("speed", "optimum", "quality", "measured"),
+    ),
+    Option("--seeds", "FIRST:STOP", "random instances of part optimum; default: 0:300"),
+    ListOption("--net", "NAME", "net of part quality; default: all shipped nets"),
+    ListOption("--machine", "NAME", "machine of part quality; default: all shipped machines"),
+    SET,
+)
+MEASURED = (
+    ListOption(
+        "--fabric",
+        "NAME",
+        "100mbit, 400mbit, 1gbit or shared; default: all that this machine supports",
+    ),
+    Option("--turns", "N", "runs of each plan", int, 3),
+)
+PEERS = (
+    ListOption("--model", "NAME", "resnet18, gpt, lstm or dlrm; default: all"),
+    ListOption(
+        "--bed",
+        "HOSTSxRATE",
+        "a rank on each host; default: 2x200mbit, 2x1gbit, 4x200mbit, 4x1gbit",
+        choices=("2x200mbit", "2x1gbit", "4x200mbit", "4x1gbit"),
+    ),
+    Option("--training-seeds", "N", "trainings of each model, for losses", int, 1),
+)
+
+SMALLER = "part measured: two fabrics, two smaller nets"
+ON_RANKS = (JSON, TIMEOUT)
+TABLES: dict[str, Table] = {
+    "all-reduce": (*ON_RANKS, DEVICE),
+    "buffers": (*ON_RANKS, DEVICE, REPORT),
+    "codecs": (*CODECS, *CODING, DEVICE, JSON, size.FORCE_SIZE),
+    "convergence": (*convergence.OPTIONS, quick("four cases, one fold, two seeds"), JSON),
+    "gpu": (FOLDER, quick("one net, shorter calibrations"), JSON),
+    "overlap": (*ON_RANKS, DEVICE),
+    "planner": (*PLANNER, *MEASURED, FOLDER, quick(SMALLER), JSON),
+    "runtime": ON_RANKS,
+    "simulator": (JSON,),
+    "sparse": (*SPARSE, *CODING, *ON_RANKS, size.FORCE_SIZE),
+    "torch": (*PEERS, FOLDER, quick("three rounds of two steps, a shorter calibration"), JSON),
+}
+ALONE = (DEVICE, FOLDER, quick("gpu: one net, shorter calibrations"), JSON, TIMEOUT)
