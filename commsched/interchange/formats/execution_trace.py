@@ -63,10 +63,15 @@ class Node(msgspec.Struct):
         ]
 
 
+class Head(msgspec.Struct):
+    """What every schema has."""
+
+    schema: str
+
+
 class Trace(msgspec.Struct):
     """The whole file."""
 
-    schema: str
     nodes: list[Node]
 
 
@@ -77,11 +82,13 @@ def recognises(content: Content) -> bool:
 
 def read(content: Content, options: Options) -> Imported:
     """Make a net of the last step that has a backward pass."""
-    trace = content.decode(Trace, "a trace of ExecutionTraceObserver")
-    if "chakra" not in trace.schema:
+    what = "a trace of ExecutionTraceObserver"
+    schema = content.decode(Head, what).schema
+    if "chakra" not in schema:  # the nodes of older ones are written in other ways
         raise CommschedError(
-            f"{content.where}: schema {trace.schema[:40]!a} is older than 1.0.2-chakra; {RECORD}"
+            f"{content.where}: schema {schema[:40]!a} is older than 1.0.2-chakra; {RECORD}"
         )
+    trace = content.decode(Trace, what)
     nodes = sorted(trace.nodes, key=lambda node: node.id)
     marks = [i for i, node in enumerate(nodes) if node.name.startswith(STEP)]
     bounds = [*(marks or [0]), len(nodes)]
