@@ -17,7 +17,8 @@ from commsched.lab.reproduce.page import page
 from commsched.lab.reproduce.paper import PAPERS, PublishedRow, Reproduction
 from commsched.lab.reproduce.papers import samo
 from commsched.lab.reproduce.papers.samo import dealt
-from commsched.lab.reproduce.papers.zen import EMBEDDING, summed_first
+from commsched.lab.reproduce.papers.zen.schemes import EMBEDDING
+from commsched.lab.reproduce.papers.zen.times import PRINTED, summed_first, zipf_of
 from commsched.lab.reproduce.training_steps import (
     computing,
     in_turn,
@@ -28,6 +29,7 @@ from commsched.lab.reproduce.training_steps import (
 from commsched.machine import file as machines
 from commsched.machine.model import resized
 from commsched.net import file as nets
+from commsched.net.sparsity import Sparsity
 from commsched.plot.reproduction import draw
 from tests.support import sampling
 from tests.support.pipeline_plans import net as chain
@@ -195,11 +197,19 @@ def test_a_step_in_turn_takes_longer_than_its_compute_and_than_an_overlapped_one
     assert computing(graph, machine) < beside < turn
 
 
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_law_has_both_printed_densities_of_its_net(name: str) -> None:
+    rows, one, all_ = PRINTED[name]
+    law = Sparsity(law="zipf", density=one, rows=rows, exponent=zipf_of(name))
+    assert law.after(1) == pytest.approx(one, rel=1e-12)
+    assert law.after(128) == pytest.approx(all_, rel=1e-9)
+
+
 def test_a_machine_that_has_summed_its_ranks_has_their_density() -> None:
     tensor = nets.load("deepfm").tensors[EMBEDDING]
-    law = summed_first(tensor, 8).sparsity
+    law = summed_first(tensor, 1.0, 8).sparsity
     for count in (1, 2, 4, 8, 16):
-        np.testing.assert_allclose(law.after(count), tensor.sparsity.after(8 * count), rtol=1e-12)
+        np.testing.assert_allclose(law.after(count), tensor.sparsity.after(8 * count), rtol=1e-9)
 
 
 def test_json_is_strict_and_holds_every_row(capsys: pytest.CaptureFixture[str]) -> None:
