@@ -272,5 +272,5 @@ def test_a_figure_has_a_line_for_every_number(name: str, tmp_path: Path) -> None
 
 
 def test_other_pictures_than_png_and_svg_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CommschedError, match=r"cannot draw '\.pdf' files"):
-        draw(found("local"), tmp_path / "figure.pdf")
+    with pytest.raises(CommschedError, match=r"cannot draw '\.gif' files"):
+        draw(found("local"), tmp_path / "figure.gif")
