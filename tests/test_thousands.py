@@ -16,6 +16,7 @@ AVERAGING = {
     "sync": {},
     "daso": {"warmup": 0, "cooldown": 0, "batches": 1000, "gs": 4, "wait": 1},
     "shadow": {"every": 1, "lag": 1},
+    **{name: {} for name in ("zero1", "zero2", "zero3")},
 }
 STAGES = {"stages": 8, "microbatches": 4}
 OTHERS = {"samo": {"pruned": 0.9}, "local": {"variant": "overlapping", "microbatches": 1}}

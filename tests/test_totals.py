@@ -28,7 +28,12 @@ CYCLES = {  # steps until the operations of a strategy repeat
     "daso": ({"warmup": 0, "cooldown": 0, "batches": 1000, "gs": 4, "wait": 1}, 4),
     "shadow": ({"every": 3, "lag": 2}, 3),
 }
-SETTLES = {"daso": 1e-2, "shadow": 1e-3}  # relative: nothing is merged in their first steps
+# Relative. daso and shadow merge nothing in their first steps; samo's stages settle in the second
+# step. Under zero a gather can end at different times, and ranks drift apart by some nanoseconds a
+# step until one waits for another.
+SETTLES = {"daso": 1e-2, "shadow": 1e-3, "samo": 1e-3} | dict.fromkeys(
+    ("zero1", "zero2", "zero3"), 1e-3
+)
 NUMBERS = ("iteration", "exposed", "hidden", "bubble", "sent")
 
 
@@ -49,7 +54,7 @@ def test_without_jitter_every_counted_step_is_like_the_others(name):
     of = [simulate(made(name), steps + 1) for steps in (2, 3, 10)]
     for other in of[1:]:
         assert other.totals.iteration[0] == pytest.approx(of[0].totals.iteration[0], rel=1e-9)
-        rel = 1e-3 if name == "samo" else 1e-9  # its stages settle in the second step
+        rel = SETTLES.get(name, 1e-9)
         assert numbers(other.totals) == pytest.approx(numbers(of[0].totals), rel=rel)
     assert np.ptp(of[-1].totals.iteration) <= 1e-9 * of[-1].totals.iteration[0]
     assert [found.totals.counted for found in of] == [1, 2, 9]

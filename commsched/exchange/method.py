@@ -77,6 +77,9 @@ class Phase:
     # Each rank's blocks if teams of ranks exchange separately; None: all ranks exchange together,
     # as the schedule's goal says.
     ends: Callable[[int], Ends] | None = None
+    # Shares of the bucket that a rank brings from its own memory, and that it has afterwards.
+    reads: float = 1.0
+    leaves: float = 1.0
     # Index sets that `take` and `give` read: elements and parts of each, see `LaunchMemory`.
     sets: frozenset[tuple[int, int]] = frozenset()
     # For an exchange whose packets are coded one by one: `take` only prepares, and `give` gets an
@@ -128,6 +131,9 @@ class Method(ABC):
     lists: bool = False
     sparse: bool = False  # sends non-zeros alone, so that a selection may stand before it
     codec: Codec | None = None  # if the method is a pair of a collective and a codec
+    # If True, a rank brings or gets only its shard of the bucket, see `exchange.sharded`, and the
+    # bucket has memory only while it is under way.
+    sharded: bool = False
 
     @property
     def coding(self) -> str:

@@ -9,6 +9,7 @@ from commsched.errors import CommschedError
 from commsched.exchange.broadcast import BROADCAST
 from commsched.exchange.method import Choice, Method, Phase
 from commsched.exchange.pair import Pair, illegal, route
+from commsched.exchange.sharded import PREFIX, find_sharded
 from commsched.exchange.sparsified import Sparsified, stands_first
 from commsched.machine.model import Group
 from commsched.plan.model import Plan
@@ -22,6 +23,8 @@ def find_method(name: str) -> Method:
     """Return the method called `name`; a pair is written `ring+dense`, or `zen+topk:0.05`."""
     if name == BROADCAST.name:
         return BROADCAST
+    if name.startswith(PREFIX):
+        return find_sharded(name)
     collective, plus, codec = name.partition("+")
     if plus and (collective.partition(":")[0] in METHODS or collective in METHODS):
         return Sparsified(METHODS[collective], codec)

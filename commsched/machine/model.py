@@ -195,6 +195,10 @@ class Group:
             )
         return counts.pop()
 
+    def lane_of(self, member: int) -> int:
+        """The place of a member in its node."""
+        return next(node.index(member) for node in self.members if member in node)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLayout:

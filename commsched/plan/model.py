@@ -34,7 +34,7 @@ Steps = Annotated[int, Meta(ge=0, le=2**31)]
 Difference = Annotated[float, unit("ms", 1e-3), WRITTEN]  # s
 Seconds = Annotated[Difference, Meta(ge=0)]
 Rank = Annotated[int, Meta(ge=0, le=2**53)]
-PURPOSES = one_of("", "blocking", "cycling", "spread", "average", "refresh")
+PURPOSES = one_of("", "blocking", "cycling", "spread", "average", "refresh", "gather", "regather")
 FAMILIES = one_of("planner", "dense", "lossless", "half", "allowed")
 PARAMS = Stored(
     kind=dict[str, Param],
@@ -216,9 +216,10 @@ class Plan:
                 runs[piece.tensor].append((piece.start, piece.stop))
         if not self.launches:
             covered["", 0] = {t: [] for t in home}
-        for together in covered.values():
+        for (purpose, _), together in covered.items():
             for name, found in together.items():
-                _check_cover(self.net.tensors[name], found)
+                if found or purpose != "regather":  # what stays gathered is not gathered again
+                    _check_cover(self.net.tensors[name], found)
 
     def _check_teams(self, launch: Launch, where: str) -> None:
         if launch.group:

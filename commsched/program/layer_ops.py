@@ -29,7 +29,12 @@ def compute(plan: Plan, layer: Layer, backward: bool, after: tuple[After, ...] =
 
 def backward_of(layer: str) -> After:
     """Return the end of a layer's backward."""
-    return After(_name(layer, backward=True))
+    return end_of_layer(layer, backward=True)
+
+
+def end_of_layer(layer: str, backward: bool) -> After:
+    """Return the end of a layer's forward or backward."""
+    return After(_name(layer, backward))
 
 
 def _name(layer: str, backward: bool) -> str:

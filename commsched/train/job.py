@@ -29,6 +29,7 @@ from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, profile_a
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.digest import common_digest, digest_per_rank
 from commsched.train.layers.layer import TrainableNet
+from commsched.train.neighbours import MpiNeighbours
 from commsched.train.optimizers import RATES, find_optimizer
 from commsched.train.packing import unpacked
 from commsched.train.profile import profile_net
@@ -40,6 +41,7 @@ from commsched.train.workers.local import LocalLossWorker
 from commsched.train.workers.pipeline import PipelineWorker
 from commsched.train.workers.samo import SamoWorker
 from commsched.train.workers.shadow import ShadowWorker
+from commsched.train.workers.sharded import ShardedWorker
 from commsched.train.workers.trainee import Trainee
 from commsched.training_log import LogHeader, LogRow, TrainingLog
 
@@ -48,6 +50,9 @@ TRAINED: dict[str, Callable[[Assignment], Trainee]] = {
     "sync": Learner,
     "daso": Learner,
     "shadow": ShadowWorker,
+    "zero1": ShardedWorker,
+    "zero2": ShardedWorker,
+    "zero3": ShardedWorker,
     "gpipe": PipelineWorker,
     "1f1b": PipelineWorker,
     "samo": SamoWorker,
@@ -113,7 +118,7 @@ def _train(
         worker, module = TRAINED[plan.strategy], place.device.module
         assigned = Assignment(net, data, plan, settings, comm.rank, module)
         learner = agree.on_all_ranks(lambda: worker(assigned), comm)
-        common_digest(learner.values, comm, "at the start")
+        common_digest(learner.whole(MpiNeighbours(comm)), comm, "at the start")
         made = _checkpoint_flags(net, settings, wanted.method, wanted.device)
         store, kept = None, None
         if wanted.checkpoint is not None:
@@ -293,7 +298,7 @@ def _result(
 ) -> dict[str, Any] | None:
     """Return the training's result on rank 0; all ranks raise if their parameters differ."""
     end = common_digest if learner.alike else digest_per_rank
-    parameters = end(learner.values, comm)
+    parameters = end(learner.whole(MpiNeighbours(comm)), comm)
     own = float(np.mean([row.sent_bytes for row in training.rows])) if training.rows else 0.0
     sent = agree.gather_numbers(own, comm)
     if comm.rank:

@@ -1,6 +1,7 @@
 """`commsched explain`: what a collective, codec, method, strategy, planner or library is."""
 
 import argparse
+import inspect
 
 from commsched.cli.options import Commands, Option, add_command
 from commsched.errors import CommschedError
@@ -27,10 +28,15 @@ def add(commands: Commands) -> None:
 def explain(args: argparse.Namespace) -> None:
     """Print what the plug-in's own text says, and what it may be combined with."""
     from commsched.cli.plug_ins import KINDS
+    from commsched.exchange.sharded import PREFIX, Sharded, find_sharded
 
     if args.ranks is not None and not 1 <= args.ranks <= DRAWN:
         raise CommschedError(f"--ranks must be from 1 to {DRAWN} to be drawn, got {args.ranks}")
     collective, plus, codec = args.name.partition("+")
+    if plus and collective.startswith(PREFIX):
+        print(f"method {find_sharded(args.name).name}\n\n{inspect.getdoc(Sharded)}\n")
+        _explain("codecs", codec, None)
+        return
     if plus:
         _explain("collectives", collective, args.ranks)
         print()
@@ -48,6 +54,7 @@ def _explain(kind: str, name: str, ranks: int | None) -> None:
     from commsched.cli.plug_ins import KINDS, text_of
     from commsched.exchange.pair import ALONE, illegal, route
     from commsched.machine.model import Group
+    from commsched.program.parameters import Range
     from commsched.schedule.text import dumps
 
     item = KINDS[kind][name]
@@ -65,5 +72,5 @@ def _explain(kind: str, name: str, ranks: int | None) -> None:
     if kind == "strategies":
         print("\nParameters (--param NAME=VALUE), default and what is allowed:")
         for key, (default, allowed) in item.parameters.items():
-            words = ", ".join(map(str, allowed)) if isinstance(allowed, tuple) else str(allowed)
+            words = str(allowed) if isinstance(allowed, Range) else ", ".join(map(str, allowed))
             print(f"  {key} = {default}  ({words})")

@@ -200,7 +200,7 @@ def _check(args: argparse.Namespace) -> None:
         for flag in ("machine", "method", "force", "param", "later", "refresh"):
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
-    if args.method and args.strategy in ("daso", "shadow"):
+    if args.method and args.strategy in ("daso", "shadow", "zero1", "zero2", "zero3"):
         raise CommschedError(
             f"--method is for gradients that all ranks sum; strategy {args.strategy!r} plans what"
             " it exchanges"

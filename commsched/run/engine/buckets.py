@@ -15,6 +15,7 @@ from commsched.exchange.endpoint import Endpoint, ReducingEndpoint, open_endpoin
 from commsched.exchange.lists import left
 from commsched.exchange.method import Choice, Phase
 from commsched.exchange.registry import find_method, phases_of
+from commsched.exchange.sharded import shard_of
 from commsched.exchange.state import kept_of, restore
 from commsched.exchange.vote import voting
 from commsched.kernels.finite import finite
@@ -38,6 +39,7 @@ from commsched.program.parts import (
 from commsched.program.phases import decision_key, phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
+from commsched.run.engine.spare_memory import SpareMemory
 from commsched.run.engine.worker import Roles, put_back
 from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
@@ -63,6 +65,8 @@ class Buckets:
         self._worker, self._parameters, self._voter = roles
         self.device_queue = device_queue
         self._module = device_queue.device.module
+        self._spare = SpareMemory(self._module)
+        self._lent: dict[int, Array] = {}  # launch -> borrowed memory of its bucket
         self.states = [self._state(launch) for launch in plan.launches]
         self._together: State = {"rank": rank}  # decisions by all ranks: launch -1
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
@@ -95,7 +99,8 @@ class Buckets:
         mine = plan.group_of(launch, rank)
         group = plan.group(launch) if mine is None else mine
         member = group.ranks.index(rank) if mine is not None else -1
-        numel = sum(stop - start for _, start, stop in launch.pieces) if mine is not None else 0
+        here = mine is not None and not find_method(launch.method).sharded
+        numel = sum(stop - start for _, start, stop in launch.pieces) if here else 0
         buffer = self._module.zeros(numel, np.float32)  # touches its pages now
         state = {"gradient": buffer, "rank": member, "ranks": group.size}
         return state | {"seed": plan.seed, "step": 0, "name": launch.name}
@@ -128,6 +133,7 @@ class Buckets:
     def _gather(self, step: int, op: Op) -> None:
         launch, state = op.launch, self.states[op.launch]
         state["step"] = step
+        own = self._borrow(launch)
         if self._plan.launches[launch].payload == "parameter":
             assert self._parameters is not None
             self._parameters.parameters(step, launch, state["gradient"])
@@ -135,16 +141,35 @@ class Buckets:
             self._take_rows(launch)
             self._worker.gradient(step, launch, state["gradient"])
             self._take_over(launch, state["gradient"])
-        values = state["list"].values if "list" in state else state["gradient"]
+        values = state["list"].values if "list" in state else state["gradient"][own]
         if not finite(values):
             if not self.skips_overflow:
-                raise CommschedError(self._broken(step, launch))
+                raise CommschedError(self._broken(step, launch, own))
             self.overflows.add(step)
             values.fill(0)
         if launch in self.watched:
             method = find_method(self._plan.launches[launch].method)
             first = phases_of(self._plan, launch)[0]
             self._before[launch] = error.before(method, first, state, self.watched[launch])
+
+    def _borrow(self, launch: int) -> slice:
+        """Borrow the memory of a sharded launch's bucket; return the run that its worker fills."""
+        planned, state = self._plan.launches[launch], self.states[launch]
+        if not find_method(planned.method).sharded:
+            return slice(None)
+        numel = self._plan.spec(planned).numel
+        self._lent[launch] = memory = self._spare.borrow(numel)
+        state["gradient"] = memory[:numel]
+        if planned.payload == "gradient":
+            return slice(None)
+        return shard_of(self._plan, launch, self._rank)
+
+    def _return(self, launch: int) -> None:
+        """Return the memory that a launch has borrowed, if it has."""
+        if launch in self._lent:
+            self.states[launch]["gradient"] = self._module.empty(0, np.float32)
+            del self._endpoints[launch, Kind.ENCODE, 0]
+            self._spare.give_back(self._lent.pop(launch))
 
     def _take_rows(self, launch: int) -> None:
         """Put rows that were handed over into the bucket: as a list if the method takes lists."""
@@ -168,13 +193,14 @@ class Buckets:
             if before and kept and old.pieces == own.pieces:
                 gradient += state.pop("lost")
 
-    def _broken(self, step: int, launch: int) -> str:
+    def _broken(self, step: int, launch: int, own: slice) -> str:
         """Name the tensor whose values are not finite, before a codec drops or hides them."""
         state = self.states[launch]
         if "list" in state:
             left(state, Listed(*state.pop("list")))
         values = on_host(state["gradient"])
-        at = int(np.flatnonzero(~np.isfinite(values))[0])
+        first, stop, _ = own.indices(len(values))
+        at = first + int(np.flatnonzero(~np.isfinite(values[first:stop]))[0])
         pieces = self._plan.launches[launch].pieces
         ends = np.cumsum([stop - start for _, start, stop in pieces])
         name, _, stop = pieces[int(np.searchsorted(ends, at, side="right"))]
@@ -254,10 +280,12 @@ class Buckets:
                 left = error.after(state, self.watched[op.launch])
             self.norms[step, op.launch] = wanted, left
         self._worker.result(step, op.launch, state["list" if "list" in state else "result"])
+        self._return(op.launch)
 
     def _put(self, step: int, op: Op) -> None:
         assert self._parameters is not None
         self._parameters.replace(step, op.launch, self.states[op.launch]["result"])
+        self._return(op.launch)
 
     def _merge(self, step: int, op: Op) -> None:
         """Merge a launch's sum, (numel,) float32, into the current parameters."""

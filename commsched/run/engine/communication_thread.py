@@ -202,8 +202,9 @@ class Communication(threading.Thread):
         if known is not None:
             self._prepared.pop(key).free()
         tag = (16 * op.launch + 2 * op.phase + (op.kind is Kind.DECIDE)) % 32749
-        exchange: Exchange | None
-        exchange = prepared(schedule, held, comm, tag, path, self._landing[op.stream])
+        exchange: Exchange | None = None
+        if op.launch < 0 or not find_method(self._plan.launches[op.launch].method).sharded:
+            exchange = prepared(schedule, held, comm, tag, path, self._landing[op.stream])
         exchange = exchange or begin(schedule, held, comm, tag, path)
         if isinstance(exchange, Repeated):
             self._prepared[key] = exchange

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from commsched.arrays import Array
+from commsched.exchange.registry import find_method
 from commsched.exchange.rows import Part, Rows
+from commsched.exchange.sharded import own_places
 from commsched.kernels import random
 from commsched.kernels.modules import beside, module_of, on_host
 from commsched.net.graph import Tensor
@@ -105,7 +107,7 @@ class Emulated:
     """
 
     def __init__(self, plan: Plan, rank: int, module: Any = np) -> None:
-        self._plan, self._lists = plan, False
+        self._plan, self._rank, self._lists = plan, rank, False
         self._ranks = np.array([rank])
         self._jitter = (-1, 1.0)  # the factor of a step
         self._gradients = {
@@ -145,7 +147,10 @@ class Emulated:
         """Ignore the sum: nobody needs sums of drawn gradients."""
 
     def parameters(self, step: int, launch: int, out: Array) -> None:
-        for name, there, here in self._plan.launches[launch].places:
+        planned = self._plan.launches[launch]
+        sharded = find_method(planned.method).sharded
+        places = own_places(self._plan, launch, self._rank) if sharded else planned.places
+        for name, there, here in places:
             out[here] = beside(self._parameters[name][there], out)
 
     def replace(self, step: int, launch: int, values: Array) -> None:

@@ -206,6 +206,10 @@ class Learner:
             total = total.plus(found)
         return total
 
+    def whole(self, others: Neighbours) -> Mapping[str, Array]:
+        """Return all parameters of this rank's layers, by tensor, float32."""
+        return self.values
+
     # For checkpoints
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:

@@ -21,6 +21,7 @@ from commsched.train.assignment import Assignment, Settings
 from commsched.train.early_bird import warm_up
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import Gradients, TrainableNet
+from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale
 from commsched.train.samples import Data
 from commsched.train.workers.learner import checked, step_numbers
@@ -71,6 +72,9 @@ class SamoWorker(OnStage):
         self._score, self._overflow = Score(0.0, 0, 0), False  # of this step, here
         self._divisor = 1.0  # divisor of the step's sums
         self._results: dict[int, Array] = {}  # launch -> sum or mean
+
+    def whole(self, others: Neighbours) -> Mapping[str, Array]:
+        return self.values
 
     @property
     def values(self) -> Mapping[str, Array]:

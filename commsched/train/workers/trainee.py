@@ -27,9 +27,8 @@ class Trainee(GradientSource, Protocol):
     def roles(self) -> Roles:
         """Return the objects that its engine calls."""
 
-    @property
-    def values(self) -> Mapping[str, Array]:
-        """Return the parameters of this rank, by tensor, float32."""
+    def whole(self, others: Neighbours) -> Mapping[str, Array]:
+        """Return the parameters that this rank computes with, float32; all ranks call it."""
 
     def perform(self, step: int, op: Op) -> None:
         """Do one operation of the compute stream; its inputs are there."""

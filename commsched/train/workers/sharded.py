@@ -1,0 +1,173 @@
+"""The worker of `zero1`, `zero2` and `zero3`, which updates its shards of the parameters."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from commsched.arrays import Array
+from commsched.errors import CommschedError
+from commsched.exchange.sharded import own_places, shard_of
+from commsched.kernels.modules import on_host
+from commsched.plan.model import Plan
+from commsched.program.model import Op
+from commsched.program.units import Unit, units
+from commsched.run.wire.device import moved
+from commsched.train.assignment import Assignment
+from commsched.train.forward_backward import Score
+from commsched.train.layers.layer import TrainableNet
+from commsched.train.neighbours import Neighbours
+from commsched.train.workers.learner import Learner, flat, step_numbers
+
+
+class ShardedWorker(Learner):
+    """Keeps float32 parameters and optimiser state of its shards only.
+
+    Layers compute with the parameters that were gathered last. Under `zero3` these live from their
+    gather to the end of their unit's computation. Under `zero2` and `zero3` gradients live until
+    they are copied into a bucket.
+    """
+
+    def __init__(self, assigned: Assignment) -> None:
+        super().__init__(assigned)
+        plan, rank = assigned.plan, assigned.rank
+        self._level = int(plan.strategy.removeprefix("zero"))
+        self._units = units(plan)
+        self._place = {  # launch -> its unit
+            index: unit
+            for unit in self._units
+            for index in (unit.reduce, unit.gather, unit.regather)
+            if index is not None
+        }
+        self._shapes = {name: values.shape for name, values in self.values.items()}
+        # by direction and layer: tensors that layers drop once they have computed
+        self._drops = {
+            (backward, unit.start if backward else unit.stop - 1): self._tensors(unit)
+            for unit in self._units
+            for backward in (False, True)
+            if self._level == 3 and (backward or unit.regather is not None)
+        }
+        # by launch of gradients: the float32 parameters and the optimiser's words of this shard
+        self._shards = {unit.reduce: self._shard(plan, unit, rank) for unit in self._units}
+        self.values.clear()
+        self.kept.clear()
+        if self._level == 3:
+            _check_borrowed(assigned.net, self._units)
+            self.used.clear()
+
+    def _tensors(self, unit: Unit) -> list[str]:
+        return [piece.tensor for piece in self._plan.launches[unit.reduce].pieces]
+
+    def _shard(self, plan: Plan, unit: Unit, rank: int) -> dict[str, Array]:
+        parts = [flat(self.values[n])[at] for n, at, _ in own_places(plan, unit.reduce, rank)]
+        values = self._module.concatenate([self._module.zeros(0, np.float32), *parts])
+        words = self._optimizer.words
+        return {"value": values, **{word: self._module.zeros_like(values) for word in words}}
+
+    # For the engine
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        super().gradient(step, launch, out)
+        if self._level >= 2:
+            for name in self._tensors(self._place[launch]):
+                del self._gradients[name]
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        own = self._shards[self._place[launch].reduce]["value"]
+        out[shard_of(self._plan, launch, self._rank)] = own
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        self._use({n: values[here] for n, _, here in self._plan.launches[launch].places})
+
+    def _use(self, found: Mapping[str, Array]) -> None:
+        """Compute with a copy of these parameters."""
+        kind = np.float16 if self.settings.half else np.float32
+        for name, values in found.items():
+            if name not in self.used:
+                self.used[name] = self._module.empty(self._shapes[name], kind)
+            flat(self.used[name])[:] = flat(values)
+
+    # For the compute stream
+
+    def perform(self, step: int, op: Op) -> None:
+        super().perform(step, op)
+        if op.turn is not None:
+            for name in self._drops.get((op.turn.backward, self._index[op.layer]), ()):
+                del self.used[name]
+
+    def apply(self, launch: int) -> None:
+        step, gradient = self._results.pop(launch, (-1, None))
+        if gradient is None:
+            return
+        self._conclude_step(step)
+        if not self._left_out:
+            own = self._shards[launch]
+            count, rate = step - self.skipped, self.settings.rate
+            self._optimizer.update(own["value"], gradient, own, count, rate)
+
+    # Between steps
+
+    def evaluate(self, others: Neighbours) -> Score:
+        self._use(self.whole(others))
+        found = super().evaluate(others)
+        if self._level == 3:
+            self.used.clear()
+        return found
+
+    def whole(self, others: Neighbours) -> Mapping[str, Array]:
+        found = {
+            name: self._module.zeros(shape, np.float32) for name, shape in self._shapes.items()
+        }
+        for unit in self._units:
+            for owner, values in self._from_all(unit, others):
+                start = shard_of(self._plan, unit.gather, owner).start
+                for name, there, here in own_places(self._plan, unit.gather, owner):
+                    flat(found[name])[there] = values[here.start - start : here.stop - start]
+        return found
+
+    def _from_all(self, unit: Unit, others: Neighbours) -> Iterator[tuple[int, Array]]:
+        """Yield each owner's exact shard of a unit, passed around a ring of the owners."""
+        group = self._plan.group_of(self._plan.launches[unit.gather], self._rank)
+        assert group is not None
+        ranks, place = group.ranks, group.ranks.index(self._rank)
+        to, source = ranks[(place + 1) % len(ranks)], ranks[place - 1]
+        values = on_host(self._shards[unit.reduce]["value"])
+        yield self._rank, self.asarray(values)
+        for k in range(1, len(ranks)):
+            owner = ranks[place - k]
+            own = shard_of(self._plan, unit.gather, owner)
+            came = np.empty(own.stop - own.start, np.float32)
+            if place % 2 == 0:  # a circle of ranks that all give first would wait for ever
+                others.give(values, to)
+                others.take(came, source)
+            else:
+                others.take(came, source)
+                others.give(values, to)
+            values = came
+            yield owner, self.asarray(values)
+
+    # For checkpoints
+
+    def state(self) -> tuple[dict[str, Any], dict[str, float]]:
+        return moved(self._all(), on_host), step_numbers(self.scale, self.skipped)
+
+    def refresh(self) -> None:
+        """Nothing to do after a restore: a step begins with gathers."""
+        if self.values:
+            super().refresh()
+
+    def _all(self) -> dict[str, dict[str, Array]]:
+        return {self._plan.launches[i].name: shard for i, shard in self._shards.items()}
+
+
+def _check_borrowed(net: TrainableNet, found: tuple[Unit, ...]) -> None:
+    """Refuse a unit that reads a tensor which another unit has gathered, and may have dropped."""
+    for unit in found:
+        layers = net.layers[unit.start : unit.stop]
+        own = {name for layer in layers for name in layer.tensors}
+        for layer in layers:
+            for name in sorted(layer.borrowed - own):
+                raise CommschedError(
+                    f"net {net.name!r}: layer {layer.name!r} reads tensor {name!r} of another unit,"
+                    " which strategy 'zero3' drops after that unit; nearest: --strategy zero2"
+                )
