@@ -177,7 +177,7 @@ def test_the_order_of_two_files_does_not_turn_the_signs(tmp_path, capsys):
 
 
 def test_the_glossary_explains_every_number_of_a_step():
-    text = (Path(__file__).parent.parent / "docs" / "glossary.md").read_text()
+    text = (Path(__file__).parent.parent / "docs/reference/glossary.md").read_text()
     found = report(simulate(made("sync"), 4))
     keys = [k for k in found if k.endswith(("_seconds", "_bytes", "_path", "_steps", "_errors"))]
     missing = [k for k in [*keys, "statistic"] if f"`{k}`" not in text]
