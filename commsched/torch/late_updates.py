@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from commsched.errors import CommschedError
+from commsched.torch.hooks import Hook
 from commsched.torch.observer import compiled_modules, tensors_in
 
 
@@ -49,10 +50,11 @@ class LateUpdates:
 
         optimizer.step = MethodType(step, optimizer)  # learning rate schedulers wrap methods
         self._stale: set[str] = set()  # parameters that the last forward pass did not come to
-        self._outer: list[Any] = [model.register_forward_pre_hook(self._begin)]
+        self._outer: list[Any] = [model.register_forward_pre_hook(Hook(self._begin))]
+        flush = Hook(self._flush_first)
         for each in (model, optimizer):
-            self._outer.append(each.register_state_dict_pre_hook(self._flush_first))
-            self._outer.append(each.register_load_state_dict_pre_hook(self._flush_first))
+            self._outer.append(each.register_state_dict_pre_hook(flush))
+            self._outer.append(each.register_load_state_dict_pre_hook(flush))
         self._inner: list[Any] = []
 
     def begin(self) -> None:
@@ -144,8 +146,8 @@ class LateUpdates:
         """See which module reads which parameter first."""
         self._first, self._entered = {}, self._model
         for module in self._model.modules():
-            self._inner.append(module.register_forward_pre_hook(self._enter))
-        self._inner.append(self._model.register_forward_hook(self._watched, always_call=True))
+            self._inner.append(module.register_forward_pre_hook(Hook(self._enter)))
+        self._inner.append(self._model.register_forward_hook(Hook(self._watched), always_call=True))
         self._mode.__enter__()
 
     def _enter(self, module: Any, inputs: Any) -> None:
@@ -168,7 +170,7 @@ class LateUpdates:
         self._first = {n: m for n, m in (self._first or {}).items() if m is not model}
         owned.pop(model, None)
         self._inner = [
-            module.register_forward_pre_hook(self._updates(names), prepend=True)
+            module.register_forward_pre_hook(Hook(self._updates(names)), prepend=True)
             for module, names in owned.items()
         ]
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from commsched.arrays import Array
+from commsched.torch.hooks import Hook
 from commsched.torch.parameters import bare_name, trained
 
 EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -79,7 +80,7 @@ class Observer:
             if module is None:
                 continue
             if module._compiled_call_impl is None:
-                self._hooks.append(module.register_forward_hook(ended))
+                self._hooks.append(module.register_forward_hook(Hook(ended)))
             else:
                 self._calls.append((module, module._compiled_call_impl))
                 module._compiled_call_impl = _then(module, module._compiled_call_impl, ended)

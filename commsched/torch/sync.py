@@ -18,6 +18,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
 from commsched.timeline.model import Span
+from commsched.torch.hooks import Hook
 from commsched.torch.late_updates import LateUpdates
 from commsched.torch.parameters import (
     check_alike,
@@ -87,7 +88,7 @@ class Sync:
             parameter.register_post_accumulate_grad_hook(self._hook(name))
             for name, parameter in trained(model).items()
         ]
-        self._hooks.append(model.register_forward_pre_hook(self._before_forward))
+        self._hooks.append(model.register_forward_pre_hook(Hook(self._before_forward)))
         self._hooks.append(register_optimizer_step_pre_hook(self._before_step))
         if self._averages:
             self._hooks.append(register_optimizer_step_post_hook(self._after_update))

@@ -10,6 +10,7 @@ from torch.optim.optimizer import (
 )
 
 from commsched.run.exchanger import Exchanger
+from commsched.torch.hooks import Hook
 from commsched.torch.observer import Observer, tensors_in
 
 
@@ -33,8 +34,10 @@ class Watch:
         self._data = self._update = 0.0  # s in this step
         self.observer.__enter__()
         self._hooks = [
-            model.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True),
-            model.register_forward_hook(self._after_forward),
+            model.register_forward_pre_hook(
+                Hook(self._before_forward), prepend=True, with_kwargs=True
+            ),
+            model.register_forward_hook(Hook(self._after_forward)),
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ]

@@ -1,11 +1,14 @@
 """What two ranks check of the timelines of a training in the job of tests/support/torch_job.py."""
 
+import io
 import os
 import tempfile
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import torch
 from torch import nn
 
 from commsched.run.adapt.drift import exchange_seconds
@@ -120,3 +123,24 @@ def layers_are_measured_where_no_output_is_a_tensor():
     assert (ready < 10).all()
     assert watch.batch == 5
     assert (watch.observer.median_forward() > 0).all()
+
+
+@check
+def a_model_is_copied_and_saved_whole_and_the_copies_are_not_attached():
+    path, held = folder()
+    model = make("mlp")
+    with attach(model, planned(captured("mlp", model)), timeline=path / "m.json") as sync:
+        train("mlp", with_sync(sync), 1, model)
+        saved = io.BytesIO()
+        torch.save(model, saved)
+        kinds = sorted({type(module) for module in model.modules()}, key=str)
+        with torch.serialization.safe_globals([*kinds, set]):
+            loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
+        x, _ = batch("mlp", 7, 0)
+        for each in (loaded, deepcopy(model)):
+            assert torch.equal(each(x), model.forward(x))
+            if WORLD.rank == 0:  # alone: an attached model would exchange, and wait for ever
+                each(x).sum().backward()
+        train("mlp", with_sync(sync), 1, model)
+    WORLD.Barrier()
+    del held
