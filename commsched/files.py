@@ -270,6 +270,14 @@ def open_to_append(path: Path, fresh: bool = False) -> IO[bytes]:
         raise CommschedError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
+def is_special(path: str | Path) -> bool:
+    """Tell whether a path is the null device or a pipe, beside which no files belong."""
+    try:
+        return _target(Path(path)) is None
+    except OSError as error:
+        raise CommschedError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
 def _target(path: Path) -> Path | None:
     """The file that a rename shall replace, behind all links; None for the null device and pipes.
 

@@ -4,16 +4,19 @@ import json
 import os
 import signal
 import sys
+import tempfile
 
 import pytest
 from mpi4py import MPI
 
 from commsched.cli.main import main
 from commsched.errors import CommschedError
-from commsched.run.engine.last_operations import FOLDER, LastOperations
+from commsched.plan import file as plan_file
+from commsched.run.engine.last_operations import LastOperations
+from commsched.run.engine.unnamed import FOLDER, JOBS
 from commsched.timeline import last
 from commsched.timeline.model import Span
-from commsched.timeline.parts import PartRow, find, part_path
+from commsched.timeline.parts import PartRow, base, find, part_path
 from tests.support.jobs import RUN, Job
 from tests.support.small_plans import graph, machine, plan
 
@@ -120,6 +123,26 @@ def test_a_folder_that_cannot_be_written_ends_no_job(tmp_path, monkeypatch, caps
     assert "rank 0: its last operations are not kept: " in capsys.readouterr().err
 
 
+def test_of_jobs_without_a_timeline_only_the_newest_that_failed_stay(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    names = [f"20250101-0000{second:02}-1" for second in range(JOBS + 2)]
+    for name in names:
+        (tmp_path / f"{name}.rank0.last").write_text("")
+    (tmp_path / "other").write_text("")
+    LastOperations(MADE, MPI.COMM_SELF, None).remove()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [*(f"{name}.rank0.last" for name in names[2:]), "other"]
+
+
+def test_the_own_folder_goes_with_the_last_job_in_it(tmp_path, monkeypatch):
+    monkeypatch.delenv(FOLDER)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept = LastOperations(MADE, MPI.COMM_SELF, None)
+    assert [path.parent.parent for path in tmp_path.glob("*/*.last")] == [tmp_path]
+    kept.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_exchanger_killed_without_a_timeline_leaves_them_in_the_folder(tmp_path, capsys):
     variables, words = {FOLDER: str(tmp_path)}, [sys.executable, "-c", EXCHANGER]
     with Job(2, [*words, "3"], variables=variables) as job:
@@ -134,6 +157,23 @@ def test_an_exchanger_killed_without_a_timeline_leaves_them_in_the_folder(tmp_pa
     for rank in ("0", "1"):
         ended = {(row["step"], row["name"]) for row in told["operations"][rank]["ended"]}
         assert {(0, "b0/exchange"), (1, "b0/exchange")} <= ended, ended
+
+
+def test_a_run_to_a_pipe_leaves_no_parts_beside_it(tmp_path):
+    folder, made, pipe = tmp_path / "last", tmp_path / "plan.json", tmp_path / "pipe"
+    plan_file.write(made, plan(graph([50] * 2), machine(1, 2), ["ring+dense"]))
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    words = [*RUN, str(made), "-o", str(pipe), "--steps", "1000000", "--force-size"]
+    with Job(2, words, variables={FOLDER: str(folder)}) as job:
+        job.until(lambda: len(list(folder.glob("*.last"))) == 2)
+        os.kill(job.rank(1), signal.SIGKILL)
+        ended = job.wait(LIMIT)
+    os.close(reader)
+    assert {path.name for path in tmp_path.iterdir()} == {"last", "plan.json", "pipe"}
+    (name,) = {str(base(path)) for path in folder.glob("*.jsonl")}
+    assert f"was killed by SIGKILL; `commsched show {name}.last` has" in ended.output
+    assert set(find(name)) == set(find(name, last.LAST)) == {0, 1}
 
 
 def test_a_training_that_loses_power_leaves_them_in_the_folder(tmp_path):

@@ -321,7 +321,9 @@ def test_a_piece_outside_of_its_tensor_is_refused(piece):
         BucketSpec.of((Piece(*piece),), {"t": Tensor(name="t", shape=(3,))})
 
 
-@pytest.mark.parametrize("method", ["nonsense", "topk:2", "gtopk:0", "powersgd:1e9", "ring+topk:2"])
+@pytest.mark.parametrize(
+    "method", ["nonsense", "topk:2", "gtopk:0", "powersgd:1e9", "ring+topk:2", "ring+topk:0.1"]
+)
 def test_methods_are_checked_when_a_plan_is_read(tmp_path, method):
     data = {**DATA, "launches": [{**DATA["launches"][0], "method": method}, *DATA["launches"][1:]]}
     path = tmp_path / "p.json"

@@ -54,6 +54,9 @@ class Pair(Method):
 
     def __init__(self, collective: str, codec: str) -> None:
         self.codec = CODECS[codec]
+        reason = illegal(route(collective, ALONE), self.codec)  # the same for all groups
+        if reason:
+            raise CommschedError(reason)
         self.name = f"{collective}+{self.codec.name}"
         self.collective = collective
         self.lossless = self.codec.lossless
@@ -73,9 +76,6 @@ class Pair(Method):
 
     def phases(self, spec: BucketSpec, group: Group) -> tuple[Phase, ...]:
         schedule = route(self.collective, group)
-        reason = illegal(schedule, self.codec)
-        if reason:
-            raise CommschedError(reason)
         if schedule.goal is Goal.ALL_REDUCE:
             return (self._reduce(schedule, spec),)
         return (self._gather(schedule, spec),)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from commsched.coding.registry import CODECS
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
 from commsched.exchange.pair import Pair, illegal, route
@@ -40,9 +41,8 @@ def all_reduces(request: Request, group: Group, codec: str) -> Iterator[Method]:
         if method.compresses:
             continue
         schedule = route(method.family, group)
-        found = Pair(method.family, codec)
-        if schedule.goal is Goal.ALL_REDUCE and illegal(schedule, found.codec) is None:
-            yield found
+        if schedule.goal is Goal.ALL_REDUCE and illegal(schedule, CODECS[codec]) is None:
+            yield Pair(method.family, codec)
 
 
 def check(request: Request) -> None:

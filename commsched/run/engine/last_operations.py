@@ -7,9 +7,6 @@ beside the timeline, if there is one, else in a folder of its own; a job that en
 
 import itertools
 import mmap
-import os
-import tempfile
-import time
 from pathlib import Path
 
 import msgspec
@@ -20,13 +17,13 @@ from commsched.errors import CommschedError
 from commsched.plan.model import Plan
 from commsched.program.model import STREAMS
 from commsched.program.registry import STRATEGIES
-from commsched.run.job import agree
+from commsched.run.engine.unnamed import is_unnamed, make_room, tidy, unnamed
+from commsched.run.job import lifeline
 from commsched.run.job.ending import say
 from commsched.timeline.last import KEPT, LAST
 from commsched.timeline.model import Span
 from commsched.timeline.parts import PartHeader, find, part_path
 
-FOLDER = "COMMSCHED_LAST"  # variable: the folder of jobs without a timeline
 NUMBERS, NAME = 110, 200  # B of a line without its name, and at most of a name
 
 
@@ -35,12 +32,11 @@ class LastOperations:
 
     def __init__(self, plan: Plan, comm: MPI.Intracomm, timeline: Path | None) -> None:
         """Make the file; all ranks call it. A folder that cannot be written is said, no error."""
-        self.beside = timeline is not None
         if timeline is not None and comm.rank == 0:
             for old in find(timeline, LAST).values():  # of a job with more ranks
                 old.unlink(missing_ok=True)
         # Hosts may keep their parts of a timeline in folders of their own.
-        self.base = timeline or Path(agree.gather_text(str(_unique()), comm)[0])
+        self.base = timeline or unnamed(comm)
         self.path = part_path(self.base, comm.rank, LAST)
         names = tuple(STRATEGIES[plan.strategy].operations(plan))
         header = PartHeader(
@@ -57,15 +53,14 @@ class LastOperations:
             self._make(line + (b" " * (self._width - 1) + b"\n") * (len(STREAMS) + KEPT))
         except (OSError, CommschedError) as error:
             say(f"rank {comm.rank}: its last operations are not kept: {error}")
+        lifeline.note(self.told)
 
     def _place(self, begin: int, line: int) -> int:
         return begin + line * self._width
 
     def _make(self, content: bytes) -> None:
-        if not self.beside:
-            self.base.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self.base.parent.stat().st_uid != os.getuid():
-                raise PermissionError(f"{self.base.parent} belongs to another user")
+        if is_unnamed(self.base):
+            make_room(self.base)
         files.write_bytes(self.path, content)  # no hole, for which there might be no room later
         with self.path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), len(content))
@@ -90,11 +85,9 @@ class LastOperations:
     @property
     def told(self) -> str:
         """Say what the user cannot know: the name of a job without a timeline."""
-        if self.beside or self._map is None:
+        if self._map is None or not is_unnamed(self.base):
             return ""
-        return (
-            f"the last operations of the ranks: `commsched show` reads them as {self.base}.{LAST}"
-        )
+        return f"`commsched show {self.base}.{LAST}` has the last operations of the ranks"
 
     def remove(self) -> None:
         """Remove the file: the job has ended well."""
@@ -102,10 +95,5 @@ class LastOperations:
             self._map.close()
             self._map = None
             self.path.unlink(missing_ok=True)
-
-
-def _unique() -> Path:
-    """Return a name for a job without a timeline."""
-    default = Path(tempfile.gettempdir()) / f"commsched-{os.getuid()}"
-    folder = Path(os.environ.get(FOLDER, default))
-    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+            tidy(self.base)
+            lifeline.note("")

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from mpi4py import MPI
 
+from commsched import files
 from commsched.errors import Agreed, CommschedError
 from commsched.plan.model import Plan
 from commsched.plan.notes import launch_notes
@@ -19,6 +20,7 @@ from commsched.program.registry import STRATEGIES
 from commsched.run.engine.engine import Engine
 from commsched.run.engine.merge import merge, steps_at_once
 from commsched.run.engine.recorder import Recorder
+from commsched.run.engine.unnamed import make_room, unnamed
 from commsched.run.job import agree, clock
 from commsched.run.job.clock import Clock, now
 from commsched.run.job.fabric import fabric
@@ -35,8 +37,8 @@ class Measurement:
     """Clocks, placement and spans of all ranks; every rank makes one and finishes it.
 
     Every rank appends its spans to a file of its own beside `path`; they are removed once rank 0
-    has all spans. `known` is the caller's part of the timeline's header. Another job that
-    measures to the same `path` is refused meanwhile.
+    has all spans. Those of a device or a pipe lie in the folder of `unnamed`. `known` is the
+    caller's part of the timeline's header. Meanwhile `path` is locked.
     """
 
     def __init__(self, plan: Plan, comm: MPI.Intracomm, path: Path, known: Measured) -> None:
@@ -44,8 +46,9 @@ class Measurement:
         self._locks = ExitStack()
         self._locks.enter_context(locked_by_job(path, comm))
         meta = _header(plan, comm, known)
+        self._base = self._parts()
         if comm.rank == 0:
-            remove_parts(path)  # left by a crashed run, perhaps with more ranks
+            remove_parts(self._base)  # left by a crashed run, perhaps with more ranks
         self._aligned = clock.align(comm)
         self.start = _common_start(comm, self._aligned)  # on this rank's clock
         self._part = PartHeader(
@@ -59,8 +62,19 @@ class Measurement:
             names=tuple(STRATEGIES[plan.strategy].operations(plan)),
             meta=meta,
         )
-        self._writer = PartWriter(path, self._part, steps_at_once(comm.size, len(self._part.names)))
+        self._writer = PartWriter(
+            self._base, self._part, steps_at_once(comm.size, len(self._part.names))
+        )
         self.recorder = Recorder(comm.rank, self._writer)
+
+    def _parts(self) -> Path:
+        """Return the name whose parts have the spans; it differs from the path of a device."""
+        special = agree.on_all_ranks(lambda: files.is_special(self._path), self._comm)
+        if not agree.largest(special, self._comm):
+            return self._path
+        base = unnamed(self._comm)
+        agree.on_all_ranks(lambda: make_room(base), self._comm)
+        return base
 
     def follow(self, plan: Plan) -> None:
         """Add the operations of another plan."""
@@ -102,8 +116,8 @@ class Measurement:
             fallbacks=fallbacks,
             switches=switches,
         )
-        part_0 = part_path(self._path, 0)
-        where = f"{self._path}.rank*.jsonl, which `commsched show` reads as {part_0}"
+        part_0 = part_path(self._base, 0)
+        where = f"{self._base}.rank*.jsonl, which `commsched show` reads as {part_0}"
         dog.stage(f"merging the spans in {where}")
         apart = teams_apart(self._plan, STRATEGIES[self._plan.strategy].operations(self._plan))
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from commsched.run.job.witness import ABORT, ENDS, MET, NOBODY
+from commsched.run.job.witness import ABORT, ENDS, MET, NOBODY, NOTE
 
 PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl(2)
 ENDING = 5.0  # s for the process manager to end this rank
@@ -73,6 +73,11 @@ def met() -> None:
 def part() -> None:
     """Tell the witness that this rank ends in order."""
     _tell(ENDS)
+
+
+def note(advice: str) -> None:
+    """Give the witness a sentence for the case that this rank is killed; "" takes it back."""
+    _tell(NOTE + advice.encode() + b"\n")
 
 
 def _tell(word: bytes) -> None:

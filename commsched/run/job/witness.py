@@ -1,7 +1,8 @@
 """A small process beside a rank: says that the rank was killed, or that others never come.
 
 It runs as a script, imports nothing of this package, and hears of its rank by a pipe: MET, once MPI
-has begun, ENDS, before the rank ends in order, or the end of the pipe. Arguments: rank, host, pid
+has begun, NOTE and a line to say if the rank is killed, ENDS, before the rank ends in order, or the
+end of the pipe. Arguments: rank, host, pid
 of the rank, descriptor of Hydra's process manager or NOBODY, seconds of patience until MPI begins.
 """
 
@@ -13,7 +14,7 @@ import stat
 import sys
 import time
 
-MET, ENDS = b"m", b"e"
+MET, ENDS, NOTE = b"m", b"e", b"n"
 NOBODY = -1
 ABORT = b"cmd=abort exitcode=2\n"  # of PMI 1
 PROXY = "hydra_pmi_proxy"  # Hydra's process on each host: the parent of the ranks there
@@ -28,13 +29,15 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
     with contextlib.suppress(PermissionError):  # to speak before the launcher ends all that is here
         os.setpriority(os.PRIO_PROCESS, 0, -20)
     me, launcher = f"rank {rank} on host {host}", int(process_stat(pid, 3))
-    end, lost_before, met = time.monotonic() + patience, "", False
+    end, lost_before, met, note = time.monotonic() + patience, "", False, ""
     while True:
         if select.select([0], [], [], None if met else LOOK)[0]:
             word = os.read(0, 1)
             if word == b"" and manager != NOBODY and (how := _cause(pid, launcher)):
-                _say(f"{me} (process {pid}) {how}")
-            if word != MET:
+                _say(f"{me} (process {pid}) {how}{note and f'; {note}'}")
+            if word == NOTE:
+                note = _line()
+            elif word != MET:
                 return
             met = True
             continue
@@ -51,6 +54,13 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
             time.sleep(HEARD)
         os.kill(pid, signal.SIGKILL)
         return
+
+
+def _line() -> str:
+    line = b""
+    while not line.endswith(b"\n") and (more := os.read(0, 1)):
+        line += more
+    return line.decode(errors="replace").strip()
 
 
 def _cause(pid: int, launcher: int) -> str:
