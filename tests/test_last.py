@@ -166,7 +166,7 @@ def test_a_run_to_a_pipe_leaves_no_parts_beside_it(tmp_path):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     words = [*RUN, str(made), "-o", str(pipe), "--steps", "1000000", "--force-size"]
     with Job(2, words, variables={FOLDER: str(folder)}) as job:
-        job.until(lambda: len(list(folder.glob("*.last"))) == 2)
+        job.until(lambda: [p.stat().st_size > 3000 for p in folder.glob("*.jsonl")] == [True] * 2)
         os.kill(job.rank(1), signal.SIGKILL)
         ended = job.wait(LIMIT)
     os.close(reader)

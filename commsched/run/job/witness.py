@@ -19,6 +19,7 @@ NOBODY = -1
 ABORT = b"cmd=abort exitcode=2\n"  # of PMI 1
 PROXY = "hydra_pmi_proxy"  # Hydra's process on each host: the parent of the ranks there
 LOOK = 0.25  # s between looks at the other ranks of this host, until MPI begins
+DYING = 5.0  # s for the system to end a process whose files are closed; long if it is busy
 ABORTED = 0.25  # s in which all ranks end after one has called MPI_Abort
 HEARD = 2.0  # s for the launcher to read what was said
 
@@ -65,15 +66,15 @@ def _line() -> str:
 
 def _cause(pid: int, launcher: int) -> str:
     """Say how a rank has ended; nothing if it ended with its launcher, or with all others here."""
-    status, until = None, time.monotonic() + ABORTED
-    while time.monotonic() < until and (state := process_stat(pid, 2)) != "0":
+    status, begin = None, time.monotonic()
+    while time.monotonic() < begin + DYING and (state := process_stat(pid, 2)) != "0":
         if state == "Z":  # for microseconds: then the launcher asks for the status
             status = int(process_stat(pid, 51))
             break
     if status and os.WIFSIGNALED(status):  # at once, before others fail by it
         gone = process_stat(launcher, 2) in ("0", "Z")
         return "" if gone else f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
-    time.sleep(max(0.0, until - time.monotonic()))
+    time.sleep(max(0.0, begin + ABORTED - time.monotonic()))
     if not ranks_here(launcher):
         return ""
     return "is gone" if status is None else f"ended with status {os.WEXITSTATUS(status)}"
