@@ -21,6 +21,7 @@ from tests.support.jobs import RUN, Job
 from tests.support.small_plans import graph, machine, plan
 
 LIMIT = 60  # s
+BOTH = [True, True]
 MADE = plan(graph([50] * 2), machine(1, 1), ["ring+dense"])
 EXCHANGER = """
 import os, signal, sys
@@ -166,7 +167,9 @@ def test_a_run_to_a_pipe_leaves_no_parts_beside_it(tmp_path):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     words = [*RUN, str(made), "-o", str(pipe), "--steps", "1000000", "--force-size"]
     with Job(2, words, variables={FOLDER: str(folder)}) as job:
-        job.until(lambda: [p.stat().st_size > 3000 for p in folder.glob("*.jsonl")] == [True] * 2)
+        job.until(
+            lambda: [20 < p.read_bytes().count(b"\n") for p in folder.glob("*.jsonl")] == BOTH
+        )
         os.kill(job.rank(1), signal.SIGKILL)
         ended = job.wait(LIMIT)
     os.close(reader)
@@ -181,9 +184,7 @@ def test_a_training_that_loses_power_leaves_them_in_the_folder(tmp_path):
     words = [*RUN[:-1], "train", "--net", "mlp:8:2", "--batch", "8", "--method", "ring+dense"]
     words += ["--steps", "100000"]
     with Job(2, words, variables={FOLDER: str(tmp_path)}) as job:
-        job.until(
-            lambda: [b'\n["' in p.read_bytes() for p in tmp_path.glob("*.last")] == [True] * 2
-        )
+        job.until(lambda: [b'\n["' in p.read_bytes() for p in tmp_path.glob("*.last")] == BOTH)
         for pid in job.processes():
             os.kill(pid, signal.SIGKILL)
         job.wait(LIMIT)

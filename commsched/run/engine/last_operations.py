@@ -35,6 +35,7 @@ class LastOperations:
         if timeline is not None and comm.rank == 0:
             for old in find(timeline, LAST).values():  # of a job with more ranks
                 old.unlink(missing_ok=True)
+        comm.Barrier()  # else rank 0 might remove the new file of another rank
         # Hosts may keep their parts of a timeline in folders of their own.
         self.base = timeline or unnamed(comm)
         self.path = part_path(self.base, comm.rank, LAST)

@@ -67,9 +67,9 @@ def _line() -> str:
 def _cause(pid: int, launcher: int) -> str:
     """Say how a rank has ended; nothing if it ended with its launcher, or with all others here."""
     status, begin = None, time.monotonic()
-    while time.monotonic() < begin + DYING and (state := process_stat(pid, 2)) != "0":
-        if state == "Z":  # for microseconds: then the launcher asks for the status
-            status = int(process_stat(pid, 51))
+    while time.monotonic() < begin + DYING and (fields := process_fields(pid)):
+        if fields[0] == "Z":  # for microseconds: then the launcher asks for the status
+            status = int(fields[-1])
             break
     if status and os.WIFSIGNALED(status):  # at once, before others fail by it
         gone = process_stat(launcher, 2) in ("0", "Z")
@@ -110,10 +110,15 @@ def _variables(process: str) -> dict[str, str]:
 
 def process_stat(pid: int, field: int) -> str:
     """Return a field of proc(5)'s stat, counted from 0; "0" of a process that is no more."""
+    return dict(enumerate(process_fields(pid), 2)).get(field, "0")
+
+
+def process_fields(pid: int) -> list[str]:
+    """Return the fields of proc(5)'s stat from the state to the exit code; none after the end."""
     try:
-        return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[field - 2]
-    except (OSError, IndexError):
-        return "0"
+        return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _read(path: str) -> str:
