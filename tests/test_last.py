@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -14,6 +15,8 @@ from commsched.errors import CommschedError
 from commsched.plan import file as plan_file
 from commsched.run.engine.last_operations import LastOperations
 from commsched.run.engine.unnamed import FOLDER, JOBS
+from commsched.run.job.lifeline import SCRIPT
+from commsched.run.job.witness import MET, NOTE
 from commsched.timeline import last
 from commsched.timeline.model import Span
 from commsched.timeline.parts import PartRow, base, find, part_path
@@ -168,15 +171,25 @@ def test_a_run_to_a_pipe_leaves_no_parts_beside_it(tmp_path):
     words = [*RUN, str(made), "-o", str(pipe), "--steps", "1000000", "--force-size"]
     with Job(2, words, variables={FOLDER: str(folder)}) as job:
         job.until(
-            lambda: [20 < p.read_bytes().count(b"\n") for p in folder.glob("*.jsonl")] == BOTH
+            lambda: [p.read_bytes().count(b"\n") > 20 for p in folder.glob("*.jsonl")] == BOTH
         )
         os.kill(job.rank(1), signal.SIGKILL)
-        ended = job.wait(LIMIT)
+        job.wait(LIMIT)
     os.close(reader)
     assert {path.name for path in tmp_path.iterdir()} == {"last", "plan.json", "pipe"}
     (name,) = {str(base(path)) for path in folder.glob("*.jsonl")}
-    assert f"was killed by SIGKILL; `commsched show {name}.last` has" in ended.output
     assert set(find(name)) == set(find(name, last.LAST)) == {0, 1}
+
+
+def test_the_witness_of_a_killed_rank_says_where_the_last_operations_are():
+    with subprocess.Popen(["sleep", "1000"]) as rank:  # this test is its launcher
+        words = [sys.executable, "-I", "-S", str(SCRIPT), "1", "h", str(rank.pid), "1", "60"]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as witness:
+            rank.kill()
+            said = witness.communicate(MET + NOTE + b"see there\n", LIMIT)[1].decode()
+        rank.wait()
+    want = f"commsched: rank 1 on host h (process {rank.pid}) was killed by SIGKILL; see there\n"
+    assert said == want
 
 
 def test_a_training_that_loses_power_leaves_them_in_the_folder(tmp_path):
