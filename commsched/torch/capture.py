@@ -7,6 +7,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
 from commsched.run.job import agree
 from commsched.torch.attach import started_by_mpi
+from commsched.torch.module_graph import Edges, edges_of
 from commsched.torch.observer import Observer, tensors_in
 from commsched.torch.parameters import (
     DTYPES,
@@ -47,6 +49,7 @@ def capture(
     steps: int = 10,
     batch: int | None = None,
     find_unused_parameters: bool = False,
+    graph: bool = True,
 ) -> Net:
     """Train on all ranks at once, without exchange, and return what was measured as a net.
 
@@ -59,7 +62,9 @@ def capture(
     they end. `batch`: samples per rank; by default the first size of a batch's first tensor.
 
     A parameter that gets no gradient on any rank is refused; with `find_unused_parameters` it is
-    left out of the net. What runs inside torch.compile counts as its outermost module.
+    left out of the net. What runs inside torch.compile counts as its outermost module. With `graph`
+    torch.export then says which layers each layer reads, if it can trace the model; else they form
+    a chain. The net's source says which, and why.
     """
     comm = started_by_mpi(comm)
     if steps < 2:
@@ -68,6 +73,11 @@ def capture(
     check_alike(observer.parameters, "trains", comm)
     for key, parameter in observer.parameters.items():
         check_kind(key, parameter)
+    seen: list[Any] = []  # the inputs of the model's first forward pass
+    see = model.register_forward_pre_hook(
+        lambda _, inputs, named: seen.append((inputs, named)) if not seen else None,
+        with_kwargs=True,
+    )
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     random, source = torch.get_rng_state(), _Batches(batches)
     with observer:
@@ -79,18 +89,31 @@ def capture(
                 ),
                 comm,
             )
+    see.remove()
     model.load_state_dict(before[0])
     optimizer.load_state_dict(before[1])
     optimizer.zero_grad(set_to_none=True)
     torch.set_rng_state(random)
     what = f"commsched capture: medians of {steps} steps"
-    return measured_net(observer, comm, name, batch or source.size, what, find_unused_parameters)
+    inputs = seen[0] if graph and seen else None
+    return measured_net(
+        observer, comm, name, batch or source.size, what, find_unused_parameters, inputs
+    )
 
 
 def measured_net(
-    observer: Observer, comm: MPI.Intracomm, name: str, batch: int, what: str, some_unused: bool
+    observer: Observer,
+    comm: MPI.Intracomm,
+    name: str,
+    batch: int,
+    what: str,
+    some_unused: bool,
+    inputs: tuple[Any, Any] | None = None,
 ) -> Net:
-    """Return what observers measured on all ranks as a net, equal on every rank."""
+    """Return what observers measured on all ranks as a net, equal on every rank.
+
+    With `inputs` of the model, positional and named ones, torch.export says what a layer reads.
+    """
     half = observer.half or any(p.dtype is not torch.float32 for p in observer.parameters.values())
     on = Measured(
         device=PROCESSOR,
@@ -101,6 +124,8 @@ def measured_net(
         source=_facts(observer, comm, what),
     )
     made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, some_unused), comm)
+    if inputs is not None and comm.rank == 0:
+        made = with_edges(made, observer, inputs)
     content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
     return net_file.from_data(msgspec.json.decode(content), name)
 
@@ -159,6 +184,20 @@ def check_loss(value: Any) -> None:
             f"the loss must be one number that backward() can begin with, got {got}; return"
             " for example its mean()"
         )
+
+
+def with_edges(net: Net, observer: Observer, inputs: tuple[Any, Any]) -> Net:
+    """Let layers read what torch.export sees that they read, or stay a chain; the source says."""
+    owners = {layer.name: [t.name for t in layer.tensors] for layer in net.layers}
+    if observer.compiled:
+        found: Edges | str = "it does not look into compiled modules"
+    else:
+        found = edges_of(observer.model, *inputs, owners)
+    if isinstance(found, str):
+        return replace(net, source=f"{net.source}; layers form a chain, by hooks alone ({found})")
+    layers = tuple(replace(layer, after=found[layer.name]) for layer in net.layers)
+    said = "seconds and order by hooks, what a layer reads by torch.export"
+    return replace(net, layers=layers, source=f"{net.source}; {said}")
 
 
 def _over_ranks(values: Array, comm: MPI.Intracomm) -> Array:

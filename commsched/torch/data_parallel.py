@@ -1,7 +1,6 @@
 """`commsched.torch.DataParallel`: a model that measures, plans, tries, and keeps what is faster."""
 
 import socket
-import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
+from commsched.calibrate.kept import kept_machine
 from commsched.calibrate.main import calibrate
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
@@ -21,6 +21,7 @@ from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.run.adapt.drift import explains, refit_machine
+from commsched.run.adapt.faster import Steps, keeps
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.exchanger import Exchanger
 from commsched.run.job import agree
@@ -31,11 +32,11 @@ from commsched.torch.capture import WARM_UP, measured_net
 from commsched.torch.observer import Observer
 from commsched.torch.parameters import DTYPES, check_alike, check_kind, shape_of, trained
 from commsched.torch.sync import Sync
+from commsched.torch.trial import Trial
 from commsched.torch.watch import Watch
 from commsched.units import seconds as in_words
 
 DENSE = "ddp-25mb"  # the planner of the dense baseline: DistributedDataParallel's buckets
-BLOCK = 5  # steps in a row under one plan while two are compared
 PLANNING = 20.0  # s of search
 LEAST = 4  # steps to watch, for medians
 
@@ -46,9 +47,10 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
     It stands for `model` in a script, as DistributedDataParallel does; all ranks make it together.
     The first `steps` steps (after 3 others) exchange dense buckets as DistributedDataParallel
     does, while the seconds of layers and exchanges and the rows that embeddings hit are measured.
-    Then the ranks calibrate themselves for about `calibration` seconds, or take the `machine` file
-    (if it is one of other ranks, its links inside a node); its rates are scaled so that it explains
-    the exchanges that were measured. Rank 0 plans, at most 20 s long. The plan is tried
+    Then the ranks take the `machine` file (if it is one of other ranks, its links inside a node),
+    else what they measured the last time they trained together, else they calibrate themselves for
+    about `calibration` seconds; the rates are scaled so that they explain the exchanges that were
+    measured. Rank 0 plans, at most 20 s long. The plan is tried
     for `steps` steps, in turns with as many of the dense baseline. The faster one stays, and rank 0
     says so in one line.
 
@@ -62,7 +64,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         comm: MPI.Intracomm | None = None,
         *,
         steps: int = 20,
-        calibration: float = 20.0,
+        calibration: float = 5.0,
         machine: str | None = None,
         allow: tuple[str, ...] = (),
         find_unused_parameters: bool = False,
@@ -93,7 +95,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             broadcast_buffers,
             skip_overflow,
         )
-        self._trial: _Trial | None = None
+        self._trial: Trial | None = None
         self._exchanges = Exchanges(self.sync)
         self.sync.after_step = self._after_step
         self._watch: Watch | None = Watch(model)
@@ -156,19 +158,22 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             self._say("dense buckets of 25 MB are the best plan")
             self._record()
         else:
-            self._trial = _Trial(self.sync, dense, found, self._steps)
+            self._trial = Trial(self.sync, dense, found, self._steps)
 
-    def _decide(self, trial: "_Trial") -> None:
+    def _decide(self, trial: Trial) -> None:
         """Keep the faster plan; the dense one if both are equally fast."""
         self._trial = None
-        dense, found = (agree.largest(value, self._comm) for value in trial.medians())
-        keeps = found < dense
-        trial.end(keeps)
+        dense, found = (
+            Steps(*(agree.largest(value, self._comm) for value in steps))
+            for steps in trial.measured()
+        )
+        kept = keeps(found, dense)
+        trial.end(kept)
         self._record()
-        other, one = in_words(dense), in_words(found)
-        kept = "keeps the plan" if keeps else "keeps the dense buckets"
+        other, one = in_words(dense.median), in_words(found.median)
+        what = "keeps the plan" if kept else "keeps the dense buckets"
         self._say(
-            f"{kept}: {one} a step with {_methods(trial.found)}, {other} with dense buckets of"
+            f"{what}: {one} a step with {_methods(trial.found)}, {other} with dense buckets of"
             f" 25 MB, medians of {self._steps} steps each"
         )
 
@@ -186,7 +191,10 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
     def _measured_machine(self) -> Machine:
         if self._machine is not None:
             return self._machine
-        return calibrate(self._comm, self._calibration, self._timeout, warns=False)
+        return kept_machine(
+            self._comm,
+            lambda: calibrate(self._comm, self._calibration, self._timeout, warns=False),
+        )
 
     def _loaded(self, name: str) -> Machine:
         found, ranks = (
@@ -234,51 +242,6 @@ class Exchanges:
         plan = replace(self._plan, machine=machine)
         fitted, _ = refit_machine(plan, seconds, [])
         return fitted if explains(plan, fitted, seconds) else machine
-
-
-class _Trial:
-    """Steps under two plans in turns, dense first and last, and their seconds on this rank."""
-
-    def __init__(self, sync: Sync, dense: Plan, found: Plan, steps: int) -> None:
-        self._sync, self._plans = sync, (dense, found)
-        self.found = found
-        # Blocks of both in the order A B B A A B B A: what grows with time hurts both alike.
-        blocks = range(-(-steps // BLOCK) * 2)
-        self._turns = [int(k % 4 in (1, 2)) for k in blocks for _ in range(BLOCK)]
-        self._seconds: tuple[list[float], list[float]] = ([], [])
-        self._count = 0  # steps that count
-        self._fresh = True  # the next step is the first of its plan, and does not count
-        self._last = 0.0  # when the last step was over
-
-    def after_step(self) -> bool:
-        """Note a step; change plans after each block. True once both have enough steps."""
-        if not self._fresh:
-            now = self._turns[self._count]
-            self._seconds[now].append(time.perf_counter() - self._last)
-            self._count += 1
-            if self._count == len(self._turns):
-                return True
-            if self._turns[self._count] != now:
-                self._follow(1 - now)
-                self._fresh = True
-                self._last = time.perf_counter()
-                return False
-        self._fresh = False
-        self._last = time.perf_counter()
-        return False
-
-    def _follow(self, number: int) -> None:
-        self._sync.follow(self._plans[number], "two plans are compared")
-
-    def medians(self) -> tuple[float, float]:
-        """Return the seconds of a step, dense and planned."""
-        dense, found = (float(np.median(values)) for values in self._seconds)
-        return dense, found
-
-    def end(self, keeps: bool) -> None:
-        """Follow the plan, or the dense one, from now on."""
-        if self._turns[-1] != keeps:
-            self._follow(int(keeps))
 
 
 def _unmeasured(observer: Observer) -> Net:

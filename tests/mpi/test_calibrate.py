@@ -1,6 +1,7 @@
 """Calibration gives a machine that planning and pricing can use, and that its file keeps."""
 
 import time
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from commsched.calibrate import coding
 from commsched.calibrate.coding import shortens
+from commsched.calibrate.kept import kept_machine
 from commsched.calibrate.main import calibrate
 from commsched.coding.registry import CODECS
 from commsched.cost.price import method_seconds
@@ -16,7 +18,8 @@ from commsched.machine import file as machine_file
 from commsched.net.bucket import BucketSpec
 from commsched.run.engine.probe import median_cpu_seconds, median_seconds
 from commsched.run.job import agree
-from tests.support.ranks import WORLD
+from tests.support.ranks import WORLD, together
+from tests.support.small_plans import machine
 
 pytestmark = pytest.mark.groups(3)
 
@@ -59,3 +62,29 @@ def test_work_that_sleeps_lasts_but_takes_no_processor():
         time.sleep(0.02)
 
     assert median_cpu_seconds(WORLD, 0.0, work) < 0.01 < 0.02 <= median_seconds(WORLD, 0.0, work)
+
+
+def test_the_machine_of_the_last_time_is_kept_for_the_same_ranks(shared, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared))
+    measured = []
+
+    def measure():
+        measured.append(replace(machine(1, WORLD.size), name=f"of time {len(measured)}"))
+        return measured[-1]
+
+    problems = []
+    for want in ("of time 0", "of time 0"):
+        found = kept_machine(WORLD, measure)
+        if found.name != want or found.size != WORLD.size:
+            problems.append(f"{found.name} of {found.size} ranks, not {want}")
+    WORLD.Barrier()
+    if WORLD.rank == 0:
+        (path,) = (shared / "commsched" / "machines").iterdir()
+        path.write_text("{")  # torn
+    if kept_machine(WORLD, measure).name != "of time 1" or len(measured) != 2:
+        problems.append(f"measured {len(measured)} times")
+    monkeypatch.setattr("commsched.__version__", "0.0.0")
+    kept_machine(WORLD, measure)
+    if len(measured) != 3:
+        problems.append("another version's machine was taken")
+    together(problems)

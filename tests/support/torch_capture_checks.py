@@ -20,7 +20,7 @@ def captured(kind, model=None, loss=None, **options):
     batches = [batch(kind, step, WORLD.rank) for step in range(4)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loss = loss or (lambda some: loss_of(model, *some))
-    return capture(model, loss, batches, optimizer, name=kind, steps=3, **options)
+    return capture(model, loss, batches, optimizer, name=kind, steps=3, graph=False, **options)
 
 
 def planned(net) -> Plan:
@@ -142,7 +142,7 @@ def of_inputs(model, inputs, loss=None):
         return model(*some).square().mean()
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return capture(model, loss or mean, [inputs] * 3, optimizer, name="kind", steps=2)
+    return capture(model, loss or mean, [inputs] * 3, optimizer, name="kind", steps=2, graph=False)
 
 
 @check

@@ -22,6 +22,7 @@ OPTIONS = (
     Option("--steps", "N", "steps that are measured, after 3 others", int, 10),
     Option("--batch", "N", "samples per rank; default: the first size of a batch", int),
     Flag("--find-unused-parameters", "leave out parameters that never get a gradient"),
+    Flag("--chain", "do not ask torch.export which layers each layer reads, which takes seconds"),
     Flag("--meta", "run nothing: count flops and bytes of a model of any size, on one process"),
 )
 
@@ -50,6 +51,7 @@ def capture(args: argparse.Namespace) -> None:
         if args.meta:
             said = model_file(args.script, args.output, **options)
         else:
-            said = capture_file(args.script, args.output, steps=args.steps, **options)
+            options |= {"steps": args.steps, "graph": not args.chain}
+            said = capture_file(args.script, args.output, **options)
     if said:
         print(f"{said}\nwritten to {args.output}")

@@ -1,0 +1,53 @@
+"""The machine that the same ranks measured last time, kept in the user's cache."""
+
+import hashlib
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from mpi4py import MPI
+
+import commsched
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine.model import Machine
+from commsched.run.job import agree
+
+
+def kept_machine(comm: MPI.Intracomm, measure: Callable[[], Machine]) -> Machine:
+    """Return the machine of the last time, else what `measure` finds on all ranks, and keep it.
+
+    It is of the same hosts in the order of the ranks, the same MPI and the same commsched. Files
+    lie in `commsched/machines` of XDG_CACHE_HOME, or of ~/.cache, on rank 0's host. One that
+    cannot be read counts as none; a folder that cannot be written keeps none.
+    """
+    facts = agree.gather_text(f"{socket.gethostname()} {MPI.Get_library_version()}", comm)
+    name = hashlib.sha256("\n".join([commsched.__version__, *facts]).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = folder / "commsched" / "machines" / f"{name}.json"
+    text = agree.broadcast_bytes(b"" if comm.rank else _known(path, comm.size), comm)
+    if text:
+        return machine_file.from_data(msgspec.json.decode(text), str(path))
+    machine = measure()
+    if comm.rank == 0:
+        _keep(path, machine)
+    return machine
+
+
+def _known(path: Path, ranks: int) -> bytes:
+    """Return a file's machine of so many ranks as JSON; nothing if there is none."""
+    try:
+        found = machine_file.read(path)
+    except CommschedError:
+        return b""
+    return msgspec.json.encode(machine_file.to_data(found)) if found.size == ranks else b""
+
+
+def _keep(path: Path, machine: Machine) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        machine_file.write(path, machine)
+    except (OSError, CommschedError):
+        return  # a folder that is read-only, or full: measured anew next time
