@@ -180,9 +180,16 @@ def test_the_rings_of_all_stages_have_a_share_of_the_port(gpus: int, depth: int)
 
 
 def test_the_parts_of_a_batch_are_its_time() -> None:
-    found = samo.batch("GPT-3 2.7B", "SAMO", 128)
+    found = samo.batch("GPT-3 2.7B", "SAMO", 128, 2)
     parts = sum(found) - found.seconds
     assert parts == pytest.approx(found.seconds, rel=0.01)  # coding is no part
+
+
+@pytest.mark.parametrize(
+    ("name", "axonn", "fitting"), [("GPT-3 XL", 4, 2), ("GPT-3 2.7B", 8, 2), ("GPT-3 6.7B", 16, 4)]
+)
+def test_depths_follow_from_the_memory_of_a_gpu(name: str, axonn: int, fitting: int) -> None:
+    assert (samo.depth(name, "AxoNN"), samo.depth(name, "SAMO")) == (axonn, fitting)
 
 
 def test_the_state_is_what_the_strategy_counts() -> None:

@@ -107,3 +107,5 @@ def _field(data: dict[str, Any], key: str, value: str, where: str) -> None:
         found["source"] = f"{leaf}: set to {value}; before: {found['source']}"
     if leaf.startswith("bandwidth"):
         found.pop("points_us", None)
+    if leaf in ("efficiency", "tflops"):
+        found.pop("matrices", None)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf, isfinite
+from math import inf, isfinite, log
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -149,6 +149,8 @@ class Device:
     precision: Annotated[str, one_of("float16", "float32")] = "float16"  # that `flops` counts
     # Share of the peak that dense layers reach.
     efficiency: Annotated[Rounded, SHARE, WRITTEN] = 1.0
+    # Measured products: rows, inner, columns, and 1e12 operations per second in `precision`.
+    matrices: tuple[tuple[float, float, float, float], ...] = ()
     gather: PerByte = 0.0  # to gather a bucket; 0: three passes over memory
     fixed_gather: Seconds = 0.0  # to gather a bucket of any size
     scale: PerByte = 0.0  # to make a bucket's sum a mean; 0: a copy
@@ -158,11 +160,28 @@ class Device:
 
     def __post_init__(self) -> None:
         check_name("device", self.name)
+        if not all(isfinite(value) and value > 0 for row in self.matrices for value in row):
+            raise CommschedError("device: matrices must be positive numbers")
         normalise(self, "device: ")
         codecs = {name: replace(rate) for name, rate in self.codecs.items()}
         for rate in codecs.values():
             normalise(rate)
         object.__setattr__(self, "codecs", codecs)
+
+    def rate(self, matrix: tuple[int, ...] = ()) -> float:
+        """Return the flops per second of a layer, by its matrix product's shape if known.
+
+        The measured product counts whose three sizes are nearest, in the logarithm and sorted:
+        which of them is the inner one hardly matters.
+        """
+        if not matrix or not self.matrices:
+            return self.flops * self.efficiency
+        wanted = sorted(matrix)
+
+        def far(row: tuple[float, float, float, float]) -> float:
+            return sum(log(a / b) ** 2 for a, b in zip(sorted(row[:3]), wanted, strict=True))
+
+        return 1e12 * min(self.matrices, key=far)[3]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,12 +87,17 @@ class Layer:
     backward_flops: Work = 0.0
     forward_bytes: Traffic = 0.0  # for layers that are not bound by flops
     backward_bytes: Traffic = 0.0
+    matrix: tuple[int, ...] = ()  # rows, inner and columns of its product; (): none, or unknown
     activation: Bytes = 0.0  # kept from forward to backward
     output: Bytes = 0.0  # that later layers read; 0: equal to `activation`
     tensors: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("layer", self.name)
+        if self.matrix and (len(self.matrix) != 3 or min(self.matrix) < 1):
+            raise CommschedError(
+                f"layer {self.name!r}: matrix must be three positive sizes, got {list(self.matrix)}"
+            )
         normalise(self, f"layer {self.name!r}: ")
 
     def scaled(self, size: float, work: float) -> "Layer":
@@ -191,12 +196,13 @@ class Net:
 
             t = max(F / (e P), b / B)
 
-        F = flops of the layer; e P [1/s] = reached share of the device's peak; b [B] = memory
-        traffic; B [B/s] = memory bandwidth.
+        F = flops of the layer; e P [1/s] = reached share of the device's peak, or what a measured
+        matrix product of the nearest shape reaches; b [B] = memory traffic; B [B/s] = memory
+        bandwidth.
         Source: Williams, Waterman & Patterson, "Roofline", CACM 52(4), 2009.
         Holds for layers that keep the whole device busy.
         """
-        rate = device.flops * device.efficiency
+        rate = device.rate(layer.matrix)
         forward, backward = layer.forward, layer.backward
         if forward is None:
             forward = max(layer.forward_flops / rate, layer.forward_bytes / device.bandwidth)

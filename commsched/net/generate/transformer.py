@@ -48,6 +48,7 @@ def gpt(
             name="head",  # its matrix is wte, whose gradient is complete after the embedding
             forward_flops=head_flops,
             backward_flops=2 * head_flops,
+            matrix=(tokens, hidden, vocabulary),
             forward_bytes=2.0 * (vocabulary * hidden + tokens * (hidden + vocabulary)),
             backward_bytes=4.0 * (vocabulary * hidden + tokens * (hidden + vocabulary)),
             activation=2.0 * tokens * hidden + 4.0 * tokens * vocabulary,
@@ -91,6 +92,7 @@ def _matrix(name: str, tokens: int, inputs: int, outputs: int, activation: float
         ),
         forward_flops=flops,
         backward_flops=2 * flops,
+        matrix=(tokens, inputs, outputs),
         forward_bytes=traffic,
         backward_bytes=2 * traffic,
         activation=activation,
