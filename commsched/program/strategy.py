@@ -41,6 +41,8 @@ class Strategy(ABC):
     sums_every_step = False  # whether all ranks hold all parameters and sum all gradients each step
     # whether each rank computes all layers and updates all parameters, which ranks exchange later
     averages = False
+    # whether every launch sums gradients among all ranks, or gathers shards, within its step
+    verifiable = False
     # what all ranks agree on: the mean of losses, or the share of ranks that overflow
     decides: Literal["loss", "overflow", ""] = ""
 

@@ -21,7 +21,7 @@ from commsched.run.engine.engine import Engine
 from commsched.run.engine.measurement import Measurement
 from commsched.run.engine.messages import Mail
 from commsched.run.engine.verify import Verifier
-from commsched.run.engine.worker import Carrying, Emulated, GradientSource, Roles
+from commsched.run.engine.worker import Carrying, Emulated, GradientSource, ParameterHolder, Roles
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.run.job.ending import end_all
@@ -64,14 +64,15 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
         worker = agree.on_all_ranks(lambda: _worker(plan, comm.rank, options, place), comm)
         dog.stage("comparing hosts and clocks")
         source: GradientSource = Carrying(worker)
+        holder: ParameterHolder = worker
         verifier = None
         if options.verify:
-            source = verifier = Verifier(plan, comm, source)
+            source = holder = verifier = Verifier(plan, comm, source, worker)
         header = place.header("emulated", options.steps)
         measurement = Measurement(plan, comm, path, header)
         dog.stage("making communicators")
         mail = options.mail(plan, comm.rank) if options.mail else None
-        roles, recorder = Roles(source, worker, worker), measurement.recorder
+        roles, recorder = Roles(source, holder, worker), measurement.recorder
         engine = Engine(plan, comm, roles, recorder, options.timeout, mail, place)
         if verifier is None and options.worker is None:  # a verification reads arrays
             worker.hand_over_lists()
@@ -105,9 +106,14 @@ def _worker(plan: Plan, rank: int, options: RunOptions, place: Placement) -> Emu
     """Emulate a rank of a plan; refuse options that do not fit the plan."""
     if options.verify or options.replan is not None:
         option = "--verify" if options.verify else "--replan"
-        if not STRATEGIES[plan.strategy].sums_every_step:
-            raise CommschedError(f"{option} is for strategy 'sync', not for {plan.strategy!r}")
-        if any(x.since or x.payload != "gradient" for x in plan.launches):
+        attribute = "verifiable" if options.verify else "sums_every_step"
+        able = [repr(name) for name, found in STRATEGIES.items() if getattr(found, attribute)]
+        if repr(plan.strategy) not in able:
+            raise CommschedError(
+                f"{option} is for strategy {' or '.join(able)}, not for {plan.strategy!r}"
+            )
+        sharded = [find_method(launch.method).sharded for launch in plan.launches]
+        if not all(sharded) and any(x.since or x.payload != "gradient" for x in plan.launches):
             raise CommschedError(
                 f"{option} needs a plan whose launches are the same in every step; this one uses"
                 " --later or --refresh"

@@ -56,7 +56,7 @@ class Sync(Strategy):
 
     name = "sync"
     changes = True
-    sums_every_step = True
+    sums_every_step = verifiable = True
     parameters: Mapping[str, Parameter] = {
         "overlap": Parameter("forward", ("backward", "forward")),
         "optimizer": OPTIMIZER,

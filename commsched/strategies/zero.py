@@ -56,6 +56,8 @@ class Zero(Strategy):
     extremely efficient collective communication for giant model training", arXiv 2306.10209.
     """
 
+    verifiable = True
+
     def __init__(self, level: int) -> None:
         self.name, self.level = f"zero{level}", level
         more = {"prefetch": Parameter(1, Range(0, MANY))} if level == 3 else {}
@@ -82,19 +84,19 @@ class Zero(Strategy):
         plain = all(tensor.dtype == "float32" for tensor in plan.net.tensors.values())
         state = OPTIMIZERS[str(settings["optimizer"])][0] + MASTER * (self.level < 3 or not plain)
         waits = _window(made, int(settings["buffers"]))
-        travel = [4.0 * count for count in numel]
-        buckets = _most(travel, waits)
-        if self.level >= 2:
-            buckets += _most(whole, waits)  # gradients that are not summed yet
+        # Units that travel borrow memory, in which the largest has been before.
+        travel = min(int(settings["buffers"]), len(made))
+        buckets = _most(whole, waits) if self.level >= 2 else 0.0  # gradients not summed yet
         if self.level == 3:
-            held = _held(made, int(settings["prefetch"]))
-            buckets += _most(whole, held) + _most(travel, held)
+            prefetch = int(settings["prefetch"])
+            buckets += _most(whole, _held(made, prefetch))
+            travel += min(prefetch + 1, len(made))
         return Memory(
             parameters=sharded if self.level == 3 else float(plan.net.nbytes),
             gradients=sharded if self.level >= 2 else float(plan.net.nbytes),
             optimizer=state * owned,
             activations=sum(layer.activation for layer in plan.net.layers),
-            buckets=buckets,
+            buckets=buckets + 4.0 * max(numel, default=0.0) * travel,
             **_beside(plan, int(settings["buffers"])),
         )
 

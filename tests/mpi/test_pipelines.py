@@ -108,7 +108,7 @@ def test_what_is_for_sync_only_is_refused_on_all_ranks(folder, option):
     options = RunOptions(verify=option == "--verify", replan=lambda *_: made)
     if option == "--verify":
         options.replan = None
-    with pytest.raises(CommschedError, match=f"{option} is for strategy 'sync', not for 'gpipe'"):
+    with pytest.raises(CommschedError, match=f"{option} is for strategy 'sync'"):
         session.run(made, WORLD, folder / "m.json", options)
     WORLD.Barrier()
     together(["something was written"] * bool(list(folder.iterdir())))

@@ -35,6 +35,8 @@ METHODS = {
         *("--param", "momentum=0.5", "--param", "lag=7"),
     ),
     "local": ("--strategy", "local", "--net", "mlp:16:1"),
+    "shards of the state": ("--strategy", "zero1", "--precision", "fp16", "--net", "mlp:32:1"),
+    "shards of everything": ("--strategy", "zero3", "--param", "gather=bf16"),
 }
 
 

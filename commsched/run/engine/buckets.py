@@ -65,7 +65,7 @@ class Buckets:
         self._worker, self._parameters, self._voter = roles
         self.device_queue = device_queue
         self._module = device_queue.device.module
-        self._spare = SpareMemory(self._module)
+        self.spare = SpareMemory(self._module)
         self._lent: dict[int, Array] = {}  # launch -> borrowed memory of its bucket
         self.states = [self._state(launch) for launch in plan.launches]
         self._together: State = {"rank": rank}  # decisions by all ranks: launch -1
@@ -158,7 +158,7 @@ class Buckets:
         if not find_method(planned.method).sharded:
             return slice(None)
         numel = self._plan.spec(planned).numel
-        self._lent[launch] = memory = self._spare.borrow(numel)
+        self._lent[launch] = memory = self.spare.borrow(numel)
         state["gradient"] = memory[:numel]
         if planned.payload == "gradient":
             return slice(None)
@@ -169,7 +169,7 @@ class Buckets:
         if launch in self._lent:
             self.states[launch]["gradient"] = self._module.empty(0, np.float32)
             del self._endpoints[launch, Kind.ENCODE, 0]
-            self._spare.give_back(self._lent.pop(launch))
+            self.spare.give_back(self._lent.pop(launch))
 
     def _take_rows(self, launch: int) -> None:
         """Put rows that were handed over into the bucket: as a list if the method takes lists."""

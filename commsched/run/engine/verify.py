@@ -1,4 +1,4 @@
-"""`--verify`: compare every bucket's result with the dense sum of MPI's own all-reduce."""
+"""`--verify`: compare every bucket's result with what MPI's own all-reduce of the inputs gives."""
 
 from collections.abc import Mapping
 
@@ -8,9 +8,11 @@ from mpi4py import MPI
 from commsched.arrays import Array
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
+from commsched.exchange.sharded import shard_of
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.run.engine.worker import GradientSource
+from commsched.run.engine.buckets import channel, communicators
+from commsched.run.engine.worker import GradientSource, ParameterHolder
 from commsched.run.job import agree
 from commsched.timeline.header import Verified
 
@@ -19,16 +21,26 @@ UNIT = 2.0**-24
 
 
 class Verifier:
-    """A source of gradients that stores the inputs and results of exchanges."""
+    """A source of gradients and holder of parameters that stores inputs and results of exchanges.
 
-    def __init__(self, plan: Plan, comm: MPI.Intracomm, source: GradientSource) -> None:
-        self._source = source
-        self._plan = plan
+    Parameters are gathered from shards: an element has one owner, whose bits all must get.
+    """
+
+    def __init__(
+        self, plan: Plan, comm: MPI.Intracomm, source: GradientSource, holder: ParameterHolder
+    ) -> None:
+        self._source, self._holder, self._plan = source, holder, plan
         self._comm = comm.Dup()
-        self.free = self._comm.Free
+        self._teams = communicators(plan, comm)
         self._before: dict[int, Array] = {}
         self._after: dict[int, Array] = {}
         self._worst: dict[str, float] = {}  # method -> largest relative L2 error seen
+
+    def free(self) -> None:
+        """Free the communicators; all ranks call it."""
+        for comm in (self._comm, *self._teams.values()):
+            if comm != MPI.COMM_NULL:
+                comm.Free()
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         self._source.gradient(step, launch, out)
@@ -38,7 +50,18 @@ class Verifier:
         self._after[launch] = on_host(values).copy()
         self._source.result(step, launch, values)
 
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        self._holder.parameters(step, launch, out)
+        own = shard_of(self._plan, launch, self._comm.rank)
+        self._before[launch] = np.zeros(len(out), np.float32)
+        self._before[launch][own] = on_host(out[own])
+
+    def replace(self, step: int, launch: int, values: Array) -> None:
+        self._after[launch] = on_host(values).copy()
+        self._holder.replace(step, launch, values)
+
     def follow(self, plan: Plan, kept: Mapping[str, Array]) -> None:
+        self._teams = communicators(plan, self._comm, self._teams)
         self._plan = plan
         self._before.clear()
         self._after.clear()
@@ -47,38 +70,46 @@ class Verifier:
     def check(self, step: int) -> None:
         """Compare all buckets of a step; every rank calls it after its exchanges are over."""
         for index, launch in enumerate(self._plan.launches):
-            ranks = len(self._plan.group(launch).ranks)
-            if ranks != self._comm.size:
+            method, ranks = find_method(launch.method), self._plan.group(launch).size
+            if not method.sharded and ranks != self._comm.size:
                 raise CommschedError(
                     f"launch {launch.name!r} exchanges among {ranks} of {self._comm.size} ranks;"
                     " --verify checks exchanges among all"
                 )
-            divisor = ranks if self._plan.mean else 1
-            exact, size = self._reference(self._before[index], divisor)
+            exact, bound = self._reference(index)
             error = np.abs(self._after[index] - exact)
             norm = float(np.linalg.norm(exact))
             relative = float(np.linalg.norm(error)) / norm if norm else float(error.max(initial=0))
             self._worst[launch.method] = max(self._worst.get(launch.method, 0.0), relative)
-            if find_method(launch.method).lossless:
-                wrong = np.flatnonzero(~(error <= (ranks + 1) * UNIT * size))
+            if method.lossless:
+                wrong = np.flatnonzero(~(error <= bound))
                 self._refuse(step, launch.name, wrong, index, exact)
 
-    def _reference(self, values: Array, divisor: int) -> tuple[Array, Array]:
-        """Return the sum over ranks in float64, and the sum of magnitudes to bound rounding."""
-        exact = values.astype(np.float64)
-        size = np.abs(exact)
-        self._comm.Allreduce(MPI.IN_PLACE, exact)
-        self._comm.Allreduce(MPI.IN_PLACE, size)
-        return exact / divisor, size / divisor
+    def _reference(self, index: int) -> tuple[Array, Array]:
+        """Return what a launch brings this rank, in float64, and how far float32 may be from it."""
+        launch = self._plan.launches[index]
+        comm, exact = self._teams[channel(launch)], self._before[index].astype(np.float64)
+        size, gathers = np.abs(exact), launch.payload == "parameter"
+        comm.Allreduce(MPI.IN_PLACE, exact)
+        comm.Allreduce(MPI.IN_PLACE, size)
+        if gathers:
+            return exact, np.zeros_like(size)
+        own = slice(None)
+        if find_method(launch.method).sharded:
+            own = shard_of(self._plan, index, self._comm.rank)
+        divisor = comm.size if self._plan.mean else 1
+        return exact[own] / divisor, (comm.size + 1) * UNIT * size[own] / divisor
 
     def _refuse(self, step: int, name: str, wrong: Array, index: int, exact: Array) -> None:
         """Raise on the ranks that hold a wrong element."""
         if len(wrong):
             at = int(wrong[0])
+            gathers = self._plan.launches[index].payload == "parameter"
+            what = "gather" if gathers else "sum"
             raise CommschedError(
                 f"step {step}, {name}: element {at} is {float(self._after[index][at]):.9g} on rank"
-                f" {self._comm.rank}, but the dense sum gives {float(exact[at]):.9g}; {len(wrong)}"
-                " elements are wrong"
+                f" {self._comm.rank}, but the dense {what} gives {float(exact[at]):.9g};"
+                f" {len(wrong)} elements are wrong"
             )
 
     def least(self, value: float) -> float:
