@@ -9,7 +9,7 @@ import numpy as np
 
 from commsched.cost.price import exchange, price
 from commsched.errors import CommschedError
-from commsched.exchange.method import resolved
+from commsched.exchange.method import Method, resolved
 from commsched.exchange.pair import LIBRARY
 from commsched.exchange.registry import find_method
 from commsched.machine.change import PORT
@@ -17,7 +17,7 @@ from commsched.machine.library import Algorithm, algorithm_of
 from commsched.machine.model import Device, Group, Machine
 from commsched.machine.ports import reach
 from commsched.net.bucket import BucketSpec
-from commsched.plan.model import Launch, Plan
+from commsched.plan.model import Plan
 from commsched.planner.baseline import OF_LIBRARY
 from commsched.planner.limits.memory import needed
 from commsched.planner.make_plan import checked, make_plan
@@ -26,6 +26,7 @@ from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.prices import PriceTables
 from commsched.planner.search.problem import BASELINES, Problem
 from commsched.planner.search.shortlist import Shortlist
+from commsched.planner.space import Candidate, spec_of
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import STEPS, simulate
 from commsched.study.cells import NEAR, SAME, Cell
@@ -72,47 +73,59 @@ class _Priced(NamedTuple):
     plan: Plan
     step: float  # s
     exposed: float  # s
+    sent: float  # B
 
 
-class _Tables:
+class _Known:
     """What is known of a machine's prices, for all nets."""
 
     def __init__(self) -> None:
         self.library = PriceTables()
-        self.of_load: dict[tuple[str, ...], PriceTables] = {}
+        self.problems: dict[tuple[tuple[str, ...], bool], Problem] = {}
         self.bounds: dict[tuple[str, ...], float] = {}
-        self.sent: dict[tuple[BucketSpec, str], float] = {}
+        self.sent: dict[tuple[BucketSpec | int, str], float] = {}
 
-    def tables(self, cell: Cell) -> PriceTables:
-        """Return the tables of a net: its own curves, and prices that all nets share."""
-        found = self.of_load.setdefault(cell.load, PriceTables())
-        found.exact, found.played = self.library.exact, self.library.played
-        return found
-
-    def bytes_sent(self, plan: Plan) -> float:
-        """Bytes that a rank sends in a step, the mean over the ranks."""
-        return sum(self._sent(plan, launch) for launch in plan.launches)
-
-    def _sent(self, plan: Plan, launch: Launch) -> float:
-        spec, group = plan.spec(launch), plan.group(launch)
-        if all(law.law == "dense" for law, *_ in spec.pieces):
-            spec = BucketSpec.uniform(spec.numel)
-        key = spec, launch.method
-        if key not in self.sent:
-            method = find_method(launch.method)
-            if method.library and group.size > 1:  # its schedules send as many times all bytes
-                taken = algorithm_of(plan.machine, group, 4.0 * spec.numel)
-                share = self._share(plan.machine, group, taken)
-                self.sent[key] = share * spec.numel
+    def problem(self, cell: Cell, request: Request, library: bool) -> Problem:
+        """Return a cell's problem; `library`: only the library sums, on one curve for all nets."""
+        key = cell.load, library
+        if key not in self.problems:
+            own = PriceTables()
+            own.exact, own.played = self.library.exact, self.library.played
+            if library and request.net.numel <= REACH:
+                kept = Shortlist.of([find_method(LIBRARY)])
+                made = Problem(request, kept=kept, tables=self.library)
+                made.prices.least, made.prices.most = 1, REACH
             else:
-                self.sent[key] = price(method, spec, plan.machine, group, limit=0).sent
-        return self.sent[key]
+                made = Problem(request, tables=own)
+            self.problems[key] = made
+        return self.problems[key]
+
+    def bytes_sent(self, problem: Problem, candidate: Candidate) -> float:
+        """Bytes that a rank sends in a step, the mean over the ranks."""
+        methods, net = problem.prices.methods, problem.request.net
+        total = 0.0
+        for made, number in candidate.choices:
+            method = methods[number]
+            key = spec_of(made, net) if made.sparse else made.numel, method.name
+            if key not in self.sent:
+                spec = BucketSpec.uniform(made.numel) if isinstance(key[0], int) else key[0]
+                self.sent[key] = self._sent(problem.request.machine, method, spec)
+            total += self.sent[key]
+        return total
+
+    def _sent(self, machine: Machine, method: Method, spec: BucketSpec) -> float:
+        group = machine.everyone
+        if not method.library or group.size == 1:
+            return price(method, spec, machine, group, limit=0).sent
+        taken = algorithm_of(machine, group, 4.0 * spec.numel)
+        return self._share(machine, group, taken) * spec.numel
 
     def _share(self, machine: Machine, group: Group, taken: Algorithm) -> float:
-        """Bytes that a rank sends by a library's algorithm for each element."""
-        key = BucketSpec.uniform(SAMPLE), taken.collective
+        """Bytes that a rank sends by a library's algorithm for each element, at any size."""
+        key = SAMPLE, taken.collective
         if key not in self.sent:
-            (phase,) = map(resolved, find_method(LIBRARY).phases(key[0], group))
+            spec = BucketSpec.uniform(SAMPLE)
+            (phase,) = map(resolved, find_method(LIBRARY).phases(spec, group))
             start = np.zeros(group.size)
             played = exchange(
                 phase.schedule, phase.payload, machine, group, start, limit=0, taken=taken
@@ -122,8 +135,8 @@ class _Tables:
 
 
 @lru_cache(maxsize=NEAR)
-def _tables_of(place: tuple[str, ...]) -> _Tables:
-    return _Tables()
+def _known_of(place: tuple[str, ...]) -> _Known:
+    return _Known()
 
 
 def row(cell: Cell) -> Row:
@@ -152,7 +165,7 @@ def _place(machine: Machine) -> Row:
 
 def _numbers(cell: Cell, request: Request) -> Row:
     """Plan, and describe the plan."""
-    known = _tables_of(cell.place)
+    known = _known_of(cell.place)
     request = checked(request, cell.planner)
     priced = _priced(cell, request, known)
     plan = make_plan(request, cell.planner) if priced is None else priced.plan
@@ -166,7 +179,7 @@ def _numbers(cell: Cell, request: Request) -> Row:
     }
     if priced is not None:
         found |= {"source": PRICED, "exposed_seconds": significant(priced.exposed)}
-        found["sent_bytes_per_rank"] = significant(known.bytes_sent(plan))
+        found["sent_bytes_per_rank"] = significant(priced.sent)
         found["step_seconds"] = found["priced_step_seconds"] = significant(priced.step)
     if priced is None or cell.simulate:
         totals = _simulated(plan, known)
@@ -185,42 +198,30 @@ def _numbers(cell: Cell, request: Request) -> Row:
     return found
 
 
-def _priced(cell: Cell, request: Request, known: _Tables) -> _Priced | None:
+def _priced(cell: Cell, request: Request, known: _Known) -> _Priced | None:
     """Price the plan of another system's planner, without reasons; None if others make it."""
     if cell.planner not in BASELINES or request.strategy != "sync" or not request.net.tensors:
         return None
     methods = request.methods(request.machine.everyone)
-    if cell.planner in OF_LIBRARY and any(method.name == LIBRARY for method in methods):
-        problem = _of_library(cell, request, known)
-    else:
-        problem = Problem(request, tables=known.tables(cell))
+    library = cell.planner in OF_LIBRARY and any(method.name == LIBRARY for method in methods)
+    problem = known.problem(cell, request, library)
     candidate = problem.within(BASELINES[cell.planner](problem))
     step, exposed = problem.evaluator.exposed(candidate)
     plan = replace(problem.plan(candidate, cell.planner), iteration=step)
-    return _Priced(plan, step, exposed)
+    return _Priced(plan, step, exposed, known.bytes_sent(problem, candidate))
 
 
-def _of_library(cell: Cell, request: Request, known: _Tables) -> Problem:
-    """Return a problem whose buckets the library sums; all nets share the curve of its price."""
-    kept = Shortlist.of([find_method(LIBRARY)])
-    problem = Problem(request, kept=kept, tables=known.library)
-    if problem.prices.most > REACH:
-        return Problem(request, kept=kept, tables=known.tables(cell))
-    problem.prices.least, problem.prices.most = 1, REACH
-    return problem
-
-
-def _bound(cell: Cell, request: Request, known: _Tables) -> float:
+def _bound(cell: Cell, request: Request, known: _Known) -> float:
     """The bound by ports, of plans that sum all gradients in every step; 0 for others."""
     if request.strategy != "sync" or not request.net.tensors:
         return 0.0
     if cell.load not in known.bounds:
-        problem = _of_library(cell, request, known)
+        problem = known.problem(cell, request, library=True)
         known.bounds[cell.load] = lower_bound(problem, by_ports=True)
     return known.bounds[cell.load]
 
 
-def _simulated(plan: Plan, known: _Tables) -> Totals:
+def _simulated(plan: Plan, known: _Known) -> Totals:
     """Simulate a plan: without jitter, two steps of a strategy whose steps are alike tell all."""
     alike = plan.machine.jitter == 0.0 and STRATEGIES[plan.strategy].sums_every_step
     return simulate(plan, 1 + (2 if alike else STEPS), known=known.library.played).totals
