@@ -186,7 +186,8 @@ class _Drawing:
     def label(row: Row, names: Sequence[str]) -> str:
         """Name a row by some columns."""
         texts = [_text(row, name) for name in names]
-        return ", ".join(text for text in texts if text != "-") or ("-" if names else "")
+        found = ", ".join(text for text in texts if text != "-")
+        return found or ("lossless" if "allow" in names else "-" * bool(names))
 
     def draw(self, path: str | Path) -> None:
         """Draw all panels with one legend."""
@@ -199,8 +200,8 @@ class _Drawing:
         settings = {"font.size": self.font, "axes.linewidth": 0.6}
         with picture(path, (wanted.width, height), 200, settings) as figure:
             figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.03)
-            y = bool(wanted.value)
-            grid = figure.subplots(len(down), len(across), squeeze=False, sharex=True, sharey=y)
+            x, y = not wanted.pareto, bool(wanted.value)
+            grid = figure.subplots(len(down), len(across), squeeze=False, sharex=x, sharey=y)
             handles: dict[str, Any] = {}
             for i, of_row in enumerate(down):
                 for j, of_column in enumerate(across):
@@ -322,6 +323,7 @@ class _Drawing:
                 va="top",
                 fontsize=self.font - 1,
                 color=look["color"],
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )
 
     def _map(self, panel: Axes, rows: Sequence[Row]) -> None:

@@ -53,7 +53,8 @@ class Prediction:
         header = msgspec.structs.replace(found.header, totals=self.totals)
         return replace(found, header=header)
 
-    def _spans(self, ranks: int | None) -> Timeline:
+    def _spans(self, ranks: int | None, *, makeups: bool = True) -> Timeline:
+        """Return the spans of all or the first ranks; the totals of a step need no makeups."""
         names = tuple(dict.fromkeys(p.op.name for p in self.placed if p.step == self.steps - 1))
         names = tuple(dict.fromkeys([*names, *(p.op.name for p in self.placed)]))
         to_name = {name: i for i, name in enumerate(names)}
@@ -69,7 +70,7 @@ class Prediction:
                 [getattr(p, field)[k] for p, k in zip(self.placed, keep, strict=True)]
             )
 
-        made, coded = self._makeups()
+        made, coded = self._makeups() if makeups else ({}, [0.0] * len(self.placed))
         lengths = joined("end") - joined("start")
         whole = Timeline(
             header=self._header(made),
@@ -147,7 +148,8 @@ class Prediction:
         """Return the totals of a step; of very many ranks, only the first ones' spans are asked."""
         size = self.plan.machine.size
         spans = sum(len(p.ranks) for p in self.placed)
-        found = totals(self._spans(max(1, size * SPANS // max(spans, SPANS))))
+        some = max(1, size * SPANS // max(spans, SPANS))
+        found = totals(self._spans(some, makeups=False))
         if not found.counted:
             return found
         lengths = windows(self.iterations[-found.counted :], found.cycle)

@@ -62,9 +62,14 @@ def run(
         left = [cell for digest, cell in wanted.items() if digest not in found]
         begin = time.monotonic()
         with progress(len(left), "row", "study") as bar, _interrupts() as check:
-            for one in _rows(left, executor, check):
-                found[one["cell"]] = file.add(one)
-                bar.update()
+            try:
+                for one in _rows(left, executor, check):
+                    found[one["cell"]] = file.add(one)
+                    bar.update()
+            except KeyboardInterrupt:
+                there = len(found.keys() & wanted.keys())
+                told = f"interrupted; {path} has {there} of {len(wanted)} rows, and can go on"
+                raise KeyboardInterrupt(told) from None
     made = [found[digest] for digest in wanted]
     return Done(made, there, max(time.monotonic() - begin, 1e-9), workers)
 

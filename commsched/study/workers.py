@@ -54,5 +54,18 @@ def ranks() -> Iterator[tuple[Executor | None, int]]:
     from commsched.run.job.agree import check_launcher
 
     check_launcher()
-    with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
-        yield cast("Executor | None", executor), MPI.COMM_WORLD.size - 1
+    comm = MPI.COMM_WORLD
+    before = signal.getsignal(signal.SIGINT)
+    if comm.rank:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 ends the study, and them
+    try:
+        with MPICommExecutor(comm, root=0) as found:
+            executor = cast("Executor | None", found)
+            try:
+                yield executor, comm.size - 1
+            except BaseException:
+                if executor is not None:
+                    executor.shutdown(wait=False, cancel_futures=True)
+                raise
+    finally:
+        signal.signal(signal.SIGINT, before)
