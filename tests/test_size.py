@@ -50,3 +50,13 @@ def test_a_run_of_many_steps_is_refused_on_all_ranks_at_once(tmp_path):
     ended = on_ranks(made.machine.size, *words)
     assert ended.status == 2
     assert "0 would take about" in ended.output
+
+
+def test_a_training_of_many_steps_is_refused_before_its_first_step(tmp_path):
+    words = ["train", "--net", "mlp:8:2", "--batch", "8", "--method", "ring+dense"]
+    refused = on_ranks(2, *words, "--steps", "1" + "0" * 15)
+    assert refused.status == 2
+    assert "commsched: --steps 1000000000000000 would take about" in refused.output
+    assert "more than 1 h or 16 GB needs --force-size" in refused.output
+    done = on_ranks(2, *words, "--steps", "2", "--force-size")
+    assert done.status == 0, done.output

@@ -48,9 +48,17 @@ def simulation(plan: "Plan", steps: int, written: int) -> Size:
 
 def run(plan: "Plan", steps: int) -> Size:
     """Estimate a run: its spans leave the memory while it runs."""
+    return Size(min(steps, COUNTABLE) * (plan.iteration or _computing(plan)), 0.0)
+
+
+def training(plan: "Plan", steps: int) -> Size:
+    """Estimate a training: at least its computing; the plan's links may be slower than the real."""
+    return Size(min(steps, COUNTABLE) * _computing(plan), 0.0)
+
+
+def _computing(plan: "Plan") -> float:
     net, device = plan.net, plan.machine.device
-    computing = sum(sum(net.seconds(layer, device)) for layer in net.layers)
-    return Size(min(steps, COUNTABLE) * (plan.iteration or computing), 0.0)
+    return sum(sum(net.seconds(layer, device)) for layer in net.layers)
 
 
 def coding(numel: int, repeats: int, codecs: int) -> Size:

@@ -85,6 +85,7 @@ class TrainRequest:
     options: TrainOptions
     device: str  # "cpu" or "cuda"
     make: Make  # makes a plan if no file is given
+    check: Callable[[Plan, int], None] | None = None  # refuses too many steps of a plan
 
 
 def train_job(wanted: TrainRequest, progress: bool) -> dict[str, Any] | None:
@@ -128,6 +129,8 @@ def _train(
             else:
                 store.begin()
         first = 0 if kept is None else kept[0].step
+        if (check := wanted.check) is not None:
+            agree.on_all_ranks(lambda: check(plan, options.steps - first), comm)
         log = agree.on_all_ranks(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
     if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
         say("the plan's error budget is watched for strategy 'sync' without --checkpoint only")

@@ -48,6 +48,9 @@ def sweep(wanted: TrainRequest, chosen: Sweep) -> Trials | None:
             agree.broadcast_bytes(msgspec.json.encode(_left(known, chosen)), comm),
             type=list[tuple[int, int]],
         )
+        if (check := wanted.check) is not None:
+            agree.on_all_ranks(lambda: check(plan, wanted.options.steps * len(left)), comm)
+    wanted = replace(wanted, check=None)
     for fold, seed in left:
         known = _one(wanted, chosen, plan, known, fold, seed)
     return known if comm.rank == 0 else None

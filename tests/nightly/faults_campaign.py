@@ -27,7 +27,7 @@ LIMIT = 120.0  # s for a job to end
 OLDER = "import commsched; commsched.__version__ = '0.0.1'\n" + MAIN
 MISSING = "import sys\nsys.modules[{!r}] = None\n" + MAIN  # a package that is not installed
 TRAINING = ["train", "--net", "words:8:300", "--batch", "24", "--method", "ring+dense"]
-TRAINING += ["--every", "5", "--timeout", str(TIMEOUT)]
+TRAINING += ["--every", "5", "--timeout", str(TIMEOUT), "--force-size"]
 ENDLESS = ("--steps", "200000")  # 40 minutes
 Start = Callable[[Path], Job]
 
@@ -155,7 +155,7 @@ RANK_2 = "rank 2 on host"
 BY_LAUNCHER = ""
 LATE = TIMEOUT + 10.0
 FAULTS = (
-    Fault(name="unknown command on rank 2", says=f"{RANK_2} .*: argument COMMAND: invalid choice",
+    Fault(name="unknown command on rank 2", says=f"{RANK_2} .*: no command 'walk'",
           start=other(*COMMSCHED, "walk")),
     Fault(name="unknown option on rank 2", says=f"{RANK_2} .*--nosuch",
           start=other(*COMMSCHED, more=["--nosuch"])),

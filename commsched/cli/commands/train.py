@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsched.cli import elastic
+from commsched.cli import elastic, size
 from commsched.cli import method_schedule as schedule
 from commsched.cli.machine import SET
 from commsched.cli.options import (
@@ -70,6 +70,7 @@ LEARNING = (
     Flag("--resume", "resume from the checkpoint"),
     DEVICE,
     TIMEOUT,
+    size.FORCE_SIZE,
     Flag("--json", "print the result as JSON"),
 )
 SWEEP = (
@@ -191,7 +192,14 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
         options=options,
         device=args.device,
         make=lambda net, ranks: _planned(args, net, ranks),
+        check=lambda plan, steps: _check_size(args, plan, steps),
     )
+
+
+def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
+    """Refuse so many steps, of all trainings together, if they take too long."""
+    what = f"--epochs {args.epochs:g}" if args.epochs is not None else f"--steps {args.steps}"
+    size.check(args, what, size.training(plan, steps))
 
 
 def _check(args: argparse.Namespace) -> None:
