@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import commsched as cs
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.plot import html
@@ -169,9 +170,32 @@ def test_exposed_is_what_the_measure_says(found):
 
 def test_the_page_needs_nothing_else(both, tmp_path):
     page = page_of(tmp_path, *both)
-    assert not re.search(r"https?://|url\(|@import", (tmp_path / "t.html").read_text())
+    assert not re.search(r"https?://|url\((?!#)|@import", (tmp_path / "t.html").read_text())
     assert not any({"src", "href"} & set(attrs) for _, attrs in page.elements)
     assert [file.name for file in tmp_path.iterdir()] == ["t.html"]
+
+
+def test_the_page_knows_what_the_plan_says_and_each_step_s_critical_path(tmp_path):
+    made = cs.Plan.best("bert-base", cs.Machine("p3.16xlarge", nodes=2), method="ring+fp16")
+    predicted = made.simulate(4)
+    data = page_of(tmp_path, predicted.timeline()).data
+    (side,) = data["sides"]
+    launch = made.model.launches[0]
+    known = side["launches"][launch.name]
+    assert known["method"] == launch.method
+    assert known["tensors"] == list(dict.fromkeys(piece.tensor for piece in launch.pieces))
+    lanes, at = side["lanes"], 0
+    stream, start = [], []
+    for k, count in zip(lanes["stream"], lanes["spans"], strict=True):
+        stream += [data["streams"][k][0]] * count
+        start += np.cumsum(side["start"][at : at + count]).tolist()
+        at += count
+    begin, sums = side["steps"]["begun"][2], {}
+    for i in side["paths"]["2"]:
+        inside = start[i] + side["length"][i] - max(start[i], begin)
+        sums[stream[i]] = sums.get(stream[i], 0.0) + inside / 1e9
+    for name, seconds in predicted.data["critical_path"]["seconds"].items():
+        assert sums.get(name, 0.0) == pytest.approx(seconds, abs=2e-3 * predicted.iteration)
 
 
 def test_totals_are_those_of_compare(both, tmp_path):

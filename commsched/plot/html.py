@@ -18,6 +18,7 @@ from commsched.plot.view import (
     median_step,
     named,
     ranks_to_draw,
+    same_plan,
     steps_to_draw,
     view,
 )
@@ -26,9 +27,17 @@ from commsched.timeline.cycles import totals
 from commsched.timeline.intervals import Intervals, difference, intervals
 from commsched.timeline.model import Timeline
 from commsched.timeline.names import label
+from commsched.timeline.step_paths import step_paths
 from commsched.timeline.totals import median
 
-SCRIPTS = ("data.js", "draw.js", "operations.js", "page.js")  # in this order, as one script
+SCRIPTS = (
+    "data.js",
+    "draw.js",
+    "operations.js",
+    "panels.js",
+    "page.js",
+)  # in this order, as one script
+MOST_PATHS = 40  # steps whose critical path is in the page, those around the opening one
 CHUNK = 2**16  # numbers that are Python objects at one time
 
 
@@ -112,8 +121,10 @@ def page_data(
         "streams": [[stream, *_stream_look(stream)] for stream in streams],
         **_totals(sides),
         "sides": [
-            {"kind": kind, **_side(t, names, streams)}
-            for kind, t in zip(named(sides, side_names), sides, strict=True)
+            {"kind": kind, **_side(t, names, streams, paths)}
+            for kind, t, paths in zip(
+                named(sides, side_names), sides, _paths(sides, opening), strict=True
+            )
         ],
     }
 
@@ -147,8 +158,24 @@ def _totals(sides: Sequence[Timeline]) -> dict[str, Any]:
     }
 
 
-def _side(t: Timeline, names: list[str], streams: list[str]) -> dict[str, Any]:
-    """Return one timeline: its steps, its lanes, and the columns of its spans."""
+def _paths(sides: Sequence[Timeline], opening: Sequence[int]) -> list[dict[int, list[int]]]:
+    """Return the rows of the critical path of each side's steps around the opening one."""
+    found = []
+    for t, step in zip(sides, opening, strict=True):
+        after = t.prediction.after
+        if not after and same_plan(sides):
+            after = next((other.prediction.after for other in sides), {})
+        steps = measure.steps(t)
+        at = int(np.searchsorted(steps, step))
+        first = max(0, min(at - MOST_PATHS // 2, len(steps) - MOST_PATHS))
+        found.append(step_paths(t, after, steps[first : first + MOST_PATHS].tolist()))
+    return found
+
+
+def _side(
+    t: Timeline, names: list[str], streams: list[str], paths: dict[int, list[int]]
+) -> dict[str, Any]:
+    """Return one timeline: its steps, its lanes, the columns of its spans, what its plan says."""
     to_name = {name: i for i, name in enumerate(names)}
     name = np.array([to_name[n] for n in t.names], np.int64)[t.name]
     stream = np.array([streams.index(s) for s in t.streams], np.int64)[t.stream]
@@ -168,6 +195,8 @@ def _side(t: Timeline, names: list[str], streams: list[str]) -> dict[str, Any]:
         },
         "steps": _steps(t),
         "median": median_step(t),
+        "paths": _places(order, paths),
+        "launches": msgspec.to_builtins(t.header.launches),
         "name": name[order],
         "step": t.step[order],
         "start": _differences(start, first),
@@ -181,16 +210,25 @@ def _side(t: Timeline, names: list[str], streams: list[str]) -> dict[str, Any]:
     }
 
 
+def _places(order: Ints, paths: dict[int, list[int]]) -> dict[int, list[int]]:
+    """Return where the rows of each path are after ordering."""
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return {step: place[rows].tolist() for step, rows in paths.items()}
+
+
 def _steps(t: Timeline) -> dict[str, Any]:
-    """Return, per step, its first start on any rank, its last end, and its length."""
+    """Return, per step, its first and last start on any rank, its last end, and its length."""
     steps = measure.steps(t)
     last = np.full(len(steps), -np.inf)
     np.maximum.at(last, np.searchsorted(steps, t.step), t.end)
     start = np.nanmin(measure.step_starts(t), axis=0)
+    begun = np.nanmax(measure.step_starts(t), axis=0)
     iterations = measure.iteration_seconds(t).tolist()
     return {
         "step": steps,
         "start": _nanoseconds(start),
+        "begun": _nanoseconds(begun),
         "end": _nanoseconds(np.maximum(start, last)),
         "iteration": [None if np.isnan(x) else round(x * 1e9) for x in iterations],
         "exposed": _nanoseconds(measure.exposed(t).mean(axis=0)),

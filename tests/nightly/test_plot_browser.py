@@ -1,11 +1,15 @@
 """The HTML page in a real browser: what it draws, tells and finds, and how it is moved."""
 
 import re
+import time
+from dataclasses import replace
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 import pytest
 
 from commsched.plot import colours
+from commsched.timeline.header import header_from_data
 from tests.support import browser
 from tests.test_plot_html import HOSTILE, many_spans, page_of, training
 
@@ -181,3 +185,43 @@ def test_a_side_without_the_step_shows_its_median_one(opened):
     lines = [line.split("\t") for line in b.text("tip").split("\n")]
     assert lines[1] == ["forward; rank 0, compute, step 1, predicted"]
     assert lines[3][:3] == ["duration", "20.000 ms", "25.000 ms"]
+
+
+def test_the_panel_tells_the_plan_and_the_path_is_drawn_in_light_and_dark(opened):
+    note = {"method": "ring+fp16", "tensors": ["w", "v"], "numel": 2048, "runner_up": "tree+fp16"}
+    header = {"net": "tiny", "launches": {"fc": note}}
+    t = replace(training(), header=header_from_data("predicted", header))
+    b = opened(t, at="#step=2&focus=fc/exchange&rank=1")
+    lines = dict(line.split("\t") for line in b.text("panel").split("\n")[1:])
+    assert (lines["method"], lines["codec"], lines["tensors"]) == ("ring+fp16", "fp16", "2: w, v")
+    assert lines["runner-up"].startswith("tree+fp16")
+    assert b.drawn["critical"] > 0
+    b.ask("c = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true })")
+    drawn = "c.drawImage(document.getElementById('canvas'), 0, 0)"
+    corner = f"{drawn}, [...c.getImageData(0, 0, 1, 1).data]"
+    assert b.ask(corner)[:3] == [255, 255, 255]
+    b.press("t")
+    assert max(b.ask(corner)[:3]) < 64
+    b.press("c")
+    assert b.drawn["critical"] == 0
+
+
+def test_a_range_is_measured_and_the_view_is_exported(opened, tmp_path, shown):
+    b = opened(training(), at="#step=1")
+    b.ask("document.getElementById('measure').click()")
+    (x, y), (right, _) = place(b, 10, 0), place(b, 30, 0)
+    b.mouse("Pressed", x, y, button="left", buttons=1, clickCount=1)
+    b.mouse("Moved", right, y, button="left", buttons=1)
+    b.mouse("Released", right, y, button="left", clickCount=1)
+    assert float(b.text("panel").split(" ")[0]) == pytest.approx(20, abs=0.2)
+    assert "compute\tbusy" in b.text("panel")
+    b.order("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    for kind in ("svg", "png"):
+        b.ask(f"document.getElementById('{kind}').click()")
+    deadline = time.monotonic() + 30
+    while not all((tmp_path / f"timeline.{kind}").exists() for kind in ("svg", "png")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    root = ElementTree.fromstring((tmp_path / "timeline.svg").read_text())
+    assert "rank 0" in {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")

@@ -9,6 +9,7 @@ const state = {
   open: new Set(Object.keys(D.open).map(Number)), // unfolded ranks
   focus: null, hover: null, // {S: side, L: lane, i: span}
   hits: null, matches: [], // of the search: by name whether it is one; spans
+  range: null, measuring: false, // ms from the step's start, chosen by dragging
   drag: null, x: undefined, height: 0, // px
 };
 
@@ -38,7 +39,8 @@ function decode(S) {
   }
   Object.assign(S, { start, end, reach, exposed: bare, waited: S.waited.map(milliseconds) });
   const steps = S.steps;
-  for (const k of ["start", "end", "iteration", "exposed"]) steps[k] = steps[k].map(milliseconds);
+  for (const k of ["start", "begun", "end", "iteration", "exposed"]) steps[k] = steps[k].map(milliseconds);
+  S.onPath = new Map(Object.entries(S.paths).map(([step, list]) => [+step, new Set(list)]));
   S.first = least(S.steps.start); S.last = most(S.steps.end);
 }
 sides.forEach(decode);
@@ -88,13 +90,13 @@ function span(S) { // [first start, last end] of what is on show
   return k < 0 ? [S.first, S.last] : [S.steps.start[k], S.steps.end[k]];
 }
 function choose(step) { // where a side lacks the step, its median one stands for it
-  state.step = step; state.focus = null;
+  state.step = step; state.focus = state.range = null;
   for (const S of sides) {
     S.now = step === null ? null : S.steps.step.includes(step) ? step : S.median;
     S.origin = span(S)[0];
   }
   $("step").value = step === null ? "all" : step;
-  totals(); match(); fit();
+  totals(); match(); fit(); panel(); summarise();
 }
 function leaf(way) {
   const next = steps[steps.indexOf(state.step) + way];

@@ -63,6 +63,8 @@ function describe() {
   const where = `rank ${L.rank}, ${D.streams[L.stream][0]}, step ${S.step[i]}, ${S.kind}`;
   const kind = D.looks[lookOf(S, L, i)].legend;
   tip.replaceChildren(make("b", D.names[S.name[i]]), make("p", `${kind}; ${where}`), grid);
+  const known = state.hover ? planned(S, i, 3) : []; // of the focus they are in the panel
+  if (known.length) tip.append(plain(known));
   both.forEach((k, n) => {
     if (!k) tip.append(make("p", `not in the ${sides[n].kind} timeline`));
   });
@@ -107,7 +109,7 @@ function find(x, y) { // within 3 px
   return found;
 }
 function focusOn(mark, close = false) {
-  state.focus = mark; state.hover = null; draw();
+  state.focus = mark; state.hover = null; panel(); draw();
   if (!mark) { $("said").textContent = ""; return; }
   const { S, L, i } = mark, a = S.start[i] - S.origin, b = S.end[i] - S.origin;
   if (!state.open.has(L.rank)) reopen(new Set([...state.open, L.rank]));

@@ -23,13 +23,13 @@ function totals() {
   $("totals").replaceChildren(head, table(lines));
 }
 function dress() {
-  const some = D.held < D.ranks, all = many(D.ranks, "rank");
-  const size = some ? `${D.held} of ${all}` : all;
+  const fewer = D.held < D.ranks, all = many(D.ranks, "rank");
+  const size = fewer ? `${D.held.toLocaleString("en")} of ${all}` : all;
   $("title").textContent = [D.net.join(" on "), size].filter(Boolean).join(", ");
   document.title = `${$("title").textContent} – commsched`;
   const spans = sides.map((S) => `${many(S.name.length, "span")} ${S.kind}`).join(", ");
   const clock = D.clock ? `clocks agree within ${ms(D.clock / 1e6)}` : "";
-  const held = some ? `the file has spans of ${D.held} ranks` : "";
+  const held = fewer ? `the file has spans of ${many(D.held, "rank")}` : "";
   const known = [D.plan && `plan ${D.plan.slice(0, 12)}`, spans, held, clock].filter(Boolean);
   $("about").append(make("p", known.join("; ")), ...D.warnings.map((w) => make("p", w, "warning")));
   $("step").append(...steps.map((k) => {
@@ -42,6 +42,7 @@ function dress() {
   legend();
 }
 function legend() {
+  $("legend").replaceChildren();
   const add = (text, background, border = "") => {
     const entry = make("span", text), mark = make("i");
     Object.assign(mark.style, { background, border });
@@ -52,7 +53,7 @@ function legend() {
     for (let i = L.from; i < L.to; i++) used.add(lookOf(S, L, i));
   }
   D.looks.forEach((k, i) => { if (used.has(i)) add(k.legend, k.fill); });
-  const moving = D.streams.find((s) => s[2]), fill = moving ? D.looks[moving[1]].fill : BACK;
+  const moving = D.streams.find((s) => s[2]), fill = moving ? D.looks[moving[1]].fill : C.lane;
   const waits = (S) => S.lanes.some((L) => moves(L) && most(S.waited.slice(L.from, L.to)) > 0);
   if (sides.some(waits)) add("waiting for a peer", mixed(fill, 0.35));
   const stripes = `repeating-linear-gradient(135deg, ${D.exposed} 0 1px, ${fill} 1px 4px)`;
@@ -60,6 +61,10 @@ function legend() {
     add("exposed: compute is idle", stripes, `1px solid ${D.exposed}`);
   }
   if (steps.length > 1) add("paler: other steps", styles[0][1]);
+  add("a step begins", `linear-gradient(90deg, transparent 10px, ${C.strong} 10px 12px, transparent 12px)`);
+  if (sides.some((S) => S.onPath.size)) {
+    add("critical path", `linear-gradient(${C.lane} 8px, ${C.strong} 8px)`);
+  }
 }
 
 // ---- the view in the address
@@ -110,7 +115,8 @@ canvas.addEventListener("wheel", (e) => {
 canvas.addEventListener("pointerdown", (e) => {
   if (e.button) return;
   const [x, y] = place(e);
-  state.drag = { x, y, a: state.a, b: state.b, top: scroll.scrollTop, far: false };
+  const range = x >= GUTTER && (e.shiftKey || state.measuring);
+  state.drag = { x, y, range, a: state.a, b: state.b, top: scroll.scrollTop, far: false };
   try { canvas.setPointerCapture(e.pointerId); } catch { /* the pointer is gone already */ }
 });
 canvas.addEventListener("pointermove", (e) => {
@@ -118,6 +124,9 @@ canvas.addEventListener("pointermove", (e) => {
   state.x = x;
   if (d && Math.hypot(x - d.x, y - d.y) > 4) d.far = true;
   if (d && d.far) {
+    if (d.range) {
+      state.range = [T(d.x), T(x)].sort((p, q) => p - q); panel(); draw(); return;
+    }
     const by = (d.x - x) * (d.b - d.a) / (W - GUTTER);
     scroll.scrollTop = d.top + d.y - y; look(d.a + by, d.b + by);
   }
@@ -132,6 +141,7 @@ canvas.addEventListener("pointerup", (e) => {
   const open = new Set(state.open);
   state.drag = null; draw();
   if (!d || d.far) return;
+  if (d.range) { state.range = null; panel(); }
   if (folded) (e.shiftKey ? folded : folded.slice(0, 8)).forEach((r) => open.add(r));
   else if (x < GUTTER && ranks.length > 1) open.delete(rank);
   if (open.size !== state.open.size) reopen(open);
@@ -151,7 +161,8 @@ const keys = {
   a: () => pan(-0.2), d: () => pan(0.2), "[": () => leaf(-1), "]": () => leaf(1),
   ArrowLeft: () => step(-1, 0), ArrowRight: () => step(1, 0),
   ArrowUp: () => step(0, -1), ArrowDown: () => step(0, 1),
-  Escape: () => focusOn(null), f: () => state.focus && focusOn(state.focus, true),
+  Escape: () => { state.range = null; focusOn(null); },
+  c: () => $("critical").click(), m: () => $("measure").click(), t: () => $("shade").click(), f: () => state.focus && focusOn(state.focus, true),
   "/": () => { $("find").focus(); $("find").select(); },
 };
 addEventListener("keydown", (e) => {
@@ -168,9 +179,16 @@ $("step").addEventListener("change", (e) => {
   choose(e.target.value === "all" ? null : +e.target.value);
 });
 for (const [id, act] of Object.entries({ before: () => leaf(-1), after: () => leaf(1), in: closer,
+  png: exportPng, svg: exportSvg, shade: () => shade(dark() ? "light" : "dark"),
+  measure: () => {
+    state.measuring = !state.measuring;
+    $("measure").setAttribute("aria-pressed", state.measuring);
+  },
   out: farther, fit, previous: () => jump(-1), next: () => jump(1) })) {
   $(id).addEventListener("click", act);
 }
+$("critical").addEventListener("change", draw);
+$("summary").addEventListener("toggle", summarise);
 scroll.addEventListener("scroll", draw);
 addEventListener("resize", draw);
 addEventListener("hashchange", recall);
