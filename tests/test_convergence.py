@@ -151,5 +151,5 @@ def test_the_figure_names_every_case_and_family(tmp_path):
     for name in ("dense", "fft:0.15"):
         assert text.count(f">{name}<") == 2  # beside its point, and its family
     assert text.count(">far: 25%<") == 1  # drawn higher than it is
-    with pytest.raises(CommschedError, match=r"use .png or .svg|cannot draw"):
-        draw([table], tmp_path / "x.pdf")
+    with pytest.raises(CommschedError, match="cannot draw"):
+        draw([table], tmp_path / "x.gif")

@@ -101,7 +101,7 @@ ON_RANKS = {
         ("--net mlp --rate -1", "--rate must be finite and more than 0; got -1"),
         ("--net mlp --fold 5", "--fold must be from 0 to 4, got 5"),
         ("--net mlp --figure x.png", "--figure needs --log"),
-        ("--net mlp --log l --figure x.pdf", "must end in .png or .svg, got x.pdf"),
+        ("--net mlp --log l --figure x.gif", "must end in .png, .svg or .pdf, got x.gif"),
         ("--net mlp --log no/l", "no/l: cannot be written there"),
         ("--net mlp --resume", "--resume needs --checkpoint"),
         ("--net mlp --method ring+topk", "cannot add packets"),

@@ -82,5 +82,5 @@ def test_curves_are_drawn_the_same_twice(path, tmp_path):
     for word in ("mlp:4:1, sync, 2 ranks", "held out", "loss, nats per guess", "right guesses"):
         assert word in text
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(CommschedError, match=r"cannot draw '.pdf' files; use .png or .svg"):
-        draw([path], tmp_path / "d.pdf")
+    with pytest.raises(CommschedError, match=r"cannot draw '.gif' files; use .png, .svg or .pdf"):
+        draw([path], tmp_path / "d.gif")

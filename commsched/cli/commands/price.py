@@ -62,7 +62,7 @@ OPTIONS = (
     Option(
         "--figure",
         "FILE",
-        "draw the fastest by density and bandwidth (.png, .svg)",
+        "draw the fastest by density and bandwidth (.png, .svg, .pdf)",
         output_file,
     ),
     Flag("--json", "print seconds and bytes as JSON"),

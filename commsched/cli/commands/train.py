@@ -63,7 +63,7 @@ LEARNING = (
     Option("--fold", "N", "fold of the data to hold out, 0 to 4", int, 0),
     Option("--evaluate", "N", "steps between evaluations", int, 50),
     Option("--log", "FILE", "log to write, a line of JSON per step", Path),
-    Option("--figure", "FILE", "with --log: draw its curves (.png, .svg)", Path),
+    Option("--figure", "FILE", "with --log: draw its curves (.png, .svg, .pdf)", Path),
     Option("-o --output", "FILE", "timeline to write", Path),
     Option("--checkpoint", "DIR", "folder for checkpoints", Path),
     Option("--every", "N", "steps between checkpoints", int, 50),
@@ -221,8 +221,8 @@ def _check(args: argparse.Namespace) -> None:
         raise CommschedError("--elastic needs --checkpoint, the folder to go on from")
     if args.figure is not None and args.log is None:
         raise CommschedError("--figure needs --log, which holds the curves")
-    if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg"):
-        raise CommschedError(f"--figure must end in .png or .svg, got {args.figure}")
+    if args.figure is not None and args.figure.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise CommschedError(f"--figure must end in .png, .svg or .pdf, got {args.figure}")
     if not 0 <= args.fold < 5:
         raise CommschedError(f"--fold must be from 0 to 4, got {args.fold}")
     if not 0 <= args.seed <= 2**62:
