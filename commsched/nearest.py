@@ -18,7 +18,9 @@ def most_similar(name: str, known: Iterable[str], least: float = 0.6) -> str:
     plain: dict[str, list[str]] = {}
     for each in known:
         plain.setdefault(_plain(each), []).append(each)
-    found = get_close_matches(_plain(name), plain, 1, least)
+    short = _plain(name)
+    found = get_close_matches(short, plain, 1, least)
+    found = found or [each for each in plain if len(short) > 2 and each.startswith(short)][:1]
     return get_close_matches(name, plain[found[0]], 1, 0.0)[0] if found else ""
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import inf, isfinite
 
 from commsched.errors import CommschedError
-from commsched.units import significant
+from commsched.units import nbytes, significant
 
 DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -162,6 +162,8 @@ class Quantity:
         if self.kind is SHARE:
             likely = value / 100 if value > self.believed else value * 100
             other = f"{self.shown(likely)}, or "
+        elif self.kind is SIZE and self.scale > 1 and value > self.believed:
+            other = f"{nbytes(value / self.scale)}, or "
         return f"{name} {text} would be {meant}: write {other}{meant} if you mean it"
 
 

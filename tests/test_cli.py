@@ -53,7 +53,8 @@ def test_a_transformer_is_the_formula_written_down(tmp_path, capsys):
     path = tmp_path / "small.json"
     sizes = "layers=2,hidden=64,heads=4,sequence=16,vocabulary=100,batch=3"
     assert main(["models", "--transformer", sizes, "-o", str(path)]) == 0
-    assert capsys.readouterr().out == ""
+    said = f"small: 17 layers, 0.1 M parameters\nwritten to {path}\n"
+    assert capsys.readouterr().out == said
     want = gpt("small", layers=2, hidden=64, heads=4, sequence=16, vocabulary=100, batch=3)
     assert commsched.net.file.load(path) == want
 

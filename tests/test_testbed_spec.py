@@ -73,6 +73,7 @@ def test_what_is_lacking_is_one_sentence_and_exit_2(without):
         pytest.skip("the missing rights come first")
     code = f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
     code += "import commsched.lab.testbed.bed, commsched.errors\n"
+    code += "from commsched.lab.testbed import system\nsystem.SBIN = '/nowhere'\n"
     code += "from commsched.cli.commands import testbed\nfrom commsched.cli.main import main\n"
     if without == "root" and os.geteuid() == 0:
         code += "os.setuid(65534)\n"

@@ -1,5 +1,6 @@
 """`commsched calibrate`: all ranks measure, rank 0 writes the machine file."""
 
+import json
 from pathlib import Path
 
 from mpi4py import MPI
@@ -19,7 +20,9 @@ from commsched.run.wire.placement import choose_placement
 from commsched.terminal import screen
 
 
-def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "cpu") -> None:
+def calibrate_file(
+    output: Path, seconds: float, timeout: float, device: str = "cpu", as_json: bool = False
+) -> None:
     """Measure the machine with all ranks of the job; rank 0 writes the machine file."""
     comm = MPI.COMM_WORLD
     end_together("calibrate", timeout)
@@ -32,7 +35,8 @@ def calibrate_file(output: Path, seconds: float, timeout: float, device: str = "
         dog.stage("writing the machine file")
         if comm.rank == 0:
             machine_file.write(output, machine)
-            print("\n".join(_report(machine, output)))
+            told = _data(machine, output) if as_json else None
+            print(json.dumps(told, indent=1) if told else "\n".join(_report(machine, output)))
 
 
 def _check(output: Path, seconds: float, timeout: float, device: str) -> None:
@@ -45,13 +49,26 @@ def _check(output: Path, seconds: float, timeout: float, device: str) -> None:
 
 def _report(machine: Machine, output: Path) -> list[str]:
     """Say where the machine was measured, and how far to trust it."""
-    text = [f"{machine.source}; written to {output}"]
-    if machine.size == 1:
-        text.append("warning: 1 rank exchanges nothing; use 'mpiexec -n P' to measure links")
     errors = errors_of(machine)
-    if errors:
-        text.append(held_out_line(errors))
-    return [*text, *(f"warning: {sentence}" for sentence in doubts(errors))]
+    text = [f"{machine.source}; written to {output}", *([held_out_line(errors)] if errors else [])]
+    return [*text, *(f"warning: {sentence}" for sentence in _warnings(machine))]
+
+
+def _warnings(machine: Machine) -> list[str]:
+    alone = ["1 rank exchanges nothing; use 'mpiexec -n P' to measure links"]
+    return [*(alone if machine.size == 1 else []), *doubts(errors_of(machine))]
+
+
+def _data(machine: Machine, output: Path) -> dict[str, object]:
+    """Return the report as plain data."""
+    errors = errors_of(machine)
+    return {
+        "machine": str(output),
+        "ranks": machine.size,
+        "source": machine.source,
+        "held_out_errors": list(errors),
+        "warnings": _warnings(machine),
+    }
 
 
 def _progress(comm: MPI.Intracomm, dog: Watchdog) -> Progress:

@@ -3,13 +3,13 @@
 from commsched.errors import CommschedError
 
 
-def pairs(words: list[str], flag: str) -> dict[str, str]:
-    """Split KEY=VALUE words."""
+def pairs(words: list[str], flag: str, form: str = "NAME=VALUE") -> dict[str, str]:
+    """Split words of the form KEY=VALUE; `form` names the two in errors."""
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (key and equals and value):
-            raise CommschedError(f"{flag} {word}: expected NAME=VALUE")
+            raise CommschedError(f"{flag} {word}: expected {form}")
         if key in found:
             raise CommschedError(
                 f"{flag} {word}: {key!r} was given before, as {found[key]!r}; once is allowed"

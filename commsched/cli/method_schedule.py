@@ -22,7 +22,7 @@ def added(made: "Plan", args: argparse.Namespace) -> "Plan":
     from commsched.planner.method_schedule import scheduled
 
     later: dict[int, str] = {}
-    for step, method in pairs(args.later, "--later").items():
+    for step, method in pairs(args.later, "--later", "STEP=METHOD").items():
         if not (step.isascii() and step.isdecimal() and len(step) < 10):
             raise CommschedError(f"--later {step}={method}: expected STEP=METHOD, a whole number")
         later[int(step)] = method

@@ -121,6 +121,24 @@ def _shown(default: object, type: Callable[[str], object]) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
+# Files of other programs, which JSON would replace.
+OTHERS = (".html", ".png", ".svg", ".pdf", ".csv", ".parquet", ".md", ".py", ".npz", ".toml", ".et")
+
+
+def json_path(text: str) -> Path:
+    """Read the path of a file that will hold JSON; one that is named for pictures is refused."""
+    path = Path(text)
+    if path.suffix.lower() in OTHERS:
+        near = path.with_suffix(".json")
+        raise CommschedError(f"{path}: JSON is written, which is no {path.suffix}; nearest: {near}")
+    return path
+
+
+def json_file(text: str) -> Path:
+    """Read the path of a file that will hold JSON; refused now if it cannot be written later."""
+    return output_file(str(json_path(text)))
+
+
 def output_file(text: str) -> Path:
     """Read the path of a file to write; one that cannot be written is refused before any work."""
     path = Path(text)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from commsched import shipped
 from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.plan import file as plan_file
@@ -12,6 +13,10 @@ from commsched.program.registry import STRATEGIES
 
 def read_plan(path: str | Path) -> Plan:
     """Read and check a plan file."""
+    if str(path) in shipped.names("nets") and not Path(path).exists():
+        raise CommschedError(
+            f"{path} is a net, not a plan; first: commsched plan {path} --machine M -o plan.json"
+        )
     return _known(plan_file.read(path), str(path))
 
 

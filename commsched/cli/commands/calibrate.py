@@ -1,9 +1,8 @@
 """`mpiexec -n P commsched calibrate`: measure this machine with the ranks that will run."""
 
 import argparse
-from pathlib import Path
 
-from commsched.cli.options import DEVICE, TIMEOUT, Commands, Option, add_command
+from commsched.cli.options import DEVICE, TIMEOUT, Commands, Flag, Option, add_command, json_path
 from commsched.cli.quantities import SECONDS
 from commsched.cli.ranks import begin
 
@@ -14,10 +13,11 @@ EXAMPLE = """example:
 
 
 OPTIONS = (
-    Option("-o --output", "FILE", "machine file to write", Path, required=True),
+    Option("-o --output", "FILE", "machine file to write", json_path, required=True),
     Option("--seconds", "TIME", "duration of the measurement", SECONDS, 20.0),
     DEVICE,
     TIMEOUT,
+    Flag("--json", "print where it was measured, its errors and its warnings as JSON"),
 )
 
 
@@ -32,4 +32,4 @@ def calibrate(args: argparse.Namespace) -> None:
     begin(args)
     from commsched.calibrate.session import calibrate_file
 
-    calibrate_file(args.output, args.seconds, args.timeout, args.device)
+    calibrate_file(args.output, args.seconds, args.timeout, args.device, args.json)

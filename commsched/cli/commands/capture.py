@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from commsched.cli.options import Commands, Flag, Option, add_command, output_file
+from commsched.cli.options import Commands, Flag, Option, add_command, json_file
 from commsched.cli.ranks import begin
 
 EXAMPLE = """example:
@@ -17,7 +17,7 @@ pass and returns a scalar, batches can be read again and again, such as a list o
 
 OPTIONS = (
     Option("script", "SCRIPT.py:FUNCTION", "script, and its function that builds everything"),
-    Option("-o --output", "FILE", "net file to write", output_file, required=True),
+    Option("-o --output", "FILE", "net file to write", json_file, required=True),
     Option("--name", "NAME", "name of the net; default: that of the script"),
     Option("--steps", "N", "steps that are measured, after 3 others", int, 10),
     Option("--batch", "N", "samples per rank; default: the first size of a batch", int),

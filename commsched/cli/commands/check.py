@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli.machine import SET
 from commsched.cli.options import Commands, Flag, Option, add_command
 from commsched.errors import CommschedError
 
@@ -27,6 +28,7 @@ OPTIONS = (
     Option("plug_in", "FILE|NAME", "Python file of a plug-in, or the name of one"),
     Option("--ranks", "P,...", "also prove and price at these numbers of ranks", default="8"),
     Option("--machine", "M", "machine to price on", default="p3.16xlarge"),
+    SET,
     Flag("--no-run", "start no ranks"),
     Flag("--json", "print the findings as JSON"),
 )
@@ -41,8 +43,11 @@ def add(commands: Commands) -> None:
 def check(args: argparse.Namespace) -> int:
     """Print what is found, law by law; return 1 if a law does not hold."""
     from commsched.lab.plug_in_laws import prices
+    from commsched.machine import file as machine_file
+    from commsched.machine.change import changed
 
-    machines = prices.machines(args.machine, _sizes(args.ranks))
+    on = changed(machine_file.load(args.machine), args.set)
+    machines = prices.sized(on, _sizes(args.ranks))
     found: dict[str, list[Finding]] = {}
     for kind, name in _named(args.plug_in):
         title = f"{kind} {name}"

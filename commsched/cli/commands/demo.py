@@ -1,12 +1,14 @@
 """`commsched demo`: plan, simulate, run on 4 ranks, compare, plot - the main job in one command."""
 
 import argparse
+import json
+import sys
 from pathlib import Path
 
 from commsched import files
 from commsched.cli.commands.plan import headline
-from commsched.cli.options import Commands, Option, add_command
-from commsched.cli.quantities import POSITIVE
+from commsched.cli.options import Commands, Flag, Option, add_command
+from commsched.cli.quantities import POSITIVE, SECONDS
 from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
@@ -22,7 +24,7 @@ from commsched.simulate.report import lines, report
 from commsched.timeline import file as timeline_file
 from commsched.timeline.compare import compare
 from commsched.timeline.model import Timeline
-from commsched.timeline.report import comparison_table
+from commsched.timeline.report import comparison_data, comparison_table
 
 EXAMPLE = """example:
   commsched demo
@@ -33,6 +35,8 @@ EXAMPLE = """example:
 NET, SCALE, STRETCH = "resnet50", 0.25, 6.0
 CALIBRATE = 8.0  # s
 RUN_LIMIT = 300.0  # s
+FILES = ("machine.json", "plan.json", "predicted.json", "measured.json")
+PICTURES = ("demo.html", "demo.png")
 
 
 OPTIONS = (
@@ -42,6 +46,8 @@ OPTIONS = (
     Option("--steps", "N", "number of steps", int, 15),
     Option("--scale", "F", "multiply bytes and seconds of the net", POSITIVE, SCALE),
     Option("--stretch", "F", "multiply compute seconds only", POSITIVE, STRETCH),
+    Option("--seconds", "TIME", "duration of the measurement of this machine", SECONDS, CALIBRATE),
+    Flag("--json", "print the comparison of prediction and run, and the files, as JSON"),
 )
 
 
@@ -59,34 +65,45 @@ def demo(args: argparse.Namespace) -> None:
         raise CommschedError("the demo needs --ranks of at least 1 and --steps of at least 3")
     net = net_file.load(args.net)
     files.make_folder(folder)
-    print(f"1. measuring this machine with {args.ranks} ranks ({CALIBRATE:.0f} s)", flush=True)
+    out = sys.stderr if args.json else sys.stdout
+
+    def say(*sentences: str) -> None:
+        print("\n".join(sentences), file=out, flush=True)
+
+    say(f"1. measuring this machine with {args.ranks} ranks ({args.seconds:g} s)")
     machine = folder / "machine.json"
-    words = ("calibrate", "-o", str(machine), "--seconds", str(CALIBRATE))
-    job.commsched(args.ranks, words, RUN_LIMIT)
-    print(f"2. planning {args.net}, bytes and times x {args.scale}, compute x {args.stretch}")
+    words = ("calibrate", "-o", str(machine), "--seconds", str(args.seconds))
+    job.commsched(args.ranks, words, RUN_LIMIT + args.seconds, quiet=args.json)
+    say(f"2. planning {args.net}, bytes and times x {args.scale}, compute x {args.stretch}")
     on = machine_file.read(machine)
     net = fitted(net.scaled(args.scale, args.stretch), on.device)
     plan = make_plan(Request(net=net, machine=on))
     plan_file.write(folder / "plan.json", plan)
-    print("\n".join(f"   {line}" for line in (headline(plan), *origin(net))))
-    print("3. simulating it", flush=True)
+    say(*(f"   {line}" for line in (headline(plan), *origin(net))), "3. simulating it")
     prediction = simulate(plan, args.steps)
     predicted = prediction.timeline()
     timeline_file.write(folder / "predicted.json", predicted)
-    print("\n".join(f"   {line}" for line in lines(report(prediction))))
-    print(f"4. running the same plan with mpiexec -n {args.ranks}, {args.steps} steps", flush=True)
+    say(*(f"   {line}" for line in lines(report(prediction))))
+    say(f"4. running the same plan with mpiexec -n {args.ranks}, {args.steps} steps")
     measured = run(plan, folder, args)
-    print("5. predicted against measured")
-    print(comparison_table(compare(predicted, measured), 12))
-    from commsched.plot.timeline import draw
+    found = compare(predicted, measured)
+    say("5. predicted against measured", comparison_table(found, 12))
+    from commsched.plot.draw import draw
 
-    draw([predicted, measured], folder / "demo.png")
-    print(f"{folder}/: machine.json, plan.json, predicted.json, measured.json, demo.png")
+    for picture in PICTURES:
+        draw([predicted, measured], folder / picture)
+    if args.json:
+        made = [str(folder / name) for name in (*FILES, *PICTURES)]
+        print(json.dumps({"files": made, "comparison": comparison_data(found)}, indent=1))
+    say(
+        f"{folder}/: {', '.join((*FILES, *PICTURES))}",
+        f"open {folder / PICTURES[0]}: the step, predicted above measured, to zoom and search",
+    )
 
 
 def run(plan: Plan, folder: Path, args: argparse.Namespace) -> Timeline:
     """Execute the plan on real ranks and read its timeline."""
     measured = folder / "measured.json"
     words = ["run", str(folder / "plan.json"), "-o", str(measured), "--steps", str(args.steps)]
-    job.commsched(args.ranks, words, RUN_LIMIT)
+    job.commsched(args.ranks, words, RUN_LIMIT, quiet=args.json)
     return timeline_file.read(measured)

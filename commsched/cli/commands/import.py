@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, output_file
+from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, json_file
 from commsched.errors import CommschedError
 
 EXAMPLE = """examples:
@@ -18,7 +18,7 @@ one sentence. Names of tensors are the file's: to train with commsched.torch, us
 
 OPTIONS = (
     Option("file", None, "the file, also packed by gzip", Path),
-    Option("-o --output", "FILE", "net file to write", output_file, required=True),
+    Option("-o --output", "FILE", "net file to write", json_file, required=True),
     Option("--format", "NAME", "format of the file; default: what its content says"),
     Option("--name", "NAME", "name of the net; default: that of the file"),
     Option("--batch", "N", "samples per rank; default: as the file says", int),

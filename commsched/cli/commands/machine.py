@@ -5,7 +5,7 @@ import json
 from typing import TYPE_CHECKING
 
 from commsched.cli.machine import SET
-from commsched.cli.options import Commands, Flag, Option, add_actions, add_command, output_file
+from commsched.cli.options import Commands, Flag, Option, add_actions, add_command, json_file
 from commsched.cli.quantities import MICROSECONDS, PORT
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NEW = (
     Option("--inside", "RATE", "link of two devices in a node; default: as sold", PORT),
     Option("--name", None, "name of the machine; default: that of the file"),
     SET,
-    Option("-o --output", "FILE", "machine file to write", output_file, required=True),
+    Option("-o --output", "FILE", "machine file to write", json_file, required=True),
 )
 HEADER = ("device", "memory", "bandwidth", "peak", "inside", "slot", "source")
 

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsched.cli.options import Commands, Flag, Option, add_command, output_file
+from commsched.cli.options import Commands, Flag, Option, add_command, json_file
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ MACHINE = (
     *("machine", "nodes x ranks", "inside", "between", "per node", "ports", "per rank", "device"),
     "source",
 )
+LEGEND = """
+modelled: seconds follow from operations and the machine's device; density: of the gradients
+inside, between: latency and rate of a link of two ranks of a node, or of two nodes
+per node: rate of all its ports; per rank: of each of its ranks if all send
+'commsched show NAME' tells more, with all sources"""
 
 SIZES = {  # of a transformer: default, or None if it must be given
     "layers": None,
@@ -41,7 +46,7 @@ OPTIONS = (
         "layers=N,hidden=N,heads=N[,sequence=N][,vocabulary=N][,batch=N]",
         "write a GPT-style net of this size instead of printing the list",
     ),
-    Option("-o --output", "FILE", "net file that --transformer writes", output_file),
+    Option("-o --output", "FILE", "net file that --transformer writes", json_file),
 )
 
 
@@ -68,7 +73,10 @@ def write_transformer(text: str, path: Path) -> None:
 
     sizes = _sizes(text)
     name = path.name.removesuffix(".json")
-    commsched.net.file.write(path, gpt(name, **sizes))
+    net = gpt(name, **sizes)
+    commsched.net.file.write(path, net)
+    print(f"{net.name}: {len(net.layers)} layers, {net.numel / 1e6:.1f} M parameters")
+    print(f"written to {path}")
 
 
 def _sizes(text: str) -> dict[str, int]:
@@ -164,6 +172,7 @@ def _print(nets: list[dict[str, Any]], machines: list[dict[str, Any]]) -> None:
     print(table(NET, [_net_row(net) for net in nets], numbers=range(1, len(NET))))
     print()
     print(table(MACHINE, [_machine_row(machine) for machine in machines]))
+    print(LEGEND)
 
 
 def _net_row(net: dict[str, Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from commsched.cli.options import (
     ListOption,
     Option,
     add_command,
-    output_file,
+    json_file,
 )
 from commsched.cli.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE, POSITIVE, SPREAD
 from commsched.cli.signals import one_interrupt, time_limit
@@ -60,7 +60,7 @@ SEEDS = 2**62  # the largest that a plan file holds
 OPTIONS = (
     Option("net", "NET", "shipped net, or net file"),
     *machine.OPTIONS,
-    Option("-o --output", "FILE", "plan file to write", output_file, required=True),
+    Option("-o --output", "FILE", "plan file to write", json_file, required=True),
     Option("--jitter", "SIGMA", "log-normal spread of compute per rank and step", SPREAD),
     Option("--strategy", "NAME", "synchronisation strategy", default="sync"),
     PARAM,
@@ -154,7 +154,7 @@ def request(args: argparse.Namespace) -> Request:
         max_error=args.max_error,
         small=args.allow_small,
         recorded=None if args.gradients is None else recorded.read(args.gradients, net),
-        force=_forced(pairs(args.force, "--force"), net),
+        force=_forced(pairs(args.force, "--force", "TENSOR=METHOD"), net),
         bucket=args.bucket,
         memory=args.memory,
         mean=not args.sum,

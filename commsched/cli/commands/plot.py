@@ -1,10 +1,12 @@
 """`commsched plot`: draw a timeline, or two of one net above each other."""
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 from commsched.cli import study_picture
-from commsched.cli.options import Commands, Option, add_command, output_file
+from commsched.cli.options import Commands, Flag, Option, add_command, output_file
 from commsched.cli.quantities import INCHES, POINTS
 from commsched.errors import CommschedError
 from commsched.progress import working
@@ -41,6 +43,7 @@ OPTIONS = (
     Option("--font-size", "LENGTH", "size of the text in bars; default: 7pt", POINTS),
     Option("--title", "TEXT", 'title, "" for none; default: what is drawn and its times'),
     *study_picture.OPTIONS,
+    Flag("--json", "print the name of the file as JSON"),
 )
 
 
@@ -57,7 +60,14 @@ def plot(args: argparse.Namespace) -> None:
     looks = {what: value for what, value in asked.items() if value is not None}
     if study_picture.is_table(args.predicted):
         study_picture.draw(args.predicted, args.output, args, **looks)
-        return
+    else:
+        _timeline(args, looks)
+    told = f"drawn to {args.output}"
+    print(json.dumps({"drawn": str(args.output)}) if args.json else told)
+
+
+def _timeline(args: argparse.Namespace, looks: dict[str, Any]) -> None:
+    """Draw one or two timelines."""
     ranks = None if args.ranks is None else _ranks(args.ranks)
     from commsched.plot.draw import draw
     from commsched.plot.style import Style

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command, output_file
+from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command, json_file
 
 EXAMPLE = """example:
   commsched profile words --batch 64 -o words.json
@@ -17,7 +17,7 @@ OPTIONS = (
     Option("--batch", "N", "samples per rank, or per microbatch of a pipeline", int, 16),
     Option("--precision", None, "number format", default="fp32", choices=("fp32", "fp16")),
     DEVICE,
-    Option("-o --output", "FILE", "net file to write", output_file, required=True),
+    Option("-o --output", "FILE", "net file to write", json_file, required=True),
     Flag("--json", "print the layers as JSON"),
 )
 

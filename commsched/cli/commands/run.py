@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsched.cli import size
-from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command
+from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command, json_path
 from commsched.cli.quantities import SECONDS
 from commsched.cli.ranks import begin
 
@@ -26,7 +26,7 @@ EXAMPLE = """example:
 
 OPTIONS = (
     Option("plan", None, "plan file", Path),
-    Option("-o --output", "FILE", "timeline to write", Path, required=True),
+    Option("-o --output", "FILE", "timeline to write", json_path, required=True),
     Option("--steps", "N", "number of steps", int, 10),
     Flag("--verify", "check every result against a dense sum"),
     Flag("--replan", "plan again between two steps if exchange times differ from the prediction"),

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from commsched.cli import size
-from commsched.cli.options import Commands, Flag, Option, add_command, output_file
+from commsched.cli.options import Commands, Flag, Option, add_command, json_file
 from commsched.errors import CommschedError
 from commsched.net.compute import compute_data, origin
 from commsched.program.read_plan import read_plan
@@ -25,7 +25,7 @@ DRAWN = 64  # ranks whose spans are written by default: enough to look at, small
 
 OPTIONS = (
     Option("plan", None, "plan file", Path),
-    Option("-o --output", "FILE", "timeline to write", output_file),
+    Option("-o --output", "FILE", "timeline to write", json_file),
     Option("--steps", "N", "number of steps; one more ends the last", int, STEPS),
     Option("--replay", "FILE", "repeat the decisions and plan changes of a measured run", Path),
     Option("--ranks", "N", "write the spans of the first N ranks only", int, DRAWN),

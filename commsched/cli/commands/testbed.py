@@ -41,6 +41,7 @@ UP = (
     RATE,
     NAME,
     Flag("--replace", "replace a testbed of this name that is up with other hosts or rates"),
+    Flag("--json", "print the testbed as JSON"),
 )
 RUN = (
     Option("--hosts", "N", f"number of hosts; default: {HOSTS}", int),
@@ -76,6 +77,11 @@ def up(args: argparse.Namespace) -> None:
     bed = Testbed.up(
         args.hosts, args.lanes, args.rate, name=args.name or NAME, replace=args.replace
     )
+    if args.json:
+        hosts = zip(bed.spec.names, bed.spec.rates, strict=True)
+        rows = [{"host": host, "bytes_per_second": rate} for host, rate in hosts]
+        print(json.dumps({"name": bed.name, "lanes": bed.spec.lanes, "hosts": rows}, indent=1))
+        return
     print(f"testbed {bed.name}: {bed.spec}")
 
 
@@ -169,7 +175,7 @@ def _judge(
         print(f"commsched: the job ended with status {done.status}", file=sys.stderr)
         return done.status
     if expected is None:
-        print("not proved that the bytes crossed the ports: give --expect", file=sys.stderr)
+        print(_crossed(done), file=sys.stderr)
         return 0
     from commsched.lab.testbed.proof import missing
 
@@ -179,6 +185,16 @@ def _judge(
     if not around:
         print("all expected bytes crossed the shaped ports", file=sys.stderr)
     return int(bool(around))
+
+
+def _crossed(done: "Completed") -> str:
+    """Say how many bytes crossed the ports in a job whose bytes are not known."""
+    from commsched.units import nbytes
+
+    sent = sum(traffic.data_sent for traffic in done.counters)
+    if not sent:
+        return "no bytes crossed the ports: the job sent none, or its transport bypassed them"
+    return f"{nbytes(sent)} crossed the ports; --expect SIZE proves that it was all"
 
 
 def _used(words: Sequence[str], spec: "Spec") -> int:

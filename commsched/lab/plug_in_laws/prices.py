@@ -22,14 +22,18 @@ MACHINE = "p3.16xlarge"
 
 
 def machines(name: str, sizes: Sequence[int]) -> list[Machine]:
+    """Return a shipped machine with each number of ranks."""
+    return sized(machine_file.load(name), sizes)
+
+
+def sized(known: Machine, sizes: Sequence[int]) -> list[Machine]:
     """Return a machine with each number of ranks: full nodes, or a single one."""
-    known = machine_file.load(name)
     lanes = known.everyone.lanes
     for size in sizes:
         if size > lanes and size % lanes:
             near = size - size % lanes
             raise CommschedError(
-                f"--ranks {size}: {name} has {lanes} ranks on each node; take {near} or"
+                f"--ranks {size}: {known.name} has {lanes} ranks on each node; take {near} or"
                 f" {near + lanes}"
             )
     return [resized(known, max(1, size // lanes), min(size, lanes)) for size in sizes]

@@ -18,6 +18,7 @@ PROGRAMS = {
 }
 # Bits of Linux capabilities. Source: include/uapi/linux/capability.h.
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 SECONDS = 60.0  # for one command of ip or tc; a hung one must not hang a test
 
 
@@ -27,7 +28,7 @@ def lacking() -> str | None:
         return "a testbed needs Linux with network namespaces"
     if os.geteuid() != 0:
         return "a testbed needs root, to make network namespaces; run it with sudo"
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    missing = [name for name in PROGRAMS if _found(name) is None]
     if missing:
         packages = " ".join(dict.fromkeys(PROGRAMS[name] for name in missing))
         return f"a testbed needs {' and '.join(missing)}; apt-get install {packages}"
@@ -37,6 +38,11 @@ def lacking() -> str | None:
     if without:
         return f"a testbed needs {' and '.join(without)}, which this container does not give root"
     return None
+
+
+def _found(program: str) -> str | None:
+    """Find a program, also where only root's PATH leads."""
+    return shutil.which(program) or shutil.which(program, path=SBIN)
 
 
 def require() -> None:
@@ -50,7 +56,7 @@ def command(*words: str, lines: str = "") -> str:
     """Run a command that reads `lines`; return its output, or raise an error with its message."""
     try:
         done = subprocess.run(
-            words,
+            [_found(words[0]) or words[0], *words[1:]],
             input=lines,
             capture_output=True,
             text=True,
