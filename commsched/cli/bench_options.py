@@ -77,6 +77,7 @@ TABLES: dict[str, Table] = {
     "runtime": ON_RANKS,
     "simulator": (JSON,),
     "sparse": (*SPARSE, *CODING, *ON_RANKS, size.FORCE_SIZE),
+    "torch-overhead": ON_RANKS,
     "torch": (*PEERS, FOLDER, quick("three rounds of two steps, a shorter calibration"), JSON),
 }
 ALONE = (DEVICE, FOLDER, quick("gpu: one net, shorter calibrations"), JSON, TIMEOUT)

@@ -222,6 +222,7 @@ class Handover:
         self._layers = net.layers[::-1]
         self._depth = {layer.name: i for i, layer in enumerate(self._layers)}
         self._tensors = [t.name for layer in self._layers for t in layer.tensors if t.name in names]
+        self._needs = [frozenset(t.name for t in layer.tensors) for layer in self._layers]
         self._complete = 0  # layers, in backward order
         self._taken: set[str] = set()
         self._waited: set[str] = set()
@@ -262,7 +263,7 @@ class Handover:
         """Return the layers whose backward is over: their and all later layers' tensors are in."""
         while self._complete < len(self._layers):
             layer = self._layers[self._complete]
-            if not (all_of_them or self._taken.issuperset(t.name for t in layer.tensors)):
+            if not (all_of_them or self._needs[self._complete] <= self._taken):
                 return
             self._complete += 1
             yield layer.name

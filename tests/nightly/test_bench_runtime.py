@@ -1,7 +1,10 @@
 """`bench runtime` under mpiexec: every row is measured, and JSON on rank 0 alone."""
 
+import importlib.util
 import json
 import sys
+
+import pytest
 
 from commsched.lab.bench.all_reduce import SIZES
 from tests.support.jobs import Job
@@ -17,3 +20,15 @@ def test_every_row_is_measured():
     assert all(row["seconds"] > 0 for row in rows)
     assert "us of processor time each" in rows[2 * len(SIZES)]["result"]
     assert "of it hidden" in rows[2 * len(SIZES) + 1]["result"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_what_a_pytorch_script_pays_is_measured():
+    line = [sys.executable, "-m", "commsched", "bench", "torch-overhead", "--json"]
+    with Job(2, line) as job:
+        done = job.wait(400)
+    assert done.status == 0, done.output
+    rows = json.loads(done.output[done.output.index("[\n") :])
+    assert [row["bar"] for row in rows] == ["<= 20 us"] * 2 + ["<= +3 %", "<= +1 %", "<= 60 s"]
+    assert all(0 < row["seconds"] < 300 for row in rows)
+    assert rows[-1]["result"].startswith("107 layers, 25557032 parameters")

@@ -43,6 +43,7 @@ EXAMPLES = {
     "runtime": "mpiexec -n 2 commsched bench runtime",
     "simulator": "commsched bench simulator",
     "sparse": "mpiexec -n 8 commsched bench sparse --density 0.01 --method node-union",
+    "torch-overhead": "mpiexec -n 2 commsched bench torch-overhead",
     "torch": "sudo commsched bench torch --model gpt --bed 2x200mbit -o peers",
 }
 
@@ -194,9 +195,25 @@ def runtime(args: argparse.Namespace) -> None:
     """Measure the runtime: latency, processor time per exchange, and what computing keeps."""
     begin(args)
     from commsched.lab.bench.runtime import rows
+
+    _on_ranks(rows(args.timeout), args)
+
+
+def torch_overhead(args: argparse.Namespace) -> None:
+    """Measure what a PyTorch script pays: hand-over, attach, a timeline, capture."""
+    from commsched.kernels.threads import one_thread
+
+    one_thread()
+    begin(args)
+    from commsched.lab.peers.overhead import rows
+
+    _on_ranks(rows(args.timeout), args)
+
+
+def _on_ranks(found: "Iterator[BenchRow]", args: argparse.Namespace) -> None:
+    """Measure on all ranks, print on rank 0."""
     from commsched.run.job import launcher
 
-    found = rows(args.timeout)
     if launcher.environment_rank() in (None, 0):
         _print(found, args)
     else:
@@ -346,4 +363,5 @@ BENCHES = {
     "runtime": runtime,
     "sparse": sparse,
     "torch": torch,
+    "torch-overhead": torch_overhead,
 }
