@@ -95,11 +95,8 @@ def test_what_a_rank_holds_is_what_is_counted(level):
     assigned = Assignment(net, DATA[net.data](0), plan, settings, WORLD.rank)
     worker = Weighed(assigned)
     Training(worker, plan, WORLD, None, None, TrainOptions(steps=3)).run()
-    counted, sizes = (
-        STRATEGIES[plan.strategy].memory(plan),
-        [plan.spec(x).numel for x in plan.launches],
-    )
-    most = 4 * max(sizes)
+    counted = STRATEGIES[plan.strategy].memory(plan)
+    most = 4 * max(plan.spec(launch).numel for launch in plan.launches)
     state = sum(array.nbytes for shard in worker._shards.values() for array in shard.values())
     problems = []
     allowed = counted.optimizer + (counted.parameters if level == 3 else 0)
