@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from commsched.arrays import Floats
 from commsched.coding.registry import CODECS
 from commsched.cost.price import price
 from commsched.errors import CommschedError
@@ -29,6 +30,12 @@ class Winners(NamedTuple):
     densities: tuple[float, ...]
     rates: tuple[float, ...]  # B/s
     names: tuple[tuple[str, ...], ...]
+    methods: tuple[str, ...]
+    seconds: Floats  # (densities, rates, methods)
+
+    def data(self) -> dict[str, Any]:
+        """Return the winners as JSON data."""
+        return {"densities": self.densities, "rates": self.rates, "names": self.names}
 
 
 def winners(
@@ -54,9 +61,15 @@ def winners(
         done(1)
         return seconds
 
-    best = np.array([[cell(spec, on) for on in machines] for spec in specs]).argmin(axis=-1)
-    names = tuple(tuple(methods[i].name for i in row) for row in best.tolist())
-    return Winners(densities, rates, names)
+    seconds = np.array([[cell(spec, on) for on in machines] for spec in specs])
+    priced = tuple(method.name for method in methods)
+    names = tuple(tuple(priced[i] for i in row) for row in seconds.argmin(axis=-1).tolist())
+    return Winners(densities, rates, names, priced, seconds)
+
+
+def port_rate(machine: Machine) -> float:
+    """Return the rate that the map varies, of the machine as it is: B/s."""
+    return 1.0 / (machine.between if machine.nic is None else machine.nic).per_byte
 
 
 def at_rate(machine: Machine, rate: float) -> Machine:

@@ -165,7 +165,7 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     """Draw the map of fastest methods, and print the share of each method."""
     from collections import Counter
 
-    from commsched.planner.crossover import DENSITIES, RATES, winners
+    from commsched.planner.crossover import DENSITIES, RATES, port_rate, winners
     from commsched.plot.crossover import draw
     from commsched.plot.picture import check_suffix
     from commsched.progress import progress
@@ -182,11 +182,11 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
         kind = "lossless methods"
     size = f"{args.numel:,} elements ({nbytes(4.0 * args.numel)})"
     title = f"fastest of {kind}\n{size}, {_where(machine)}"
-    draw(found.densities, found.rates, found.names, args.figure, title)
+    draw(found, args.figure, title, port_rate(machine))
     wins = Counter({m.name: 0 for m in methods} if args.method else {})
     wins.update(name for row in found.names for name in row)
     if args.json:
-        print(json.dumps(found._asdict(), indent=1))
+        print(json.dumps(found.data(), indent=1))
         return
     for name, number in wins.most_common():
         print(f"{name:32} {number / cells:6.1%} of the map")
