@@ -50,8 +50,15 @@ def draw(rows: Sequence[AccuracyRow], path: Path) -> None:
                 for i, f in enumerate(families)
             ),
         ]
-        figure.legend(handles=handles, loc="lower center", ncols=8, frameon=False, fontsize=8)
-        figure.subplots_adjust(left=0.07, right=0.985, top=0.93, bottom=0.23, wspace=0.2)
+        figure.legend(
+            handles=handles,
+            loc="lower center",
+            ncols=8,
+            frameon=False,
+            fontsize=8,
+            title="colour: network; shape: method",
+        )
+        figure.subplots_adjust(left=0.07, right=0.985, top=0.9, bottom=0.23, wspace=0.2)
 
 
 def _colour(index: int) -> str:
@@ -94,13 +101,15 @@ def _panel(
     if not whole:
         errors = [abs(p / m - 1) for row in rows for p, m in row.collectives]
     axes.set_title(
-        f"{len(errors)} {what}: median error {np.median(errors):.1%},"
+        f"{len(errors)} {what}\nmedian error {np.median(errors):.1%},"
         f" p90 {np.quantile(errors, 0.9):.1%} (band \N{PLUS-MINUS SIGN}{BAND:.0%})",
         fontsize=10,
     )
     axes.grid(which="major", color="0.93", lw=0.6)
     axes.set_axisbelow(True)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_locator(
+            LogLocator(subs=(1, 2, 3, 4, 5, 7) if high < 10 * low else (1, 2, 5))
+        )
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
         axis.set_minor_formatter(NullFormatter())

@@ -50,7 +50,7 @@ def _curves(axes: Axes, log: Sequence[Line], colour: str, what: str) -> None:
     axes.plot(steps, values, color=colour, lw=0.5, alpha=0.4)
     axes.plot(steps, _smooth(values), color=colour, lw=1.6, label=name)
     dots = _columns(held, what)
-    axes.plot(*dots, ls="", marker="o", ms=5, mec="white", color=colour, label="held out")
+    axes.plot(*dots, ls="", marker="o", ms=6, mfc="none", mew=1.3, color=colour, label="held out")
 
 
 def _columns(lines: Sequence[LogRow | HeldOutRow], what: str) -> tuple[Floats, Floats]:
