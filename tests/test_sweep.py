@@ -17,7 +17,7 @@ from commsched.net import file as net_file
 from commsched.planner.request import Request
 from commsched.planner.search.bound import lower_bound
 from commsched.planner.search.problem import BASELINES, Problem
-from commsched.plot.study import break_evens, front
+from commsched.plot.study_columns import break_evens, front
 from commsched.study import rows
 from commsched.study.cells import Cell, product_of, read
 from commsched.study.pricing import row

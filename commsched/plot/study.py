@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from math import exp, log
+from math import log
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,45 +14,24 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
 from commsched.plot.picture import picture
+from commsched.plot.study_columns import (
+    AXES,
+    KNOWN,
+    Row,
+    break_evens,
+    front,
+    order_of,
+    text_of,
+    there,
+    value_of,
+)
 
-Row = Mapping[str, Any]
-
-
-class Column(NamedTuple):
-    """A column of the table, as a picture shows it."""
-
-    name: str
-    label: str
-    scale: float = 1.0
-    number: bool = True
-
-
-MEASURES = {
-    "step": Column("step_seconds", "step in ms", 1e-3),
-    "exposed": Column("exposed_seconds", "exposed communication in ms", 1e-3),
-    "bytes": Column("sent_bytes_per_rank", "sent per rank in MB", 1e6),
-    "memory": Column("memory_bytes_per_rank", "memory per rank in GB", 1e9),
-    "bound": Column("bound_seconds", "bound in ms", 1e-3),
-    "money": Column("money_per_hour", "money per hour"),
-}
-AXES = {
-    "bandwidth": Column("port_bits_per_second", "Gbit/s of a node's port", 1e9),
-    "ranks": Column("ranks", "ranks"),
-    "nodes": Column("nodes", "nodes"),
-    "scale": Column("scale", "scale of the net"),
-    **{
-        name: Column(name, name, number=False)
-        for name in ("net", "machine", "planner", "allow", "method", "strategy", "set", "compute")
-    },
-}
-KNOWN = {**MEASURES, **AXES}
 LINES = ("planner", "allow", "method", "strategy")  # by which lines differ unless the user says
 FACETS = ("net", "machine", *(name for name in AXES if name not in ("net", "machine")))
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 # Source: palette of Okabe & Ito, "Color Universal Design", 2008.
 MARKERS = "osD^vPX"  # of another number than the colours: looks repeat late
 DASHES = ("-", "--", "-.", ":")
-GAIN = 0.01  # share of a step that compressing saves where it is said to pay
 INCH = 72.0  # pt
 LETTER = 0.58  # width of a letter, in sizes of the font
 
@@ -86,7 +64,7 @@ def draw(rows: Sequence[Row], path: str | Path, wanted: StudyPicture) -> None:
     if wanted.pareto:
         wanted = replace(wanted, x=wanted.pareto, y="step")
     shown = [wanted.x, wanted.y, *filter(None, [wanted.value])]
-    rows = [one for one in _priced(rows, wanted.prices) if all(_there(one, name) for name in shown)]
+    rows = [one for one in _priced(rows, wanted.prices) if all(there(one, name) for name in shown)]
     if not any(_chosen(one, wanted.where) for one in rows):
         raise CommschedError(
             f"no row has {', '.join(shown)}: a picture needs plans"
@@ -105,37 +83,14 @@ def _priced(rows: Sequence[Row], prices: Mapping[str, float]) -> list[Row]:
 
 
 def _chosen(row: Row, where: Mapping[str, str]) -> bool:
-    return all(_text(row, name) == value for name, value in where.items())
-
-
-def _there(row: Row, name: str) -> bool:
-    column = KNOWN[name]
-    return not column.number or isinstance(row.get(column.name), float | int)
-
-
-def _value(row: Row, name: str) -> Any:
-    column = KNOWN[name]
-    return row[column.name] / column.scale if column.number else row[column.name]
-
-
-def _order(row: Row, name: str) -> tuple[float, str]:
-    column = KNOWN[name]
-    return (_value(row, name), "") if column.number and _there(row, name) else (0, _text(row, name))
-
-
-def _text(row: Row, name: str) -> str:
-    """Return a value as a legend shows it; what a row leaves as it is, is a dash."""
-    column = KNOWN[name]
-    if not column.number:
-        return str(row[column.name]) or "-"
-    return f"{_value(row, name):g}" if _there(row, name) else "-"
+    return all(text_of(row, name) == value for name, value in where.items())
 
 
 class _Drawing:
     """The panels of a picture and what they share."""
 
     def __init__(self, every: Sequence[Row], wanted: StudyPicture) -> None:
-        every = sorted(every, key=lambda one: [_order(one, name) for name in FACETS])
+        every = sorted(every, key=lambda one: [order_of(one, name) for name in FACETS])
         rows = [one for one in every if _chosen(one, wanted.where)]
         self.rows, self.wanted, self.font = rows, wanted, wanted.font
         self.axes = (wanted.x,) if not wanted.value else (wanted.x, wanted.y)
@@ -147,7 +102,7 @@ class _Drawing:
         if len(self.facets) > 2:
             raise CommschedError(
                 f"the rows differ in {', '.join(self.facets)}, too; choose some, as in --where"
-                f" {self.facets[-1]}={_text(rows[0], self.facets[-1])}"
+                f" {self.facets[-1]}={text_of(rows[0], self.facets[-1])}"
             )
         # By all rows of the table: a line keeps its colour in pictures of some of them.
         self.labels = list(dict.fromkeys(self.label(one, self.lines) for one in every))
@@ -160,8 +115,8 @@ class _Drawing:
             told = [other for other in (*self.axes, *known, *kept) if other in AXES]
             seen: dict[tuple[str, ...], set[str]] = {}
             for one in self.rows:
-                key = tuple(_text(one, other) for other in told)
-                seen.setdefault(key, set()).add(_text(one, name))
+                key = tuple(text_of(one, other) for other in told)
+                seen.setdefault(key, set()).add(text_of(one, name))
             if name not in told and any(len(values) > 1 for values in seen.values()):
                 kept.append(name)
         return tuple(kept)
@@ -170,8 +125,8 @@ class _Drawing:
         """Return the labels, once of lines that are alike everywhere."""
         seen: dict[str, dict[tuple[Any, ...], Any]] = {}
         for one in self.rows:
-            place = *(_text(one, name) for name in self.facets), _value(one, self.wanted.x)
-            seen.setdefault(self.label(one, self.lines), {})[place] = _value(one, self.wanted.y)
+            place = *(text_of(one, name) for name in self.facets), value_of(one, self.wanted.x)
+            seen.setdefault(self.label(one, self.lines), {})[place] = value_of(one, self.wanted.y)
         kept: list[str] = []
         for label in self.labels:
             if not any(seen.get(label) == seen.get(other) for other in kept):
@@ -185,7 +140,7 @@ class _Drawing:
     @staticmethod
     def label(row: Row, names: Sequence[str]) -> str:
         """Name a row by some columns."""
-        texts = [_text(row, name) for name in names]
+        texts = [text_of(row, name) for name in names]
         found = ", ".join(text for text in texts if text != "-")
         return found or ("lossless" if "allow" in names else "-" * bool(names))
 
@@ -273,7 +228,7 @@ class _Drawing:
         ticks = self._ticks(panel, wanted.x)
         for label in self.labels:
             points = sorted(
-                (ticks(_value(one, wanted.x)), _value(one, wanted.y))
+                (ticks(value_of(one, wanted.x)), value_of(one, wanted.y))
                 for one in rows
                 if self.label(one, self.lines) == label
             )
@@ -287,7 +242,7 @@ class _Drawing:
 
     def _ticks(self, panel: Axes, name: str) -> Callable[[Any], float]:
         """Put ticks at the values of a column; return where a value lies."""
-        values = sorted({_value(one, name) for one in self.rows})
+        values = sorted({value_of(one, name) for one in self.rows})
         if KNOWN[name].number:
             wide = len(values) > 1 and values[0] > 0 and values[-1] / values[0] >= 4
             if wide:
@@ -329,14 +284,14 @@ class _Drawing:
     def _map(self, panel: Axes, rows: Sequence[Row]) -> None:
         """Colour x times y by a value, which is written there."""
         wanted = self.wanted
-        columns = sorted({_value(one, wanted.x) for one in self.rows})
-        lines = sorted({_value(one, wanted.y) for one in self.rows})
+        columns = sorted({value_of(one, wanted.x) for one in self.rows})
+        lines = sorted({value_of(one, wanted.y) for one in self.rows})
         grid = np.full((len(lines), len(columns)), np.nan)
         for one in rows:
-            grid[lines.index(_value(one, wanted.y)), columns.index(_value(one, wanted.x))] = _value(
-                one, wanted.value
+            grid[lines.index(value_of(one, wanted.y)), columns.index(value_of(one, wanted.x))] = (
+                value_of(one, wanted.value)
             )
-        every = [_value(one, wanted.value) for one in rows]
+        every = [value_of(one, wanted.value) for one in rows]
         low, high = log(max(min(every), 1e-12)), log(max(*every, 2e-12))
         shade = (np.log(np.maximum(grid, 1e-12)) - low) / max(high - low, 1e-9)
         panel.imshow(shade, cmap="cividis", vmin=0, vmax=1, aspect="auto", origin="lower")
@@ -358,9 +313,9 @@ class _Drawing:
             if own:
                 look = {**self._look(label), "linestyle": "none"}
                 (handles[label],) = panel.plot(
-                    [_value(one, x) for one in own], [_value(one, y) for one in own], **look
+                    [value_of(one, x) for one in own], [value_of(one, y) for one in own], **look
                 )
-        best = front([(_value(one, x), _value(one, y)) for one in rows])
+        best = front([(value_of(one, x), value_of(one, y)) for one in rows])
         across, up = zip(*best, strict=True)
         (handles["nothing is better"],) = panel.step(
             across, up, where="post", color="#555555", linewidth=0.8, zorder=0
@@ -384,35 +339,3 @@ def _apart(values: Sequence[float], wide: bool, room: int) -> list[float]:
     if kept[-1] != len(values) - 1 and len(kept) > 1:
         kept[-1] = len(values) - 1
     return [values[place] for place in kept]
-
-
-def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points than which no other has less of one number and not more of the other."""
-    found: list[tuple[float, float]] = []
-    for point in sorted(points):
-        if not found or point[1] < found[-1][1]:
-            found.append(point)
-    return found
-
-
-def break_evens(rows: Sequence[Row], x: str) -> list[tuple[Row, float]]:
-    """Find where a row's codecs stop to save GAIN of the step without them, between two x.
-
-    The share that is saved is a line over the logarithm of x.
-    """
-    others = [name for name in AXES if name not in (x, "allow")]
-    same: dict[tuple[str, ...], dict[str, dict[float, Row]]] = {}
-    for one in rows:
-        key = tuple(_text(one, name) for name in others)
-        same.setdefault(key, {}).setdefault(one["allow"], {})[_value(one, x)] = one
-    found = []
-    for by_codec in same.values():
-        plain = by_codec.pop("", {})
-        for codec in by_codec.values():
-            both = sorted(plain.keys() & codec.keys())
-            gains = [1 - codec[at]["step_seconds"] / plain[at]["step_seconds"] for at in both]
-            for (a, low), (b, high) in pairwise(zip(both, gains, strict=True)):
-                if low > GAIN >= high:
-                    share = (low - GAIN) / (low - high)
-                    found.append((codec[a], exp(log(a) + share * log(b / a))))
-    return found

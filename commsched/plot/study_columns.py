@@ -1,0 +1,96 @@
+"""The columns of a study's table as pictures show them, and what is found in its rows."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import exp, log
+from typing import Any, NamedTuple
+
+Row = Mapping[str, Any]
+GAIN = 0.01  # share of a step that compressing saves where it is said to pay
+
+
+class Column(NamedTuple):
+    """A column of the table, as a picture shows it."""
+
+    name: str
+    label: str
+    scale: float = 1.0
+    number: bool = True
+
+
+MEASURES = {
+    "step": Column("step_seconds", "step in ms", 1e-3),
+    "exposed": Column("exposed_seconds", "exposed communication in ms", 1e-3),
+    "bytes": Column("sent_bytes_per_rank", "sent per rank in MB", 1e6),
+    "memory": Column("memory_bytes_per_rank", "memory per rank in GB", 1e9),
+    "bound": Column("bound_seconds", "bound in ms", 1e-3),
+    "money": Column("money_per_hour", "money per hour"),
+}
+AXES = {
+    "bandwidth": Column("port_bits_per_second", "Gbit/s of a node's port", 1e9),
+    "ranks": Column("ranks", "ranks"),
+    "nodes": Column("nodes", "nodes"),
+    "scale": Column("scale", "scale of the net"),
+    **{
+        name: Column(name, name, number=False)
+        for name in ("net", "machine", "planner", "allow", "method", "strategy", "set", "compute")
+    },
+}
+KNOWN = {**MEASURES, **AXES}
+
+
+def there(row: Row, name: str) -> bool:
+    column = KNOWN[name]
+    return not column.number or isinstance(row.get(column.name), float | int)
+
+
+def value_of(row: Row, name: str) -> Any:
+    column = KNOWN[name]
+    return row[column.name] / column.scale if column.number else row[column.name]
+
+
+def order_of(row: Row, name: str) -> tuple[float, str]:
+    column = KNOWN[name]
+    return (
+        (value_of(row, name), "") if column.number and there(row, name) else (0, text_of(row, name))
+    )
+
+
+def text_of(row: Row, name: str) -> str:
+    """Return a value as a legend shows it; what a row leaves as it is, is a dash."""
+    column = KNOWN[name]
+    if not column.number:
+        return str(row[column.name]) or "-"
+    return f"{value_of(row, name):g}" if there(row, name) else "-"
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points than which no other has less of one number and not more of the other."""
+    found: list[tuple[float, float]] = []
+    for point in sorted(points):
+        if not found or point[1] < found[-1][1]:
+            found.append(point)
+    return found
+
+
+def break_evens(rows: Sequence[Row], x: str) -> list[tuple[Row, float]]:
+    """Find where a row's codecs stop to save GAIN of the step without them, between two x.
+
+    The share that is saved is a line over the logarithm of x.
+    """
+    others = [name for name in AXES if name not in (x, "allow")]
+    same: dict[tuple[str, ...], dict[str, dict[float, Row]]] = {}
+    for one in rows:
+        key = tuple(text_of(one, name) for name in others)
+        same.setdefault(key, {}).setdefault(one["allow"], {})[value_of(one, x)] = one
+    found = []
+    for by_codec in same.values():
+        plain = by_codec.pop("", {})
+        for codec in by_codec.values():
+            both = sorted(plain.keys() & codec.keys())
+            gains = [1 - codec[at]["step_seconds"] / plain[at]["step_seconds"] for at in both]
+            for (a, low), (b, high) in pairwise(zip(both, gains, strict=True)):
+                if low > GAIN >= high:
+                    share = (low - GAIN) / (low - high)
+                    found.append((codec[a], exp(log(a) + share * log(b / a))))
+    return found
