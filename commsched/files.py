@@ -1,10 +1,12 @@
 """Strict JSON files: typed, no duplicates, no NaN; written under another name, then renamed.
 
 Only regular files are read, and stdin for the path `-`. Writing goes through links; what exists and
-is no regular file is refused, but the null device and pipes are written to.
+is no regular file is refused, but the null device and pipes are written to. A file whose name ends
+in .gz is packed and unpacked by gzip.
 """
 
 import errno
+import gzip
 import json
 import math
 import os
@@ -12,10 +14,12 @@ import re
 import stat
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar, cast
 
 import msgspec
 import msgspec.inspect
@@ -34,6 +38,8 @@ DIGITS = 300  # of a whole number, as many as a float can have
 MAX_BYTES = 2**30  # of a file that is read in pieces
 MAX_TEXT = 2**27  # of JSON that is read at once, which takes up to 30 times as much memory
 CHUNK = 2**20  # B that are read at once
+PACKED = ".gz"  # the end of the name of a file that is packed by gzip
+MAX_PACKED = 2**33  # of what a timeline's file unpacks to
 STDIN = "-"
 KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -183,6 +189,30 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
         raise CommschedError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+@contextmanager
+def unpacked(path: str | Path, most: int = MAX_PACKED) -> Iterator[IO[bytes]]:
+    """Open a file like `opened`; what one with the name of a gzip file holds is unpacked first."""
+    with opened(path) as file:
+        if not _is_packed(path, file):
+            yield file
+            return
+        with tempfile.TemporaryFile() as whole:
+            try:
+                with gzip.GzipFile(fileobj=file) as inner:
+                    while chunk := inner.read(CHUNK):
+                        whole.write(chunk)
+                        if whole.tell() > most:
+                            raise CommschedError(f"{path}: more than {most} bytes unpacked")
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise CommschedError(f"{path}: a damaged gzip file: {error}") from None
+            whole.seek(0)
+            yield whole
+
+
+def _is_packed(path: str | Path, file: IO[bytes]) -> bool:
+    return str(path).endswith(PACKED) and cast(BufferedReader, file).peek(2)[:2] == b"\x1f\x8b"
+
+
 def _not_regular(path: str | Path, verb: str) -> str:
     kind = stat.S_IFMT(os.stat(path).st_mode)
     if kind == stat.S_IFDIR:
@@ -191,10 +221,10 @@ def _not_regular(path: str | Path, verb: str) -> str:
     return f"Is {KINDS.get(kind, 'no file')}; only regular files are {verb}{stdin}"
 
 
-def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
+def read_bytes(path: str | Path, most: int = MAX_BYTES, unpack: bool = True) -> bytes:
     """Return the content of a file, or one sentence that says why not."""
     content = bytearray()
-    with opened(path) as file:
+    with unpacked(path, most) if unpack else opened(path) as file:
         while chunk := file.read(CHUNK):
             content += chunk
             if len(content) > most:
@@ -208,8 +238,10 @@ def head(path: str | Path, count: int) -> bytes:
         return b""
     try:
         with opened(path) as file:
+            if _is_packed(path, file):
+                return gzip.GzipFile(fileobj=file).read(count)
             return file.read(count)
-    except CommschedError:
+    except (CommschedError, EOFError, gzip.BadGzipFile, zlib.error):
         return b""  # whoever reads the file says why not
 
 
@@ -241,7 +273,11 @@ def writing(path: str | Path) -> Iterator[IO[bytes]]:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:200]}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                yield file
+                if target.name.endswith(PACKED):
+                    with gzip.GzipFile("", "wb", 6, file, mtime=0) as inner:
+                        yield cast(IO[bytes], inner)
+                else:
+                    yield file
             mask = os.umask(0)
             os.umask(mask)
             os.chmod(temporary, 0o666 & ~mask)

@@ -1,5 +1,6 @@
 """What a command writes it says; what was probably meant is told."""
 
+import gzip
 import json
 
 import pytest
@@ -66,3 +67,21 @@ def test_a_program_is_found_where_only_roots_path_leads(tmp_path, monkeypatch):
     monkeypatch.setattr(system, "SBIN", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
     assert system.command("tc") == "shaped\n"
+
+
+def test_a_timeline_may_be_packed(tmp_path, capsys):
+    plan, packed, bare = (tmp_path / name for name in ("p.json", "t.json.gz", "t.json"))
+    assert main([*PLAN, "-o", str(plan)]) == 0
+    for path in (packed, bare):
+        assert main(["simulate", str(plan), "-o", str(path)]) == 0
+    assert gzip.decompress(packed.read_bytes()) == bare.read_bytes()
+    assert packed.stat().st_size < bare.stat().st_size / 4
+    capsys.readouterr()
+    told = []
+    for path in (packed, bare):
+        assert main(["show", str(path), "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    packed.write_bytes(packed.read_bytes()[:-100])
+    assert main(["show", str(packed)]) == 2
+    assert "a damaged gzip file" in capsys.readouterr().err

@@ -43,7 +43,7 @@ class Content:
 
 def read(path: Path) -> Content:
     """Read a file, unpacking gzip; one that is larger than the limit is refused."""
-    data = files.read_bytes(path, MAX_BYTES)
+    data = files.read_bytes(path, MAX_BYTES, unpack=False)
     if data.startswith(GZIP):
         try:
             with gzip.open(io.BytesIO(data)) as inner:

@@ -217,7 +217,7 @@ def from_text(text: str, where: str) -> Timeline:
 def _streamed(path: str | Path, window: int) -> Timeline | None:
     if not is_ours(path):
         return None
-    with files.opened(path) as file:
+    with files.unpacked(path) as file:
         found = _as_we_write_it(file, str(path), window)
     return found and _checked(found, str(path))
 
