@@ -46,7 +46,7 @@ def found(name: str) -> Reproduction:
 
 
 def test_the_promised_papers_are_there() -> None:
-    assert set(PAPERS) == {"samo", "daso", "zen", "local", "fft", "espresso"}
+    assert set(PAPERS) == {"samo", "daso", "zen", "local", "fft", "espresso", "beside"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -250,7 +250,7 @@ def test_an_unknown_paper_is_refused_in_one_sentence(
 ) -> None:
     assert main(["reproduce", "nonsense", "-o", str(tmp_path / "new")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("commsched: no paper named 'nonsense'; known: daso, espresso")
+    assert error.startswith("commsched: no paper named 'nonsense'; known: beside, daso, espresso")
     assert error.count("\n") == 1
     assert not (tmp_path / "new").exists()
 

@@ -1,0 +1,108 @@
+"""Methods beside the five: the formulas of their papers against what our methods send."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+import numpy as np
+
+from commsched.codecs.bloom import bloom
+from commsched.coding.registry import CODECS
+from commsched.cost.price import price
+from commsched.exchange.registry import find_method
+from commsched.lab.reproduce.paper import FORMULA, PAPERS, Paper, PublishedRow, Trend, missing
+from commsched.machine import file as machines
+from commsched.machine.model import resized
+from commsched.net.bucket import BucketSpec, Piece
+from commsched.net.graph import Tensor
+
+SOURCE = (
+    "DeepReduce, arXiv 2102.03112; HiTopKComm, arXiv 2010.10458; Ok-Topk, PPoPP 2022; SparCML"
+    " (DSAR), SC 2019; OmniReduce, SIGCOMM 2021; PowerSGD, NeurIPS 2019; ShadowSync, arXiv"
+    " 2003.03477; machine: p3.16xlarge"
+)
+NUMEL, SHARE, NODES, LANES = 10**7, 0.01, 16, 8
+BLOCK, SIDE, RANK = 256, 4096, 4
+
+
+def rows() -> Iterator[PublishedRow]:
+    """Yield the formulas; no paper's times were available."""
+    kept, ranks = SHARE * NUMEL, NODES * LANES
+    whole = np.zeros(1, np.int64), np.array([NUMEL])
+    thin = BucketSpec.uniform(NUMEL, SHARE)
+    filter_ = 8 * float(bloom(["0.001"]).nbytes(np.array([kept]), np.array([NUMEL]))[0]) / kept
+    block = float(CODECS["block"].nbytes(thin, *whole, 1)[0])
+    squared = Tensor(name="square", shape=(SIDE, SIDE))
+    matrix = BucketSpec.of((Piece("square", 0, SIDE * SIDE),), {"square": squared})
+    low = 2 * (ranks - 1) / ranks * 4 * RANK * 2 * SIDE
+    lanes = 2 * (LANES - 1) / LANES * 4 * NUMEL + (NODES - 1) * 8 * kept / LANES
+    for group, what, inputs, unit, derived, predicted in (
+        ("DeepReduce: bits of a Bloom filter", "per index", "1e-3 wrong", "", 14.4, filter_),
+        (
+            "SparCML: non-zeros of a sum",
+            "16 ranks",
+            "1 % each, drawn evenly",
+            "million",
+            NUMEL * (1 - (1 - SHARE) ** NODES) / 1e6,
+            float(thin.nonzeros(*whole, NODES)[0]) / 1e6,
+        ),
+        (
+            "OmniReduce: bytes of the blocks that hold a non-zero",
+            "a rank",
+            f"10 million elements, 1 %, blocks of {BLOCK}",
+            "MB",
+            4e-6 * NUMEL * (1 - (1 - SHARE) ** BLOCK),
+            block / 1e6,
+        ),
+        (
+            f"PowerSGD of rank {RANK}: bytes from a rank",
+            f"{SIDE} x {SIDE}",
+            "two rings of r (m + n) values, 128 ranks",
+            "MB",
+            low / 1e6,
+            _sent(f"powersgd:{RANK}", matrix) / 1e6,
+        ),
+        (
+            "HiTopKComm: bytes from a rank",
+            "16 nodes of 8",
+            "rings inside nodes, 1 % of a lane's part between them",
+            "MB",
+            lanes / 1e6,
+            _sent(f"hitopk:{SHARE}", BucketSpec.uniform(NUMEL)) / 1e6,
+        ),
+    ):
+        yield PublishedRow(
+            group=group,
+            what=what,
+            inputs=inputs,
+            unit=unit,
+            derived=derived,
+            predicted=predicted,
+            bar=FORMULA,
+        )
+    for name in ("Ok-Topk", "DeepReduce", "OmniReduce", "PowerSGD", "HiTopKComm", "ShadowSync"):
+        yield missing(f"times of {name}", "its own training runs")
+    yield missing("times of DSAR", "its own training runs")
+
+
+@cache
+def _sent(method: str, spec: BucketSpec, lanes: int = LANES) -> float:
+    on = resized(machines.load("p3.16xlarge"), NODES, lanes)
+    return price(find_method(method), spec, on, on.everyone).sent
+
+
+def trends(found: Sequence[PublishedRow]) -> Iterable[Trend]:
+    """Check the bounds of Ok-Topk's words: ours also gather p k / 32 words for a threshold."""
+    spec = BucketSpec.uniform(NUMEL)
+    for nodes, lanes, required in ((NODES, 1, True), (NODES, LANES, False)):
+        ranks = nodes * lanes
+        words = _sent(f"ok-topk:{SHARE}", spec, lanes) / (4 * SHARE * NUMEL)
+        yield Trend(
+            what=f"Ok-Topk, {ranks} ranks: 2 to 6 words from a rank, over k (p - 1) / p; ours also"
+            " gather p k / 32 for a threshold",
+            shown=f"{words * ranks / (ranks - 1):.3g}",
+            met=2.0 <= words * ranks / (ranks - 1) <= 6.0,
+            required=required,
+        )
+
+
+PAPERS.add("beside")(Paper(SOURCE, rows, trends))
