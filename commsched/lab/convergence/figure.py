@@ -1,6 +1,6 @@
 """Draw what the cases of the convergence table learnt over the bytes they sent, one panel a net."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,8 @@ COLOURS = (
 MARKERS = "os^Dv<>Pp*Xhd"
 LABEL = 6.5  # points
 LABEL_ROOM = 0.035  # of a panel's height: distance between labels side by side
-NEAR = 0.22  # of a panel's width: labels closer than that are side by side
+MARK, LETTER = 0.011, 0.0128  # of the panel: half a marker, and a letter of a label
+Box = tuple[float, float, float, float]  # left, bottom, right, top, shares of the panel
 ACROSS, LEGEND = 2, 1.6  # panels in a row; inches beside them
 # Largest drawn drop in accuracy, and rise in loss (nats); the label gives what is beyond.
 FAR, WORSE = 0.04, 0.45
@@ -45,7 +46,9 @@ def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
     """
     known = list(dict.fromkeys(family for table in tables for family in families(table.cases)))
     columns, rows = min(len(tables), ACROSS), -(-len(tables) // ACROSS)
-    width = LEGEND + 6.2 * columns
+    spare = columns * rows > len(tables)  # a panel that the legend can take
+    beside = 0.0 if spare else LEGEND
+    width = beside + 6.2 * columns
     with picture(path, (width, 5.4 * rows)) as figure:
         panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
         for axes, table in zip(panels, tables, strict=False):
@@ -56,8 +59,11 @@ def draw(tables: Sequence[ConvergenceTable], path: Path) -> None:
             Line2D([], [], ls="", marker=_look(i)[1], color=_look(i)[0], label=family)
             for i, family in enumerate(known)
         ]
-        figure.tight_layout(rect=(0, 0, 1 - LEGEND / width, 1))
-        figure.legend(handles=handles, loc="center right", frameon=False, fontsize=8)
+        figure.tight_layout(rect=(0, 0, 1 - beside / width, 1))
+        if spare:
+            panels[-1].legend(handles=handles, loc="upper left", frameon=False, fontsize=8)
+        else:
+            figure.legend(handles=handles, loc="center right", frameon=False, fontsize=8)
 
 
 def _look(place: int) -> tuple[str, str]:
@@ -101,7 +107,7 @@ def _panel(axes: Axes, table: ConvergenceTable, known: Sequence[str]) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.margins(x=0.14, y=0.12)
     axes.set_xlabel("kB that a rank sends in a step")
-    axes.set_ylabel("held-out loss, nats" if by_loss else "held out, guessed right")
+    axes.set_ylabel("held-out loss, nats" if by_loss else "held-out examples guessed right")
     if not by_loss:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
     axes.set_title(f"{table.net}, {table.ranks} ranks, {table.steps} steps", fontsize=9)
@@ -123,28 +129,50 @@ def _label(
     """Write each name as near to its point as the space in the panel allows."""
     axes.autoscale_view()  # the limits are needed below
     to_axes = axes.transData + axes.transAxes.inverted()
-    taken: list[tuple[float, float]] = []
-    for case, value in sorted(drawn, key=lambda row: -row[1].value):
-        shown = np.clip(value.value, *worst)
-        x, y = to_axes.transform((case.sent_bytes / 1e3, shown))
-        near = [there for other, there in taken if abs(x - other) < NEAR]
-        tries = (y + sign * step * LABEL_ROOM / 4 for step in range(200) for sign in (-1, 1))
-        free = (
-            at
-            for at in tries
-            if 0.01 < at < 0.99 and all(abs(at - there) >= LABEL_ROOM for there in near)
-        )
-        at = next(free, y)
-        taken.append((x, at))
+    rows = sorted(drawn, key=lambda row: -row[1].value)
+    points = [
+        to_axes.transform((case.sent_bytes / 1e3, np.clip(value.value, *worst)))
+        for case, value in rows
+    ]
+    taken = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in points]
+    for (case, value), (x, y) in zip(rows, points, strict=True):
+        shown = np.clip(value.value, *worst) == value.value
+        text = case.name if shown else f"{case.name}: {value.value:{form}}"
+        box = next((box for box in _places(x, y, len(text)) if _free(box, taken)), None)
+        box = box or next(_places(x, y, len(text)))
+        taken.append(box)
+        middle = (box[1] + box[3]) / 2
         axes.annotate(
-            case.name if shown == value.value else f"{case.name}: {value.value:{form}}",
+            text,
             (x, y),
-            xytext=(x + 0.015, at),
+            xytext=(box[2] if box[2] < x else box[0], middle),
+            ha="right" if box[2] < x else "left",
             xycoords="axes fraction",
             textcoords="axes fraction",
             fontsize=LABEL,
             va="center",
             arrowprops={"arrowstyle": "-", "lw": 0.4, "color": "0.6"}
-            if abs(y - at) > 0.03
+            if abs(y - middle) > 0.03
             else None,
         )
+
+
+def _places(x: float, y: float, letters: int) -> Iterator[Box]:
+    """Yield boxes of a label around a point, the nearest first, within the panel."""
+    width = letters * LETTER
+    for step in range(120):
+        for sign in (-1, 1):
+            middle = y + sign * step * LABEL_ROOM / 4
+            for left in (x + 0.015, x - 0.015 - width):
+                box = left, middle - LABEL_ROOM / 2, left + width, middle + LABEL_ROOM / 2
+                if box[0] > 0.005 and box[2] < 0.995 and box[1] > 0.0 and box[3] < 1.0:
+                    yield box
+    yield x + 0.015, y - LABEL_ROOM / 2, x + 0.015 + width, y + LABEL_ROOM / 2
+
+
+def _free(box: Box, taken: Sequence[Box]) -> bool:
+    """Tell whether a box meets no other."""
+    return not any(
+        box[0] < right and left < box[2] and box[1] < top and bottom < box[3]
+        for left, bottom, right, top in taken
+    )
