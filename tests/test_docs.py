@@ -60,7 +60,7 @@ def typed(text: str) -> list[list[str]]:
     found = []
     for block in blocks(text):
         if block.language == "console":
-            lines = [command for command, *_ in block.commands()]
+            lines = [command.replace("\\\n", " ") for command, *_ in block.commands()]
         else:
             lines = "\n".join(block.body).replace("\\\n", " ").splitlines()
         for line in lines if block.language in ("console", "sh") else []:
