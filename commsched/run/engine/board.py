@@ -10,6 +10,7 @@ from commsched.run.job.clock import now
 
 Key = tuple[int, str]  # step, name of an operation
 POLL = 1e-4  # s between polls of events that are not posted on the board
+HOLD = 2e-4  # s for which a busy thread puts off waking others
 KEEP = 4  # steps whose finished operations are remembered
 
 
@@ -43,15 +44,33 @@ class Board:
         self.moved = now()  # when an operation was last done
         self._done: dict[tuple[int, str], float] = {}
         self._waiting: list[tuple[set[Key], threading.Condition]] = []
+        self._due: list[threading.Condition] = []  # of streams that are to be woken
+        self._since = 0.0  # when the first of them was due; 0: none is
 
-    def mark(self, step: int, name: str, when: float) -> None:
-        """Post that an operation is done."""
+    def mark(self, step: int, name: str, when: float, *, wakes: bool = True) -> None:
+        """Post that an operation is done; without `wakes` `deliver` wakes those who wait for it."""
         with self.lock:
             self._done[step, name] = when
             self.moved = now()
             for keys, condition in self._waiting:
                 if (step, name) in keys:
+                    if wakes:
+                        condition.notify()
+                    elif condition not in self._due:
+                        self._due.append(condition)
+                        self._since = self._since or self.moved
+
+    def deliver(self, *, busy: bool) -> None:
+        """Wake who waits for what was marked without; a `busy` thread may put it off for HOLD.
+
+        A stream that is woken takes the interpreter from the thread that has more to do at once.
+        """
+        if self._due and not (busy and now() - self._since < HOLD):
+            with self.lock:
+                for condition in self._due:
                     condition.notify()
+                self._due.clear()
+                self._since = 0.0
 
     def wake(self) -> None:
         """Wake all streams: there is new work, an end or a failure."""

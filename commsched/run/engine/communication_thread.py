@@ -138,7 +138,9 @@ class Communication(threading.Thread):
             if self._board.closed and not self._active and self.messages.idle:
                 self.cpu = time.thread_time()
                 return
-            if self._progress() or started:
+            busy = self._progress() or started
+            self._board.deliver(busy=busy)
+            if busy:
                 pacer.busy()
             elif self._active or self.messages.busy:
                 pacer.rest()
@@ -159,6 +161,7 @@ class Communication(threading.Thread):
                     self._exchange(stream, step, op)
                 started = True
         if not (started or self._active):
+            self._board.deliver(busy=False)
             self._sleep()
         return started
 
@@ -177,7 +180,7 @@ class Communication(threading.Thread):
         """Encode what this thread sends next, or decode what came; other exchanges wait."""
         start, end = self._buckets.code(step, op)
         self._recorder.add(stream, op.name, step, start, end)
-        self._board.mark(step, op.name, end)
+        self._board.mark(step, op.name, end, wakes=False)
 
     def _exchange(self, stream: str, step: int, op: Op) -> None:
         start = now()
@@ -232,7 +235,7 @@ class Communication(threading.Thread):
         end = now()
         coded = min(spent, end - active.start)
         self._recorder.add(stream, op.name, step, active.start, end, active.sent(), coded)
-        self._board.mark(step, op.name, end)
+        self._board.mark(step, op.name, end, wakes=False)
 
     def _look(self) -> None:
         """Check at intervals whether a deadline has passed or a rank is slow, here or elsewhere."""
