@@ -94,15 +94,20 @@ class Reader:
 def _reader(names: str, type: Callable[[str], object]) -> Callable[[str], object]:
     name = names.split()[-1]
     if type is int:
-        return lambda text: _whole(text, name)
+        return _whole_number(name)
     return Reader(type, name) if isinstance(type, Quantity) else type
 
 
-def _whole(text: str, name: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise CommschedError(f"{name} is a whole number, such as 4; got {text!a}") from None
+def _whole_number(name: str) -> Callable[[str], int]:
+    """Return what reads a whole number for the option `name`."""
+
+    def read(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise CommschedError(f"{name} is a whole number, such as 4; got {text!a}") from None
+
+    return read
 
 
 def _with_unit(help: str, type: Callable[[str], object]) -> str:
