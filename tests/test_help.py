@@ -40,7 +40,7 @@ def test_a_benchmark_has_help_of_its_own(name, capsys):
     assert f"example:\n  {EXAMPLES[name]}\n" in own
     assert ("--codec" in own) == (name == "codecs")
     assert ("--timeout" in own) == (
-        name in ("all-reduce", "buffers", "overlap", "runtime", "sparse")
+        name in ("all-reduce", "buffers", "overlap", "runtime", "sparse", "torch-overhead")
     )
 
 

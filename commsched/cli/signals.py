@@ -4,9 +4,11 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
+from types import FrameType
 from typing import NoReturn
 
 FIRST_CALL, LAST_CALL = 1.08, 1.16  # of a time limit that a search has not kept by itself
+AGAIN = 1e-3  # s until the next try where an interrupt would be lost
 
 
 def end_well() -> None:
@@ -32,8 +34,11 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
         return
     calls = 0
 
-    def interrupt(*_: object) -> None:
+    def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal calls
+        if frame is not None and frame.f_globals.get("__name__") == "weakref":
+            signal.setitimer(signal.ITIMER_PROF, AGAIN)  # an error in its callbacks is lost
+            return
         calls += 1
         signal.setitimer(signal.ITIMER_PROF, (LAST_CALL - FIRST_CALL) * seconds * (calls == 1))
         raise KeyboardInterrupt

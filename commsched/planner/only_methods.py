@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from commsched.errors import CommschedError
+from commsched.exchange.method import Method
 from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.planner.request import Request
-from commsched.planner.validate_request import nearest_method
+from commsched.planner.validate_request import nearest_method, reason
 
 
 def only(request: Request, names: Sequence[str]) -> Request:
     """Allow only these methods, also those that lose something; without names, change nothing."""
     if not names:
         return request
-    wanted = {find_method(name).name: find_method(name) for name in names}
+    found = [_found(request, name) for name in names]
+    wanted = {method.name: method for method in found}
     lossy = [
         method.name if method.name.partition(":")[0] in METHODS else method.coding
         for method in wanted.values()
@@ -22,8 +24,19 @@ def only(request: Request, names: Sequence[str]) -> Request:
     request = replace(request, lossy=tuple(dict.fromkeys([*request.lossy, *lossy])))
     legal = {m.name for m in legal_methods(request.machine.everyone, more=request.lossy)}
     for name in wanted.keys() - legal:
-        near = nearest_method(request, name)
-        raise CommschedError(
-            f"--method {name} cannot sum a bucket on {request.machine.name!r}; nearest: {near!r}"
-        )
+        raise _refused(request, name, "")
     return replace(request, without=request.without | (legal - wanted.keys()))
+
+
+def _found(request: Request, name: str) -> Method:
+    try:
+        return find_method(name)
+    except CommschedError as error:
+        raise _refused(request, name, f": {reason(error)}") from None
+
+
+def _refused(request: Request, name: str, why: str) -> CommschedError:
+    near = nearest_method(request, name)
+    return CommschedError(
+        f"--method {name} cannot sum a bucket on {request.machine.name!r}{why}; nearest: {near!r}"
+    )

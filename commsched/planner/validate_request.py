@@ -8,6 +8,7 @@ from commsched.exchange.registry import METHODS, find_method, legal_methods, los
 from commsched.nearest import most_similar, nearest
 from commsched.net.bucket import BucketSpec, Piece
 from commsched.planner.request import Request
+from commsched.schedule.registry import COLLECTIVES
 
 
 def check(request: Request) -> None:
@@ -19,7 +20,7 @@ def check(request: Request) -> None:
             lossy_name(name)
         except CommschedError as error:
             near = nearest(name, [*CODECS, *METHODS], 0.0)
-            raise CommschedError(f"--allow {name}: {_reason(error)}{near}") from None
+            raise CommschedError(f"--allow {name}: {reason(error)}{near}") from None
     limit = request.time_limit
     if limit is not None and not 0 <= limit < math.inf:
         raise CommschedError(f"--time-limit must be finite and at least 0 s, got {limit}")
@@ -36,7 +37,7 @@ def _check_forced(request: Request, name: str, wanted: str) -> None:
         method.phases(spec, request.machine.everyone)
     except CommschedError as error:
         near = nearest_method(request, wanted)
-        raise CommschedError(f"{where}: {_reason(error)}; nearest: {near!r}") from None
+        raise CommschedError(f"{where}: {reason(error)}; nearest: {near!r}") from None
     if request.lossless and not method.lossless:
         near = nearest_method(request, wanted)
         raise CommschedError(
@@ -45,7 +46,7 @@ def _check_forced(request: Request, name: str, wanted: str) -> None:
         )
 
 
-def _reason(error: CommschedError) -> str:
+def reason(error: CommschedError) -> str:
     """Return an error without the nearest name, which it chose for a part of a name or one kind."""
     return str(error).partition("; nearest: ")[0]
 
@@ -62,6 +63,7 @@ def nearest_method(request: Request, wanted: str, codec: str = "") -> str:
     everyone = request.machine.everyone
     names = [m.name for m in legal_methods(everyone, lossless=request.lossless, more=more)]
     same = [name for name in names if name.partition("+")[2] == codec]
+    same = [name for name in same if name.partition("+")[0] in COLLECTIVES] or same
     plain = [name for name in names if name == f"{collective}+dense"]
     if codec and same:
         kept = [name for name in same if name.partition("+")[0] == collective]
