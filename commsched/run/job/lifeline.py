@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import select
 import signal
 import socket
 import stat
@@ -15,6 +16,7 @@ from pathlib import Path
 from commsched.run.job.witness import ABORT, ENDS, MET, NOBODY, NOTE
 
 PARENT_DIES = 1  # PR_SET_PDEATHSIG of prctl(2)
+COMING = 5.0  # s for a witness to start; MPI begins meanwhile
 ENDING = 5.0  # s for the process manager to end this rank
 SCRIPT = Path(__file__).with_name("witness.py")
 
@@ -58,7 +60,7 @@ def tie(rank: int, patience: float) -> None:
     _witness = subprocess.Popen(
         [sys.executable, "-I", "-S", str(SCRIPT), *map(str, words)],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         pass_fds=() if descriptor is None else (descriptor,),
         env={k: v for k, v in os.environ.items() if k not in ("PMI_RANK", "PMI_SIZE")},
     )
@@ -66,7 +68,11 @@ def tie(rank: int, patience: float) -> None:
 
 
 def met() -> None:
-    """Tell the witness that MPI has begun."""
+    """Tell the witness that MPI has begun, once it watches: a rank may be killed from now on."""
+    if _witness is not None and _witness.stdout is not None:
+        with _witness.stdout as ready:
+            select.select([ready], [], [], COMING)
+        _witness.stdout = None
     _tell(MET)
 
 

@@ -30,6 +30,8 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
     with contextlib.suppress(PermissionError):  # to speak before the launcher ends all that is here
         os.setpriority(os.PRIO_PROCESS, 0, -20)
     me, launcher = f"rank {rank} on host {host}", int(process_stat(pid, 3))
+    with contextlib.suppress(OSError):  # the rank has ended
+        os.write(1, MET)  # this process watches
     end, lost_before, met, note = time.monotonic() + patience, "", False, ""
     while True:
         if select.select([0], [], [], None if met else LOOK)[0]:
