@@ -9,9 +9,8 @@
 Names and files are given as strings or paths. What is wrong is a `CommschedError`, a ValueError.
 """
 
-import html
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import cached_property
@@ -26,6 +25,7 @@ from commsched.machine.ports import network
 from commsched.net import file as net_file
 from commsched.net import graph as net_graph
 from commsched.net.compute import fitted
+from commsched.notebook import Picture, Shown, Study, picture_of
 from commsched.plan import file as plan_file
 from commsched.plan import model as plan_model
 from commsched.planner.break_even import break_even as find_break_even
@@ -43,7 +43,6 @@ from commsched.simulate.engine import simulate as predict
 from commsched.simulate.report import lines, report
 from commsched.study.cells import product_of
 from commsched.study.run import run as run_study
-from commsched.study.run import table_of
 from commsched.study.workers import processes
 from commsched.text_table import table
 from commsched.timeline import file as timeline_file
@@ -56,13 +55,6 @@ from commsched.units import nbytes, seconds
 RANKS = 64  # whose spans a predicted timeline has by default
 PLURALS = {"planners": "planner", "methods": "method", "strategies": "strategy"}
 COLUMNS = ("plan", "iteration", "speed-up", "exposed", "sent per rank", "memory", "methods")
-
-
-class Shown:
-    """A text of several lines, in a notebook as it is in a terminal."""
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Net(Shown):
@@ -229,19 +221,6 @@ class Prediction(Shown):
         return f"<Prediction: iteration {seconds(self.iteration)}, exposed {seconds(self.exposed)}>"
 
 
-class Picture:
-    """A picture in a file; a notebook shows it."""
-
-    def __init__(self, path: Path | None, svg: str) -> None:
-        self.path, self._svg = path, svg
-
-    def _repr_svg_(self) -> str | None:
-        return self._svg or None
-
-    def __repr__(self) -> str:
-        return f"<Picture {self.path or 'for a notebook'}>"
-
-
 class Comparison(Shown):
     """What is compared: a table, and its numbers as `data`."""
 
@@ -252,36 +231,6 @@ class Comparison(Shown):
         return self._text
 
     __repr__ = __str__
-
-
-class Study(Shown):
-    """Rows of a sweep, with the columns of its table; numbers are None where there are none."""
-
-    def __init__(self, rows: list[dict[str, Any]], path: Path | None) -> None:
-        self.rows, self.path = rows, path
-
-    def frame(self) -> Any:
-        """Return the rows as a pandas.DataFrame."""
-        try:
-            import pandas
-        except ImportError:
-            raise CommschedError("a frame needs pandas: pip install pandas") from None
-        return pandas.DataFrame(self.rows)
-
-    def plot(self, path: str | Path | None = None, **wanted: Any) -> "Picture":
-        """Draw the rows, as `commsched plot` does; `wanted`: fields of plot.study.StudyPicture."""
-        from commsched.plot.study import StudyPicture, draw  # loads matplotlib
-
-        picture = StudyPicture(**wanted)
-        return _picture(path, lambda made: draw(self.rows, made, picture))
-
-    def __str__(self) -> str:
-        return "\n".join([repr(self), table_of(self.rows)])
-
-    def __repr__(self) -> str:
-        failed = sum(one["status"] != "ok" for one in self.rows)
-        where = f" in {self.path}" if self.path else ""
-        return f"<Study: {len(self.rows)} rows{where}, {failed} without a plan>"
 
 
 def sweep(
@@ -402,19 +351,7 @@ def _prediction(what: "Plan | Prediction | str | Path") -> Prediction:
 
 
 def _drawn(t: Timeline, path: str | Path | None, step: int | None, style: Style) -> Picture:
-    return _picture(path, lambda made: draw([t], made, step, style=style))
-
-
-def _picture(path: str | Path | None, draw: Callable[[Path], None]) -> Picture:
-    """Draw into a file, or for a notebook."""
-    if path is not None:
-        path = Path(path)
-        draw(path)
-        return Picture(path, path.read_text() if path.suffix.lower() == ".svg" else "")
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "picture.svg"
-        draw(made)
-        return Picture(None, made.read_text())
+    return picture_of(path, lambda made: draw([t], made, step, style=style))
 
 
 def _words(names: str | Sequence[str]) -> tuple[str, ...]:

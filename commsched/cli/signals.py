@@ -7,6 +7,8 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import NoReturn
 
+from commsched.interrupts import on_interrupt
+
 FIRST_CALL, LAST_CALL = 1.08, 1.16  # of a time limit that a search has not kept by itself
 AGAIN = 1e-3  # s until the next try where an interrupt would be lost
 
@@ -60,7 +62,7 @@ def one_interrupt() -> Iterator[Callable[[], None]]:
     """
     left = 1
 
-    def interrupt(*_: object) -> None:
+    def interrupt() -> None:
         nonlocal left
         left -= 1
         if left == 0:
@@ -70,12 +72,5 @@ def one_interrupt() -> Iterator[Callable[[], None]]:
         nonlocal left
         left = 0
 
-    before = signal.getsignal(signal.SIGINT)
-    ours = before is signal.default_int_handler and current_thread() is main_thread()
-    if ours:
-        signal.signal(signal.SIGINT, interrupt)
-    try:
+    with on_interrupt(interrupt):
         yield hold
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, before)

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from commsched.arrays import Array
@@ -114,23 +113,15 @@ class Exchanger:
             agree.check_start("Exchanger", {"skip_overflow": str(skip_overflow)}, comm)
             self._plan = agree.on_all_ranks(lambda: self._checked(plan), comm)
             agree.check_plan(self._plan, comm)
-            files = {"timeline": timeline, "record": record}
-            wanted = {
-                what: agree.gather_numbers(path is not None, comm) for what, path in files.items()
-            }
-        for what, given in wanted.items():
-            if min(given) != max(given):
-                raise CommschedError(f"give {what}=FILE on all ranks, or on none")
+            agree.check_files({"timeline": timeline, "record": record}, comm)
         self._user_comm = comm
         self._places = places_of(self._plan)
         self.names = tuple(self._places)
-        self._whole: dict[str, Array] = {}  # buffers that reassemble split tensors
         self._handover = Handover(self._plan.net, self._places)
         self._caller = Caller()
         self._updates = Updates() if STRATEGIES[self._plan.strategy].averages else None
         self._engine: Engine | None = None
         self._place, self._over = ON_HOST, False
-        self._as_rows: set[str] = set()  # tensors of the step that were handed over as rows
 
     def _checked(self, plan: Plan | str | Path) -> Plan:
         """Check what one rank can check without the others."""
@@ -198,7 +189,7 @@ class Exchanger:
             self._updates.begin(self._lower(self._plan, self._handover.step))
         engine.submit(replace(self._program, step=self._handover.step))
         self._lane.begin()
-        self._as_rows.clear()
+        self._caller.as_rows.clear()
 
     def ready(self, name: str, gradient: Array | tuple[Array, Array]) -> None:
         """Hand over this rank's gradient of a tensor; it is copied, so it may be reused at once.
@@ -225,7 +216,7 @@ class Exchanger:
         if self._recording is not None:
             self._recording.take(name, on_host(whole(gradient, tensor.numel)))
         if isinstance(gradient, Rows):
-            self._as_rows.add(name)
+            self._caller.as_rows.add(name)
         put(gradient, self._places[name], engine.buckets.states)
         self._mark()
 
@@ -249,11 +240,8 @@ class Exchanger:
         places, launches = self._places[name], self._plan.launches
         step = self._handover.step
         self._handover.wait(name, [launches[place.launch].after for place in places])
-        missing = [
-            self._ends[place.launch]
-            for place in places
-            if not engine.board.is_done(step, self._ends[place.launch])
-        ]
+        ends = [self._ends[place.launch] for place in places]
+        missing = [end for end in ends if not engine.board.is_done(step, end)]
         last = places[-1].launch
         if missing or not self._lane.uses(last):
             self._lane.end_use(step)
@@ -262,21 +250,7 @@ class Exchanger:
             self._lane.use(last)
         if self._handover.over:
             engine.recorder.flush()
-        return self._result(name)
-
-    def _result(self, name: str) -> Array | tuple[Array, Array]:
-        """Return a tensor's sum as it was handed over: whole, or as rows and values."""
-        shape, places = self._plan.net.tensors[name].shape, self._places[name]
-        if name in self._as_rows:
-            number, values = self._caller.rows(places, int(np.prod(shape[1:])))
-            return number, values.reshape(len(number), *shape[1:])
-        view = self._caller.view(places)
-        if view is not None:
-            return view.reshape(shape)
-        if name not in self._whole:
-            self._whole[name] = self._place.device.module.empty(shape, np.float32)
-        self._caller.write(places, self._whole[name].reshape(-1))
-        return self._whole[name]
+        return self._caller.sum_of(self._plan.net.tensors[name], places, self._place.device.module)
 
     def updated(self, loss: float | None = None) -> None:
         """End a step: the parameters are updated. Returns once those of other ranks are merged.
@@ -324,7 +298,7 @@ class Exchanger:
         self._lower(plan)
         self._places = places_of(plan)
         self.names = tuple(self._places)
-        self._whole.clear()
+        self._caller.whole.clear()
 
     def _between(self, what: str) -> Engine:
         engine = self._running()

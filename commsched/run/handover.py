@@ -158,12 +158,30 @@ class Caller:
 
     def __init__(self) -> None:
         self.results: dict[int, Array | Listed] = {}  # launch -> (numel,) float32, or a list
+        self.whole: dict[str, Array] = {}  # buffers that reassemble split tensors
+        self.as_rows: set[str] = set()  # tensors of the step that were handed over as rows
 
     def gradient(self, step: int, launch: int, out: Array) -> None:
         """Nothing to do: the gradient is in its bucket already."""
 
     def result(self, step: int, launch: int, values: Array | Listed) -> None:
         self.results[launch] = values
+
+    def sum_of(
+        self, tensor: Tensor, places: Sequence[BucketSlice], module: Any
+    ) -> Array | tuple[Array, Array]:
+        """Return a tensor's sum as it was handed over: whole, or as rows and values."""
+        name, shape = tensor.name, tensor.shape
+        if name in self.as_rows:
+            number, values = self.rows(places, int(np.prod(shape[1:])))
+            return number, values.reshape(len(number), *shape[1:])
+        view = self.view(places)
+        if view is not None:
+            return view.reshape(shape)
+        if name not in self.whole:
+            self.whole[name] = module.empty(shape, np.float32)
+        self.write(places, self.whole[name].reshape(-1))
+        return self.whole[name]
 
     def rows(self, places: Sequence[BucketSlice], width: int) -> tuple[Array, Array]:
         """Return a tensor's sum as rows of `width` elements: ascending, without empty ones."""

@@ -1,15 +1,14 @@
 """Plan the cells of a study, and write their rows as they come."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import NamedTuple
 
+from commsched.interrupts import on_interrupt
 from commsched.planner.registry import PLANNERS
 from commsched.planner.search.problem import BASELINES
 from commsched.progress import progress
@@ -132,7 +131,7 @@ def _interrupts() -> Iterator[Callable[[], None]]:
     """Yield a function that raises Ctrl-C again, which a search takes as its own end."""
     came = False
 
-    def interrupt(*_: object) -> None:
+    def interrupt() -> None:
         nonlocal came
         came = True
         raise KeyboardInterrupt
@@ -141,12 +140,5 @@ def _interrupts() -> Iterator[Callable[[], None]]:
         if came:
             raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
-    ours = before is signal.default_int_handler and current_thread() is main_thread()
-    if ours:
-        signal.signal(signal.SIGINT, interrupt)
-    try:
+    with on_interrupt(interrupt):
         yield check
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, before)

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 from commsched.arrays import Array, Floats
 from commsched.coding.codec import State
@@ -44,10 +43,7 @@ from commsched.run.engine.worker import Roles, put_back
 from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
 
-Channel = tuple[str, str, tuple[int, ...]]  # stream, among whom, ranks
 Action = Callable[[int, Op], None]  # what a part does in a step for an operation
-Communicators = dict[Channel, MPI.Intracomm]
-EVERYONE: Channel = ("between", "all", ())  # for decisions of all ranks
 
 
 class Ready(NamedTuple):
@@ -375,29 +371,3 @@ class Buckets:
             if "lost" in state and find_method(launch.method).keeps:
                 put_back(plan, launch, state["lost"], found)
         return found
-
-
-def communicators(
-    plan: Plan, comm: MPI.Intracomm, known: Communicators | None = None
-) -> Communicators:
-    """Make a communicator per exchange stream and team of ranks, in one order on every rank.
-
-    Communicators that are `known` are used again.
-    """
-    found = dict(known or {})
-    for launch in plan.launches:
-        key = channel(launch)
-        if key not in found:
-            mine = plan.group_of(launch, comm.rank)
-            color = MPI.UNDEFINED if mine is None else mine.ranks[0]
-            split = comm.Split(color, 0 if mine is None else mine.ranks.index(comm.rank))
-            assert isinstance(split, MPI.Intracomm)
-            found[key] = split
-    if STRATEGIES[plan.strategy].decides and EVERYONE not in found:
-        found[EVERYONE] = comm.Dup()
-    return found
-
-
-def channel(launch: Launch) -> Channel:
-    """Return the key of a launch's communicator."""
-    return launch.stream, launch.among, launch.group

@@ -18,7 +18,8 @@ from commsched.machine.model import Group
 from commsched.plan.model import Plan
 from commsched.program.model import CODINGS, Kind, Op
 from commsched.run.engine.board import Board, WaitStatus
-from commsched.run.engine.buckets import EVERYONE, Buckets, channel, communicators
+from commsched.run.engine.buckets import Buckets
+from commsched.run.engine.channels import EVERYONE, channel, communicators
 from commsched.run.engine.messages import Mail, MessageStreams
 from commsched.run.engine.prepared import Landing, prepared
 from commsched.run.engine.recorder import Recorder

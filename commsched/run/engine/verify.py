@@ -11,7 +11,7 @@ from commsched.exchange.registry import find_method
 from commsched.exchange.sharded import shard_of
 from commsched.kernels.modules import on_host
 from commsched.plan.model import Plan
-from commsched.run.engine.buckets import channel, communicators
+from commsched.run.engine.channels import channel, communicators
 from commsched.run.engine.worker import GradientSource, ParameterHolder
 from commsched.run.job import agree
 from commsched.timeline.header import Verified

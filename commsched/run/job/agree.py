@@ -64,6 +64,14 @@ def check_start(command: str, options: Mapping[str, str], comm: MPI.Intracomm) -
     check_alike(settings, comm, "start all ranks with the same command line and the same package")
 
 
+def check_files(files: Mapping[str, object], comm: MPI.Intracomm) -> None:
+    """Refuse a file, None if it is not wanted, that some ranks want and others do not."""
+    for what, path in files.items():
+        wanted = gather_numbers(path is not None, comm)
+        if min(wanted) != max(wanted):
+            raise CommschedError(f"give {what}=FILE on all ranks, or on none")
+
+
 def check_plan(plan: Plan, comm: MPI.Intracomm) -> None:
     """Refuse a wrong number of ranks, and ranks that hold different plans."""
     assert len(plan.hash) == 64, "only a plan as its file gives it back can be run"
