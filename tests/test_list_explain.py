@@ -36,6 +36,14 @@ def test_everything_is_explained(name, capsys):
     assert len(capsys.readouterr().out) > 60
 
 
+def test_a_selection_before_a_sparse_sum_is_explained(capsys):
+    assert main(["explain", "zen+topk:0.05"]) == 0
+    shown = capsys.readouterr().out
+    assert "method zen+topk:0.05" in shown
+    assert "bitmaps back" in shown
+    assert "Aji & Heafield" in shown
+
+
 def test_a_collective_is_drawn_and_says_its_source(capsys):
     assert main(["explain", "ring+fp16", "--ranks", "3"]) == 0
     shown = capsys.readouterr().out
@@ -53,6 +61,9 @@ def test_a_collective_is_drawn_and_says_its_source(capsys):
         (["explain", "rign"], "nearest: 'ring'"),
         (["explain", "ring", "--ranks", "33"], "--ranks must be from 1 to 32"),
         (["explain", "ring+fp17"], "nearest: 'fp16'"),
+        (["explain", "zenn+topk:0.05"], "nearest: 'zen'"),
+        (["explain", "zen+qsgd:4"], "only a codec that selects values"),
+        (["explain", "ok-topk+topk:0.05"], "no sparse sum"),
     ],
 )
 def test_what_is_misspelt_is_one_sentence(words, said, capsys):

@@ -12,6 +12,7 @@ from commsched.exchange.pair import Pair, illegal, route
 from commsched.exchange.sharded import PREFIX, find_sharded
 from commsched.exchange.sparsified import Sparsified, stands_first
 from commsched.machine.model import Group
+from commsched.nearest import nearest
 from commsched.plan.model import Plan
 from commsched.registry import Registry
 from commsched.schedule.registry import COLLECTIVES
@@ -29,13 +30,24 @@ def find_method(name: str) -> Method:
     if plus and (collective.partition(":")[0] in METHODS or collective in METHODS):
         return Sparsified(METHODS[collective], codec)
     if plus:
-        COLLECTIVES[collective]
+        if collective not in COLLECTIVES:
+            near = nearest(collective, [*COLLECTIVES, *sparse_sums()])
+            raise CommschedError(
+                f"no collective named {collective!r}; known: {', '.join(COLLECTIVES)}; sparse sums"
+                f" that may follow a selection: {', '.join(sparse_sums())}{near}"
+            )
         return Pair(collective, codec)
     if name.partition(":")[0] in METHODS or name in METHODS:
         return METHODS[name]
     pairs = "COLLECTIVE+CODEC such as 'ring+dense'"
     known = ", ".join(METHODS) or "none registered"
-    raise CommschedError(f"no method named {name!r}; allowed: {pairs}, or one of: {known}")
+    near = nearest(name, METHODS)
+    raise CommschedError(f"no method named {name!r}; allowed: {pairs}, or one of: {known}{near}")
+
+
+def sparse_sums() -> list[str]:
+    """List the methods that a selection may stand before, as in `zen+topk:0.05`."""
+    return [name for name, method in METHODS.items() if method.sparse]
 
 
 def lossy_name(name: str) -> str:

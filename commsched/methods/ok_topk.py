@@ -38,9 +38,10 @@ class OkTopK(Method):
     threshold of the sums rises earlier if more than 1.5 k sums came: to the k-th of these, which
     all ranks know. A rank keeps all of its own values that are not in the common sum. If a region
     holds more than twice its part of the largest sums, they are dealt out evenly before they go to
-    all ranks. 2 k to 6 k
-    words (p - 1) / p per rank for k = SHARE n, whatever the number of ranks, except in single steps
-    after a new threshold. Good for many ranks if their largest values overlap.
+    all ranks. A rank sends 2 k to 6 k words (p - 1) / p per step for k = SHARE n. Beyond that, as
+    in the paper, all ranks learn all sums in the steps that renew the threshold: up to k p words,
+    so up to k p / 32 per step on average, 4 k on 128 ranks; the price has these, too. Good
+    for many ranks if their largest values overlap.
     Source: Li & Hoefler, "Near-optimal sparse allreduce for distributed deep learning", PPoPP 2022,
     arXiv 2201.07598.
     """

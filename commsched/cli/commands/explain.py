@@ -10,11 +10,12 @@ from commsched.nearest import nearest
 EXAMPLE = """example:
   commsched explain ring --ranks 4
   commsched explain topk:0.01
+  commsched explain zen+topk:0.05
   commsched explain daso
 """
 DRAWN = 32  # ranks: more moves cannot be read
 OPTIONS = (
-    Option("name", "NAME", "a name of `commsched list`, or a method such as ring+fp16"),
+    Option("name", "NAME", "a name of `commsched list`, or a method such as ring+fp16 or zen+dgc"),
     Option("--ranks", "N", "draw the rounds of a collective on N ranks of one node", int),
 )
 
@@ -28,7 +29,9 @@ def add(commands: Commands) -> None:
 def explain(args: argparse.Namespace) -> None:
     """Print what the plug-in's own text says, and what it may be combined with."""
     from commsched.cli.plug_ins import KINDS
+    from commsched.exchange.registry import find_method
     from commsched.exchange.sharded import PREFIX, Sharded, find_sharded
+    from commsched.exchange.sparsified import Sparsified
 
     if args.ranks is not None and not 1 <= args.ranks <= DRAWN:
         raise CommschedError(f"--ranks must be from 1 to {DRAWN} to be drawn, got {args.ranks}")
@@ -38,7 +41,12 @@ def explain(args: argparse.Namespace) -> None:
         _explain("codecs", codec, None)
         return
     if plus:
-        _explain("collectives", collective, args.ranks)
+        found = find_method(args.name)
+        if isinstance(found, Sparsified):
+            print(f"method {found.name}\n\n{inspect.getdoc(Sparsified)}\n")
+            _explain("methods", collective, None)
+        else:
+            _explain("collectives", collective, args.ranks)
         print()
         _explain("codecs", codec, None)
         return
@@ -53,6 +61,8 @@ def explain(args: argparse.Namespace) -> None:
 def _explain(kind: str, name: str, ranks: int | None) -> None:
     from commsched.cli.plug_ins import KINDS, text_of
     from commsched.exchange.pair import ALONE, illegal, route
+    from commsched.exchange.registry import sparse_sums
+    from commsched.exchange.sparsified import stands_first
     from commsched.machine.model import Group
     from commsched.program.parameters import Range
     from commsched.schedule.text import dumps
@@ -69,6 +79,8 @@ def _explain(kind: str, name: str, ranks: int | None) -> None:
     if kind == "codecs":
         able = [n for n in KINDS["collectives"] if not illegal(route(n, ALONE), item)]
         print(f"\n{'Lossless' if item.lossless else 'Lossy'}. Collectives: {', '.join(able)}")
+        if stands_first(name):
+            print(f"May stand before the sparse sums: {', '.join(sparse_sums())}")
     if kind == "strategies":
         print("\nParameters (--param NAME=VALUE), default and what is allowed:")
         for key, (default, allowed) in item.parameters.items():
