@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from commsched.errors import CommschedError
 from commsched.machine.model import Device
-from commsched.net.measured import Fit, Measured
+from commsched.net.measured import PROCESSOR, Fit, Measured
 from commsched.net.sparsity import DENSE, Sparsity
 from commsched.records import NOT_NEGATIVE, WRITTEN, Source, check_name, normalise, unit
 
@@ -160,6 +160,14 @@ class Net:
     def nbytes(self) -> int:
         """Bytes of all gradients, or of all parameters, in the types of their tensors."""
         return sum(t.nbytes for t in self.tensors.values())
+
+    @property
+    def occupies_cores(self) -> bool:
+        """Whether a rank that computes this net keeps a core busy, as a net measured on one does.
+
+        All other nets compute on an accelerator, which leaves the cores to communication.
+        """
+        return self.measured is not None and self.measured.device == PROCESSOR
 
     @cached_property
     def dag(self) -> "networkx.DiGraph[str]":

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from commsched.plan.model import Plan
 from commsched.program.model import Op
 from commsched.program.placer import StreamQueue, next_head
@@ -13,6 +15,7 @@ from commsched.run.engine.worker import Worker
 from commsched.run.job.clock import now
 
 QUIET = 5e-3  # s of sleep ahead that are enough to write spans
+WORK = 2**14  # float32 elements, in a core's cache, that spinning compute works on
 
 
 def run_steps(
@@ -43,13 +46,19 @@ def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
 
     As on an accelerator that waits for events, an operation starts when its inputs are complete and
     ends at an absolute deadline, so late wake-ups of this thread do not add up. The thread sleeps
-    only if another operation waits for the end, or to choose the next operation.
+    only if another operation waits for the end, or to choose the next operation. The operations of
+    a net that occupies cores begin when this thread is awake, and take their time on a core.
     """
     board, queue = engine.board, StreamQueue((step, op) for op in ops)
+    spins = engine.plan.net.occupies_cores
     while queue:
         op, begin = _next(board, queue, clock)
         engine.mail.compute(step, op)
-        clock = begin + worker.seconds(step, op.seconds)
+        seconds = worker.seconds(step, op.seconds)
+        if spins:
+            begin = now()
+            spin(seconds)
+        clock = now() if spins else begin + seconds
         if op.name in engine.watched:
             if clock - now() > QUIET:
                 engine.recorder.flush()  # writing blocks the interpreter for the other streams
@@ -57,6 +66,16 @@ def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
             board.mark(step, op.name, now())
         engine.recorder.add("compute", op.name, step, begin, clock)
     return clock
+
+
+def spin(seconds: float) -> None:
+    """Keep a core busy until this thread has had `seconds` of processor time.
+
+    NumPy computes without the interpreter's lock, as the layers of a net do.
+    """
+    values, end = np.ones(WORK, np.float32), time.thread_time() + seconds
+    while time.thread_time() < end:
+        np.multiply(values, values, out=values)
 
 
 def in_turn(board: Board, step: int, ops: list[Op]) -> Iterator[Op]:
