@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.cost.closed_terms import Circle, Load, Site, Size
-from commsched.cost.pattern import Wire
+from commsched.cost.wire import Wire
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group, Machine
 from commsched.schedule.rounds import Schedule

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.arrays import Floats, Ints
-from commsched.cost.pattern import Wire
+from commsched.cost.wire import Wire
 from commsched.exchange.payload import Payload
 from commsched.machine.model import CodecRate, Group, Machine
 from commsched.schedule.rounds import Schedule

@@ -1,6 +1,5 @@
 """Senders, receivers and speeds of a round: derived once per pattern, used in every round."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -8,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.arrays import Bools, Floats, Ints
+from commsched.cost.climb import Climb
+from commsched.cost.wire import Each, Wire, one, terms
 from commsched.machine.model import Group, Link, Machine
 from commsched.schedule.rounds import Round
-
-Each = Floats | float  # (m,) one number per move, or one for all of them
 
 
 class PatternShape(NamedTuple):
@@ -28,75 +27,6 @@ class PatternShape(NamedTuple):
     order: Ints | None  # whole: src; None there: ranks ascend
     turn: int | None  # whole: move i ends where move (i + turn) % m starts; None: not so
     back: Ints  # whole: move back[i] ends where move i starts
-
-
-@dataclass(frozen=True)
-class Wire:
-    """Seconds of messages between two ranks, by LogGP on ports.
-
-        port    = max(n G, n S) + o     the time on the send port, and on the receive port
-        hop     = L + 2 o + n G         until a message has arrived
-        drained = L + o + port          until it has arrived and the port is free
-
-    L, o [s], G [s/B] of the slower end's link; S [s/B] = the share of a NIC; n [B].
-    Source: Alexandrov et al., "LogGP", SPAA 1995.
-    """
-
-    away: Each  # L + o, s: from a message's start to its first byte at the other end
-    overhead: Each  # o, s
-    per_byte: Each  # G, s/B; 0 if a curve replaces it
-    curves: tuple[tuple[Ints | slice, Link], ...] = ()  # moves whose link has a measured curve
-    shared: Each = 0.0  # s/B, the share of a NIC; 0.0: not shared
-
-    @classmethod
-    def slowest(cls, links: Iterable[Link], shared: Each = 0.0) -> "Wire":
-        """Return the seconds of messages that use the slowest of some links."""
-        links = tuple(links)
-        latency, overhead, per_byte = np.array([_terms(link) for link in links]).max(0).tolist()
-        curves = tuple((slice(None), link) for link in links if link.points)
-        return cls(latency + overhead, overhead, per_byte, curves, shared)
-
-    def alone(self, nbytes: Floats) -> Floats:
-        """Seconds of each message on a port of its own, n G + o."""
-        seconds = nbytes * self.per_byte
-        for moves, link in self.curves:
-            seconds[moves] = np.maximum(seconds[moves], link.wire(nbytes[moves]))
-        seconds += self.overhead
-        return seconds
-
-    def port(self, nbytes: Floats) -> Floats:
-        """Seconds that each message occupies a port: (m,), or any length given `speed`."""
-        seconds = self.alone(nbytes)
-        if self.crowded:
-            np.maximum(seconds, nbytes * self.shared + self.overhead, out=seconds)
-        return seconds
-
-    def hop(self, nbytes: Floats) -> Floats:
-        """Seconds until each message has arrived."""
-        return self.alone(nbytes) + self.away
-
-    def drained(self, nbytes: Floats) -> Floats:
-        """Seconds until each message has arrived and its port is free."""
-        return self.port(nbytes) + self.away
-
-    @property
-    def crowded(self) -> bool:
-        """Whether messages share a NIC."""
-        return not isinstance(self.shared, float) or self.shared > 0.0
-
-    @cached_property
-    def speed(self) -> tuple[float, float, float, tuple[int, ...]] | None:
-        """The parameters of `port` if equal for all moves, for comparisons; else None."""
-        if not all(isinstance(x, float) for x in (self.overhead, self.per_byte, self.shared)):
-            return None
-        if not all(isinstance(moves, slice) for moves, _ in self.curves):
-            return None
-        links = tuple(id(link) for _, link in self.curves)
-        return float(self.overhead), float(self.per_byte), float(self.shared), links
-
-    def least(self, nbytes: float) -> float:
-        """Return the least seconds that a message of `nbytes` occupies a port."""
-        return float(np.min(self.overhead) + nbytes * np.min(self.per_byte))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +78,7 @@ class Places:
         self._patterns: dict[tuple[int, int], tuple[Ints, Ints, Pattern]] = {}
         nic = machine.nic
         self._by_turns = machine.burst > 0.0 or (nic is not None and nic.turn > 0.0)
+        self._climb = Climb(machine, group, self._port) if machine.levels else None
 
     def pattern(self, rnd: Round) -> Pattern:
         """Return the speeds of a round's moves, and where they end; cached for the same arrays."""
@@ -159,6 +90,8 @@ class Places:
         return self._patterns[key][2]
 
     def _derived(self, rnd: Round) -> Pattern:
+        if self._climb is not None:
+            return self._climbing(rnd, self._climb)
         if self._one_node:
             return _uniform(self._shape(rnd.src, rnd.dst), self._machine.inside)
         inside = self._node[rnd.src] == self._node[rnd.dst]
@@ -171,6 +104,15 @@ class Places:
         if len(self._links) == 1 and not inside.any():
             return _uniform(shape, self._machine.between, self._shared(shape, ~inside))
         return self._mixed(shape, inside)
+
+    def _climbing(self, rnd: Round, climb: Climb) -> Pattern:
+        """Price the moves of a machine with more levels than nodes."""
+        wire = climb.wire(rnd.src, rnd.dst)
+        out = self._node[rnd.src] != self._node[rnd.dst]
+        if self._by_turns and out.any():
+            shape = PatternShape(rnd.src, rnd.dst, False, None, None, rnd.src)
+            return self._turns(Pattern(shape, wire), out)
+        return Pattern(self._shape(rnd.src, rnd.dst), wire.short())
 
     def _shape(self, src: Ints, dst: Ints) -> PatternShape:
         place = self._places(src)
@@ -208,18 +150,18 @@ class Places:
         src, dst = shape.src, shape.dst
         latency, overhead, per_byte = (
             np.where(inside, own, np.maximum(values[self._kind[src]], values[self._kind[dst]]))
-            for own, values in zip(_terms(self._machine.inside), self._columns(), strict=True)
+            for own, values in zip(terms(self._machine.inside), self._columns(), strict=True)
         )
         shared: Each = 0.0
         if self._port is not None:
-            shared = _one(self._shared(shape, ~inside))
+            shared = one(self._shared(shape, ~inside))
         curves = [(np.flatnonzero(inside), self._machine.inside)]
         for kind, link in enumerate(self._links):
             either = (self._kind[src] == kind) | (self._kind[dst] == kind)
             curves.append((np.flatnonzero(either & ~inside), link))
         measured = tuple((moves, link) for moves, link in curves if link.points and len(moves))
-        terms = (_one(latency + overhead), _one(overhead), _one(per_byte))
-        return Pattern(shape, Wire(*terms, measured, shared))
+        numbers = (one(latency + overhead), one(overhead), one(per_byte))
+        return Pattern(shape, Wire(*numbers, measured, shared))
 
     def _turns(self, pattern: Pattern, out: Bools) -> Pattern:
         """Add the effects of ports that pass bytes in bursts; `out` (m,): between nodes."""
@@ -236,7 +178,7 @@ class Places:
 
     def _columns(self) -> tuple[Floats, Floats, Floats]:
         """L, o and G of each kind of link between nodes."""
-        latency, overhead, per_byte = np.array([_terms(link) for link in self._links]).T
+        latency, overhead, per_byte = np.array([terms(link) for link in self._links]).T
         return latency, overhead, per_byte
 
     def _shared(self, shape: PatternShape, out: Bools) -> Floats:
@@ -271,18 +213,7 @@ def _later(port: Ints) -> Floats:
 
 def _uniform(shape: PatternShape, link: Link, shared: Each = 0.0) -> Pattern:
     """Make a pattern whose moves all use one link class."""
-    return Pattern(shape, Wire.slowest([link], _one(shared)))
-
-
-def _terms(link: Link) -> tuple[float, float, float]:
-    """Return L, o and G; G is 0 if a measured curve replaces it."""
-    return link.latency, link.overhead, 0.0 if link.points else link.per_byte
-
-
-def _one(values: Each) -> Each:
-    """Return one number in place of many equal ones."""
-    first = float(np.ravel(values)[0]) if np.size(values) else 0.0
-    return first if np.all(values == first) else values
+    return Pattern(shape, Wire.slowest([link], one(shared)))
 
 
 def ports(machine: Machine) -> Ints:

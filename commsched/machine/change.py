@@ -60,7 +60,7 @@ def _changed(machine: Machine, key: str, value: str, where: str) -> Machine:
         if not value.isascii() or not value.isdecimal():
             raise CommschedError(f"{where}: {key} is a whole number, such as 8; got {value!a}")
         return resized(machine, **{key: int(value)})
-    data = file.to_data(machine)
+    data = file.flat_data(machine)
     if key == "gpu":
         data["device"] = file.device_data(accelerator(value).device)
     elif key == "nic":

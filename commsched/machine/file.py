@@ -5,6 +5,7 @@ from typing import Any
 
 from commsched import files, records, shipped
 from commsched.errors import CommschedError
+from commsched.machine.level_file import flattened, levelled
 from commsched.machine.library import library_of
 from commsched.machine.model import Device, Machine
 from commsched.machine.plausible import check_border, insist
@@ -25,7 +26,7 @@ def read(path: str | Path) -> Machine:
 def from_file_data(data: Any, where: str) -> Machine:
     """Build a machine from the parsed JSON of a machine file, as `read` does."""
     machine = from_data(data, where)
-    check_border(data, machine, where)
+    check_border(flattened(data, where), machine, where)
     return machine
 
 
@@ -36,7 +37,7 @@ def write(path: str | Path, machine: Machine) -> None:
 
 def from_data(data: Any, where: str) -> Machine:
     """Build a machine from parsed JSON; `where` names the file in errors."""
-    machine = records.read(Machine, data, where)
+    machine = records.read(Machine, flattened(data, where), where)
     try:
         library_of(machine)
     except CommschedError as error:
@@ -46,11 +47,16 @@ def from_data(data: Any, where: str) -> Machine:
 
 def file_data(machine: Machine) -> dict[str, Any]:
     """Turn a machine into the JSON data of a file that `read` takes without a question."""
-    return insist(to_data(machine), machine)
+    return levelled(insist(flat_data(machine), machine), machine)
 
 
 def to_data(machine: Machine) -> dict[str, Any]:
     """Turn a machine into plain JSON data; `from_data` reverses this."""
+    return levelled(flat_data(machine), machine)
+
+
+def flat_data(machine: Machine) -> dict[str, Any]:
+    """Turn a machine into plain JSON data whose links and ports win over those of its levels."""
     return records.to_data(machine)
 
 

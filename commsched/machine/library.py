@@ -7,9 +7,11 @@ of our own schedule of that name.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from commsched.machine.devices import recognised
 from commsched.machine.model import Group, Link, Machine
+from commsched.machine.relink import relinked
 from commsched.registry import Registry
 
 WORDS = ("NVIDIA", "GPU", "AMD Instinct")  # in the names of devices whose users get NCCL
@@ -79,13 +81,9 @@ class Algorithm:
             mixed = (max(link.per_byte, nic) + (self.channels - 1) * inside) / self.channels
             return _by(self.between, replace(link, per_byte=mixed))
 
-        return replace(
-            machine,
-            inside=_by(self.inside, machine.inside),
-            between=across(machine.between),
-            overrides={node: across(link) for node, link in machine.overrides.items()},
-            nic=None,  # one message crosses at a time, at the link's rate
-        )
+        protocol = partial(_by, self.inside)
+        # One message crosses at a time, at the link's rate.
+        return replace(relinked(machine, inside=protocol, between=across), nic=None)
 
 
 def _by(protocol: Protocol, link: Link) -> Link:

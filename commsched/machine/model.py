@@ -3,19 +3,28 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf, isfinite, log
+from math import isfinite, log
 from typing import Annotated, ClassVar
 
 import numpy as np
 
-from commsched.arrays import Floats
 from commsched.errors import CommschedError
-from commsched.machine.fabric import MICROSECONDS, Fabric, HeldOut, Seconds
+from commsched.machine.fabric import Fabric, HeldOut, Seconds
+from commsched.machine.level import (
+    Level,
+    SlowChild,
+    Span,
+    check_tree,
+    place_of_node,
+    refitted,
+    spans,
+)
+from commsched.machine.link import UNKNOWN, Delay, PerByte, Points, check_points
+from commsched.machine.link import Link as Link
+from commsched.machine.link import Nic as Nic
 from commsched.records import (
     NOT_NEGATIVE,
-    NUMBER,
     POSITIVE,
-    QUANTITIES,
     SHARE,
     WRITTEN,
     Check,
@@ -26,37 +35,18 @@ from commsched.records import (
     check_name,
     normalise,
     one_of,
-    pairs,
     unit,
 )
 from commsched.units import significant
 
 MAX_RANKS = 2**20
-SHORT = Check(
-    "must be finite and at least 0, at most 3600 s", lambda seconds: 0.0 <= seconds <= 3600.0
-)
 SPREAD = Check(
     "must be finite and at least 0, at most 10", lambda sigma: 0.0 <= sigma <= 10.0
 )  # factors of e^10
 AT_LEAST_1 = Check("must be finite and at least 1", lambda v: isfinite(v) and v >= 1.0)
 PROPORTION = Check("must be in [0, 1]", lambda v: 0.0 <= v <= 1.0)
-UNKNOWN = "not stated"  # source of numbers
-
-# s/B. The file has 10^9 B/s; null stands for bytes that cost nothing.
-RATE = Stored(
-    kind=float | None,
-    read=lambda rate: 0.0 if rate is None else 1e-9 / rate,
-    write=lambda per_byte: significant(1e-9 / per_byte) if per_byte else None,
-    suffix="GBps",
-    quantity=QUANTITIES["GBps"],
-    check=Check("must be in [1e-09, 1e+09] or null", lambda rate: 1e-9 <= rate <= 1e9),
-    rounds=True,
-)
-Delay = Annotated[float, unit("us", 1e-6, short=True), SHORT]  # s
-PerByte = Annotated[float, RATE, NOT_NEGATIVE]
 Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
 Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
-Points = Annotated[tuple[tuple[float, float], ...], pairs(NUMBER, MICROSECONDS)]  # (bytes, s)
 LIBRARY = Check(
     "must be the name of a library, such as nccl, mpich or openmpi",
     lambda name: name == "" or name.isidentifier(),
@@ -67,49 +57,6 @@ NUMBERS = Stored(
     write=lambda numbers: {name: significant(number) for name, number in numbers.items()},
     rounds=True,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A LogGP link class.
-
-    L [s] = latency; o [s] = overhead, paid by sender and by receiver; G [s/B] = per_byte.
-    Source: Alexandrov et al., "LogGP", SPAA 1995.
-    """
-
-    latency: Annotated[float, MICROSECONDS, SHORT]
-    overhead: Annotated[float, MICROSECONDS, SHORT]
-    per_byte: Annotated[PerByte, Key("bandwidth_GBps")]
-    # Measured (bytes, seconds on the wire), ascending, if one slope does not fit; empty: n G.
-    points: Points = ()
-    source: Source = UNKNOWN
-
-    def __post_init__(self) -> None:
-        normalise(self)
-        _check_points("points", self.points)
-
-    def wire(self, nbytes: float | Floats) -> float | Floats:
-        """Seconds that `nbytes` occupy a port: n G, or the measured curve, then its end + n G."""
-        if not self.points:
-            return nbytes * self.per_byte
-        x, y = np.array(self.points).T
-        beyond = np.maximum(np.asarray(nbytes) - x[-1], 0.0) * self.per_byte
-        seconds: Floats = np.interp(nbytes, x, y) + beyond
-        return seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nic:
-    """Network ports of a node: the ranks of a node share them evenly."""
-
-    per_node: Annotated[int, Check("must be from 1 to 65536", lambda n: 1 <= n <= 2**16)]
-    per_byte: Annotated[PerByte, Key("bandwidth_GBps")]  # s/B of one port in each direction
-    # B of one message that leave before another rank's turn
-    turn: Annotated[float, unit("B", 1.0), NOT_NEGATIVE, WRITTEN] = 0.0
-    source: Source = UNKNOWN
-
-    def __post_init__(self) -> None:
-        normalise(self, "nic: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +137,7 @@ class Group:
 
     ranks: tuple[int, ...]  # of the machine
     nodes: tuple[int, ...]  # node of each member
+    levels: tuple[Span, ...] = ()  # of a machine that has others than nodes
 
     @property
     def size(self) -> int:
@@ -290,6 +238,9 @@ class Machine:
     between: Annotated[Link, Key("links.between")]
     nic: Nic | None = None  # None: no port is shared
     overrides: Annotated[Mapping[int, Link], OVERRIDES] = field(default_factory=dict)  # by node
+    # All levels, inside out, if there are others than nodes. The links and ports inside and between
+    # nodes are those above.
+    levels: tuple[Level, ...] = ()
     device: Device
     # Sigma of the log-normal factor on compute, per rank and step.
     jitter: Annotated[Rounded, SPREAD, WRITTEN] = 0.0
@@ -333,7 +284,25 @@ class Machine:
                 f"override of node {unknown[0]}: nodes are numbered 0 to {self.nodes - 1}"
             )
         normalise(self)
-        _check_points("native", self.native)
+        check_points("native", self.native)
+        if self.levels:
+            self._join_levels()
+
+    def _join_levels(self) -> None:
+        """Let the levels have the links and ports that `inside` and `between` have."""
+        check_tree(self.levels)
+        lanes = self.ranks_of_node[0]
+        if self.node_of_rank != placement(self.nodes, lanes):
+            raise CommschedError("ranks of a machine with levels fill one node after the other")
+        levels = list(refitted(self.levels, self.nodes, lanes))
+        node = place_of_node(levels)
+        levels[node] = replace(levels[node], link=self.inside)
+        if node + 1 < len(levels):
+            slow = tuple(SlowChild(child=n, link=x) for n, x in sorted(self.overrides.items()))
+            levels[node + 1] = replace(
+                levels[node + 1], link=self.between, nic=self.nic, overrides=slow
+            )
+        object.__setattr__(self, "levels", tuple(levels))
 
     @property
     def size(self) -> int:
@@ -349,7 +318,13 @@ class Machine:
 
     @cached_property
     def everyone(self) -> Group:
-        return Group(ranks=tuple(range(self.size)), nodes=self.node_of_rank)
+        return self.group(range(self.size))
+
+    def group(self, ranks: Iterable[int]) -> Group:
+        """Some ranks, in their order."""
+        members = tuple(map(int, ranks))
+        nodes = tuple(self.node_of_rank[rank] for rank in members)
+        return Group(ranks=members, nodes=nodes, levels=spans(self.levels))
 
 
 def resized(machine: Machine, nodes: int | None = None, lanes: int | None = None) -> Machine:
@@ -379,15 +354,3 @@ def placement(nodes: int, lanes: int) -> tuple[int, ...]:
     if nodes * lanes > MAX_RANKS:
         raise CommschedError(f"a machine has 1 to {MAX_RANKS} ranks, got {nodes} x {lanes}")
     return tuple(node for node in range(nodes) for _ in range(lanes))
-
-
-def _check_points(name: str, points: tuple[tuple[float, float], ...]) -> None:
-    """Check points (bytes, seconds): bytes must ascend, seconds must not descend."""
-    last, before = -1.0, 0.0
-    for nbytes, seconds in points:
-        if not (nbytes >= 0 and nbytes > last and isfinite(nbytes) and before <= seconds < inf):
-            raise CommschedError(
-                f"{name}: point ({nbytes:g} B, {seconds:g} s) is out of order: bytes must ascend"
-                " from 0 on, seconds must not descend"
-            )
-        last, before = nbytes, seconds

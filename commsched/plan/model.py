@@ -165,8 +165,7 @@ class Plan:
 
     def team(self, ranks: Ints) -> Group:
         """Some ranks of the machine, in their order."""
-        nodes = tuple(self.machine.node_of_rank[r] for r in ranks)
-        return Group(ranks=tuple(map(int, ranks)), nodes=nodes)
+        return self.machine.group(ranks.tolist())
 
     def teams(self, launch: Launch) -> Ints:
         """The ranks of each team that exchanges separately: (teams, members).

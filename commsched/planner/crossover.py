@@ -13,7 +13,8 @@ from commsched.cost.price import price
 from commsched.errors import CommschedError
 from commsched.exchange.method import Method
 from commsched.exchange.registry import legal_methods
-from commsched.machine.model import Link, Machine
+from commsched.machine.model import Link, Machine, Nic
+from commsched.machine.relink import relinked
 from commsched.net.bucket import BucketSpec
 from commsched.units import bits, significant
 
@@ -79,13 +80,12 @@ def at_rate(machine: Machine, rate: float) -> Machine:
     def changed(link: Link) -> Link:
         return replace(link, per_byte=per_byte, points=(), source="given")
 
-    return replace(
-        machine,
-        between=changed(machine.between),
-        overrides={node: changed(link) for node, link in machine.overrides.items()},
-        nic=None if machine.nic is None else replace(machine.nic, per_byte=per_byte),
-        native=(),
-    )
+    def port(nic: Nic) -> Nic:
+        assert machine.nic is not None
+        share = nic.per_byte / machine.nic.per_byte if machine.nic.per_byte else 1.0
+        return replace(nic, per_byte=per_byte * share)
+
+    return replace(relinked(machine, between=changed, port=port), native=())
 
 
 class Outpaced(NamedTuple):

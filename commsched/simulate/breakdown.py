@@ -8,9 +8,10 @@ import numpy as np
 
 from commsched.cost import price
 from commsched.cost.alongside import alongside
-from commsched.cost.pattern import Wire
+from commsched.cost.wire import Wire
 from commsched.exchange.method import resolved
 from commsched.machine.model import Link, Machine
+from commsched.machine.relink import relinked
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
 from commsched.program.parts import parts_of, seconds, values_of
@@ -92,11 +93,9 @@ def _without_bytes(machine: Machine) -> Machine:
     """Return a machine on which any message is as fast as one of no bytes."""
     first = price.measured(machine.native, 0.0) if machine.native else 0.0
     return replace(
-        machine,
-        inside=_empty(machine.inside),
-        between=_empty(machine.between),
-        overrides={node: _empty(link) for node, link in machine.overrides.items()},
-        nic=None if machine.nic is None else replace(machine.nic, per_byte=0.0),
+        relinked(
+            machine, inside=_empty, between=_empty, port=lambda nic: replace(nic, per_byte=0.0)
+        ),
         native=((1.0, first), (1e18, first)) if machine.native else (),
     )
 

@@ -13,7 +13,7 @@ from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.fabric import shape
 from commsched.machine.library import library_of
-from commsched.machine.model import Link, Machine
+from commsched.machine.model import Link, Machine, Nic
 from commsched.machine.ports import network, rate
 from commsched.machine.trust import doubts, errors_of, held_out_line
 from commsched.net import file as net_file
@@ -162,12 +162,8 @@ def _machine(machine: Machine) -> str:
     lines = [
         f"{machine.name}: {count(machine.nodes, 'node')}, {count(machine.size, 'rank')};"
         f" source: {machine.source}",
-        _link("inside a node", machine.inside),
-        _link("between nodes", machine.between),
+        *(_levels(machine) if machine.levels else _two_levels(machine)),
     ]
-    if (nic := machine.nic) is not None:
-        each = rate(1 / nic.per_byte) if nic.per_byte else "bytes are free"
-        lines.append(f"{count(nic.per_node, 'port')} per node, {each} each; {nic.source}")
     lines += network(machine)
     lines.append(_library(machine))
     device = machine.device
@@ -176,6 +172,37 @@ def _machine(machine: Machine) -> str:
         f" {device.flops / 1e12:.4g} Tflop/s at {device.efficiency:.0%}; {device.source}"
     )
     return "\n".join([*lines, *_calibration(machine)])
+
+
+def _two_levels(machine: Machine) -> list[str]:
+    links = [_link("inside a node", machine.inside), _link("between nodes", machine.between)]
+    return [*links, *_ports("node", machine.nic)]
+
+
+def _levels(machine: Machine) -> list[str]:
+    """Describe the levels inside out, each with its links and the ports of its children."""
+    lines, child = [], "rank"
+    for level in machine.levels:
+        shape = f" in a torus of {' x '.join(map(str, level.torus))}" if level.torus else ""
+        rails = f" on {level.rails} rails" if level.rails > 1 else ""
+        lines.append(
+            _link(f"{level.name} of {count(level.children, child)}{shape}{rails}", level.link)
+        )
+        lines += _ports(child, level.nic)
+        if level.oversubscription:
+            source = f"; {level.source}" if level.source else ""
+            lines.append(
+                f"ports of a {child} carry 1/{level.oversubscription:g} of what it can send{source}"
+            )
+        child = level.name
+    return lines
+
+
+def _ports(child: str, nic: Nic | None) -> list[str]:
+    if nic is None:
+        return []
+    each = rate(1 / nic.per_byte) if nic.per_byte else "bytes are free"
+    return [f"{count(nic.per_node, 'port')} per {child}, {each} each; {nic.source}"]
 
 
 def _library(machine: Machine) -> str:

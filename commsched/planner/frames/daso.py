@@ -64,8 +64,7 @@ def daso(request: Request, planner: Planner) -> Plan:
 
 def _peers(machine: Machine) -> Group:
     """The first rank of every node."""
-    ranks = tuple(members[0] for members in machine.everyone.members)
-    return Group(ranks=ranks, nodes=tuple(machine.node_of_rank[r] for r in ranks))
+    return machine.group(members[0] for members in machine.everyone.members)
 
 
 def _alone(launch: Launch) -> Reason | None:

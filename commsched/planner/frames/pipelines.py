@@ -92,8 +92,7 @@ def _launches(
     request: Request, strategy: PipelineStrategy, plan: Plan, stage: Stage, known: Known
 ) -> list[Launch]:
     """The buckets of a stage: one, unless the user gives a size."""
-    node = plan.machine.node_of_rank
-    group = Group(ranks=stage.ranks, nodes=tuple(node[rank] for rank in stage.ranks))
+    group = plan.machine.group(stage.ranks)
     limit = float("inf") if request.bucket is None else request.bucket
     home = ready_after(plan.net)
     found = []
@@ -124,7 +123,9 @@ def _with_method(
     spec = BucketSpec.of(launch.pieces, plan.net.tensors)
     forced = request.force.get(launch.pieces[0].tensor, "")
     # Equal shapes have equal prices, unless a node has a link of its own.
-    shape = group.nodes if plan.machine.overrides else group.members
+    shape: object = group.nodes if plan.machine.overrides else group.members
+    if group.levels:
+        shape = group.ranks
     on = alongside(plan.machine, group)
     key = spec, shape, on.nic, forced
     if key not in known:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from commsched.machine.level import place_of_node
 from commsched.machine.model import Link, Machine
 from commsched.net.sparsity import Sparsity
 
@@ -38,7 +39,7 @@ def least_seconds(law: Sparsity, numel: int, machine: Machine) -> Floats:
     ranks = machine.size
     if ranks == 1:
         return np.zeros(1)
-    inside, kinds = _per_byte(machine.inside), _kinds_of_nodes(machine)
+    inside, kinds = _fastest(machine, [machine.inside], inside=True), _kinds_of_nodes(machine)
     outside = [per_byte for _, per_byte in kinds]
     least, most = min([inside, *outside]), max([inside, *outside])
     value = 4.0 if law.law == "dense" or machine.nodes == 1 else PACKED
@@ -74,8 +75,16 @@ def _share(law: Sparsity, merged: int) -> float:
 
 def _into_node(machine: Machine, node: int) -> float:
     """The least s/B of a message into a node."""
-    link = _per_byte(machine.overrides.get(node, machine.between))
+    link = _fastest(machine, [machine.overrides.get(node, machine.between)], inside=False)
     return link if machine.nic is None else max(link, machine.nic.per_byte)
+
+
+def _fastest(machine: Machine, links: list[Link], *, inside: bool) -> float:
+    """The least s/B of some links and of all other levels' on their side of the nodes' borders."""
+    node = place_of_node(machine.levels)
+    others = machine.levels[:node] if inside else machine.levels[node + 2 :]
+    slow = [override.link for level in others for override in level.overrides]
+    return min(map(_per_byte, [*links, *(level.link for level in others), *slow]))
 
 
 def _per_byte(link: Link) -> float:

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from commsched.cost.pattern import Wire
 from commsched.cost.price import price
+from commsched.cost.wire import Wire
 from commsched.exchange.registry import find_method
 from commsched.machine.model import Link, Machine
+from commsched.machine.relink import relinked
 from commsched.plan.model import Plan
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
@@ -183,18 +184,18 @@ def _scale_link(link: Link, by: float) -> Link:
 
 
 def _scale_all_links(machine: Machine, by: float) -> Machine:
+    def slower(link: Link) -> Link:
+        return _scale_link(link, by)
+
     if machine.nodes == 1:
-        return replace(
-            machine, inside=_scale_link(machine.inside, by), native=_scale_native(machine, by)
+        scaled = relinked(machine, inside=slower)
+    else:
+        scaled = relinked(
+            machine,
+            between=slower,
+            port=lambda nic: replace(nic, per_byte=nic.per_byte * by),
         )
-    nic = machine.nic and replace(machine.nic, per_byte=machine.nic.per_byte * by)
-    return replace(
-        machine,
-        between=_scale_link(machine.between, by),
-        overrides={node: _scale_link(link, by) for node, link in machine.overrides.items()},
-        nic=nic,
-        native=_scale_native(machine, by),
-    )
+    return replace(scaled, native=_scale_native(machine, by))
 
 
 def _scale_nodes(machine: Machine, factors: dict[int, float]) -> Machine:

@@ -1,0 +1,170 @@
+"""The way of a message through the levels of a machine: which links it takes, and which ports."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from commsched.arrays import Bools, Floats, Ints
+from commsched.cost.wire import Wire, terms
+from commsched.machine.level import Level, place_of_node, port_rates, spans
+from commsched.machine.model import Group, Link, Machine
+
+
+@dataclass(frozen=True, eq=False)
+class _Ports:
+    """What the children of a level have to leave by, for each member of a group."""
+
+    of: Ints  # (p,) the port of each member
+    per_byte: Floats | float  # s/B, (p,)
+
+
+class Climb:
+    """Links and ports between the members of a group.
+
+    A message climbs to the lowest level that has both ends on one switch. It pays the link of that
+    level, and shares the ports that it leaves and enters on its way with the other messages of its
+    round: a fluid fair share of each port. Nodes deal their ports out to their ranks, other units
+    pool them. In a torus a message goes along one direction after the other, by the shorter way.
+    """
+
+    def __init__(self, machine: Machine, group: Group, node_ports: Ints | None) -> None:
+        levels = machine.levels
+        self._levels = levels
+        ranks = np.array(group.ranks, np.int64)
+        shapes = spans(levels)
+        self._child = [ranks // (shapes[k - 1].size if k else 1) for k in range(len(levels))]
+        self._switch = []
+        self._ports: list[_Ports | None] = []
+        node, rates = place_of_node(levels), port_rates(levels)
+        below = ranks  # the switch of the level below, or the rank
+        rails = 1
+        for k, level in enumerate(levels):
+            nic = level.nic
+            if not rates[k]:
+                self._ports.append(None)
+            elif k == node + 1 and nic is not None and node_ports is not None:
+                per_byte = np.full(len(ranks), nic.per_byte)
+                for slow in level.overrides:  # a slower link has slower ports, which ranks share
+                    mine = self._child[k] == slow.child
+                    per_byte[mine] = max(nic.per_byte, slow.link.per_byte)
+                self._ports.append(_Ports(node_ports, per_byte))
+            else:
+                self._ports.append(_Ports(below, rates[k] * rails))
+            rails = level.rails
+            parts = shapes[k].size // level.children
+            rail = ranks % parts * rails // parts
+            below = ranks // shapes[k].size * rails + rail
+            self._switch.append(below)
+
+    def wire(self, src: Ints, dst: Ints) -> Wire:
+        """Return the seconds of messages from `src` to `dst`, (m,), members of the group."""
+        top = self._top(src, dst)
+        found = np.array([terms(level.link) for level in self._levels])[top]  # (m, 3)
+        hops, shared = np.ones(len(src), np.int64), np.zeros(len(src))
+        curves: list[tuple[Ints, Link]] = []
+        for k, level in enumerate(self._levels):
+            here = top == k
+            self._override(found, curves, k, src, dst, top)
+            if level.torus and here.any():
+                moves = np.flatnonzero(here)
+                torus = _Torus(level, self._child[k])
+                hops[moves], busiest = torus.ways(src[moves], dst[moves])
+                shared[moves] = np.where(busiest > 1, busiest * level.link.per_byte, 0.0)
+            self._share(shared, k, src, dst, top >= k)
+            if level.link.points and here.any():
+                curves.append((np.flatnonzero(here), level.link))
+        latency, overhead, per_byte = found.T
+        return Wire(hops * latency + overhead, overhead, per_byte, tuple(curves), shared)
+
+    def kinds(self, src: Ints, dst: Ints) -> list[tuple[int, Wire]]:
+        """Return the different wires of a round and how many moves take each, slowest first."""
+        wire = self.wire(src, dst)
+        rows = np.stack([wire.away, wire.overhead, wire.per_byte, wire.shared])
+        curve = np.zeros(len(src), np.int64)
+        for number, (moves, _) in enumerate(wire.curves, 1):
+            curve[moves] = number
+        each = np.vstack([rows, curve])
+        _, first, counts = np.unique(each, axis=1, return_index=True, return_counts=True)
+        found = []
+        for place, count in zip(first.tolist(), counts.tolist(), strict=True):
+            own = wire.curves[curve[place] - 1 : curve[place]] if curve[place] else ()
+            points = tuple((slice(None), link) for _, link in own)
+            away, overhead, per_byte, shared = rows[:, place].tolist()
+            found.append((count, Wire(away, overhead, per_byte, points, shared)))
+        return sorted(found, key=lambda kind: -float(kind[1].away))
+
+    def _top(self, src: Ints, dst: Ints) -> Ints:
+        """Return the level of each message: (m,)."""
+        top = np.full(len(src), len(self._levels) - 1)
+        for k in reversed(range(len(self._levels) - 1)):
+            top[self._switch[k][src] == self._switch[k][dst]] = k
+        return top
+
+    def _override(
+        self,
+        found: Floats,
+        curves: list[tuple[Ints, Link]],
+        k: int,
+        src: Ints,
+        dst: Ints,
+        top: Ints,
+    ) -> None:
+        """Let the links of single children decide: the slower end's, where ends differ."""
+        level = self._levels[k]
+        if not level.overrides:
+            return
+        child = self._child[k]
+        own = np.array([slow.child for slow in level.overrides])
+        both = (top == k) & np.isin(child[src], own) & np.isin(child[dst], own)
+        found[both] = 0.0
+        for slow in level.overrides:
+            hit = (top >= k) & ((child[src] == slow.child) | (child[dst] == slow.child))
+            found[hit] = np.maximum(found[hit], terms(slow.link))
+            if slow.link.points and hit.any():
+                curves.append((np.flatnonzero(hit), slow.link))
+
+    def _share(self, shared: Floats, k: int, src: Ints, dst: Ints, through: Bools) -> None:
+        """Raise s/B of each message to its share of the ports of a level that it goes through."""
+        ports = self._ports[k]
+        if ports is None or not through.any():
+            return
+        per_byte = np.broadcast_to(ports.per_byte, ports.of.shape)
+        count = int(ports.of.max()) + 1
+        for ends in (src, dst):
+            flows = np.bincount(ports.of[ends[through]], minlength=count)[ports.of[ends]]
+            np.maximum(shared, per_byte[ends] * flows, out=shared, where=through)
+
+
+class _Torus:
+    """The links of a torus whose children are numbered along its first direction first."""
+
+    def __init__(self, level: Level, child: Ints) -> None:
+        self._shape, self._children = level.torus, level.children
+        self._child = child
+
+    def ways(self, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
+        """Return hops and the most messages on a link of the way, (m,) each."""
+        hops, used = np.zeros(len(src), np.int64), []
+        at, to = self._child[src], self._child[dst] % self._children
+        for number, width in enumerate(self._shape):
+            stride = int(np.prod(self._shape[:number], dtype=np.int64))
+            here, there = at // stride % width, to // stride % width
+            ahead = (there - here) % width
+            back = ahead > width - ahead
+            left = np.where(back, width - ahead, ahead)
+            hops += left
+            turn = np.where(back, -1, 1)
+            for step in range(int(left.max(initial=0))):
+                moving = np.flatnonzero(left > step)
+                place = at[moving] + (
+                    (here[moving] + step * turn[moving]) % width - here[moving]
+                ) * (stride)
+                used.append((moving, (place * len(self._shape) + number) * 2 + back[moving]))
+            at = at + (there - here) * stride
+        busiest = np.ones(len(src), np.int64)
+        if used:
+            links = np.concatenate([link for _, link in used])
+            load = np.bincount(links)
+            for moving, link in used:
+                np.maximum.at(busiest, moving, load[link])
+        return hops, busiest

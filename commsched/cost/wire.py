@@ -1,0 +1,103 @@
+"""Seconds of messages on links and ports."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from commsched.arrays import Floats, Ints
+from commsched.machine.model import Link
+
+Each = Floats | float  # (m,) one number per move, or one for all of them
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Seconds of messages between two ranks, by LogGP on ports.
+
+        port    = max(n G, n S) + o     the time on the send port, and on the receive port
+        hop     = L + 2 o + n G         until a message has arrived
+        drained = L + o + port          until it has arrived and the port is free
+
+    L, o [s], G [s/B] of the slower end's link; S [s/B] = the share of a NIC; n [B].
+    Source: Alexandrov et al., "LogGP", SPAA 1995.
+    """
+
+    away: Each  # L + o, s: from a message's start to its first byte at the other end
+    overhead: Each  # o, s
+    per_byte: Each  # G, s/B; 0 if a curve replaces it
+    curves: tuple[tuple[Ints | slice, Link], ...] = ()  # moves whose link has a measured curve
+    shared: Each = 0.0  # s/B, the share of a NIC; 0.0: not shared
+
+    @classmethod
+    def slowest(cls, links: Iterable[Link], shared: Each = 0.0) -> "Wire":
+        """Return the seconds of messages that use the slowest of some links."""
+        links = tuple(links)
+        latency, overhead, per_byte = np.array([terms(link) for link in links]).max(0).tolist()
+        curves = tuple((slice(None), link) for link in links if link.points)
+        return cls(latency + overhead, overhead, per_byte, curves, shared)
+
+    def alone(self, nbytes: Floats) -> Floats:
+        """Seconds of each message on a port of its own, n G + o."""
+        seconds = nbytes * self.per_byte
+        for moves, link in self.curves:
+            seconds[moves] = np.maximum(seconds[moves], link.wire(nbytes[moves]))
+        seconds += self.overhead
+        return seconds
+
+    def port(self, nbytes: Floats) -> Floats:
+        """Seconds that each message occupies a port: (m,), or any length given `speed`."""
+        seconds = self.alone(nbytes)
+        if self.crowded:
+            np.maximum(seconds, nbytes * self.shared + self.overhead, out=seconds)
+        return seconds
+
+    def hop(self, nbytes: Floats) -> Floats:
+        """Seconds until each message has arrived."""
+        return self.alone(nbytes) + self.away
+
+    def drained(self, nbytes: Floats) -> Floats:
+        """Seconds until each message has arrived and its port is free."""
+        return self.port(nbytes) + self.away
+
+    @property
+    def crowded(self) -> bool:
+        """Whether messages share a NIC."""
+        return not isinstance(self.shared, float) or self.shared > 0.0
+
+    @cached_property
+    def speed(self) -> tuple[float, float, float, tuple[int, ...]] | None:
+        """The parameters of `port` if equal for all moves, for comparisons; else None."""
+        if not all(isinstance(x, float) for x in (self.overhead, self.per_byte, self.shared)):
+            return None
+        if not all(isinstance(moves, slice) for moves, _ in self.curves):
+            return None
+        links = tuple(id(link) for _, link in self.curves)
+        return float(self.overhead), float(self.per_byte), float(self.shared), links
+
+    def least(self, nbytes: float) -> float:
+        """Return the least seconds that a message of `nbytes` occupies a port."""
+        return float(np.min(self.overhead) + nbytes * np.min(self.per_byte))
+
+    def short(self) -> "Wire":
+        """Return the same seconds, with one number in place of many equal ones."""
+        moves = np.size(self.away)
+        curves = tuple(
+            (slice(None) if not isinstance(place, slice) and len(place) == moves else place, link)
+            for place, link in self.curves
+        )
+        return Wire(
+            one(self.away), one(self.overhead), one(self.per_byte), curves, one(self.shared)
+        )
+
+
+def terms(link: Link) -> tuple[float, float, float]:
+    """Return L, o and G; G is 0 if a measured curve replaces it."""
+    return link.latency, link.overhead, 0.0 if link.points else link.per_byte
+
+
+def one(values: Each) -> Each:
+    """Return one number in place of many equal ones."""
+    first = float(np.ravel(values)[0]) if np.size(values) else 0.0
+    return first if np.all(values == first) else values

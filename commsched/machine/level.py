@@ -1,0 +1,161 @@
+"""Machines of many levels: what joins the children of each, inside out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, prod
+from typing import Annotated, NamedTuple
+
+from commsched.errors import CommschedError
+from commsched.machine.link import Link, Nic
+from commsched.records import Check, check_name, normalise
+
+NODE = "node"  # the level whose units are hosts
+COUNT = Check("must be from 1 to 1048576", lambda n: 1 <= n <= 2**20)
+TIMES = Check("must be 0 or finite and at least 1", lambda f: f == 0 or (isfinite(f) and f >= 1))
+
+
+class Span(NamedTuple):
+    """The shape of a level, as schedules see it."""
+
+    size: int  # ranks of one unit
+    torus: tuple[int, ...] = ()
+    rails: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowChild:
+    """Another link to its siblings for one child, counted over the machine."""
+
+    child: int
+    link: Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Units of equally many children, the link between two of them, and the ports of each.
+
+    The children of the first level are ranks, those of another level are units of the level below.
+    """
+
+    name: str
+    children: Annotated[int, COUNT]
+    link: Link  # all that a message between two children pays; of a torus, each hop
+    nic: Nic | None = None  # ports of a child, which its ranks share
+    # Rate of a child's own children together, over the rate of the ports they share.
+    oversubscription: Annotated[float, TIMES] = 0.0
+    rails: Annotated[int, COUNT] = 1  # switches; the k-th part of each child hangs on the k-th
+    torus: tuple[int, ...] = ()  # children in each direction; their links lead to neighbours
+    overrides: tuple[SlowChild, ...] = ()
+    source: str = ""  # of these numbers
+
+    def __post_init__(self) -> None:
+        check_name("level", self.name)
+        normalise(self, f"level {self.name!r}: ")
+        if self.torus and prod(self.torus) != self.children:
+            shape = " x ".join(map(str, self.torus))
+            raise CommschedError(
+                f"level {self.name!r}: a torus of {shape} has {prod(self.torus)} children, not"
+                f" {self.children}"
+            )
+        if self.nic is not None and self.oversubscription:
+            raise CommschedError(
+                f"level {self.name!r}: 'nic' and 'oversubscription' both say what a child's ports"
+                " carry; give one of them"
+            )
+
+
+def place_of_node(levels: Sequence[Level]) -> int:
+    """Return which level's units are the nodes: the one named node, or the first."""
+    return next((k for k, level in enumerate(levels) if level.name == NODE), 0)
+
+
+def spans(levels: Sequence[Level]) -> tuple[Span, ...]:
+    """Return the shapes of levels, inside out."""
+    found, size = [], 1
+    for level in levels:
+        size *= level.children
+        found.append(Span(size, level.torus, level.rails))
+    return tuple(found)
+
+
+def check_tree(levels: Sequence[Level]) -> None:
+    """Refuse levels that make no tree."""
+    node = place_of_node(levels)
+    names = [level.name for level in levels]
+    if len(set(names)) < len(names):
+        raise CommschedError(f"levels: two are named {max(names, key=names.count)!r}")
+    for k, level in enumerate(levels):
+        where = f"level {level.name!r}"
+        if k == 0 and (level.nic is not None or level.oversubscription):
+            raise CommschedError(
+                f"{where}: its children are ranks, which share no ports; 'nic' and"
+                " 'oversubscription' belong to a level above"
+            )
+        if k == node + 1 and level.oversubscription:
+            raise CommschedError(
+                f"{where}: its children are nodes; give their ports in 'nic', and"
+                " 'oversubscription' in a level above"
+            )
+        if level.rails > 1 and k == len(levels) - 1:
+            raise CommschedError(
+                f"{where}: its {level.rails} rails meet nowhere; give a level above it, which joins"
+                " them"
+            )
+        parts = spans(levels)[k].size // level.children
+        if parts % level.rails:
+            raise CommschedError(
+                f"{where}: {parts} ranks of a child cannot be divided among {level.rails} rails"
+            )
+        away = [o.child for o in level.overrides if o.child < 0]
+        if away:
+            raise CommschedError(f"{where}: overrides: no child has number {away[0]}")
+
+
+def refitted(levels: tuple[Level, ...], nodes: int, lanes: int) -> tuple[Level, ...]:
+    """Return the levels of a machine of so many nodes and ranks per node.
+
+    Levels outside nodes keep their sizes, so that the last unit may be partly filled, and the
+    outermost grows. Of the levels inside, the node's gets more or fewer children.
+    """
+    node = place_of_node(levels)
+    inside = prod(level.children for level in levels[:node])
+    if lanes % inside:
+        below = levels[node - 1].name
+        low = max(lanes // inside, 1) * inside
+        raise CommschedError(
+            f"{lanes} ranks do not fill the {below}s of a node, {inside} ranks each; nearest: {low}"
+            f" or {low + inside}"
+        )
+    counts = [level.children for level in levels]
+    counts[node] = lanes // inside
+    left = nodes
+    for k in range(node + 1, len(levels)):
+        if k == len(levels) - 1:
+            counts[k] = max(1, left)
+        left = -(-left // counts[k])
+    for k, (level, count) in enumerate(zip(levels, counts, strict=True)):
+        if level.torus and (count > level.children or (k == node and count < level.children)):
+            raise CommschedError(
+                f"level {level.name!r} is a torus of {' x '.join(map(str, level.torus))}; write"
+                f" another one for {count} children into the machine file"
+            )
+    return tuple(
+        level if level.torus else replace(level, children=count)
+        for level, count in zip(levels, counts, strict=True)
+    )
+
+
+def port_rates(levels: Sequence[Level]) -> list[float]:
+    """Return s/B of all ports together of a child of each level; 0: it shares none."""
+    rates: list[float] = []
+    for k, level in enumerate(levels):
+        if level.nic is not None:
+            rates.append(level.nic.per_byte / level.nic.per_node)
+        elif level.oversubscription:
+            below = levels[k - 1]
+            ranks = spans(levels)[k - 1].size
+            own = rates[k - 1] / below.children or below.link.per_byte / ranks
+            rates.append(own * level.oversubscription)
+        else:
+            rates.append(0.0)
+    return rates

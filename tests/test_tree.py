@@ -1,0 +1,190 @@
+"""Machines of many levels: their files, their prices, and the schedules that follow them."""
+
+import json
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.cli.main import main
+from commsched.cost.pattern import Places
+from commsched.errors import CommschedError
+from commsched.machine import file
+from commsched.machine.change import changed
+from commsched.machine.level import Level, SlowChild, place_of_node
+from commsched.machine.model import Link, Machine, Nic, resized
+from commsched.schedule.rounds import Round
+from tests.test_cost import FAST, ROUTES, SLOW, filled, played
+
+STEP = (  # s/B and L of the links of a tree, inside out
+    Link(latency=1e-6, overhead=3e-7, per_byte=1e-11, source="test"),
+    Link(latency=2e-6, overhead=3e-7, per_byte=2e-11, source="test"),
+    Link(latency=5e-6, overhead=1e-6, per_byte=1e-10, source="test"),
+    Link(latency=9e-6, overhead=1e-6, per_byte=1e-10, source="test"),
+)
+NAMES = ("socket", "node", "rack", "fabric")
+
+
+def tree(*children: int, names: tuple[str, ...] = NAMES, **keys: object) -> Machine:
+    """A machine with so many children per level; nodes have a port each, racks half their rate."""
+    levels = [
+        Level(name=name, children=count, link=link)
+        for name, count, link in zip(names, children, STEP, strict=False)
+    ]
+    node = place_of_node(levels)
+    for k in range(node + 2, len(levels)):
+        levels[k] = replace(levels[k], oversubscription=2.0)
+    inside, outside = prod(children[: node + 1]), prod(children[node + 1 :])
+    made = filled(
+        outside,
+        inside,
+        inside=levels[node].link,
+        between=levels[min(node + 1, len(levels) - 1)].link,
+        nic=Nic(per_node=1, per_byte=1e-10) if node + 1 < len(levels) else None,
+        levels=tuple(levels),
+    )
+    return replace(made, **keys)
+
+
+FOUR = tree(2, 2, 2, 2)
+
+
+# --- Files. ---
+
+
+def test_a_tree_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for machine in (FOUR, resized(FOUR, 3), tree(4, 3, names=("node", "rack"))):
+        path = tmp_path / "m.json"
+        file.write(path, machine)
+        assert file.read(path) == machine
+        assert not {"links", "lanes", "nic"} & set(json.loads(path.read_text()))
+
+
+def test_other_counts_fill_racks_one_after_the_other() -> None:
+    assert [level.children for level in resized(FOUR, 3).levels] == [2, 2, 2, 2]
+    assert [level.children for level in resized(FOUR, 9, 6).levels] == [2, 3, 2, 5]
+    with pytest.raises(CommschedError, match="3 ranks do not fill the sockets of a node"):
+        resized(FOUR, 4, 3)
+
+
+def test_what_is_changed_is_changed_in_the_tree() -> None:
+    faster = changed(FOUR, ["nic=100 Gbit/s"])
+    assert faster.levels[2].link.per_byte == pytest.approx(8e-11)
+    assert faster.levels[2].nic is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"link": None}, r"levels\[3\] 'fabric' has no link: its children could not reach"),
+        ({"rails": 3}, "its 3 rails meet nowhere"),
+        ({"torus": [3, 2]}, "a torus of 3 x 2 has 6 children, not 2"),
+        ({"nic": {"per_node": 1, "bandwidth_GBps": 1, "source": "s"}}, "give one of them"),
+        ({"name": "rack"}, "two are named 'rack'"),
+        ({"oversubscription": 0.5}, "must be 0 or finite and at least 1"),
+    ],
+)
+def test_levels_that_make_no_tree_are_refused(
+    wrong: dict[str, object], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = file.to_data(FOUR)
+    data["levels"][3] |= wrong
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({k: v for k, v in data.items() if v is not None}))
+    with pytest.raises(CommschedError, match=says):
+        file.read(path)
+    assert main(["show", str(path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_show_lists_the_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.json"
+    file.write(path, FOUR)
+    assert main(["show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "rack of 2 nodes: latency 5 us" in shown
+    assert "ports of a rack carry 1/2 of what it can send" in shown
+
+
+# --- Prices. ---
+
+
+@given(
+    name=st.sampled_from(ROUTES), nodes=st.integers(1, 4), lanes=st.integers(1, 4), data=st.data()
+)
+def test_a_tree_of_two_levels_costs_what_its_nodes_cost(name, nodes, lanes, data):
+    nic = data.draw(st.sampled_from([None, Nic(per_node=2, per_byte=2e-10)]))
+    slow = {0: replace(SLOW, per_byte=5e-10)} if data.draw(st.booleans()) else {}
+    on = filled(nodes, lanes, nic=nic, overrides=slow, burst=data.draw(st.sampled_from([0, 1e-4])))
+    levels = (
+        Level(name="node", children=lanes, link=FAST),
+        Level(name="fabric", children=nodes, link=SLOW),
+    )
+    got, want = played(name, replace(on, levels=levels), 3000), played(name, on, 3000)
+    np.testing.assert_allclose(got.end, want.end, rtol=1e-12)
+
+
+def wire_of(on: Machine, *moves: tuple[int, int]) -> list[tuple[float, float]]:
+    """L + o and s/B of each move of a round."""
+    src, dst = np.array(moves).T
+    run = np.zeros(len(src), np.int64)
+    wire = Places(on, on.everyone).pattern(Round(src, dst, run, run + 1, False, 1)).wire
+    rate = np.maximum(wire.per_byte, wire.shared)
+    pairs = np.broadcast_arrays(np.zeros(len(src)), wire.away, rate)
+    return [(float(away), float(per_byte)) for _, away, per_byte in zip(*pairs, strict=True)]
+
+
+def test_a_message_pays_the_lowest_level_that_joins_its_ends():
+    found = wire_of(FOUR, (0, 1), (2, 0), (4, 2), (8, 4))
+    assert found == [(link.latency + link.overhead, link.per_byte) for link in STEP]
+
+
+def test_messages_share_every_port_that_they_pass():
+    """Two racks of two nodes of 10 GB/s each; a rack's ports carry 10 GB/s together."""
+    crossing = [(0, 8), (4, 12)]  # from both nodes of a rack to the other
+    assert [rate for _, rate in wire_of(FOUR, *crossing)] == pytest.approx([2e-10, 2e-10])
+    assert wire_of(FOUR, crossing[0])[0][1] == pytest.approx(1e-10)
+    one_node = [(0, 8), (1, 9), (2, 10)]
+    assert [rate for _, rate in wire_of(FOUR, *one_node)] == pytest.approx([3e-10] * 3)
+
+
+def test_a_single_slow_rack_slows_what_enters_or_leaves_it():
+    slow = replace(FOUR.levels[3], overrides=(slow_child(0, 9e-10),))
+    on = replace(tree(2, 2, 2, 3), levels=(*FOUR.levels[:3], replace(slow, children=3)))
+    assert [rate for _, rate in wire_of(on, (0, 8), (8, 16), (16, 1))] == pytest.approx(
+        [9e-10, 1e-10, 9e-10]
+    )
+
+
+def slow_child(child: int, per_byte: float) -> SlowChild:
+    return SlowChild(child=child, link=replace(STEP[3], per_byte=per_byte))
+
+
+def test_rails_keep_equal_lanes_on_one_switch():
+    """Two nodes of 2 ranks; lane k hangs on switch k, and the spine joins the switches."""
+    levels = (
+        Level(name="node", children=2, link=STEP[1]),
+        Level(name="rail", children=2, link=STEP[2], rails=2),
+        Level(name="spine", children=1, link=STEP[3], oversubscription=2.0),
+    )
+    on = filled(2, 2, inside=STEP[1], between=STEP[2], levels=levels)
+    same, other = wire_of(on, (0, 2), (1, 2))
+    assert same == (STEP[2].latency + STEP[2].overhead, 1e-10)
+    # Half of the rate of the two ranks on a switch leaves it for the spine: that of one rank.
+    assert other == (STEP[3].latency + STEP[3].overhead, 1e-10)
+    assert [rate for _, rate in wire_of(on, (1, 2), (3, 0))] == pytest.approx([2e-10, 2e-10])
+
+
+def test_a_torus_costs_its_hops_and_its_busiest_link():
+    level = Level(name="slice", children=12, link=STEP[0], torus=(4, 3))
+    on = filled(1, 12, inside=STEP[0], between=STEP[0], levels=(level,))
+    away = [(hops * STEP[0].latency + STEP[0].overhead) for hops in (1, 1, 2, 1, 3)]
+    each = [wire_of(on, move)[0] for move in ((0, 1), (0, 3), (0, 2), (0, 8), (0, 6))]
+    assert [one for one, _ in each] == pytest.approx(away)
+    assert {rate for _, rate in each} == {STEP[0].per_byte}
+    # 0 > 2 goes by the link from 1 to 2, or by 3; the shorter way from 0 is ahead.
+    assert [rate for _, rate in wire_of(on, (0, 2), (1, 2))] == pytest.approx([2e-11, 2e-11])
