@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import re
 from contextlib import closing
@@ -22,7 +23,7 @@ from commsched.timeline.report import comparison_table
 from tests.support import sampling
 
 STREAMS = ("compute", "encode", "inside", "between", "decode")
-COLUMNS = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes")
+COLUMNS = ("rank", "stream", "name", "step", "start", "end", "waited", "nbytes", "decided")
 
 HEADERS = (
     Predicted(net="n", steps=3, after={"a": (("b", 1),)}, exchanges={"x": (1.5, 0.0)}),
@@ -52,10 +53,11 @@ def timelines(draw, most=30):
         st.floats(0, 10),
         st.floats(0, 1),
         st.integers(0, 2**50),
+        st.none() | st.floats(-9, 9) | st.just(math.inf),
     )
     rows = draw(st.lists(row, max_size=most, unique_by=lambda row: (row[0], row[2], row[3])))
     return of(
-        *[(r, s, n, k, a, a + d, w * d, b) for r, s, n, k, a, d, w, b in rows],
+        *[(r, s, n, k, a, a + d, w * d, b, 0.0, v) for r, s, n, k, a, d, w, b, v in rows],
         header=draw(st.sampled_from(HEADERS)),
         plan_hash=draw(words),
         clock_uncertainty=draw(st.floats(0, 1)),

@@ -1,6 +1,8 @@
 """A timeline's file is written in pieces of whole steps, and read in chunks."""
 
 import json
+from contextlib import closing
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from commsched.timeline.file import Writer, read, write
 from commsched.timeline.header import Measured
 from commsched.timeline.intervals import Intervals, batches, difference, union
 from commsched.timeline.model import Span, Timeline
-from commsched.timeline.parts import CHUNK
+from commsched.timeline.parts import CHUNK, PartHeader, PartWriter
 
 RANKS = 3
 
@@ -18,12 +20,15 @@ RANKS = 3
 def steps(first, last):
     """Two spans of each rank and step."""
     spans = (
-        Span(rank, stream, name, step, step + start, step + start + 0.5, 0.0, 7)
+        Span(rank, stream, name, step, step + start, step + start + 0.5, 0.0, 7, 0.0, agreed)
         for rank in range(RANKS)
         for step in range(first, last)
-        for stream, name, start in (("compute", "x", 0.0), ("between", "b/exchange", 0.25))
+        for stream, name, start, agreed in (
+            ("compute", "x", 0.0, None),
+            ("between", "b/decide", 0.25, inf if step == 1 else step / 4),
+        )
     )
-    tables = {"streams": ("compute", "between"), "names": ("x", "b/exchange")}
+    tables = {"streams": ("compute", "between"), "names": ("x", "b/decide")}
     return Timeline.of(spans, header=Measured(), plan_hash="h", ranks=RANKS, **tables)
 
 
@@ -66,6 +71,24 @@ def test_the_newest_whole_steps_of_a_large_file_are_read_and_a_warning_says_so(p
         f" those from step {first} on",
     )
     assert read(pieces, window=size).warnings == ()
+
+
+@pytest.mark.parametrize("left", ["file", "parts"])
+def test_what_ranks_agreed_on_in_the_first_steps_of_a_large_file_is_found(left, pieces):
+    size = pieces.stat().st_size
+    if left == "parts":
+        for rank in range(RANKS):
+            header = PartHeader(plan_hash="h", ranks=RANKS, rank=rank)
+            with closing(PartWriter(pieces, header)) as part:
+                part.append(span for span in steps(0, 60) if span.rank == rank)
+        pieces.unlink()
+    small = size // 5
+    assert "0/b/decide" not in read(pieces, small).decisions
+    found = read(pieces, small, decided=4)
+    assert len(found) == 4 * RANKS
+    assert str(found.decisions) == str(
+        {f"{k}/b/decide": v for k, v in enumerate([0.0, nan, 0.5, 0.75])}
+    )
 
 
 def test_a_file_of_many_chunks_reads_back(tmp_path):

@@ -85,7 +85,7 @@ def test_samo_on_real_ranks_is_masked_dense_adam_and_sends_f_phi_halves(tmp_path
         kept = plan.net.numel
         assert sent[pruned] == STEPS * 2 * 2 * kept
     assert sent[0.75] / sent[0.0] == pytest.approx(0.25, rel=0.02)  # whole elements
-    decided = timeline_file.read(measured).header.decisions
+    decided = timeline_file.read(measured).decisions
     assert decided == {f"{step}/overflow/decide": 0.0 for step in range(STEPS)}
     predicted = tmp_path / "predicted.json"
     again = ["simulate", str(path), "-o", str(predicted), "--steps", str(STEPS)]

@@ -8,6 +8,7 @@ from commsched.exchange.method import Choice, Phase, resolved
 from commsched.exchange.registry import method_at, phases_of
 from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op
+from commsched.timeline.names import decision_key
 
 
 def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
@@ -22,11 +23,6 @@ def phase_of(plan: Plan, op: Op, step: int | None = None) -> Phase | Choice:
 def operation_name(launch: str, phase: str, kind: Kind) -> str:
     """Name an operation of a launch; `phase` is "" if the method has one phase."""
     return f"{launch}/{phase}/{kind}" if phase else f"{launch}/{kind}"
-
-
-def decision_key(step: int, operation: str) -> str:
-    """Name what an operation of kind DECIDE agrees on in a step."""
-    return f"{step}/{operation}"
 
 
 def decided_phase(plan: Plan, op: Op, step: int, decisions: Mapping[str, float]) -> Phase:

@@ -30,7 +30,7 @@ def replay(plan: Plan, measured: Timeline, steps: int, where: str) -> Replay:
         if switch.step < steps:
             falls = [fall for fall in run.fallbacks or () if fall.since == switch.step]
             plan = changes[switch.step] = _followed(plan, switch, falls, where)
-    return Replay(run.agreed, changes)
+    return Replay(measured.decisions, changes)
 
 
 def _followed(plan: Plan, switch: Switch, falls: Sequence[Fallback], where: str) -> Plan:

@@ -6,6 +6,7 @@ Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-P
 """
 
 import io
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -29,6 +30,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Moment = Annotated[float, msgspec.Meta(ge=-check.LONGEST * 1e6, le=check.LONGEST * 1e6)]
 Duration = Annotated[float, msgspec.Meta(ge=0, le=2 * check.LONGEST * 1e6)]
 Size = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
+UNCODED = 0.0
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -37,7 +39,8 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
     step: Count
     waited_us: Duration
     nbytes: Size
-    coded_us: Duration = 0.0
+    coded_us: Duration = UNCODED
+    decided: float | msgspec.UnsetType | None = msgspec.UNSET  # None: no finite number
 
 
 class SpanEvent(msgspec.Struct, tag="X", tag_field="ph", forbid_unknown_fields=True, gc=False):
@@ -157,14 +160,23 @@ def _span_events(t: Timeline) -> list[Event]:
         t.step.tolist(),
         (waited / 1e3).tolist(),
         t.nbytes.tolist(),
-        (coded / 1e3).tolist(),
+        # msgspec leaves a field out only where it is the default object itself
+        [c or UNCODED for c in (coded / 1e3).tolist()],
+        [_told(d) for d in t.decided.tolist()],
         strict=True,
     )
     return [
-        # msgspec leaves a field out only where it is the default object itself
-        SpanEvent(n, r, s, a, b, Arguments(k, w, m, c) if c else Arguments(k, w, m))
-        for n, r, s, a, b, k, w, m, c in columns
+        SpanEvent(n, r, s, a, b, Arguments(k, w, m, c, d))
+        for n, r, s, a, b, k, w, m, c, d in columns
     ]
+
+
+def _told(decided: float) -> float | msgspec.UnsetType | None:
+    return msgspec.UNSET if math.isnan(decided) else decided if math.isfinite(decided) else None
+
+
+def _decided(told: float | msgspec.UnsetType | None) -> float:
+    return math.nan if told is msgspec.UNSET else math.inf if told is None else told
 
 
 def _name_events(lanes: Iterable[tuple[int, int]], streams: Sequence[str]) -> list[Event]:
@@ -189,18 +201,19 @@ def _lines(events: list[Event]) -> bytes:
     return _ENCODER.encode_lines(events)[:-1].replace(b"}\n", b"},\n")  # strings have no newline
 
 
-def read(path: str | Path, window: int = parts.WINDOW) -> Timeline:
+def read(path: str | Path, window: int = parts.WINDOW, decided: int | None = None) -> Timeline:
     """Read a timeline; if a run crashed before it was written, merge its ranks' files.
 
     Of a file of more than `window` bytes the newest steps are read, and a warning says so.
+    `decided`: read only what ranks agreed on in so many first steps, however large the file is.
     """
     base = parts.base(path)
     if base is not None:
-        return parts.read_parts(base, ended=False)
+        return parts.read_parts(base, ended=False, window=window, decided=decided)
     left = parts.find(path)
     if left and not Path(path).exists():
-        return parts.read_parts(path, ended=False)
-    timeline = _streamed(path, window) or from_text(files.read_text(path), str(path))
+        return parts.read_parts(path, ended=False, window=window, decided=decided)
+    timeline = _streamed(path, window, decided) or from_text(files.read_text(path), str(path))
     if left and parts.newer(left, Path(path)):
         beside = parts.part_path(path, next(iter(left))).name
         later = f"{path}: a later run to this file did not end; its parts lie beside it as {beside}"
@@ -214,11 +227,11 @@ def from_text(text: str, where: str) -> Timeline:
     return _checked(_as_we_write_it(file, where, parts.WINDOW) or _strictly(text, where), where)
 
 
-def _streamed(path: str | Path, window: int) -> Timeline | None:
+def _streamed(path: str | Path, window: int, decided: int | None) -> Timeline | None:
     if not is_ours(path):
         return None
     with files.unpacked(path) as file:
-        found = _as_we_write_it(file, str(path), window)
+        found = _as_we_write_it(file, str(path), window, decided)
     return found and _checked(found, str(path))
 
 
@@ -234,7 +247,9 @@ def is_ours(path: str | Path) -> bool:
     return files.head(path, len(HEAD)) == HEAD
 
 
-def _as_we_write_it(file: IO[bytes], where: str, window: int) -> Timeline | None:
+def _as_we_write_it(
+    file: IO[bytes], where: str, window: int, decided: int | None = None
+) -> Timeline | None:
     """Read a file that `write` would write byte for byte, in chunks; None for others.
 
     Equal bytes prove that no key occurs twice.
@@ -246,10 +261,10 @@ def _as_we_write_it(file: IO[bytes], where: str, window: int) -> Timeline | None
         other = msgspec.json.decode(line[line.index(b":") + 1 : -2], type=OtherData)
         if _other_line(other) != line or file.readline(len(EVENTS)) != EVENTS:
             return None
-        skipped = _skip(file, window)
+        skipped = decided is None and _skip(file, window)
         columns, index = Columns(), {name: i for i, name in enumerate(other.names)}
         for events in _chunks(file):
-            columns.add_columns(*_columns(events, index))
+            columns.add_columns(*_columns(events, index, decided))
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError, KeyError):
         return None  # the strict reader says what is wrong
     found = _timeline(other, columns, where)
@@ -316,9 +331,14 @@ def _strictly(text: str, where: str) -> Timeline:
     return _timeline(file.otherData, columns, where)
 
 
-def _columns(events: list[Event], index: dict[str, int]) -> tuple[Any, ...]:
-    """Return the columns of spans, in seconds, in the order of a span's fields."""
+def _columns(
+    events: list[Event], index: dict[str, int], decided: int | None = None
+) -> tuple[Any, ...]:
+    """Return the columns of spans, in seconds, in the order of a span's fields; see `read`."""
     spans = [event for event in events if isinstance(event, SpanEvent)]
+    if decided is not None:
+        told = (span for span in spans if span.args.decided is not msgspec.UNSET)
+        spans = [span for span in told if span.args.step < decided]
     start = np.rint(np.array([s.ts for s in spans], np.float64) * 1e3)  # ns
     length = np.rint(np.array([s.dur for s in spans], np.float64) * 1e3)  # ns
     return (
@@ -331,6 +351,7 @@ def _columns(events: list[Event], index: dict[str, int]) -> tuple[Any, ...]:
         np.array([s.args.waited_us for s in spans], np.float64) / 1e6,
         [s.args.nbytes for s in spans],
         np.array([s.args.coded_us for s in spans], np.float64) / 1e6,
+        [_decided(s.args.decided) for s in spans],
     )
 
 

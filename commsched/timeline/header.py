@@ -114,7 +114,7 @@ class Measured(Header, frozen=True, kw_only=True, omit_defaults=True):
     buffers: str | None = None  # how MPI reaches arrays of the device
     first_step: Count | None = None  # of a training that was resumed
     polling_cpu_s: tuple[float, ...] | None = None  # of the communication thread, by rank
-    # what ranks agreed on, by `program.model.decision_key`; None: not finite
+    # by `decision_key`; None: not finite; newer timelines have decisions with their spans
     decisions: Mapping[str, float | None] | None = None
     verified: Verified | None = None
     fallbacks: tuple[Fallback, ...] | None = None

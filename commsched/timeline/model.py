@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import isfinite, isnan, nan
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from commsched.arrays import Floats
 from commsched.timeline.header import Measured, Predicted
+from commsched.timeline.names import decision_key
 
 Indices = npt.NDArray[np.int32]
 
@@ -26,6 +28,7 @@ class Span(NamedTuple):
     waited: float  # s of the span spent waiting for a peer
     nbytes: float  # B handed to MPI by this rank
     coded: float = 0.0  # s of an exchange in which this rank encoded, added or decoded
+    decided: float | None = None  # what the group agreed on; inf: no finite number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +49,14 @@ class Timeline:
     waited: Floats
     nbytes: Floats
     coded: Floats = field(default_factory=lambda: np.zeros(0))  # default: n zeros
+    decided: Floats = field(default_factory=lambda: np.zeros(0))  # nan, the default: nothing
     clock_uncertainty: float = 0.0  # s, the worst over ranks
 
     def __post_init__(self) -> None:
         if not len(self.coded):
             object.__setattr__(self, "coded", np.zeros(len(self.rank)))
+        if not len(self.decided):
+            object.__setattr__(self, "decided", np.full(len(self.rank), nan))
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -62,6 +68,7 @@ class Timeline:
         """Return row `i`."""
         row = {column: getattr(self, column)[i].item() for column in Span._fields}
         words = {"stream": self.streams[row["stream"]], "name": self.names[row["name"]]}
+        row["decided"] = None if isnan(row["decided"]) else row["decided"]
         return Span(**row | words | {"nbytes": int(row["nbytes"])})
 
     def select(self, keep: npt.NDArray[Any] | slice) -> "Timeline":
@@ -92,6 +99,20 @@ class Timeline:
     def run(self) -> Measured:
         """Return the header of a run, or an empty one for a prediction."""
         return self.header if isinstance(self.header, Measured) else Measured()
+
+    @property
+    def decisions(self) -> dict[str, float]:
+        """Return what ranks agreed on, by `decision_key`; nan: no finite number.
+
+        Where groups of ranks decided differently, that of the first rank counts.
+        """
+        rows = np.flatnonzero(~np.isnan(self.decided))
+        rows = rows[np.argsort(-self.rank[rows], kind="stable")]
+        columns = (self.step[rows].tolist(), self.name[rows].tolist(), self.decided[rows].tolist())
+        return self.run.agreed | {
+            decision_key(step, self.names[name]): value if isfinite(value) else nan
+            for step, name, value in zip(*columns, strict=True)
+        }
 
     @classmethod
     def of(

@@ -23,6 +23,11 @@ class Label(NamedTuple):
     short: str  # label of the operation among its neighbours: "b3" for "b3/exchange"
 
 
+def decision_key(step: int, operation: str) -> str:
+    """Name what an operation decides in a step."""
+    return f"{step}/{operation}"
+
+
 @cache
 def label(name: str) -> Label:
     """Decode the name of an operation by its first or last word."""

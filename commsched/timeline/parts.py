@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf, isnan, nan
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -24,7 +25,10 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 WINDOW = 2**29  # B that are read of a timeline, in one file or in parts; a span takes about 130
 CHUNK = 2**22  # B that are decoded at one time
 SPANS = "jsonl"  # the kind of file that has a rank's spans
-COLUMNS = ("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes", "coded_s")
+COLUMNS = (
+    *("stream", "name", "step", "start_s", "end_s", "waited_s", "nbytes", "coded_s"),
+    "decided",  # only where something was
+)
 
 
 class PartHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -57,6 +61,7 @@ class PartRow(NamedTuple):
     waited: Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # s
     nbytes: Annotated[float, msgspec.Meta(ge=0, le=2**53)]  # whole
     coded: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0  # s; older parts lack it
+    decided: float | None = nan  # nothing; None: no finite number
 
 
 _DECODE = msgspec.json.Decoder(PartRow).decode
@@ -83,7 +88,8 @@ class PartWriter:
     def append(self, spans: Iterable[Span]) -> None:
         """Append spans, in seconds on this rank's own clock, as whole lines in one write."""
         rows = list(spans)
-        self._put(b"".join([self._encode(span[1:]) + b"\n" for span in rows]))
+        lines = (span[1:-1] if span.decided is None else span[1:] for span in rows)
+        self._put(b"".join([self._encode(line) + b"\n" for line in lines]))
         self.streams.update(dict.fromkeys(span.stream for span in rows))
         self.names.update(dict.fromkeys(span.name for span in rows))
         self.ends.update(dict.fromkeys({span.step // self.block for span in rows}, self._at))
@@ -140,13 +146,16 @@ def remove_parts(path: str | Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def read_parts(path: str | Path, ended: bool = True, window: int = WINDOW) -> Timeline:
+def read_parts(
+    path: str | Path, ended: bool = True, window: int = WINDOW, decided: int | None = None
+) -> Timeline:
     """Merge the parts of `path` onto rank 0's clock; `ended` is False if the run crashed.
 
     Torn last lines and missing ranks become warnings of the timeline, and that only the newest
-    steps were read, where all parts together are larger than `window` bytes.
+    steps were read, where all parts together are larger than `window` bytes. `decided`: read only
+    what ranks agreed on in so many first steps.
     """
-    found = [_Part(part, rank) for rank, part in find(path).items()]
+    found = [_Part(part, rank, decided) for rank, part in find(path).items()]
     headers = [part.header for part in found if part.header is not None]
     if not headers:
         raise CommschedError(f"{path}: no parts of ranks ({part_path(path, 0).name}, ...) found")
@@ -177,9 +186,10 @@ def read_parts(path: str | Path, ended: bool = True, window: int = WINDOW) -> Ti
 class _Part:
     """The part of a rank."""
 
-    def __init__(self, path: Path, rank: int) -> None:
+    def __init__(self, path: Path, rank: int, decided: int | None) -> None:
         """Read the header; it stays None where not even that was written."""
         self.path, self.rank, self.since = path, rank, 0  # the first step with all spans
+        self._decided = decided
         self.header: PartHeader | None = None
         with files.opened(path) as file:
             line = file.readline(files.MAX_BYTES)
@@ -198,7 +208,7 @@ class _Part:
         number = 2  # of a line
         with files.opened(self.path) as file:
             size = file.seek(0, os.SEEK_END)
-            cut = size - self.begin > window
+            cut = self._decided is None and size - self.begin > window
             file.seek(size - window if cut else self.begin)
             if cut:
                 file.readline()  # the rest of a line
@@ -215,8 +225,13 @@ class _Part:
                 if cut and not self.since and rows:
                     self.since = rows[0].step + 2  # streams are rarely further apart
                 number += len(lines)
-                yield rows
+                yield rows if self._decided is None else self._told(rows, self._decided)
         self.torn = bool(rest)
+
+    @staticmethod
+    def _told(rows: list[PartRow], decided: int) -> list[PartRow]:
+        agreed = (row for row in rows if row.decided is None or not isnan(row.decided))
+        return [row for row in agreed if row.step < decided]
 
 
 def rows_of(lines: Iterable[bytes]) -> Iterator[PartRow]:
@@ -227,7 +242,8 @@ def rows_of(lines: Iterable[bytes]) -> Iterator[PartRow]:
 def on_clock(rows: Iterable[PartRow], rank: int, shift: float) -> Iterator[Span]:
     """Return spans on rank 0's clock; spans that touch still touch: one shift for both ends."""
     for row in rows:
-        yield Span(rank, *row[:3], row.start + shift, row.end + shift, *row[5:])
+        decided = inf if row.decided is None else None if isnan(row.decided) else row.decided
+        yield Span(rank, *row[:3], row.start + shift, row.end + shift, *row[5:8], decided)
 
 
 def _agree(headers: list[PartHeader], where: str) -> None:

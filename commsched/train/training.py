@@ -11,7 +11,6 @@ from mpi4py import MPI
 
 from commsched.plan.model import Plan
 from commsched.program.model import Op, Program
-from commsched.program.phases import decision_key
 from commsched.program.registry import STRATEGIES
 from commsched.program.stages import OVERFLOW
 from commsched.run.adapt.plan_switch import Changes
@@ -28,6 +27,7 @@ from commsched.run.job.store import Manifest, Store
 from commsched.run.job.watchdog import watchdog
 from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.timeline.model import Timeline
+from commsched.timeline.names import decision_key
 from commsched.timeline.summary import fallback_sentence
 from commsched.train.neighbours import MpiNeighbours
 from commsched.train.packing import packed

@@ -153,7 +153,7 @@ def test_a_simulation_has_the_same_operations_and_bytes(ran):
     name, params, plan, measured, _ = ran
     problems = []
     if measured is not None:
-        predicted = simulate(plan, STEPS, measured.header.decisions).timeline()
+        predicted = simulate(plan, STEPS, measured.decisions).timeline()
         rows = [
             {(s.rank, s.step, s.stream, s.name): s.nbytes for s in timeline}
             for timeline in (predicted, measured)
@@ -162,7 +162,7 @@ def test_a_simulation_has_the_same_operations_and_bytes(ran):
             problems.append(f"differ: {sorted(set(rows[0].items()) ^ set(rows[1].items()))[:6]}")
         if check.problem(measured) or overlaps(measured):
             problems.append("the measured timeline is not legal")
-        decided = {k for k in measured.header.decisions if k.endswith("/epoch/decide")}
+        decided = {k for k in measured.decisions if k.endswith("/epoch/decide")}
         if name == "daso" and (len(decided) == 0) != (params["gs"] == 0):
             problems.append(f"decided {decided}")
     together(problems)

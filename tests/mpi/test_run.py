@@ -156,8 +156,8 @@ def test_a_run_gives_the_bits_and_decisions_of_one_process(folder, monkeypatch, 
             same = np.array_equal(bits(got), bits(want))
         if not same:
             problems.append(f"step {step}, {name}: other bits than in one process")
-    if timeline is not None and timeline.header.decisions != decisions:
-        problems.append(f"decisions {timeline.header.decisions}, not {decisions}")
+    if timeline is not None and timeline.decisions != decisions:
+        problems.append(f"decisions {timeline.decisions}, not {decisions}")
     together(problems)
 
 

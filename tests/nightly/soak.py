@@ -1,9 +1,11 @@
 """Run a job for a long time at a low rate, and tell the memory, files and threads of each rank.
 
     python tests/nightly/soak.py --seconds 28800 -o SAMPLES.jsonl [--ranks 2] [--step 0.1]
+    python tests/nightly/soak.py --seconds 400 --step 0.0004 --layers 1 --methods dsar -o OUT.jsonl
     python tests/nightly/soak.py --table SAMPLES.jsonl
 
-The ranks emulate steps of `--step` seconds and yield to everything else (nice 19). Exit status 1:
+The ranks emulate steps of `--step` seconds, at least, and yield to everything else (nice 19); the
+second line's 1,000,000 steps vote in each step. Exit status 1:
 memory, files or threads of a rank grew, over the second half of the run, by more than LIMITS. The
 column `most` includes the end, when the spans are merged.
 """
@@ -24,6 +26,7 @@ from commsched.plan import file as plan_file
 from tests.support.jobs import RUN, Job
 from tests.support.small_plans import graph, machine, plan
 
+METHODS = "ring+dense,all-gather+topk:0.1"  # a bucket for each
 LAYERS = 4  # of the emulated net; backward takes twice as long as forward
 SAMPLES = 500  # of a run
 LIMITS = {"memory": 2**22, "files": 0, "threads": 0}  # B and numbers, from the middle to the end
@@ -36,20 +39,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=28800.0)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--step", type=float, default=0.1)
+    parser.add_argument("--methods", default=METHODS, metavar="M,...")
+    parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--table", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     args = parser.parse_args()
-    if args.output is not None and soak(args.output, args.ranks, args.seconds, args.step):
+    if args.output is not None and soak(args):
         return 1
     return table([json.loads(line) for line in (args.table or args.output).open()])
 
 
-def soak(output: Path, ranks: int, seconds: float, step: float) -> int:
+def soak(args: argparse.Namespace) -> int:
     """Run the job, append samples of each rank to the file, return its exit status."""
-    with tempfile.TemporaryDirectory() as folder, output.open("w") as file:
-        made, steps = Path(folder) / "plan.json", round(seconds / step)
-        net = graph([500] * LAYERS, seconds=step / LAYERS / 3)
-        plan_file.write(made, plan(net, machine(1, ranks), ["ring+dense", "all-gather+topk:0.1"]))
+    methods, ranks, seconds = args.methods.split(","), args.ranks, args.seconds
+    layers = args.layers
+    with tempfile.TemporaryDirectory() as folder, args.output.open("w") as file:
+        made, steps = Path(folder) / "plan.json", round(seconds / args.step)
+        net = graph([500] * layers, seconds=args.step / layers / 3)
+        plan_file.write(made, plan(net, machine(1, ranks), methods))
         words = [*RUN, str(made), "-o", str(Path(folder) / "m.json")]
         words += ["--steps", str(steps), "--force-size"]
         with Job(ranks, ["nice", "-n", "19", *words]) as job:
@@ -63,7 +70,7 @@ def soak(output: Path, ranks: int, seconds: float, step: float) -> int:
                         line = {"seconds": round(now, 1), "rank": rank, **found}
                         file.write(json.dumps(line) + "\n")
                 file.flush()
-                time.sleep(seconds / SAMPLES)
+                time.sleep(max(1.0, seconds / SAMPLES))
             print(job.output, end="")
             return job.process.returncode
 

@@ -51,7 +51,8 @@ def simulate(args: argparse.Namespace) -> None:
     plan = read_plan(args.plan)
     taken = Replay({}, {})
     if args.replay is not None:
-        taken = replay(plan, timeline_file.read(args.replay), args.steps, str(args.replay))
+        measured = timeline_file.read(args.replay, decided=args.steps)
+        taken = replay(plan, measured, args.steps, str(args.replay))
     # One more step says when the last one is over; a replay has the steps that were measured.
     steps = args.steps + (args.replay is None)
     written = args.ranks if args.output is not None else 0

@@ -113,7 +113,7 @@ def _between(phase: Phase, where: Ints, sizes: Floats, hosts: int) -> Floats:
 
 def _phases(plan: Plan, measured: Timeline) -> Mapping[str, tuple[int, Phase]]:
     """The launch and the phase of every exchange of the plan, by the operation's name."""
-    decisions = measured.run.agreed
+    decisions = measured.decisions
     found = {}
     lower = STRATEGIES[plan.strategy].lower
     roles = [r for s in np.unique(measured.step) for r in lower(plan, int(s), decisions).roles]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,13 +36,16 @@ from commsched.program.parts import (
     Part,
     parts_of,
 )
-from commsched.program.phases import decision_key, phase_of
+from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
 from commsched.run.engine.device_queue import DeviceQueue
 from commsched.run.engine.spare_memory import SpareMemory
 from commsched.run.engine.worker import Roles, put_back
 from commsched.run.wire.device import moved
 from commsched.schedule.rounds import Goal
+from commsched.timeline.names import decision_key
+
+RECALLED = 64  # steps whose decisions are kept, if no strategy asks for older ones
 
 Action = Callable[[int, Op], None]  # what a part does in a step for an operation
 
@@ -73,7 +77,8 @@ class Buckets:
         self._local: dict[int, Array] = {}  # launch -> (numel,) float32, memory to merge in
         self._merged: dict[int, State] = {}  # launch -> state of its strategy between merges
         self._chosen: dict[tuple[int, int], Phase] = {}
-        self.decisions: dict[str, float] = {}
+        self.decisions: dict[str, float] = {}  # all, if later steps depend on them
+        self._recalls = STRATEGIES[plan.strategy].decides == "loss"
         self.rows_of: Callable[[int], dict[int, rows.Part]] = lambda launch: {}  # of every step
         self.skips_overflow = False  # a gradient that is not finite travels as zeros
         self.overflows: set[int] = set()  # steps in which one was not
@@ -239,8 +244,8 @@ class Buckets:
         group = self._plan.group(self._plan.launches[op.launch])
         self._open(op, voting(group, choice.vote), self.states[op.launch])
 
-    def decide(self, step: int, op: Op) -> None:
-        """Reduce the votes that were gathered to a decision, and choose the phase.
+    def decide(self, step: int, op: Op) -> float:
+        """Reduce the votes that were gathered to a decision, choose the phase; inf: not finite.
 
         If all ranks decide together, the decision is the mean of their votes.
         """
@@ -255,6 +260,9 @@ class Buckets:
             value = choice.agreed(votes)
             self._chosen[op.launch, op.phase] = choice.then(value)
         self.decisions[decision_key(step, op.name)] = value
+        if not self._recalls:
+            self.decisions.pop(decision_key(step - RECALLED, op.name), None)
+        return value if isfinite(value) else inf
 
     def _give(self, step: int, op: Op) -> None:
         phase, held = self._ready.pop(op.launch)
@@ -300,14 +308,11 @@ class Buckets:
         No exchange may be under way, but sums may wait for their merge.
         """
         names = [launch.name for launch in self._plan.launches]
-        needed = (
-            STRATEGIES[self._plan.strategy].decides == "loss"
-        )  # others depend on this step only
         kept: dict[str, dict[str, Any]] = {
             "buckets": {n: kept_of(s) for n, s in zip(names, self.states, strict=True)},
             "unmerged": {names[i]: ready.held.result() for i, ready in self._unmerged().items()},
             "merged": {names[i]: state for i, state in self._merged.items()},
-            "decisions": dict(self.decisions) if needed else {},
+            "decisions": dict(self.decisions) if self._recalls else {},
         }
         return {key: moved(part, on_host) for key, part in kept.items()}
 

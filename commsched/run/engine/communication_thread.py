@@ -229,13 +229,13 @@ class Communication(threading.Thread):
 
     def _finish(self, stream: str, active: Active) -> None:
         step, op = active.step, active.op
-        if op.kind is Kind.DECIDE:
-            self._buckets.decide(step, op)
+        decided = self._buckets.decide(step, op) if op.kind is Kind.DECIDE else None
         exchange = active.exchange
         spent = exchange.coded
         end = now()
         coded = min(spent, end - active.start)
-        self._recorder.add(stream, op.name, step, active.start, end, active.sent(), coded)
+        sent = active.sent()
+        self._recorder.add(stream, op.name, step, active.start, end, sent, coded, decided)
         self._board.mark(step, op.name, end, wakes=False)
 
     def _look(self) -> None:

@@ -72,7 +72,7 @@ class LastOperations:
 
     def take(self, span: Span) -> None:
         """Note an operation that has ended; called in the thread of its stream."""
-        self._put(self._rows + next(self._next) % KEPT * self._width, span[1:])
+        self._put(self._rows + next(self._next) % KEPT * self._width, span[1:-1])
 
     def _put(self, at: int, row: tuple[object, ...]) -> None:
         if self._map is None:

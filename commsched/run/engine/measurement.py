@@ -111,7 +111,6 @@ class Measurement:
             steps=steps,
             first_step=first_step,
             polling_cpu_s=tuple(agree.gather_numbers(engine.communication.cpu, comm)),
-            decisions=engine.buckets.decisions,
             verified=verified,
             fallbacks=fallbacks,
             switches=switches,

@@ -37,13 +37,14 @@ class Recorder:
         end: float,
         nbytes: int = 0,
         coded: float = 0.0,
+        decided: float | None = None,
     ) -> None:
         """Add a span, in seconds on this rank's clock; `coded` seconds of it went into coding."""
         if nbytes:
             self.sent[step] += nbytes
             self.sent.pop(step - KEEP, None)
         start, end = start - self._paused, max(start, end) - self._paused
-        self.keep(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded))
+        self.keep(Span(self._rank, stream, name, step, start, end, 0.0, nbytes, coded, decided))
 
     def begin(self, stream: str, name: str, step: int, start: float) -> None:
         """Note an operation that waits for other ranks, which may be the last one."""

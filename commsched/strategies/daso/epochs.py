@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from commsched.plan.model import Param
-from commsched.program.phases import decision_key
 from commsched.strategies.daso.plateau import Plateau
+from commsched.timeline.names import decision_key
 
 DECIDE = "epoch/decide"  # the operation that agrees on an epoch's loss
 
