@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from commsched import files
-from commsched.calibrate import coding, exercise, links, traits
+from commsched.calibrate import coding, exercise, links, stalls, traits
 from commsched.calibrate.exercise import CellTimes, WorkloadCell
 from commsched.calibrate.fit import fit
 from commsched.coding.registry import CODECS
@@ -27,7 +27,8 @@ from commsched.run.job import agree
 from commsched.run.job.fabric import fabric
 from commsched.run.wire.placement import ON_HOST, Placement
 
-LINKS, CODING, TRAITS, EXERCISE, ROW = 0.3, 0.1, 0.1, 0.4, 0.1  # shares of the time
+LINKS, CODING, TRAITS, EXERCISE, ROW = 0.3, 0.1, 0.1, 0.35, 0.1  # shares of the time
+STALLS = 0.05  # the rest
 ARENA = 64 * 2**20  # B of memory that exchanges use in turn, more than the caches hold
 STARTUP = 1e-4  # s, the least start value of the fit
 
@@ -75,6 +76,7 @@ def calibrate(
     machine = replace(
         machine,
         jitter=jitter,
+        stalls=stalls.measure(comm, machine, seconds * STALLS),
         handover=times.handover,
         coding_jitter=times.jitter,
         slowed=slowed,

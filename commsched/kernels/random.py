@@ -48,6 +48,15 @@ def normal(
     return np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
 
 
+def uniform(
+    seed: int, step: int, ranks: npt.NDArray[np.int64], name: str
+) -> npt.NDArray[np.float64]:
+    """Return one number per rank, evenly drawn from (0, 1): (ranks,)."""
+    drawn = keys(seed, step, ranks, name) >> np.uint64(11)
+    found: npt.NDArray[np.float64] = (drawn.astype(np.float64) + 0.5) * 2.0**-53
+    return found
+
+
 def jitter(
     sigma: float, seed: int, step: int, ranks: npt.NDArray[np.int64], name: str = "jitter"
 ) -> npt.NDArray[np.float64]:

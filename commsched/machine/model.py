@@ -22,6 +22,7 @@ from commsched.machine.level import (
 from commsched.machine.link import UNKNOWN, Delay, PerByte, Points, check_points
 from commsched.machine.link import Link as Link
 from commsched.machine.link import Nic as Nic
+from commsched.machine.stalls import Stalls
 from commsched.records import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -244,6 +245,7 @@ class Machine:
     device: Device
     # Sigma of the log-normal factor on compute, per rank and step.
     jitter: Annotated[Rounded, SPREAD, WRITTEN] = 0.0
+    stalls: tuple[Stalls, ...] = ()  # of compute, beside the jitter
     # Sigma of the log-normal factor on coding, per rank and operation.
     coding_jitter: Annotated[Rounded, SPREAD] = 0.0
     # Before an exchange's first message: wake-up, skew of the ranks.

@@ -17,6 +17,7 @@ from commsched.program.parts import parts_of, seconds, values_of
 from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
+from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks
 from commsched.simulate.cpu import SharedCores, Spans, longer, shares
 from commsched.simulate.critical_path import Placed
@@ -86,7 +87,7 @@ class _Simulation:
             cores = [SharedCores(shares(machine)[ranks]) for ranks in self.ranks]
             pairs = zip(self.ranks, cores, strict=True)
             self.clocks = [Clocks(len(ranks), own, machine.overlap) for ranks, own in pairs]
-        self.factor = [random.jitter(machine.jitter, seed, step, r) for r in self.ranks]
+        self.factor = [slowness(machine, seed, step, ranks) for ranks in self.ranks]
         if is_pipeline(program.roles):
             self._pipelines(step, program.roles)
         for index, role in enumerate(program.roles):

@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from commsched.cli import machine
 from commsched.cli.machine import SET
 from commsched.cli.options import Commands, Flag, Option, add_actions, add_command, json_file
 from commsched.cli.quantities import MICROSECONDS, PORT
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 EXAMPLE = """example:
   commsched machine new --nodes 4 --gpus 8 --gpu a100 --net "25 Gbit/s" -o lab.json
   commsched machine new --nodes 2 --gpus 4 --gpu h100 --net "400 Gbit/s" --ports 4 -o lab.json
+  commsched machine stalls measured.json --machine lab.json -o lab.json
   commsched machine devices
 """
 NEW = (
@@ -33,6 +35,11 @@ NEW = (
     SET,
     Option("-o --output", "FILE", "machine file to write", json_file, required=True),
 )
+STALLS = (
+    Option("timeline", "TIMELINE", "measured timeline of as many ranks, with 100 steps or more"),
+    *machine.OPTIONS,
+    Option("-o --output", "FILE", "machine file to write", json_file, required=True),
+)
 HEADER = ("device", "memory", "bandwidth", "peak", "inside", "slot", "source")
 
 
@@ -41,6 +48,8 @@ def add(commands: Commands) -> None:
     text = "describe a machine of your own in a line; list the known devices"
     actions = add_actions(commands, "machine", text, EXAMPLE)
     add_command(actions, "new", new, "write a machine file", NEW)
+    told = "take the stalls of compute from a measured timeline"
+    add_command(actions, "stalls", stalls, told, STALLS)
     listing = (Flag("--json", "print the devices as JSON"),)
     add_command(actions, "devices", devices, "list the devices that --gpu knows", listing)
 
@@ -51,12 +60,34 @@ def new(args: argparse.Namespace) -> None:
     from commsched.machine.change import changed
     from commsched.machine.ports import network
 
-    machine = changed(_made(args), args.set)
-    file.write(args.output, machine)
-    inside = _inside(machine)
-    print(f"{machine.name}: {machine.nodes} x {args.gpus} {machine.device.name}{inside}")
-    for line in network(machine):
+    made = changed(_made(args), args.set)
+    file.write(args.output, made)
+    inside = _inside(made)
+    print(f"{made.name}: {made.nodes} x {args.gpus} {made.device.name}{inside}")
+    for line in network(made):
         print(line)
+    print(f"written to {args.output}")
+
+
+def stalls(args: argparse.Namespace) -> None:
+    """Write a machine file with the stalls of a measured timeline."""
+    from dataclasses import replace
+
+    from commsched.machine import file
+    from commsched.timeline import file as timeline_file
+    from commsched.timeline.stalls import stalls as found_in
+
+    on = machine.load(args)
+    found = found_in(timeline_file.read(args.timeline), on)
+    file.write(args.output, replace(on, stalls=found))
+    for law in found:
+        share, most = law.points[0][0], law.points[-1][1]
+        print(
+            f"a {law.among} is stalled in {share:.2%} of the steps, {law.steps} in a row; compute"
+            f" then takes {1 + law.points[0][1]:.3g} to {1 + most:.3g} times as long"
+        )
+    if not found:
+        print("no stalls: no step's compute takes much longer than the median")
     print(f"written to {args.output}")
 
 
@@ -76,12 +107,12 @@ def _made(args: argparse.Namespace) -> "Machine":
     return build(order)
 
 
-def _inside(machine: "Machine") -> str:
+def _inside(made: "Machine") -> str:
     from commsched.units import nbytes
 
-    if max(machine.ranks_of_node) == 1:
+    if max(made.ranks_of_node) == 1:
         return ""
-    return f", {nbytes(1 / machine.inside.per_byte)}/s between two of a node"
+    return f", {nbytes(1 / made.inside.per_byte)}/s between two of a node"
 
 
 def devices(args: argparse.Namespace) -> None:

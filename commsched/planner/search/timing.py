@@ -11,12 +11,13 @@ def iteration(plan: Plan, known: Known | None = None) -> float:
     """Seconds of the simulated iteration, as `simulate` reports it.
 
     `known` keeps exchanges that plans on one machine share.
-    Without jitter all steps but the first are alike.
+    Without jitter and stalls all steps but the first are alike.
     """
     return float(np.median(predicted(plan, known).iterations[1:]))
 
 
 def predicted(plan: Plan, known: Known | None = None) -> Prediction:
     """Simulate the steps of which an iteration is the median, and the one that ends the last."""
-    steps = 2 if plan.machine.jitter == 0.0 else STEPS
+    even = plan.machine.jitter == 0.0 and not plan.machine.stalls
+    steps = 2 if even else STEPS
     return simulate(plan, steps=steps + 1, known=known)

@@ -15,6 +15,7 @@ from commsched.kernels.modules import beside, module_of, on_host
 from commsched.net.graph import Tensor
 from commsched.plan.model import Launch, Plan
 from commsched.program.registry import STRATEGIES
+from commsched.program.slowness import slowness
 
 
 class Worker(Protocol):
@@ -126,7 +127,7 @@ class Emulated:
     def seconds(self, step: int, nominal: float) -> float:
         if self._jitter[0] != step:
             plan = self._plan
-            drawn = random.jitter(plan.machine.jitter, plan.seed, step, self._ranks)
+            drawn = slowness(plan.machine, plan.seed, step, self._ranks)
             self._jitter = step, float(drawn[0])
         return nominal * self._jitter[1]
 
