@@ -13,12 +13,11 @@ from commsched.plan.model import Plan
 from commsched.program.model import STREAMS, Kind
 from commsched.program.phases import phase_of
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import PipelineStrategy
 from commsched.schedule.rounds import Goal
 from commsched.simulate.engine import simulate
 from commsched.timeline import check
 from commsched.timeline.measure import overlaps
-from tests.support.small_plans import graph, machine, strategy_plan
+from tests.support.small_plans import graph, machine, shared, stage_params, strategy_plan
 
 STEPS = 14
 # Small numbers, so that a few steps see everything a strategy does.
@@ -26,6 +25,7 @@ PARAMS = {
     "daso": {"batches": 6, "epochs": 3, "warmup": 1, "cooldown": 1, "gs": 2, "wait": 1},
     "shadow": {"every": 3, "lag": 2},
     "1f1b": {"near": "replicas"},
+    "3d": {"zero": 1, "recompute": 2},
     "local": {"variant": "chunked", "chunks": 1},
 }
 SHAPES = [(1, 1), (1, 3), (2, 2), (3, 4)]
@@ -35,11 +35,10 @@ every = pytest.mark.parametrize("name", list(STRATEGIES))
 
 @cache
 def made(name: str, shape: tuple[int, int]) -> Plan:
-    net, on = graph([3000, 40000, 200, 25000]), machine(*shape, jitter=0.1)
+    net, on = shared(graph([3000, 40000, 200, 25000])), machine(*shape, jitter=0.1)
     params = dict(PARAMS.get(name, {}))
-    if isinstance(STRATEGIES[name], PipelineStrategy):
-        stages = next(k for k in (2, 3, 1) if on.size % k == 0)
-        params |= {"stages": stages, "microbatches": 3}
+    size = on.size // shape[1] if "tensor" in STRATEGIES[name].parameters else on.size
+    params |= stage_params(name, next(k for k in (2, 3, 1) if size % k == 0))
     return strategy_plan(net, on, name, **params)
 
 

@@ -15,7 +15,7 @@ from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
 from commsched.program.model import Kind
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import PipelineStrategy, balanced, grid, ranks_of
+from commsched.program.stages import balanced, grid, ranks_of
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import lines, report
 from commsched.timeline.measure import busy, exposed, idle, iteration_seconds, step_starts
@@ -32,7 +32,7 @@ from tests.support.pipeline_plans import (
 )
 from tests.support.small_plans import graph, machine
 
-PIPELINES = [name for name in STRATEGIES if isinstance(STRATEGIES[name], PipelineStrategy)]
+PIPELINES = [name for name, strategy in STRATEGIES.items() if "stages" in strategy.parameters]
 FLUSHED = ["gpipe", "1f1b"]
 
 

@@ -14,7 +14,6 @@ from commsched.plan import file as plan_file
 from commsched.planner.search.timing import iteration
 from commsched.plot.html import page_data
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import PipelineStrategy
 from commsched.simulate.engine import simulate
 from commsched.simulate.report import report
 from commsched.timeline.cycles import totals
@@ -22,7 +21,7 @@ from commsched.timeline.file import read, write
 from commsched.timeline.header import Measured, Predicted
 from commsched.timeline.model import Span, Timeline
 from commsched.timeline.totals import median
-from tests.support.small_plans import graph, machine, plan, strategy_plan
+from tests.support.small_plans import graph, machine, plan, stage_params, strategy_plan
 
 CYCLES = {  # steps until the operations of a strategy repeat
     "daso": ({"warmup": 0, "cooldown": 0, "batches": 1000, "gs": 4, "wait": 1}, 4),
@@ -40,8 +39,7 @@ NUMBERS = ("iteration", "exposed", "hidden", "bubble", "sent")
 def made(name, jitter=0.0):
     net, on = graph([3000, 40000, 200, 25000]), machine(2, 4, jitter=jitter)
     params = dict(CYCLES.get(name, ({}, 1))[0])
-    if isinstance(STRATEGIES[name], PipelineStrategy):
-        params |= {"stages": 2, "microbatches": 3}
+    params |= stage_params(name, 2)
     return strategy_plan(net, on, name, **params)
 
 

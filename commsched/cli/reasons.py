@@ -30,11 +30,10 @@ def rows(plan: Plan) -> list[tuple[str, ...]]:
 
 def _row(plan: Plan, launch: Launch) -> tuple[str, ...]:
     why = launch.reason
-    numel = sum(stop - start for _, start, stop in launch.pieces)
     head = (
         launch.name,
         str(len(launch.pieces)),
-        nbytes(4.0 * numel),
+        nbytes(4.0 * launch.numel),
         launch.after,
         method(launch) + _algorithm(plan, launch),
         f"{why.seconds * 1e3:.3f}" if why else "-",

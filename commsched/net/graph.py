@@ -12,7 +12,16 @@ from commsched.errors import CommschedError
 from commsched.machine.model import Device
 from commsched.net.measured import PROCESSOR, Fit, Measured
 from commsched.net.sparsity import DENSE, Sparsity
-from commsched.records import NOT_NEGATIVE, WRITTEN, Source, check_name, normalise, unit
+from commsched.records import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    WRITTEN,
+    Source,
+    check_name,
+    normalise,
+    one_of,
+    unit,
+)
 
 if TYPE_CHECKING:
     import networkx
@@ -25,6 +34,7 @@ Seconds = Annotated[float, unit("us", 1e-6), NOT_NEGATIVE]
 Bytes = Annotated[float, unit("bytes", 1.0), NOT_NEGATIVE]
 Work = Annotated[float, unit("", 1.0, quantity="flops"), NOT_NEGATIVE]  # operations
 Traffic = Annotated[float, unit("", 1.0, quantity="bytes"), NOT_NEGATIVE]  # B, of memory
+Count = Annotated[int, NOT_NEGATIVE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +46,7 @@ class Tensor:
     dtype: str = "float32"
     sparsity: Sparsity = DENSE
     lists: bool = False  # the caller hands over the rows that were hit, without a dense array
+    axis: int = -1  # whose parts tensor-parallel ranks hold; -1: each holds the whole tensor
 
     def __post_init__(self) -> None:
         check_name("tensor", self.name)
@@ -47,6 +58,10 @@ class Tensor:
             raise CommschedError(
                 f"tensor {self.name!r}: shape must have one or more positive sizes and at most"
                 f" 2^53 elements, got {list(self.shape)}"
+            )
+        if not -1 <= self.axis < len(self.shape):
+            raise CommschedError(
+                f"tensor {self.name!r}: axis must be -1 to {len(self.shape) - 1}, got {self.axis}"
             )
         if self.dtype not in ITEMSIZE:
             known = ", ".join(ITEMSIZE)
@@ -90,6 +105,11 @@ class Layer:
     matrix: tuple[int, ...] = ()  # rows, inner and columns of its product; (): none, or unknown
     activation: Bytes = 0.0  # kept from forward to backward
     output: Bytes = 0.0  # that later layers read; 0: equal to `activation`
+    # How tensor-parallel ranks share its work; "": each of them does all of it. See `tensor_cut`.
+    cut: Annotated[str, one_of("", "columns", "rows", "inside", "pair")] = ""
+    parts: Count = 0  # equal parts that can be shared, such as heads; 0: any number, with padding
+    summed: Count = 0  # elements that these ranks sum, in each direction that needs a sum
+    whole: Bytes = 0.0  # of `activation`, that each of these ranks keeps
     tensors: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
@@ -113,6 +133,8 @@ class Layer:
             backward_bytes=self.backward_bytes * work,
             activation=self.activation * size,
             output=self.output * size,
+            summed=round(self.summed * size),
+            whole=self.whole * size,
         )
 
 
@@ -132,6 +154,7 @@ class Net:
     compute: Fit | None = None  # how they were made for a machine's device; None: as measured
     optimizer: Seconds | None = None  # of a step's whole update, measured
     data: Seconds = 0.0  # that a step waits for its batch
+    tensor: Annotated[int, POSITIVE] = 1  # ranks that share its cut layers; it is the part of one
     layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:

@@ -34,7 +34,9 @@ Steps = Annotated[int, Meta(ge=0, le=2**31)]
 Difference = Annotated[float, unit("ms", 1e-3), WRITTEN]  # s
 Seconds = Annotated[Difference, Meta(ge=0)]
 Rank = Annotated[int, Meta(ge=0, le=2**53)]
-PURPOSES = one_of("", "blocking", "cycling", "spread", "average", "refresh", "gather", "regather")
+PURPOSES = one_of(
+    "", "blocking", "cycling", "spread", "average", "refresh", "gather", "regather", "tensor"
+)
 FAMILIES = one_of("planner", "dense", "lossless", "half", "allowed")
 PARAMS = Stored(
     kind=dict[str, Param],
@@ -79,7 +81,7 @@ class Launch:
     """One bucket and the method that exchanges it."""
 
     name: Name
-    pieces: Annotated[tuple[Piece, ...], Meta(min_length=1)]
+    pieces: tuple[Piece, ...]  # of activations: none
     after: Name  # the layer whose backward completes the bucket
     method: Name
     stream: Annotated[str, one_of("inside", "between")]  # nodes
@@ -87,6 +89,8 @@ class Launch:
     # Lower goes first among launches that are ready together.
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31), WRITTEN] = 0
     group: Annotated[tuple[Rank, ...], WRITTEN] = ()  # ranks; empty: all
+    split: Annotated[int, Meta(ge=1, le=2**53)] = 1  # equal teams of `group`, one after the other
+    activations: Annotated[int, Meta(ge=0, le=2**53)] = 0  # elements, if the payload is these
     every: Annotated[int, Meta(ge=1, le=2**31), WRITTEN] = 1  # steps
     lag: Annotated[Steps, WRITTEN] = 0  # until the result is merged
     among: Annotated[str, one_of("all", "node", "peers")] = "all"  # teams, see `Plan.teams`
@@ -94,6 +98,11 @@ class Launch:
     # First step; launches of a purpose that begin later replace all those before them.
     since: Steps = 0
     reason: Annotated[Reason | None, WRITTEN] = None
+
+    @property
+    def numel(self) -> int:
+        """Elements of the bucket."""
+        return self.activations + sum(stop - start for _, start, stop in self.pieces)
 
     @property
     def places(self) -> Iterator[tuple[str, slice, slice]]:
@@ -153,7 +162,7 @@ class Plan:
 
     def group(self, launch: Launch) -> Group:
         """The ranks of a launch; of several equal teams, the first."""
-        if launch.among == "all" and not launch.group:
+        if launch.among == "all" and not launch.group and launch.split == 1:
             return self.machine.everyone
         return self.team(self.teams(launch)[0])
 
@@ -170,11 +179,13 @@ class Plan:
     def teams(self, launch: Launch) -> Ints:
         """The ranks of each team that exchanges separately: (teams, members).
 
-        "node": the ranks of each node. "peers": those with the same place in every node. A launch
-        among peers is for one team at a time, as the strategy says; every rank is in one team.
+        "all": the ranks of `group`, in `split` teams. "node": the ranks of each node. "peers":
+        those with the same place in every node. A launch among peers is for one team at a time, as
+        the strategy says; every rank is in one team.
         """
         if launch.among == "all":
-            return np.array([launch.group or self.machine.everyone.ranks], np.int64)
+            ranks = np.array(launch.group or self.machine.everyone.ranks, np.int64)
+            return ranks.reshape(launch.split, -1)
         everyone = self.machine.everyone
         lanes = everyone.lanes  # raises if nodes have different numbers of ranks
         members = np.array(everyone.members, np.int64).reshape(-1, lanes)
@@ -182,6 +193,8 @@ class Plan:
 
     def spec(self, launch: Launch) -> BucketSpec:
         """The expected content of a launch's bucket."""
+        if launch.payload == "activation":
+            return BucketSpec.uniform(launch.activations)
         return BucketSpec.of(launch.pieces, self.net.tensors)
 
     def check(self) -> None:
@@ -201,8 +214,9 @@ class Plan:
                 raise CommschedError(
                     f"{where}: a rank of the group is outside 0..{self.machine.size - 1}"
                 )
-            if launch.among != "all":
-                self._check_teams(launch, where)
+            self._check_teams(launch, where)
+            if launch.payload == "activation":
+                continue
             runs = covered.setdefault((launch.purpose, launch.since), {t: [] for t in home})
             for piece in launch.pieces:
                 if piece.tensor not in home:
@@ -221,7 +235,21 @@ class Plan:
                     _check_cover(self.net.tensors[name], found)
 
     def _check_teams(self, launch: Launch, where: str) -> None:
-        if launch.group:
+        if (launch.payload == "activation") != (not launch.pieces and launch.activations > 0):
+            raise CommschedError(
+                f"{where}: a payload of activations has a number of 'activations' and no pieces,"
+                " any other payload has pieces alone"
+            )
+        if launch.among == "all":
+            count = len(launch.group) or self.machine.size
+            if count % launch.split:
+                near_by = max(k for k in range(1, launch.split) if count % k == 0)
+                raise CommschedError(
+                    f"{where}: {count} ranks do not divide into {launch.split} equal teams;"
+                    f" nearest: {near_by}"
+                )
+            return
+        if launch.group or launch.split > 1:
             raise CommschedError(f"{where}: give ranks in 'group', or 'among', not both")
         try:
             self.teams(launch)

@@ -16,7 +16,7 @@ def _note(launch: Launch) -> LaunchNote:
     known = LaunchNote(
         method=launch.method,
         tensors=tuple(dict.fromkeys(name for name, _, _ in launch.pieces)),
-        numel=sum(stop - start for _, start, stop in launch.pieces),
+        numel=launch.numel,
     )
     why = launch.reason
     if why is None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from commsched.errors import CommschedError
 from commsched.exchange.registry import find_method
 from commsched.plan.model import Launch, Plan
 from commsched.planner import validate_request as wishes
@@ -36,7 +37,12 @@ def _staged(request: Request, method: str) -> Plan:
     made = make_plan(request)
     name, chosen = find_method(method).name, []
     for launch in made.launches:
-        forced = launch.pieces[0].tensor in request.force
+        if find_method(launch.method).sharded:
+            raise CommschedError(
+                "--method is for sums that every rank gets; zero=1 leaves shards of"
+                f" {launch.name!r}"
+            )
+        forced = launch.payload == "activation" or launch.pieces[0].tensor in request.force
         chosen.append(launch if forced else replace(launch, method=name, reason=None))
         find_method(chosen[-1].method).phases(made.spec(launch), made.group(launch))
     plan = replace(made, launches=tuple(chosen), planner=f"given: {method}")

@@ -6,9 +6,10 @@ from typing import NamedTuple
 from commsched.plan.model import Plan
 from commsched.program.draft import Draft, received
 from commsched.program.launch_ops import OPTIMIZERS
-from commsched.program.model import Hop, Turn
+from commsched.program.model import After, Hop, Turn
 from commsched.program.stages import Stage, check, compute, finish, turn_end
 from commsched.program.strategy import Memory
+from commsched.program.tensor_sums import Segment, compute_segments
 
 # (stages, microbatches, number of a stage) -> the stage's computations in order
 Order = Callable[[int, int, int], Sequence[Turn]]
@@ -22,6 +23,9 @@ class StageWork(NamedTuple):
     ready: bool = False  # message-driven: backward first, then the next microbatch
     limit: int = 0  # microbatches in flight; 0: as many as the order allows
     agrees: bool = False  # all ranks decide whether a step counts before they update
+    # Of a turn whose ranks sum on the way: its segments. None: it is one computation.
+    segments: Callable[[Stage, Turn], Sequence[Segment]] | None = None
+    before: Callable[[Stage], Sequence[After]] = lambda stage: ()  # what a stage waits for at first
 
 
 def all_forward_first(stages: int, microbatches: int, number: int) -> list[Turn]:
@@ -59,17 +63,18 @@ def draft_stages(
     draft: Draft, stages: Sequence[Stage], orders: Order, m: int, work: StageWork
 ) -> None:
     """Append the computations and messages of consecutive stages; at the last one they turn."""
-    for place, stage in enumerate(stages):
-        for turn in orders(len(stages), m, place):
-            _turn(draft, stages, place, stage, turn, work)
+    for place in range(len(stages)):
+        for done, turn in enumerate(orders(len(stages), m, place)):
+            _turn(draft, stages, place, turn, work, first=done == 0)
 
 
 def _turn(
-    draft: Draft, stages: Sequence[Stage], place: int, stage: Stage, turn: Turn, work: StageWork
+    draft: Draft, stages: Sequence[Stage], place: int, turn: Turn, work: StageWork, *, first: bool
 ) -> None:
     """Add one computation after the message that it needs, and the message that it makes."""
+    stage = stages[place]
     number, (backward, m, _) = stage.number, turn
-    after = []
+    after = [*work.before(stage)] if first else []
     if not backward:
         if number > 0:
             after.append(received(Hop(number - 1, number, m)))
@@ -79,9 +84,12 @@ def _turn(
         after.append(turn_end(Turn(False, m), number))
     else:
         after.append(received(Hop(number + 1, number, m)))
-    seconds = stage.backward + work.extra(stage) if backward else stage.forward
     urgency = int(work.ready and not backward)
-    done = compute(draft, stage, turn, seconds, after, urgency)
+    if work.segments is not None:
+        done = compute_segments(draft, stage, turn, work.segments(stage, turn), after)
+    else:
+        seconds = stage.backward + work.extra(stage) if backward else stage.forward
+        done = compute(draft, stage, turn, seconds, after, urgency)
     if backward and place > 0:
         draft.message(Hop(number, number - 1, m), stages[place - 1].output, done, urgency)
     if not backward and not stage.last:
@@ -114,7 +122,7 @@ def memory(
                 gradients=float(stage.nbytes),
                 optimizer=float(state * stage.numel),
                 activations=activations(stage),
-                buckets=4.0 * stage.numel if len(stage.ranks) > 1 else 0.0,
+                buckets=4.0 * stage.numel if stage.replicas > 1 else 0.0,
             )
             for stage in stages
         ),

@@ -166,8 +166,7 @@ def check_sums(plan: Plan, index: int, where: str) -> None:
 
 def apply_op(plan: Plan, index: int, traffic: float, after: After) -> Op:
     """Build the update of a launch's elements; each moves `traffic` B, if nothing was measured."""
-    numel = sum(stop - start for _, start, stop in plan.launches[index].pieces)
-    seconds = plan.net.update_seconds(numel, traffic, plan.machine.device)
+    seconds = plan.net.update_seconds(plan.launches[index].numel, traffic, plan.machine.device)
     op = launch_op(plan, index, Kind.APPLY, after)
     return replace(op, stream="compute", seconds=seconds)
 

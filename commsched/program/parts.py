@@ -87,6 +87,7 @@ def parts_in(
         Kind.MERGE: [GIVE, MERGE],
     }.get(kind, [])
     if (kind, number) == order[-1]:
+        mean = mean and payload == "gradient"
         if payload == "parameter":
             found.append(PUT)
         else:

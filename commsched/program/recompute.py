@@ -37,7 +37,7 @@ def kept(
     if not segments:
         return KeptActivations(stage.activation, 0.0)
     sizes, cuts = [layer.activation for layer in stage.layers], cuts_of(stage, segments)
-    trunk, message = trunk_of(net), float(settings["message_bytes"])
+    trunk, message = trunk_of(net), float(settings.get("message_bytes", 0.0))
     first = trunk.index(stage.layers[0])
     inputs = float(stages[number - 1].output) if number else 0.0
     inputs += sum(message or crossing(trunk, first + cut) for cut in cuts[1:-1])

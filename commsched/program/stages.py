@@ -44,10 +44,11 @@ def is_head(layer: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Consecutive layers, computed by one rank of each replica."""
+    """Consecutive layers, computed by one rank, or `width` ranks, of each replica."""
 
     number: int
     ranks: tuple[int, ...]  # replica by replica
+    width: int = 1  # ranks of a replica, which share the cut layers
     layers: tuple[Layer, ...]  # the auxiliary head's layers come last
     forward: float  # s of a microbatch, without the head
     backward: float  # s of a microbatch, without the head
@@ -61,6 +62,17 @@ class Stage:
     def nbytes(self) -> int:
         """Bytes of its parameters, in the types of their tensors."""
         return sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors)
+
+    @property
+    def replicas(self) -> int:
+        """How many times the stage is there."""
+        return len(self.ranks) // self.width
+
+    @property
+    def alike(self) -> tuple[int, ...]:
+        """Its ranks, team by team of those that hold equal parameters."""
+        teams = (self.ranks[place :: self.width] for place in range(self.width))
+        return tuple(rank for team in teams for rank in team)
 
     @property
     def trunk(self) -> tuple[Layer, ...]:
@@ -83,23 +95,31 @@ class PipelineStrategy(Protocol):
 
 def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
     """Cut a plan's net into stages of nearly equal seconds, and place their replicas."""
-    net, machine, stages = plan.net, plan.machine, int(settings["stages"])
-    message_bytes = float(settings["message_bytes"])
+    net, machine, (stages, width) = plan.net, plan.machine, degrees_of(settings)
+    message_bytes = float(settings.get("message_bytes", 0.0))
     trunk = trunk_of(net)
     if not 1 <= stages <= len(trunk):
         raise CommschedError(
             f"{stages} stages cannot be made of the {len(trunk)} layers of net {net.name!r};"
             f" allowed: 1 to {len(trunk)}"
         )
-    if machine.size % stages:
-        near_by = max(k for k in range(1, stages) if machine.size % k == 0)
+    if machine.size % width:
+        near_by = max(k for k in range(1, width) if machine.size % k == 0)
         raise CommschedError(
-            f"{stages} stages do not divide {machine.size} ranks; nearest: {near_by}"
+            f"{width} tensor-parallel ranks do not divide {machine.size} ranks; nearest:"
+            f" tensor={near_by}"
+        )
+    if machine.size // width % stages:
+        near_by = max(k for k in range(1, stages) if machine.size // width % k == 0)
+        sharing = f" of {width} ranks each" if width > 1 else ""
+        raise CommschedError(
+            f"{stages} stages{sharing} do not divide {machine.size} ranks; nearest: {near_by}"
         )
     times = [net.seconds(layer, machine.device) for layer in trunk]
     cuts = balanced([sum(pair) for pair in times], stages)
     found = []
-    for k, ranks in enumerate(ranks_of(machine.size, stages, str(settings["near"]))):
+    near = str(settings.get("near", "replicas"))
+    for k, ranks in enumerate(ranks_of(machine.size, stages, near)):
         part = slice(cuts[k], cuts[k + 1])
         heads = [layer for layer in net.layers if layer.name == head_name(k)]
         layers = (*trunk[part], *heads)
@@ -108,6 +128,7 @@ def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
             Stage(
                 number=k,
                 ranks=ranks,
+                width=width,
                 layers=layers,
                 forward=sum(forward for forward, _ in times[part]),
                 backward=sum(backward for _, backward in times[part]),
@@ -119,6 +140,12 @@ def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:
             )
         )
     return tuple(found)
+
+
+def degrees_of(settings: Mapping[str, Param]) -> tuple[int, int]:
+    """Return the stages and the tensor-parallel ranks that parameters say; 0: not chosen yet."""
+    stages = settings.get("pipeline", settings.get("stages", 1))
+    return int(stages), int(settings.get("tensor", 1))
 
 
 def balanced(weights: Sequence[float], parts: int) -> list[int]:

@@ -40,7 +40,9 @@ def makeups(plan: Plan, ops: Iterable[Op]) -> dict[str, Makeup]:
             continue
         launch = plan.launches[op.launch] if op.launch >= 0 else None
         spec = None if launch is None else plan.spec(launch)
-        who = ("", (), "") if launch is None else (launch.method, launch.group, launch.among)
+        who: tuple[object, ...] = ()
+        if launch is not None:
+            who = launch.method, launch.group, launch.among, launch.split
         key = (op.kind, op.phase, op.root, spec, who)
         if key not in known:
             known[key] = _makeup(plan, op, machines)
@@ -62,7 +64,7 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
     """Price an exchange three times: in full, without coding, and without bytes and coding."""
     everyone = op.launch < 0
     group = plan.machine.everyone if everyone else plan.group(plan.launches[op.launch])
-    if not everyone and plan.launches[op.launch].group:
+    if not everyone and (plan.launches[op.launch].group or plan.launches[op.launch].split > 1):
         full_machine, uncoded, empty = (alongside(machine, group) for machine in machines)
         machines = full_machine, uncoded, empty
     later = op.phase > 0

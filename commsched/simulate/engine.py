@@ -1,6 +1,7 @@
 """Place every operation of a plan's programs in time; the ranks of a role are columns."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks
 from commsched.simulate.cpu import SharedCores, Spans, longer, shares
 from commsched.simulate.critical_path import Placed
-from commsched.simulate.pipelines import PipelineMessages, is_pipeline, moving
+from commsched.simulate.pipelines import PipelineMessages, is_pipeline
 from commsched.simulate.result import Prediction
 from commsched.simulate.team_exchange import (
     Exchanged,
@@ -30,6 +31,7 @@ from commsched.simulate.team_exchange import (
     machine_of,
     teams_of,
 )
+from commsched.simulate.turns import SumCost, moving
 
 Progress = Callable[[int], None]
 STEPS = 10  # that a prediction has by default, before the one that ends the last
@@ -125,7 +127,7 @@ class _Simulation:
     def _pipelines(self, step: int, roles: tuple[Role, ...]) -> None:
         """Place a step's computations and messages; all that they need of earlier steps is."""
         if self.messages is None or self.messages.roles is not roles:
-            self.messages = PipelineMessages(self.plan.machine, roles)
+            self.messages = self._messages(roles)
         made = self.messages
         earlier = {
             (key, back): self.ends[key[0], step - back, key[1]]
@@ -135,17 +137,39 @@ class _Simulation:
         for i in range(len(roles)):
             self.queues.setdefault((i, "compute"), StreamQueue())  # the first to be served
         own, there = made.place(self.clocks, np.array(self.factor), earlier)
+        for i, chain in enumerate(made.chains):
+            ranks, factor = self.ranks[chain.role], self.factor[chain.role]
+            for part, start, end, last in chain.spans(own.start[i], own.end[i], factor, made.width):
+                sent = np.full(made.columns, part.sent)
+                placed = PlacedOperation(start, end, sent, ranks[last])
+                self._note(chain.role, step, part.op, placed)
         for i, role in enumerate(roles):
             for op in moving(role):
-                at = made.places[i, op.name]
-                found = there if op.kind is Kind.RECV else own
-                sent = np.full(made.columns, float(op.nbytes * (op.kind is Kind.SEND)))
-                self._note(
-                    i,
-                    step,
-                    op,
-                    PlacedOperation(found.start[at], found.end[at], sent, self.ranks[i]),
-                )
+                if op.kind is Kind.RECV:
+                    at, nothing = made.places[i, op.name], np.zeros(made.columns)
+                    placed = PlacedOperation(there.start[at], there.end[at], nothing, self.ranks[i])
+                    self._note(i, step, op, placed)
+
+    def _messages(self, roles: tuple[Role, ...]) -> PipelineMessages:
+        """Tabulate the turns and messages of some roles."""
+        machine = self.plan.machine
+        sums = [op.launch for role in roles for op in moving(role) if op.launch >= 0]
+        width = teams_of(self.plan, sums[0], None).ranks.shape[1] if sums else 1
+
+        @cache
+        def cost(launch: int, kind: Kind, phase: int) -> SumCost:
+            op = Op(kind=kind, name="", stream="", launch=launch, phase=phase)
+            if kind is not Kind.EXCHANGE:
+                return SumCost(self._coding(op, 0), 0.0)
+            teams = teams_of(self.plan, launch, None)
+            alone = np.zeros((1, width))
+            found = self._played(op, 0, teams, alone, np.full_like(alone, np.inf))
+            within = self._phase(op, 0).within_seconds(machine.device)
+            return SumCost(float(found.end.max()) + within, float(found.sent.max()))
+
+        return PipelineMessages(
+            machine, roles, width, lambda op: cost(op.launch, op.kind, op.phase)
+        )
 
     def _note(self, role: int, step: int, op: Op, span: PlacedOperation) -> None:
         self.ends[role, step, op.name] = span.end
@@ -276,7 +300,7 @@ class _Simulation:
             spec = self.plan.spec(launch)
             dense = all(law.law == "dense" for law, *_ in spec.pieces)
             content = spec.numel if dense else spec
-            who = op.team, op.root, launch.among
+            who = op.team, op.root, launch.among, launch.split
             method = method_at(launch.method, step).name
             key = method, content, op.phase, op.kind, self.limit, who, apart
             if key in self.known:

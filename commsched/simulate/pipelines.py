@@ -1,11 +1,12 @@
 """Computations and messages of pipelines, in order of time; replicas are columns.
 
-The k-th ranks of all roles are one pipeline, apart from the others until the replicas exchange.
-Each turn places, in every pipeline at once, the operation that begins first there.
+The k-th ranks of all roles are one pipeline, apart from the others until the replicas exchange;
+neighbouring pipelines of tensor-parallel ranks are a team, which goes through its turns together.
+Each turn places, in every team at once, the operation that begins first there.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,20 +18,15 @@ from commsched.program.model import Kind, Op, Role
 from commsched.program.placer import serve_next
 from commsched.schedule.rounds import Round
 from commsched.simulate.clocks import Clocks
+from commsched.simulate.turns import Chain, SumCost, chains
 
 Key = tuple[int, str]  # role, name
 STREAMS = ("compute", "send", "receive")
-MOVING = (Kind.COMPUTE, Kind.SEND, Kind.RECV)
 
 
 def is_pipeline(roles: Sequence[Role]) -> bool:
     """Tell whether ranks send messages to single ranks, or messages order the computations."""
     return any(op.kind is Kind.SEND or op.urgency for role in roles for op in role.ops)
-
-
-def moving(role: Role) -> list[Op]:
-    """Return the operations of a role that `PipelineMessages` places."""
-    return [op for op in role.ops if op.kind in MOVING]
 
 
 @dataclass(slots=True)
@@ -54,23 +50,30 @@ class PipelineMessages:
 
     machine: Machine
     roles: tuple[Role, ...]
-    ops: list[Op] = field(init=False)  # SENDs stand for both of their ends
+    width: int = 1  # neighbouring columns that go through their turns together
+    cost: Callable[[Op], SumCost] = lambda op: SumCost(0.0, 0.0)  # of a turn's sums
+    chains: list[Chain] = field(init=False)  # SENDs stand for both of their ends
+    ops: list[Op] = field(init=False)  # the first of each chain
     role: Ints = field(init=False)  # of each operation
 
     def __post_init__(self) -> None:
         sizes = {len(role.ranks) for role in self.roles}
         assert len(sizes) == 1, "pipelines have as many ranks in every role"
         self.columns = sizes.pop()
-        pairs = [(r, op) for r, role in enumerate(self.roles) for op in moving(role)]
-        self.received = {(r, op.name): op for r, op in pairs if op.kind is Kind.RECV}
-        pairs = [(r, op) for r, op in pairs if op.kind is not Kind.RECV]
-        self.ops = [op for _, op in pairs]
-        self.role = np.array([r for r, _ in pairs], np.int64)
+        found = chains(self.roles, self.cost, self.machine.handover, self.width)
+        self.chains = [*found]
+        self.teams = self.columns // self.width
+        self.ops = [chain.first for chain in self.chains]
+        self.role = np.array([chain.role for chain in self.chains], np.int64)
         self.peer = np.array([max(op.peer, 0) for op in self.ops], np.int64)
         self.is_send = np.array([op.kind is Kind.SEND for op in self.ops])
-        self.seconds = np.array([op.seconds for op in self.ops])
-        self.places: dict[Key, int] = {(r, op.name): i for i, (r, op) in enumerate(pairs)}
-        for i, (_, op) in enumerate(pairs):
+        times = np.array([chain.times() for chain in self.chains], np.float64)
+        self.sums = times[:, 0] > 0
+        self.opening, self.middle, self.common, self.closing = times.T[1:, :, np.newaxis]
+        self.places: dict[Key, int] = {
+            (chain.role, chain.last.name): i for i, chain in enumerate(self.chains)
+        }
+        for i, op in enumerate(self.ops):
             if op.kind is Kind.SEND:
                 self.places[op.peer, op.match] = i
         self._queues()
@@ -146,22 +149,33 @@ class PipelineMessages:
                 ready[i] = np.maximum(ready[i], earlier[key, back])
         free = [np.array([own.free[stream] for own in clocks]) for stream in STREAMS]
         every = [*free, factor, self.busy, self.away, ready]
-        kept, back_to = np.unique(np.concatenate(every), axis=1, return_inverse=True)
+        # A column for each team, with the numbers of all its members: equal teams are placed once.
+        teams = np.concatenate(every).reshape(-1, self.teams, self.width)
+        flat = teams.swapaxes(1, 2).reshape(-1, self.teams)
+        kept, back_to = np.unique(flat, axis=1, return_inverse=True)
+        shaped = kept.reshape(len(teams), self.width, -1).swapaxes(1, 2)
         cuts = np.cumsum([len(part) for part in every])[:-1]
-        run = _Run(self, *np.split(kept, cuts))  # equal pipelines are placed once
+        run = _Run(self, *np.split(shaped, cuts))
         run.all()
-        columns = back_to.reshape(-1)
+        place = back_to.reshape(-1)
+
+        def of_columns(values: Floats) -> Floats:
+            return values[:, place].reshape(len(values), self.columns)
+
         for stream, until in zip(STREAMS, (*np.split(run.free, 2), run.port), strict=True):
-            for own, moments in zip(clocks, until[:, columns], strict=True):
+            for own, moments in zip(clocks, of_columns(until), strict=True):
                 own.free[stream] = moments
         return (
-            Moments(run.start[:, columns], run.end[:, columns]),
-            Moments(run.begun[:, columns], run.arrived[:, columns]),
+            Moments(of_columns(run.start), of_columns(run.end)),
+            Moments(of_columns(run.begun), of_columns(run.arrived)),
         )
 
 
 class _Run:
-    """The state of one step: each call of `_turn` places one operation in every column."""
+    """The state of one step: each call of `_turn` places one chain in every team.
+
+    Times are (chains, teams, members) s; the members of a team do the same at the same time.
+    """
 
     def __init__(
         self,
@@ -179,20 +193,20 @@ class _Run:
         self.port = receive.copy()
         self.factor, self.busy, self.away = factor, busy, away
         self.ready = ready.copy()  # when the inputs that are known have ended
-        columns = ready.shape[1]
-        self.column = np.arange(columns)
-        self.missing = np.repeat(made.missing[:, None], columns, axis=1)
-        shape = (len(made.ops), columns)
+        teams = ready.shape[1]
+        self.team = np.arange(teams)
+        self.missing = np.repeat(made.missing[:, None], teams, axis=1)
+        shape = (len(made.ops), *ready.shape[1:])
         self.start, self.end = np.zeros(shape), np.zeros(shape)
         self.begun, self.arrived = np.zeros(shape), np.zeros(shape)
-        self.at = np.zeros((len(made.queue), columns), np.int64)
-        heads = made.queue[:, :1].repeat(columns, axis=1)
-        self.head = self._when(heads, np.broadcast_to(self.column, heads.shape))
+        self.at = np.zeros((len(made.queue), teams), np.int64)
+        heads = made.queue[:, :1].repeat(teams, axis=1)
+        self.head = self._when(heads, np.broadcast_to(self.team, heads.shape))
         self.head[-1] = np.inf
 
-    def _when(self, op: Ints, column: Ints) -> Floats:
-        """Return when the inputs of operations are there, as far as known."""
-        return np.where(self.missing[op, column] == 0, self.ready[op, column], np.inf)
+    def _when(self, op: Ints, team: Ints) -> Floats:
+        """Return when the inputs of operations are there on all members, as far as known."""
+        return np.where(self.missing[op, team] == 0, self.ready[op, team].max(axis=-1), np.inf)
 
     def all(self) -> None:
         """Place every operation of the step."""
@@ -200,44 +214,57 @@ class _Run:
             self._turn()
 
     def _turn(self) -> None:
-        made, column = self.made, self.column
-        queue, begin = serve_next(self.free[made.lane], self.head[:-1], made.urgency)
-        start = begin[queue, column]
-        assert np.isfinite(start).all(), "operations wait for each other"
-        op = made.queue[queue, self.at[queue, column]]
-        sends = made.is_send[op]
-        end = start + made.seconds[op] * self.factor[made.role[op], column]
-        end = np.where(sends, start + self.busy[op, column], end)
+        made, team = self.made, self.team
+        free = self.free.max(axis=-1)
+        queue, begin = serve_next(free[made.lane], self.head[:-1], made.urgency)
+        assert np.isfinite(begin[queue, team]).all(), "operations wait for each other"
+        op = made.queue[queue, self.at[queue, team]]
+        lane = made.lane[queue]
+        start = np.maximum(self.free[lane, team], self.ready[op, team])
+        sends = made.is_send[op][:, np.newaxis]
+        end = np.where(sends, start + self.busy[op, team], self._computed(op, start))
         done = self._received(op, sends, start, end)
-        self.start[op, column], self.end[op, column] = start, end
-        self.free[made.lane[queue], column] = end
-        self.at[queue, column] += 1
+        self.start[op, team], self.end[op, team] = start, end
+        self.free[lane, team] = end
+        self.at[queue, team] += 1
         for place in range(made.next.shape[1]):
             self._tell(made.next[op, place], done)
-        new = made.queue[queue, self.at[queue, column]]
-        self.head[queue, column] = self._when(new, column)
+        new = made.queue[queue, self.at[queue, team]]
+        self.head[queue, team] = self._when(new, team)
+
+    def _computed(self, op: Ints, start: Floats) -> Floats:
+        """Return when turns end that begin at `start`, see `Chain`."""
+        made = self.made
+        factor = self.factor[made.role[op], self.team]
+        opened: Floats = start + made.opening[op] * factor
+        if not made.sums.any():
+            return opened
+        together = opened.max(axis=-1, keepdims=True)
+        together = together + made.common[op] + made.middle[op] * factor.max(axis=-1, keepdims=True)
+        summed: Floats = together + made.closing[op] * factor
+        return np.where(made.sums[op][:, np.newaxis], summed, opened)
 
     def _received(self, op: Ints, sends: Bools, start: Floats, end: Floats) -> Floats:
         """Note when operations that wait for this operation, or for its message, may begin."""
-        made, column = self.made, self.column
+        made, team = self.made, self.team
         if not sends.any():
             return end
         peer = made.peer[op]
-        port = self.port[peer, column]
-        arrived = first_byte(start, self.away[op, column], port) + self.busy[op, column]
-        self.begun[op, column] = np.where(sends, np.maximum(start, port), 0.0)
-        self.arrived[op, column] = np.where(sends, arrived, 0.0)
-        self.port[peer, column] = np.where(sends, arrived, port)
+        port = self.port[peer, team]
+        arrived = first_byte(start, self.away[op, team], port) + self.busy[op, team]
+        self.begun[op, team] = np.where(sends, np.maximum(start, port), 0.0)
+        self.arrived[op, team] = np.where(sends, arrived, 0.0)
+        self.port[peer, team] = np.where(sends, arrived, port)
         return np.where(sends, arrived, end)
 
     def _tell(self, op: Ints, done: Floats) -> None:
-        """Note that an input of operations, one per column, has ended."""
-        made, column = self.made, self.column
-        self.ready[op, column] = np.maximum(self.ready[op, column], done)
-        self.missing[op, column] -= 1
+        """Note that an input of operations, one per team, has ended."""
+        made, team = self.made, self.team
+        self.ready[op, team] = np.maximum(self.ready[op, team], done)
+        self.missing[op, team] -= 1
         self.missing[-1] = 1
         queue = made.queue_of[op]
-        first = made.queue[queue, self.at[queue, column]] == op
-        when = np.where(first, self._when(op, column), self.head[queue, column])
-        self.head[queue, column] = when
+        first = made.queue[queue, self.at[queue, team]] == op
+        when = np.where(first, self._when(op, team), self.head[queue, team])
+        self.head[queue, team] = when
         self.head[-1] = np.inf

@@ -31,6 +31,7 @@ class ExchangeTeams(NamedTuple):
     ranks: Ints  # (teams, members)
     first: Group  # of the first team
     everyone: Group  # of all teams, one after the other
+    apart: bool = False  # each is priced alone, as other teams share its ports
 
 
 @lru_cache(maxsize=256)
@@ -42,6 +43,9 @@ def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
     ranks = plan.teams(plan.launches[launch])
     if number is not None:
         ranks = ranks[number : number + 1]
+    if launch >= 0 and plan.launches[launch].split > 1:
+        first = plan.team(ranks[0])
+        return ExchangeTeams(ranks, first, first, apart=True)
     if len(ranks) == 1 and ranks.size == plan.machine.size and (np.diff(ranks[0]) == 1).all():
         return ExchangeTeams(ranks, plan.machine.everyone, plan.machine.everyone)
     return ExchangeTeams(ranks, plan.team(ranks[0]), plan.team(ranks.ravel()))
@@ -50,7 +54,7 @@ def teams_of(plan: Plan, launch: int, number: int | None) -> ExchangeTeams:
 @lru_cache(maxsize=256)
 def machine_of(plan: Plan, launch: int) -> Machine:
     """Return the machine as a launch sees it while the ranks outside its group exchange, too."""
-    if launch < 0 or not plan.launches[launch].group:
+    if launch < 0 or not (plan.launches[launch].group or plan.launches[launch].split > 1):
         return plan.machine
     return alongside(plan.machine, plan.group(plan.launches[launch]))
 
@@ -88,7 +92,7 @@ def exchanged(
     if count == 1:
         return priced(schedule, teams.first, start, rest, limit)
     most = limit // count
-    if schedule.library or price.moves_up_to(schedule, most) > most:
+    if teams.apart or schedule.library or price.moves_up_to(schedule, most) > most:
         nothing = np.zeros((1, teams.first.size))
         one = priced(schedule, teams.first, nothing, nothing, 0)
         end = start.max(axis=1, keepdims=True) + one.end

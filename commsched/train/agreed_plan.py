@@ -14,7 +14,7 @@ from commsched.plan.model import Param, Plan
 from commsched.program.parameters import settled
 from commsched.program.read_plan import plan_from_data, read_plan
 from commsched.program.registry import STRATEGIES
-from commsched.program.stages import PipelineStrategy
+from commsched.program.stages import PipelineStrategy, degrees_of
 from commsched.run.job import agree
 from commsched.train.sample_order import check_batch
 
@@ -64,11 +64,11 @@ def profile_and_plan(
     if not isinstance(chosen, PipelineStrategy):
         return make(profile(batch // ranks), ranks)
     found = settled(strategy, params, chosen.parameters)
-    stages = int(found["stages"]) or 1
+    stages, width = (count or 1 for count in degrees_of(found))
     while True:
-        parts = max(1, ranks // stages) * int(found["microbatches"])
+        parts = max(1, ranks // (stages * width)) * int(found["microbatches"])
         plan = make(profile(max(1, batch // parts)), ranks)
-        if int(plan.params["stages"]) == stages:
+        if degrees_of(plan.params) == (stages, width):
             check_batch(batch, samples, parts, "microbatches")
             return plan
-        stages = int(plan.params["stages"])
+        stages, width = degrees_of(plan.params)

@@ -8,6 +8,7 @@ from commsched.plan.model import Launch, Param, Plan
 from commsched.planner.launches import buckets, launches
 from commsched.planner.make_plan import make_plan
 from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
 
 FAST = Link(latency=2e-6, overhead=1e-6, per_byte=1e-9, source="test")
 SLOW = Link(latency=10e-6, overhead=2e-6, per_byte=8e-9, source="test")
@@ -60,6 +61,25 @@ def plan(
 
     made = launches(request, buckets(request, bucket), choose)
     return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def shared(net: Net, parts: int = 12, summed: int = 700) -> Net:
+    """Let tensor-parallel ranks share every layer: a pair of sums, whole tensors but the second."""
+    layers = []
+    for number, layer in enumerate(net.layers):
+        tensors = tuple(replace(t, axis=number % 2 - 1) for t in layer.tensors)
+        more = {"cut": "pair", "parts": parts, "summed": summed, "whole": 40.0}
+        layers.append(replace(layer, tensors=tensors, **more))  # type: ignore[arg-type]
+    return replace(net, layers=tuple(layers))
+
+
+def stage_params(strategy: str, stages: int) -> dict[str, Param]:
+    """Parameters of a strategy with so many stages of 3 microbatches; {} without stages."""
+    known = STRATEGIES[strategy].parameters
+    if "microbatches" not in known:
+        return {}
+    count: dict[str, Param] = {key: stages for key in ("stages", "pipeline") if key in known}
+    return count | {"microbatches": 3}
 
 
 def strategy_plan(net: Net, on: Machine, strategy: str, **params: Param) -> Plan:

@@ -277,7 +277,7 @@ def summary(made: Plan) -> dict[str, Any]:
             {
                 "launch": launch.name,
                 "tensors": len(launch.pieces),
-                "bytes": 4 * sum(p.stop - p.start for p in launch.pieces),
+                "bytes": 4 * launch.numel,
                 "after": launch.after,
                 "method": launch.method,
                 "algorithm": native.algorithm(made, launch) or None,

@@ -35,12 +35,15 @@ def gpt(
         Layer(
             name="embedding",
             tensors=(
-                Tensor(name="wte.weight", shape=(vocabulary, hidden), dtype="float16"),
+                Tensor(name="wte.weight", shape=(vocabulary, hidden), dtype="float16", axis=0),
                 Tensor(name="wpe.weight", shape=(sequence, hidden), dtype="float16"),
             ),
             forward_bytes=6.0 * tokens * hidden,
             backward_bytes=12.0 * tokens * hidden,
             activation=1.0 * tokens * hidden,  # dropout mask
+            cut="rows",
+            summed=tokens * hidden,
+            whole=1.0 * tokens * hidden,
         ),
         *(layer for block in blocks for layer in block),
         _norm("ln_f", tokens, hidden),
@@ -52,6 +55,9 @@ def gpt(
             forward_bytes=2.0 * (vocabulary * hidden + tokens * (hidden + vocabulary)),
             backward_bytes=4.0 * (vocabulary * hidden + tokens * (hidden + vocabulary)),
             activation=2.0 * tokens * hidden + 4.0 * tokens * vocabulary,
+            cut="columns",
+            summed=tokens * hidden,
+            whole=2.0 * tokens * hidden,
         ),
     ]
     return Net(name=name, layers=tuple(_chained(every)), batch=batch, source=SOURCE)
@@ -65,7 +71,9 @@ def _block(i: int, hidden: int, heads: int, sequence: int, batch: int) -> list[L
     score_bytes = 8.0 * tokens * h + 13.0 * squares
     return [
         _norm(f"h.{i}.ln_1", tokens, h),
-        _matrix(f"h.{i}.attn.qkv", tokens, h, 3 * h, activation=2.0 * tokens * h),
+        _matrix(
+            f"h.{i}.attn.qkv", tokens, h, 3 * h, kept=2.0 * tokens * h, cut="columns", parts=heads
+        ),
         Layer(
             name=f"h.{i}.attn.scores",
             forward_flops=score_flops,
@@ -73,29 +81,47 @@ def _block(i: int, hidden: int, heads: int, sequence: int, batch: int) -> list[L
             forward_bytes=score_bytes,
             backward_bytes=2 * score_bytes,
             activation=6.0 * tokens * h + 5.0 * squares,
+            cut="inside",
+            parts=heads,
         ),
-        _matrix(f"h.{i}.attn.proj", tokens, h, h, activation=3.0 * tokens * h),
+        _matrix(f"h.{i}.attn.proj", tokens, h, h, kept=3.0 * tokens * h, cut="rows", parts=heads),
         _norm(f"h.{i}.ln_2", tokens, h),
-        _matrix(f"h.{i}.mlp.fc", tokens, h, 4 * h, activation=2.0 * tokens * h),
-        _matrix(f"h.{i}.mlp.proj", tokens, 4 * h, h, activation=17.0 * tokens * h),
+        _matrix(
+            f"h.{i}.mlp.fc", tokens, h, 4 * h, kept=2.0 * tokens * h, cut="columns", parts=4 * h
+        ),
+        _matrix(
+            f"h.{i}.mlp.proj", tokens, 4 * h, h, kept=17.0 * tokens * h, cut="rows", parts=4 * h
+        ),
     ]
 
 
-def _matrix(name: str, tokens: int, inputs: int, outputs: int, activation: float) -> Layer:
+def _matrix(
+    name: str, tokens: int, inputs: int, outputs: int, *, kept: float, cut: str, parts: int
+) -> Layer:
+    """Build a matrix product and its bias, cut by columns or rows into `parts`; it keeps `kept` B.
+
+    Behind rows is a dropout, whose mask each rank keeps; before columns are whole inputs.
+    """
     flops = 2.0 * tokens * inputs * outputs
     traffic = 2.0 * (inputs * outputs + tokens * (inputs + outputs))
+    rows = cut == "rows"
+    weight, bias = (0, -1) if rows else (1, 0)  # axes
     return Layer(
         name=name,
         tensors=(
-            Tensor(name=f"{name}.weight", shape=(inputs, outputs), dtype="float16"),
-            Tensor(name=f"{name}.bias", shape=(outputs,), dtype="float16"),
+            Tensor(name=f"{name}.weight", shape=(inputs, outputs), dtype="float16", axis=weight),
+            Tensor(name=f"{name}.bias", shape=(outputs,), dtype="float16", axis=bias),
         ),
         forward_flops=flops,
         backward_flops=2 * flops,
         matrix=(tokens, inputs, outputs),
         forward_bytes=traffic,
         backward_bytes=2 * traffic,
-        activation=activation,
+        activation=kept,
+        cut=cut,
+        parts=parts,
+        summed=tokens * (outputs if rows else inputs),
+        whole=1.0 * tokens * outputs if rows else kept,
     )
 
 

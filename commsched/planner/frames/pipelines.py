@@ -1,6 +1,6 @@
 """Plans with stages: how many, and how the replicas of each sum their gradients."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from commsched.cost.alongside import alongside
@@ -34,11 +34,11 @@ def pipelined(request: Request, planner: Planner) -> Plan:
     strategy = STRATEGIES[request.strategy]
     assert isinstance(strategy, PipelineStrategy)
     plan = staged(request, strategy)
-    stages = grid(plan, plan.params)
     launches: list[Launch] = []
     known: Known = {}
-    for stage in stages:
-        launches += _launches(request, strategy, plan, stage, known)
+    for stage in grid(plan, plan.params):
+        buckets = stage_buckets(request, plan, stage)
+        launches += [with_method(request, strategy, plan, each, known) for each in buckets]
     plan = replace(plan, launches=tuple(launches))
     return replace(plan, iteration=iteration(plan))
 
@@ -88,11 +88,9 @@ def _plan(request: Request, net: Net, params: Mapping[str, Param]) -> Plan:
     )
 
 
-def _launches(
-    request: Request, strategy: PipelineStrategy, plan: Plan, stage: Stage, known: Known
-) -> list[Launch]:
-    """The buckets of a stage: one, unless the user gives a size."""
-    group = plan.machine.group(stage.ranks)
+def stage_buckets(request: Request, plan: Plan, stage: Stage) -> list[Launch]:
+    """The buckets of a stage, without their methods: one, unless the user gives a size."""
+    group = plan.machine.group(stage.alike[: stage.replicas])
     limit = float("inf") if request.bucket is None else request.bucket
     home = ready_after(plan.net)
     found = []
@@ -105,22 +103,18 @@ def _launches(
                 method="",
                 stream="between" if len(set(group.nodes)) > 1 else "inside",
                 priority=number,
-                group=stage.ranks,
+                group=stage.alike,
+                split=stage.width,
             )
         )
-    return [_with_method(request, strategy, plan, group, launch, known) for launch in found]
+    return found
 
 
-def _with_method(
-    request: Request,
-    strategy: PipelineStrategy,
-    plan: Plan,
-    group: Group,
-    launch: Launch,
-    known: Known,
+def with_method(
+    request: Request, strategy: PipelineStrategy, plan: Plan, launch: Launch, known: Known
 ) -> Launch:
     """Give a launch its cheapest method, or the one that is forced."""
-    spec = BucketSpec.of(launch.pieces, plan.net.tensors)
+    spec, group = plan.spec(launch), plan.group(launch)
     forced = request.force.get(launch.pieces[0].tensor, "")
     # Equal shapes have equal prices, unless a node has a link of its own.
     shape: object = group.nodes if plan.machine.overrides else group.members
@@ -135,9 +129,13 @@ def _with_method(
             if tuple(rest) == key[1:] and 1 / ALIKE < other.numel / spec.numel < ALIKE:
                 options = [find_method(name) for _, name in found[:NEAREST]]
         known[key] = cheapest(options, spec, on, group)
-    (best, name), *others = known[key]
+    return chosen(launch, known[key])
+
+
+def chosen(launch: Launch, priced: Sequence[tuple[float, str]]) -> Launch:
+    """Give a launch that nothing hides the first of its priced methods, with the reason."""
+    (best, name), *others = priced
     second = others[0] if others else (0.0, "")
-    # The pipeline has drained: nothing hides the exchange.
     margin = max(second[0] - best, 0.0)
     reason = Reason(seconds=best, runner_up=second[1], runner_up_seconds=second[0], margin=margin)
     return replace(launch, method=name, reason=reason)
@@ -163,5 +161,5 @@ def _carries(method: Method, strategy: PipelineStrategy) -> bool:
 
 
 for name, strategy in STRATEGIES.items():
-    if isinstance(strategy, PipelineStrategy):
+    if isinstance(strategy, PipelineStrategy) and "stages" in strategy.parameters:
         FRAMES.add(name)(pipelined)

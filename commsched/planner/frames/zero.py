@@ -123,7 +123,7 @@ def _launches(
     group = plan.team(np.array(everyone.members[0])) if inside else everyone
     ways = GATHERS if purpose else (HYBRID,) if node else APART
     ways = tuple(name for name in ways if (name in LEVELS) == levels)
-    codec = _gathered(request.net, str(settings["gather"]))
+    codec = gathered(request.net, str(settings["gather"]))
     methods = options(ways, (codec,) if purpose else _codecs(request))
     for number, unit in enumerate(groups):
         pieces = tuple(Piece(t.name, 0, t.numel) for layer in unit for t in layer.tensors)
@@ -147,7 +147,7 @@ def _launches(
         )
 
 
-def _gathered(net: Net, wanted: str) -> str:
+def gathered(net: Net, wanted: str) -> str:
     """Return the codec of gathered parameters; "auto": what their type loses nothing by."""
     kinds = {TYPES.get(tensor.dtype, "dense") for tensor in net.tensors.values()}
     return wanted if wanted != "auto" else kinds.pop() if len(kinds) == 1 else "dense"

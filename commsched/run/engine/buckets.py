@@ -101,8 +101,9 @@ class Buckets:
         group = plan.group(launch) if mine is None else mine
         member = group.ranks.index(rank) if mine is not None else -1
         here = mine is not None and not find_method(launch.method).sharded
-        numel = sum(stop - start for _, start, stop in launch.pieces) if here else 0
-        buffer = self._module.zeros(numel, np.float32)  # touches its pages now
+        buffer = self._module.zeros(
+            launch.numel if here else 0, np.float32
+        )  # touches its pages now
         state = {"gradient": buffer, "rank": member, "ranks": group.size}
         return state | {"seed": plan.seed, "step": 0, "name": launch.name}
 
@@ -142,6 +143,8 @@ class Buckets:
             self._take_rows(launch)
             self._worker.gradient(step, launch, state["gradient"])
             self._take_over(launch, state["gradient"])
+        if self._plan.launches[launch].payload == "activation":
+            return  # what is not finite shows in the gradients
         values = state["list"].values if "list" in state else state["gradient"][own]
         if not finite(values):
             if not self.skips_overflow:

@@ -5,9 +5,9 @@ from mpi4py import MPI
 from commsched.plan.model import Launch, Plan
 from commsched.program.registry import STRATEGIES
 
-Channel = tuple[str, str, tuple[int, ...]]  # stream, among whom, ranks
+Channel = tuple[str, str, tuple[int, ...], int]  # stream, among whom, ranks, teams of these
 Communicators = dict[Channel, MPI.Intracomm]
-EVERYONE: Channel = ("between", "all", ())  # for decisions of all ranks
+EVERYONE: Channel = ("between", "all", (), 1)  # for decisions of all ranks
 
 
 def communicators(
@@ -33,4 +33,4 @@ def communicators(
 
 def channel(launch: Launch) -> Channel:
     """Return the key of a launch's communicator."""
-    return launch.stream, launch.among, launch.group
+    return launch.stream, launch.among, launch.group, launch.split

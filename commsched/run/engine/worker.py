@@ -97,6 +97,9 @@ def draw_parameter(plan: Plan, rank: int, tensor: Tensor) -> Array:
 def draw_launch(plan: Plan, rank: int, launch: Launch) -> Array:
     """Draw a launch's gradient on one rank: (numel,) float32."""
     tensors = plan.net.tensors
+    if launch.payload == "activation":
+        values = random.generator(plan.seed, 0, rank, f"{launch.name}/values")
+        return values.standard_normal(launch.activations, np.float32)
     whole = {p.tensor: draw(plan, rank, tensors[p.tensor]) for p in launch.pieces}
     return _cut(whole, launch)
 
@@ -114,7 +117,7 @@ class Emulated:
         self._gradients = {
             index: module.asarray(draw_launch(plan, rank, launch))
             for index, launch in enumerate(plan.launches)
-            if launch.payload == "gradient" and plan.group_of(launch, rank) is not None
+            if launch.payload != "parameter" and plan.group_of(launch, rank) is not None
         }
         self._rows: dict[int, dict[int, Part]] = {}  # launch -> what is handed over as rows
         self._parameters: dict[str, Array] = {}  # tensor -> (numel,) float32

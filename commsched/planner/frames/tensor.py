@@ -1,0 +1,182 @@
+"""Plans of `tensor` and `3d`: degrees, sums of activations, and sums or shards of gradients."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from commsched.cost.alongside import alongside
+from commsched.errors import CommschedError
+from commsched.exchange.method import Method
+from commsched.exchange.registry import find_method, legal_methods
+from commsched.exchange.sharded import options
+from commsched.machine.model import Machine
+from commsched.net.graph import Layer, Net
+from commsched.net.tensor_cut import degrees, sums
+from commsched.plan.model import Launch, Param, Plan
+from commsched.planner.frames.pipelines import Known, chosen, stage_buckets, with_method
+from commsched.planner.frames.zero import gathered
+from commsched.planner.planners.greedy import cheapest
+from commsched.planner.registry import FRAMES, Planner
+from commsched.planner.request import Request
+from commsched.planner.search.timing import iteration
+from commsched.program.registry import STRATEGIES
+from commsched.program.stages import PipelineStrategy, Stage, grid
+from commsched.program.units import GATHER
+from commsched.units import nbytes
+
+TENSOR = "tensor"
+FLAT = "reduce-scatter", "all-gather"  # shards in the order of their owners
+Costs = dict[tuple[object, ...], list[tuple[float, str]]]  # methods, cheapest first
+
+
+def gridded(request: Request, planner: Planner) -> Plan:
+    """Choose the degrees, then the cheapest method for each launch. No planner is asked."""
+    strategy = STRATEGIES[request.strategy]
+    assert isinstance(strategy, PipelineStrategy)
+    plan = _degrees(request, strategy)
+    stages, found = grid(plan, plan.params), list[Launch]()
+    known: Known = {}
+    costs: Costs = {}
+    for stage in stages:
+        found += _activations(plan, stage, costs)
+        for bucket in stage_buckets(request, plan, stage):
+            if plan.params["zero"] and stage.replicas > 1:
+                found += _sharded(request, plan, bucket, costs)
+            else:
+                found.append(with_method(request, strategy, plan, bucket, known))
+    plan = replace(plan, launches=tuple(found))
+    return replace(plan, iteration=iteration(plan))
+
+
+def _degrees(request: Request, strategy: PipelineStrategy) -> Plan:
+    """Return the plan without launches, with the degrees that are wanted, or that fit."""
+    size = request.machine.size
+    plan = Plan(
+        net=request.net,
+        machine=request.machine,
+        launches=(),
+        strategy=request.strategy,
+        params=request.params,
+        mean=request.mean,
+        seed=request.seed,
+    )
+    given = STRATEGIES[request.strategy].defaults | dict(request.params)
+    width = int(given["tensor"]) or _widest(request.net, request.machine)
+    whole = len(request.net.layers)
+    counts = [int(given.get("pipeline", 1))]
+    if not counts[0]:
+        per_stage = max(size // width, 1)
+        counts = [k for k in range(1, min(per_stage, whole) + 1) if per_stage % k == 0]
+    limit = request.machine.device.memory if request.memory is None else request.memory
+    needs: list[float] = []
+    for count in counts:
+        params: dict[str, Param] = {**given, "tensor": width}
+        params |= {"pipeline": count} if "pipeline" in given else {}
+        net, params = strategy.prepare(request.net, request.machine, params)
+        made = replace(plan, net=net, params=params)
+        needs.append(STRATEGIES[request.strategy].memory(made).total)
+        if needs[-1] <= limit:
+            return made
+    if request.memory is None and len(counts) == 1:
+        return made  # `plan` warns of it
+    raise CommschedError(_too_much(made, needs[-1], limit, request))
+
+
+def _widest(net: Net, machine: Machine) -> int:
+    """Return the most ranks of a node that can share the layers of a net.
+
+    Source: Narayanan et al., "Megatron-LM", SC 2021, takeaway 1: tensor parallelism up to the
+    devices of a server, then pipelines.
+    """
+    if net.tensor > 1:
+        return net.tensor
+    nodes = set(machine.ranks_of_node)
+    return max(k for k in degrees(net, min(nodes)) if all(ranks % k == 0 for ranks in nodes))
+
+
+def _too_much(plan: Plan, need: float, limit: float, request: Request) -> str:
+    """Say that a plan does not fit, and what would."""
+    width, stages = plan.params["tensor"], plan.params.get("pipeline", 1)
+    more = [
+        f"{key}={value}"
+        for key, value in (("zero", 1), ("recompute", 1))
+        if not plan.params[key]
+        and STRATEGIES[plan.strategy].memory(_with(plan, key, value)).total <= limit
+    ]
+    nearest = more[0] if more else f"--memory {need / 1e9:.6g}"
+    return (
+        f"strategy {plan.strategy!r}: with tensor={width} and {stages} stages a rank needs"
+        f" {nbytes(need)}, and {nbytes(limit)} are allowed; nearest: {nearest}"
+    )
+
+
+def _with(plan: Plan, key: str, value: Param) -> Plan:
+    return replace(plan, params={**plan.params, key: value})
+
+
+def _activations(plan: Plan, stage: Stage, costs: Costs) -> Iterator[Launch]:
+    """Make a launch for each number of activations that the ranks of a stage's replicas sum."""
+    if stage.width == 1:
+        return
+    layers: dict[int, Layer] = {}
+    for layer in stage.layers:
+        if sums(layer, False) or sums(layer, True):
+            layers.setdefault(layer.summed, layer)
+    codec = gathered(plan.net, "auto")
+    for number, (count, layer) in enumerate(sorted(layers.items())):
+        launch = Launch(
+            name=f"s{stage.number}/t{number}",
+            pieces=(),
+            activations=count,
+            after=layer.name,
+            method="",
+            stream=_stream(plan, stage.ranks[: stage.width]),
+            payload="activation",
+            group=stage.ranks,
+            split=stage.replicas,
+            purpose=TENSOR,
+        )
+        yield _cheapest(plan, launch, _sums(plan, launch, codec), costs)
+
+
+def _sums(plan: Plan, launch: Launch, codec: str) -> list[Method]:
+    """List the all-reduces of one phase that send activations in their own type."""
+    methods = legal_methods(plan.group(launch), more=(codec,))
+    spec, group = plan.spec(launch), plan.group(launch)
+    return [m for m in methods if m.coding == codec and len(m.phases(spec, group)) == 1]
+
+
+def _sharded(request: Request, plan: Plan, bucket: Launch, costs: Costs) -> Iterator[Launch]:
+    """Make the launches that sum a bucket into shards, and gather its parameters."""
+    if request.force or request.without:
+        raise CommschedError(
+            "--force and --method are for sums that every rank gets; zero=1 leaves shards of them"
+        )
+    reduce, gather = FLAT
+    yield _cheapest(plan, bucket, options((reduce,), ("dense",)), costs)
+    codec = gathered(plan.net, "auto")
+    again = replace(
+        bucket, name=f"{bucket.name}/gather", purpose=GATHER, payload="parameter", method=""
+    )
+    yield _cheapest(plan, again, options((gather,), (codec,)), costs)
+
+
+def _cheapest(plan: Plan, launch: Launch, methods: Sequence[Method], costs: Costs) -> Launch:
+    """Give a launch the cheapest of some methods; alike launches are priced once."""
+    group, spec = plan.group(launch), plan.spec(launch)
+    on = alongside(plan.machine, group)
+    shape: object = group.nodes if plan.machine.overrides else group.members
+    if group.levels:
+        shape = group.ranks
+    key = launch.purpose, spec.numel, shape, on.nic
+    if key not in costs:
+        costs[key] = cheapest([find_method(m.name) for m in methods], spec, on, group)
+    return chosen(launch, costs[key])
+
+
+def _stream(plan: Plan, team: tuple[int, ...]) -> str:
+    node = plan.machine.node_of_rank
+    return "between" if len({node[rank] for rank in team}) > 1 else "inside"
+
+
+for name in ("tensor", "3d"):
+    FRAMES.add(name)(gridded)

@@ -1,0 +1,94 @@
+"""Computations of tensor-parallel ranks, which sum their parts of activations on the way."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from commsched.net.graph import Layer
+from commsched.net.tensor_cut import sums
+from commsched.plan.model import Plan
+from commsched.program.draft import Draft
+from commsched.program.launch_ops import exchange_ops
+from commsched.program.layer_ops import DIRECTIONS
+from commsched.program.model import After, Kind, Op, Turn
+from commsched.program.stages import Stage, turn_end
+
+OWN = (Kind.ENCODE, Kind.DECODE)  # done by the thread that communicates: nothing else waits
+
+
+class Segment(NamedTuple):
+    """Consecutive computations of one turn, and the sum behind them."""
+
+    seconds: float
+    done: tuple[str, ...]  # layers whose backward is complete at its end
+    ops: tuple[Op, ...]  # of the sum, without a turn; the last segment has none
+
+
+class Visit(NamedTuple):
+    """Forward or backward of a layer."""
+
+    layer: Layer
+    backward: bool
+
+
+def visits(layers: Sequence[Layer], cuts: Sequence[int], backward: bool) -> Iterator[Visit]:
+    """Yield what a turn computes; a segment between `cuts` is repeated before its backward."""
+    if not backward:
+        yield from (Visit(layer, False) for layer in layers)
+        return
+    for start, stop in reversed([*pairwise(cuts or (0, len(layers)))]):
+        if cuts:
+            yield from (Visit(layer, False) for layer in layers[start:stop])
+        yield from (Visit(layer, True) for layer in reversed(layers[start:stop]))
+
+
+def segments(plan: Plan, sum_of: dict[int, int], path: Iterator[Visit]) -> tuple[Segment, ...]:
+    """Divide a turn at its sums; `sum_of` is the launch that sums a number of elements.
+
+    What a layer does after its own sum is part of the next segment.
+    """
+    found: list[Segment] = []
+    seconds, done = 0.0, list[str]()
+    for layer, backward in path:
+        seconds += plan.net.seconds(layer, plan.machine.device)[backward]
+        summed = sums(layer, backward) and layer.summed in sum_of
+        if summed:
+            ops = exchange_ops(plan, sum_of[layer.summed], After(""), own=OWN)
+            found.append(Segment(seconds, tuple(done), tuple(ops)))
+            seconds, done = 0.0, []
+        done += [layer.name] if backward else []
+    return (*found, Segment(seconds, tuple(done), ()))
+
+
+def segment_end(turn: Turn, stage: int, place: int, count: int) -> After:
+    """Return the end of a segment of a turn; the last one's name is that of the turn."""
+    end = turn_end(turn, stage)
+    return end if place == count - 1 else After(f"{end.name}/{place}")
+
+
+def compute_segments(
+    draft: Draft, stage: Stage, turn: Turn, parts: Sequence[Segment], after: Sequence[After]
+) -> After:
+    """Append a turn's computations and sums, one after the other; returns its end."""
+    before = tuple(after)
+    for place, segment in enumerate(parts):
+        end = segment_end(turn, stage.number, place, len(parts))
+        op = Op(
+            kind=Kind.COMPUTE,
+            name=end.name,
+            stream="compute",
+            after=before,
+            seconds=segment.seconds,
+            layer=stage.layers[0].name,
+            turn=turn,
+        )
+        draft.add(stage.number, op)
+        before = (end,)
+        for own in segment.ops:
+            launch, kind = own.name.rsplit("/", 1)
+            where = f"{DIRECTIONS[turn.backward]}/m{turn.microbatch}/{place}"
+            op = replace(own, name=f"{launch}/{where}/{kind}", after=before, turn=turn)
+            draft.add(stage.number, op)
+            before = (After(op.name),)
+    return before[0]
