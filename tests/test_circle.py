@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from commsched.machine.model import Group
 from commsched.schedule.circles import circles, everyone, ring_all_gather, ring_reduce_scatter
-from commsched.schedule.fold import node_order
+from commsched.schedule.nesting import tree_order
 from commsched.schedule.parallel import parallel
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Round, Schedule
@@ -89,8 +89,8 @@ def test_tables_cannot_be_overwritten_by_a_reader():
 
 
 @given(nodes=st.lists(st.integers(0, 3), min_size=1, max_size=16))
-def test_the_node_order_visits_each_node_once(nodes):
-    order = node_order(placed(*nodes))
+def test_the_tree_order_visits_each_node_once(nodes):
+    order = tree_order(placed(*nodes))
     visited = [nodes[rank] for rank in order]
     changes = sum(a != b for a, b in pairwise(visited))
     assert sorted(order) == list(range(len(nodes)))

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -13,12 +14,18 @@ from hypothesis import strategies as st
 from commsched.cli.main import main
 from commsched.cost.pattern import Places
 from commsched.errors import CommschedError
+from commsched.exchange.registry import legal_methods
 from commsched.machine import file
 from commsched.machine.change import changed
 from commsched.machine.level import Level, SlowChild, place_of_node
 from commsched.machine.model import Link, Machine, Nic, resized
+from commsched.net.bucket import BucketSpec
+from commsched.schedule.check import check
+from commsched.schedule.nesting import tree_order
+from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Round
 from tests.test_cost import FAST, ROUTES, SLOW, filled, played
+from tests.test_price import LOGARITHMIC, both
 
 STEP = (  # s/B and L of the links of a tree, inside out
     Link(latency=1e-6, overhead=3e-7, per_byte=1e-11, source="test"),
@@ -188,3 +195,76 @@ def test_a_torus_costs_its_hops_and_its_busiest_link():
     assert {rate for _, rate in each} == {STEP[0].per_byte}
     # 0 > 2 goes by the link from 1 to 2, or by 3; the shorter way from 0 is ahead.
     assert [rate for _, rate in wire_of(on, (0, 2), (1, 2))] == pytest.approx([2e-11, 2e-11])
+
+
+# --- Schedules. ---
+
+TORUS = replace(
+    filled(2, 12, inside=STEP[0], between=STEP[3], nic=Nic(per_node=3, per_byte=1e-10)),
+    levels=(
+        Level(name="slice", children=12, link=STEP[0], torus=(3, 2, 2)),
+        Level(name="fabric", children=2, link=STEP[3]),
+    ),
+)
+TREES = [FOUR, tree(3, 2, 2, 3), resized(FOUR, 3), resized(FOUR, 5), TORUS, tree(2, 3, names=NAMES)]
+
+
+@pytest.mark.parametrize("on", TREES, ids=lambda on: "x".join(str(x.children) for x in on.levels))
+@pytest.mark.parametrize("name", ROUTES)
+def test_every_collective_is_proved_on_trees(name, on):
+    check(COLLECTIVES[name](on.everyone))
+
+
+@given(name=st.sampled_from(ROUTES), data=st.data())
+def test_every_collective_is_proved_for_some_ranks_of_a_tree(name, data):
+    on = data.draw(st.sampled_from(TREES))
+    some = data.draw(st.sets(st.integers(0, on.size - 1), min_size=1))
+    group = on.group(sorted(some))
+    if name != "all-to-all-rails" or len({len(members) for members in group.members}) == 1:
+        check(COLLECTIVES[name](group))
+
+
+def test_the_hierarchical_one_has_a_ring_per_level():
+    rounds = list(COLLECTIVES["hierarchical"](tree(4, 3, 2, 5).everyone).rounds())
+    assert len(rounds) == 2 * (3 + 2 + 1 + 4)
+    assert len(list(COLLECTIVES["torus"](TORUS.everyone).rounds())) == 2 * (2 + 1 + 1 + 1)
+    spans = [len(np.unique(r.src // 24 != r.dst // 24)) for r in rounds[:6]]
+    assert spans == [1] * 6  # nothing leaves a rack before its sums are complete
+
+
+def test_rings_follow_a_torus_to_neighbours():
+    on = replace(TORUS, node_of_rank=(0,) * 12)
+    found = wire_of(on, *pairwise([*tree_order(on.everyone).tolist()]))
+    assert {away for away, _ in found} == {STEP[0].latency + STEP[0].overhead}
+
+
+def test_a_rail_aligned_all_to_all_stays_on_its_rails():
+    group = tree(2, 4, 3).everyone
+    for rnd in COLLECTIVES["all-to-all-rails"](group).rounds():
+        out = rnd.src // 8 != rnd.dst // 8
+        assert (rnd.src[out] % 8 == rnd.dst[out] % 8).all()
+
+
+# --- Closed forms. ---
+
+
+@pytest.mark.parametrize("on", TREES, ids=lambda on: "x".join(str(x.children) for x in on.levels))
+@pytest.mark.parametrize("name", ROUTES)
+def test_a_closed_form_is_near_what_is_played_on_trees(name, on):
+    for numel in (10**3, 10**7):
+        cost, end = both(name, on, BucketSpec.uniform(numel))
+        low, high = (0.85, 10.0) if name in LOGARITHMIC else (0.85, 1.15)
+        assert low <= cost.seconds / end.end.max() <= high
+
+
+@given(children=st.tuples(st.integers(2, 4), *[st.integers(1, 4)] * 3), numel=st.integers(0, 60))
+def test_rings_of_all_levels_cost_what_the_textbook_says(children, numel):
+    """While a port is free again before the links further in have brought their first bytes."""
+    on = tree(*children)
+    cost, end = both("hierarchical", on, BucketSpec.uniform(numel * on.size))
+    assert cost.seconds == pytest.approx(end.end.max(), rel=1e-9)
+
+
+def test_planners_try_a_torus_where_there_is_one():
+    assert "torus" in {m.name.partition("+")[0] for m in legal_methods(TORUS.everyone)}
+    assert "torus" not in {m.name.partition("+")[0] for m in legal_methods(FOUR.everyone)}

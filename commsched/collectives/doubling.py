@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from commsched.machine.model import Group
-from commsched.schedule.fold import Fold, fold, fold_in, fold_out, node_order, partial_sums
+from commsched.schedule.fold import Fold, fold, fold_in, fold_out, partial_sums
+from commsched.schedule.nesting import tree_order
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Round, Schedule
 
@@ -20,7 +21,7 @@ def doubling(group: Group) -> Schedule:
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005; for sparse packets Renggli et al., "SparCML", SC 2019.
     """
-    on = fold(node_order(group))
+    on = fold(tree_order(group))
     return Schedule(
         name="doubling",
         goal=Goal.ALL_REDUCE,

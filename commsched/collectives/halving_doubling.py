@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from commsched.machine.model import Group
-from commsched.schedule.fold import Fold, fold, fold_in, fold_out, node_order, partial_sums
+from commsched.schedule.fold import Fold, fold, fold_in, fold_out, partial_sums
+from commsched.schedule.nesting import tree_order
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Round, Schedule
 
@@ -20,7 +21,7 @@ def halving_doubling(group: Group) -> Schedule:
     many ranks, best if p is a power of two.
     Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
     """
-    on = fold(node_order(group))
+    on = fold(tree_order(group))
     return Schedule(
         name="halving-doubling",
         goal=Goal.ALL_REDUCE,

@@ -6,7 +6,8 @@ import numpy as np
 
 from commsched.arrays import Ints
 from commsched.machine.model import Group
-from commsched.schedule.fold import node_order, same_or_each
+from commsched.schedule.fold import same_or_each
+from commsched.schedule.nesting import tree_order
 from commsched.schedule.registry import COLLECTIVES
 from commsched.schedule.rounds import Goal, Round, Schedule
 
@@ -21,7 +22,7 @@ def tree(group: Group) -> Schedule:
     Source: Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in
     MPICH", IJHPCA 19(1), 2005.
     """
-    order = node_order(group)
+    order = tree_order(group)
     return Schedule(
         name="tree", goal=Goal.ALL_REDUCE, ranks=group.size, blocks=1, rounds=lambda: _rounds(order)
     )

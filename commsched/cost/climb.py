@@ -76,23 +76,6 @@ class Climb:
         latency, overhead, per_byte = found.T
         return Wire(hops * latency + overhead, overhead, per_byte, tuple(curves), shared)
 
-    def kinds(self, src: Ints, dst: Ints) -> list[tuple[int, Wire]]:
-        """Return the different wires of a round and how many moves take each, slowest first."""
-        wire = self.wire(src, dst)
-        rows = np.stack([wire.away, wire.overhead, wire.per_byte, wire.shared])
-        curve = np.zeros(len(src), np.int64)
-        for number, (moves, _) in enumerate(wire.curves, 1):
-            curve[moves] = number
-        each = np.vstack([rows, curve])
-        _, first, counts = np.unique(each, axis=1, return_index=True, return_counts=True)
-        found = []
-        for place, count in zip(first.tolist(), counts.tolist(), strict=True):
-            own = wire.curves[curve[place] - 1 : curve[place]] if curve[place] else ()
-            points = tuple((slice(None), link) for _, link in own)
-            away, overhead, per_byte, shared = rows[:, place].tolist()
-            found.append((count, Wire(away, overhead, per_byte, points, shared)))
-        return sorted(found, key=lambda kind: -float(kind[1].away))
-
     def _top(self, src: Ints, dst: Ints) -> Ints:
         """Return the level of each message: (m,)."""
         top = np.full(len(src), len(self._levels) - 1)

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commsched.cost.closed_terms import Circle, Load, Site, Size
+from commsched.cost.closed_terms import Circle, Load, Site, Size, sampled
+from commsched.cost.closed_tree import TreeSite
 from commsched.cost.wire import Wire
 from commsched.exchange.payload import Payload
 from commsched.machine.model import Group, Machine
+from commsched.schedule.levels import axis_rings, torus_table
 from commsched.schedule.rounds import Schedule
 
 
@@ -41,7 +43,8 @@ def closed(schedule: Schedule, payload: Payload, machine: Machine, group: Group)
         return None
     if group.size == 1:
         return Cost(0.0)
-    return form(Site(machine, group, payload.rate(machine.device)), Load(schedule, payload))
+    site = TreeSite if machine.levels else Site
+    return form(site(machine, group, payload.rate(machine.device)), Load(schedule, payload))
 
 
 def ring(site: Site, load: Load) -> Cost:
@@ -80,24 +83,31 @@ def ring_all_gather(site: Site, load: Load) -> Cost:
 
 
 def hierarchical(site: Site, load: Load) -> Cost:
-    """Rings inside each of N nodes of K ranks, then K rings across, whose link is L', o', G'.
+    """Rings of K_1 ranks, then of K_2, ..., of K_l; the links of ring i are L_i, o_i, G_i.
 
-        t = 2 (K - 1) (L + 2 o + n G / K + e(n / K)) + (K - 1) (a(n / K) + d(n / K))
-          + 2 (N - 1) (L' + 2 o' + n G' / p + e(n / p)) + (N - 1) (a(n / p) + d(n / p))
+        t = sum over i of 2 (K_i - 1) (L_i + 2 o_i + n_i G_i + e(n_i)) + (K_i - 1) (a(n_i) + d(n_i))
 
-    G' [s/B] is k times that of a NIC port which k ranks of a node share.
+    n_i [B] = n / (K_1 ... K_i); G_i [s/B] is k times that of a port which k messages share.
     Source: Cho et al., "BlueConnect", MLSys 2019. Holds as `ring` does on each level.
     """
-    p, lanes, nodes = site.ranks, site.lanes, site.nodes
-    inside = Circle((lanes,), (site.inside,), 0)
-    up = load.size(1 / lanes, np.arange(1, lanes))
-    down = load.size(1 / lanes, np.full(lanes - 1, p))
-    reduce = load.size(1 / p, lanes * np.arange(1, nodes))
-    gather = load.size(1 / p, np.full(nodes - 1, p))
-    return _sum(
-        _chain(site, inside, (up, True), (down, False)),
-        _chain(site, site.lane(), (reduce, True), (gather, False)),
-    )
+    return _rings(site, load, site.rings())
+
+
+def torus(site: Site, load: Load) -> Cost:
+    """Rings along each direction of a torus in turn: as `hierarchical`, with its source."""
+    rings = axis_rings(torus_table(site.group))
+    return _rings(site, load, [(on.places, site.ring(on)) for on in rings])
+
+
+def _rings(site: Site, load: Load, rings: list[tuple[int, Circle]]) -> Cost:
+    """Reduce-scatter around one ring of each kind after the other, and all-gather back."""
+    costs, inner = [Cost(0.0)], 1
+    for places, circle in rings:
+        up = load.size(1 / (inner * places), inner * np.arange(1, places))
+        down = load.size(1 / (inner * places), np.full(places - 1, site.ranks))
+        costs.append(_chain(site, circle, (up, True), (down, False)))
+        inner *= places
+    return _sum(*costs)
 
 
 def doubling(site: Site, load: Load) -> Cost:
@@ -193,10 +203,41 @@ def all_to_all(site: Site, load: Load) -> Cost:
     return _rotation(site, load, 1 / site.ranks**2, 1, add=False)
 
 
+def all_to_all_rails(site: Site, load: Load) -> Cost:
+    """Rail-aligned all-to-all among N nodes of K lanes, whose link is L', o', G'.
+
+        t = (K - 1) (m G + o) + (N - 1) (L' + 2 o' + K m G' + (K - 1) (m G + o)) + L + o
+
+    m = n / p^2; of one node or one lane as `all_to_all`, and with the coding of a rotation.
+    Source: NVIDIA, "Doubling all2all performance with NCCL 2.12", 2022. Holds if ranks fill nodes.
+    """
+    p, lanes, nodes = site.ranks, site.lanes, site.nodes
+    if min(lanes, nodes) == 1:
+        return all_to_all(site, load)
+    one = np.array([1])
+    block, run = load.size(1 / p**2, one), load.size(lanes / p**2, one)
+    code, merge = site.coding.code(block), float(site.coding.merge(block, False)[0])
+    inside = last = between = 0.0
+    for rounds, ahead in sampled(lanes):
+        near = site.mates(ahead)
+        port = float(near.port(block.wire)[0])
+        inside += rounds * max(port, code + merge)
+        last = max(last, float(near.hop(block.wire)[0]) - port)
+    work = site.coding.code(run) + float(site.coding.merge(run, False)[0])
+    for rounds, ahead in sampled(nodes):
+        far = site.peers(ahead)
+        busy = float(max(far.hop(run.wire)[0] + work, far.port(run.wire)[0]))
+        between += rounds * busy
+        last = max(last, float(far.drained(run.wire)[0]) - busy)
+    sent = (nodes - 1) * float(run.wire[0]) + nodes * (lanes - 1) * float(block.wire[0])
+    return Cost(nodes * inside + between + last, sent, nodes * lanes - 1)
+
+
 FORMS: dict[str, Form] = {
     "all-gather": ring_all_gather,
     "all-gather-direct": direct_all_gather,
     "all-to-all": all_to_all,
+    "all-to-all-rails": all_to_all_rails,
     "direct": direct,
     "doubling": doubling,
     "halving-doubling": halving_doubling,
@@ -204,6 +245,7 @@ FORMS: dict[str, Form] = {
     "reduce-scatter": ring_reduce_scatter,
     "reduce-scatter-direct": direct_reduce_scatter,
     "ring": ring,
+    "torus": torus,
     "tree": tree,
 }
 
@@ -294,7 +336,7 @@ def _rotation(site: Site, load: Load, share: float, merged: int, add: bool) -> C
     code, merge = site.coding.code(size), float(site.coding.merge(size, add)[0])
     inside = float(site.inside.hop(size.wire)[0])
     travel = serve = last = 0.0
-    for rounds, crossing, wire in _crossings(site):
+    for rounds, crossing, wire in site.crossings():
         hop, port = float(wire.hop(size.wire)[0]), float(wire.port(size.wire)[0])
         drained = float(wire.drained(size.wire)[0])
         busy = max(port, code + merge)
@@ -303,17 +345,3 @@ def _rotation(site: Site, load: Load, share: float, merged: int, add: bool) -> C
         travel += rounds * (code + merge + crossing * hop + (1 - crossing) * inside)
     seconds = max(serve + last, travel if code else 0.0)
     return Cost(seconds, (p - 1) * float(size.wire[0]), p - 1)
-
-
-def _crossings(site: Site) -> list[tuple[int, float, Wire]]:
-    """Return a rotation's rounds: their number, how often data meets a crossing, its link.
-
-    In round k, and in the k-th from the end, k of K ranks leave a node, and all where k >= K; of
-    those in a chain of messages k + 1 leave it, because slow chains decide (fitted to `play`).
-    """
-    p, lanes = site.ranks, site.lanes
-    if site.nodes == 1:
-        return [(p - 1, 1.0, site.inside)]
-    few = range(1, min(lanes, (p + 1) // 2))
-    found = [(2, min(1.0, (k + 1) / lanes), site.between(min(k, site.crowd))) for k in few]
-    return [*found, (p - 1 - 2 * len(few), 1.0, site.between(site.crowd))]

@@ -7,10 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from commsched.arrays import Floats, Ints
+from commsched.cost.pattern import Places
 from commsched.cost.wire import Wire
 from commsched.exchange.payload import Payload
 from commsched.machine.model import CodecRate, Group, Machine
+from commsched.schedule.circles import Circles
 from commsched.schedule.rounds import Schedule
+
+ALL = 16  # distances that count each; a greater one stands for those up to the next,
+STEP = 1.5  # which is so many times as far
 
 
 class Size(NamedTuple):
@@ -79,11 +84,28 @@ class Circle:
         return float(np.average(hops, weights=self.counts)) - fastest / missing
 
 
+def sampled(places: int) -> list[tuple[int, int]]:
+    """Return some distances below `places`, each with how many it stands for, nearest last.
+
+    A distance and what it lacks to a full circle are alike.
+    """
+    found, k, half = [], 1, (places - 1) // 2
+    while k <= half:
+        after = k + 1 if k < ALL else min(half + 1, int(k * STEP))
+        found.append((2 * (after - k), k))
+        k = after
+    if places % 2 == 0:
+        found.append((1, places // 2))
+    return found[::-1]
+
+
 class Site:
     """The position of a group on a machine: the links of its levels, in the order of its nodes."""
 
     def __init__(self, machine: Machine, group: Group, rate: CodecRate) -> None:
         self.coding = Coding(rate)
+        self._places = Places(machine, group)
+        self.group = group
         self.ranks = group.size
         self.nodes = len(group.members)
         self._counts = {len(members) for members in group.members}
@@ -122,6 +144,41 @@ class Site:
     def lane(self) -> Circle:
         """Return the links of a circle through one rank per node; there is a circle per lane."""
         return self._across(self.crowd) if self.nodes > 1 else Circle((1,), (self.inside,), 0)
+
+    def mates(self, ahead: int) -> Wire:
+        """Return the slowest link to the rank `ahead` places on in the own node."""
+        return self.inside
+
+    def peers(self, ahead: int) -> Wire:
+        """Return the slowest link to the rank of equal lane `ahead` nodes on."""
+        return self.between(self.crowd)
+
+    def rings(self) -> list[tuple[int, Circle]]:
+        """Return the circles of `nested`, inside out, each with its number of ranks."""
+        return [(self.lanes, Circle((self.lanes,), (self.inside,), 0)), (self.nodes, self.lane())]
+
+    def ring(self, on: Circles) -> Circle:
+        """Return the links of circles that go on side by side: on average as many of each kind."""
+        kinds = self.wire(on.src, on.dst).kinds(len(on.src))
+        return Circle(tuple(n for n, _ in kinds), tuple(wire for _, wire in kinds), 0)
+
+    def wire(self, src: Ints, dst: Ints) -> Wire:
+        """Return the links of the messages of one round."""
+        return self._places.wire(src, dst)
+
+    def crossings(self) -> list[tuple[int, float, Wire]]:
+        """Return a rotation's rounds: their number, how often data meets a crossing, its link.
+
+        In round k, and in the k-th from the end, k of K ranks leave a node, and all where k >= K;
+        of those in a chain of messages k + 1 leave it, because slow chains decide (fitted to
+        `play`).
+        """
+        p, lanes = self.ranks, self.lanes
+        if self.nodes == 1:
+            return [(p - 1, 1.0, self.inside)]
+        few = range(1, min(lanes, (p + 1) // 2))
+        found = [(2, min(1.0, (k + 1) / lanes), self.between(min(k, self.crowd))) for k in few]
+        return [*found, (p - 1 - 2 * len(few), 1.0, self.between(self.crowd))]
 
     def _across(self, flows: int) -> Circle:
         ends = zip(self._ends, self._ends[1:] + self._ends[:1], strict=True)

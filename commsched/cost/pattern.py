@@ -89,6 +89,13 @@ class Places:
             self._patterns[key] = rnd.src, rnd.dst, self._derived(rnd)
         return self._patterns[key][2]
 
+    def wire(self, src: Ints, dst: Ints) -> Wire:
+        """Return the seconds of the messages of one round, from members to members."""
+        if self._climb is not None:
+            return self._climb.wire(src, dst)
+        blocks = np.zeros_like(src)
+        return self._derived(Round(src, dst, blocks, blocks, False, 1)).wire
+
     def _derived(self, rnd: Round) -> Pattern:
         if self._climb is not None:
             return self._climbing(rnd, self._climb)

@@ -91,6 +91,34 @@ class Wire:
             one(self.away), one(self.overhead), one(self.per_byte), curves, one(self.shared)
         )
 
+    def kinds(self, moves: int) -> list[tuple[int, "Wire"]]:
+        """Return the different wires of a round and how many moves take each, slowest first."""
+        columns = (self.away, self.overhead, self.per_byte, self.shared)
+        rows = [np.broadcast_to(np.asarray(each, float), moves) for each in columns]
+        for place, _ in self.curves:
+            rows.append(np.zeros(moves))
+            rows[-1][place] = 1.0
+        kind = np.zeros(moves, np.int64)
+        for row in rows:
+            if (row != row[0]).any():
+                different, number = np.unique(row, return_inverse=True)
+                kind = kind * len(different) + number
+        _, first, counts = np.unique(kind, return_index=True, return_counts=True)
+        found = []
+        for place, count in zip(first.tolist(), counts.tolist(), strict=True):
+            away, overhead, per_byte, shared, *bent = (float(row[place]) for row in rows)
+            own = zip(self.curves, bent, strict=True)
+            curves = tuple((slice(None), link) for (_, link), here in own if here)
+            found.append((count, Wire(away, overhead, per_byte, curves, shared)))
+        return sorted(found, key=lambda kind: -float(kind[1].away))
+
+    def most(self) -> "Wire":
+        """Return a wire that is in every respect as slow as the slowest of these."""
+        columns = (self.away, self.overhead, self.per_byte, self.shared)
+        away, overhead, per_byte, shared = (float(np.max(each)) for each in columns)
+        curves = tuple((slice(None), link) for _, link in self.curves)
+        return Wire(away, overhead, per_byte, curves, shared)
+
 
 def terms(link: Link) -> tuple[float, float, float]:
     """Return L, o and G; G is 0 if a measured curve replaces it."""

@@ -73,6 +73,8 @@ def legal_methods(
             schedule = route(collective, group)
         except CommschedError:
             continue  # the collective does not fit this shape of machine
+        if not schedule.apt:
+            continue
         for name, codec in codecs.items():
             if (codec.lossless or not lossless) and illegal(schedule, codec) is None:
                 yield Pair(collective, name)

@@ -17,7 +17,8 @@ from commsched.exchange.registry import METHODS
 from commsched.kernels.merge import Listed, merged
 from commsched.machine.model import Device, Group
 from commsched.net.bucket import BucketSpec
-from commsched.schedule.fold import fold, node_order
+from commsched.schedule.fold import fold
+from commsched.schedule.nesting import tree_order
 from commsched.schedule.rounds import Goal, Round, Schedule
 
 SUM = "centralised sum"  # state key: the list of this rank's sums
@@ -62,7 +63,7 @@ class MergeStage:
 @lru_cache(maxsize=64)
 def stages(group: Group) -> tuple[MergeStage, ...]:
     """Fold the ranks beyond a power of two in, double, and fold them out."""
-    order = node_order(group)
+    order = tree_order(group)
     on = fold(order)
     place = np.empty(group.size, np.int64)
     place[order] = np.arange(group.size)

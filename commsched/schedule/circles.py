@@ -7,7 +7,7 @@ import numpy as np
 
 from commsched.arrays import Ints
 from commsched.machine.model import Group
-from commsched.schedule.fold import node_order
+from commsched.schedule.nesting import tree_order
 from commsched.schedule.rounds import Round, Rows
 
 
@@ -71,7 +71,7 @@ def everyone(group: Group) -> Circles:
 
     Only one link of the circle enters and one leaves each node, wherever its ranks are placed.
     """
-    order = node_order(group)[np.newaxis]
+    order = tree_order(group)[np.newaxis]
     return circles(order, order, order + 1)
 
 

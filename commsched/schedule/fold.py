@@ -1,4 +1,4 @@
-"""The order of ranks in collectives, and the reduction of a group to a power of two."""
+"""The reduction of a group to a power of two."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,16 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsched.arrays import Ints
-from commsched.machine.model import Group
 from commsched.schedule.rounds import Round
-
-
-def node_order(group: Group) -> Ints:
-    """List the members node after node, so that neighbours share a node wherever ranks are placed.
-
-    (p,); the identity if ranks fill one node after the other.
-    """
-    return np.array([rank for node in group.members for rank in node], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -74,6 +74,7 @@ class Schedule:
     blocks: int
     rounds: Callable[[], Iterator[Round]] = unseen
     shared: bool = False  # several ranks make equal sums, and would all keep the losses
+    apt: bool = True  # made for the shape of this machine; planners pass over others
     owner: Ints | None = field(default=None, compare=False)  # (blocks,), if the goal needs it
 
     @property

@@ -30,7 +30,7 @@ def test_every_rank_tells_the_same_fabric():
     assert found.differences(fabric(WORLD)) == []
 
 
-def test_hosts_stand_in_node_order_and_what_differs_between_ranks_is_all_told():
+def test_hosts_stand_in_tree_order_and_what_differs_between_ranks_is_all_told():
     ranks = [
         Own(host=host, mpi="m", transport="t", cores=cores, processor=processor)
         for host, cores, processor in [("b", 8, "x"), ("a", 2, "y"), ("b", 4, "x"), ("b", 8, "y")]
