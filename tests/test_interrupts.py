@@ -149,6 +149,6 @@ def test_a_sweep_of_trainings_refuses_its_file_before_the_first_training(tmp_pat
 def test_a_folder_that_is_a_file_is_refused_before_the_work(tmp_path, capsys):
     path = tmp_path / "file"
     path.write_text("")
-    for words in ("reproduce fft -o", "bench planner --part measured -o"):
+    for words in ("reproduce fft -o", "validate --bed 1x2-shared -o"):
         assert main([*words.split(), str(path)]) == 2
         assert f"{path}: cannot be made" in capsys.readouterr().err

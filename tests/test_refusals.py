@@ -5,8 +5,6 @@ import re
 import pytest
 
 from commsched.cli.main import main
-from commsched.lab.validate.cells import NETS
-from commsched.lab.validate.fabrics import FABRICS
 from tests.support.rank_server import on_ranks
 
 # Of each command: words that it refuses, and a part of what it says.
@@ -69,16 +67,15 @@ COMMANDS = {
         ("--sweep x --plan p --epochs 2", "give --steps with --sweep"),
     ),
     "validate -o {folder}/v": (
-        ("--fabric moon", f"--fabric must be one of {', '.join(FABRICS)}, gpu, got 'moon'"),
-        ("--net moon", f"--net must be one of {', '.join(NETS)}, got 'moon'"),
-        ("--method moon", "moon"),
-        ("--steps 2", "--steps must be at least 3, got 2"),
-        ("--scale 0", "--scale must be finite and more than 0; got 0"),
+        ("--bed moon", "bed 'moon': expected HOSTSxRANKS-NETWORK such as 2x1-400mbit"),
+        ("--bed 1x1-shared", "at least 2 ranks"),
+        ("--bed 1x2-slow", "h1"),
+        ("--bed 1x2-shared --net cnn:x", "net 'cnn:x': a generated net is KIND:SEED"),
+        ("--bed 1x2-shared --method moon", "moon"),
+        ("--bed 1x2-shared --compute dream", "--compute must be one of sleep, spin, train"),
+        ("--steps 3", "--steps must be at least 4, got 3"),
         ("--seconds nan", "--seconds is a time, such as 28 us; got 'nan'"),
         ("--patience -1", "--patience must be finite and at least 0 s; got -1"),
-        ("--hosts 0 --fabric shared", "--hosts and --lanes must be at least 1"),
-        ("--hosts 1 --lanes 1 --fabric shared", "at least 2 ranks"),
-        ("--hosts 1 --fabric slow", "h1"),
     ),
 }
 # The same for commands under mpiexec, with the number of ranks.

@@ -1,8 +1,9 @@
-"""Validation: cells fit their fabric, bars are judged, and what was run is not run again."""
+"""Validation: what is drawn, how errors are judged, and what was run is not run again."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,128 +12,244 @@ from commsched.calibrate.fit import adjusted
 from commsched.cli.main import main
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.exchange.registry import find_method
+from commsched.exchange.registry import METHODS, find_method
 from commsched.lab.testbed import system
-from commsched.lab.validate import table
+from commsched.lab.validate import cells, decisions, nets, report, table
 from commsched.lab.validate.cells import (
-    CROSSED,
+    BEDS,
+    CASES,
+    DENSE,
+    EMULATED,
     LARGEST,
-    METHODS,
-    NETS,
-    ROTATED,
+    LONGEST,
+    RATIOS,
+    SECONDS,
+    SPIN,
+    TRAIN,
+    TRAINED,
     ValidationCell,
+    draw,
     fitting,
     make_plan,
+    scaled,
 )
 from commsched.lab.validate.disturbance import Calm
-from commsched.lab.validate.fabrics import FABRICS, FabricShape
-from commsched.lab.validate.main import ValidationRequest
-from commsched.lab.validate.table import ValidationRow, bars, summary
+from commsched.lab.validate.fabrics import Bed
+from commsched.lab.validate.report import bars, summary
+from commsched.lab.validate.table import DecisionRow, FailedRow, MeasuredPlan, Row, ValidationRow
 from commsched.machine import file as machine_file
 from commsched.machine.model import resized
 from commsched.net.bucket import BucketSpec
-from commsched.plot.accuracy import draw
+from commsched.planner.search.timing import iteration
 from tests.support import sampling
 
 MACHINE = resized(machine_file.load("p3.16xlarge"), 2, 2)
 REASON = system.lacking()
-SPARSE = ("coo", "zen", "dsar", "omnireduce", "sparse-ps", "node-union")  # without a loss
+ABOUT = {"machine": "0" * 12, "cores": 2}
 
 
-def row(
-    fabric: str = "1gbit", error: float = 0.0, spread: float = 0.0, **other: object
-) -> ValidationRow:
+def cell(method: str = DENSE, net: str = "log:1", ratio: float = 1.0) -> ValidationCell:
+    """A cell of two hosts."""
+    return ValidationCell("2x2-1gbit", net, "sleep", ratio, method)
+
+
+def row(bed: str = "2x2-1gbit", error: float = 0.0, **other: object) -> ValidationRow:
     """A row whose prediction is off by `error`."""
     values = {
-        "fabric": fabric,
-        "net": "lstm",
-        "family": "ring",
-        "method": "ring+dense",
-        "ranks": 4,
-        "nbytes": 8e6,
+        **cell()._asdict(),
+        **ABOUT,
         "plan": "0" * 64,
+        "nbytes": 8e6,
+        "bed": bed,
         "predicted": 0.2 * (1 + error),
         "measured": 0.2,
-        "spread": spread,
-        "collectives": ((0.011, 0.01), (0.02, 0.02), (0.03, 0.03)),
-        "phases": ((0.011, 0.01), (0.012, 0.01), (0.008, 0.01), (0.03, 0.03)),
-        "hidden": (0.8, 0.8),
+        "spread": 0.0,
+        "stolen": 0.0,
+        "exchanges": ((0.011, 0.01), (0.02, 0.02), (0.03, 0.03)),
+        "interval": None,
+        "why": (("compute on compute", "compute drift", 0.02),),
     }
     return ValidationRow(**(values | other))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("net", NETS)
-def test_a_net_is_scaled_until_one_ring_lasts_as_long_as_asked(net):
-    scale = fitting(net, MACHINE, 0.1)
-    plan = make_plan(ValidationCell("any", net, "ring"), MACHINE, scale)
-    whole = BucketSpec.uniform(plan.net.numel)
-    lasts = price(find_method("ring+dense"), whole, MACHINE, MACHINE.everyone).seconds
-    assert lasts == pytest.approx(0.1, rel=0.03)
-    compute = sum(sum(plan.net.seconds(x, MACHINE.device)) for x in plan.net.layers)
-    assert compute == pytest.approx(0.1, rel=0.03)
+def decision(*plans: tuple[str, bool, float, float]) -> DecisionRow:
+    """A decision between plans: name, whether it compresses, predicted and measured seconds."""
+    found = [
+        MeasuredPlan(names=(name,), compresses=compresses, predicted=p, measured=(m, 9.0))
+        for name, compresses, p, m in plans
+    ]
+    return DecisionRow(**cell("")._asdict(), **ABOUT, plans=tuple(found))
 
 
-@pytest.mark.parametrize("slope", [0.0, 1e-6, 0.1])
+@pytest.mark.parametrize("kind", nets.KINDS)
+def test_a_net_of_a_seed_is_the_same_each_time_and_differs_from_others(kind):
+    assert nets.load(f"{kind}:3") == nets.load(f"{kind}:3")
+    sizes = {nets.load(f"{kind}:{seed}").numel for seed in range(20)}
+    assert len(sizes) > 10
+    laws = {t.sparsity.law for t in nets.load(f"{kind}:3").tensors.values()}
+    assert ("zipf" in laws) == (kind == "embedding")
+
+
+def test_the_nets_of_a_validation_are_named_by_kind_and_seed():
+    assert nets.load("resnet50").name == "resnet50"
+    for wrong in ("cnn", "cnn:", "cnn:-1"):
+        with pytest.raises(CommschedError, match="such as cnn:7"):
+            nets.load(wrong)
+
+
+@pytest.mark.parametrize(("kind", "ratio"), [*product(nets.KINDS, RATIOS)])
+def test_compute_lasts_the_asked_multiple_of_a_dense_exchange(kind, ratio):
+    net = scaled(cell(net=f"{kind}:1", ratio=ratio), MACHINE)
+    whole = BucketSpec.uniform(net.numel)
+    lasts = price(find_method(DENSE), whole, MACHINE, MACHINE.everyone).seconds
+    compute = sum(sum(net.seconds(x, MACHINE.device)) for x in net.layers)
+    assert compute == pytest.approx(ratio * lasts, rel=1e-6)
+    if net.numel < LARGEST / 1.01:
+        assert compute + lasts == pytest.approx(SECONDS, rel=0.03)
+
+
+def test_cells_of_slow_methods_have_smaller_nets():
+    slow = replace(MACHINE, device=replace(MACHINE.device, gather=1e-7))
+    whole, less = scaled(cell(), slow), fitting(cell(), slow)
+    assert iteration(make_plan(cell(), whole, slow)) > 2 * LONGEST
+    assert iteration(make_plan(cell(), less, slow)) == pytest.approx(LONGEST, rel=0.1)
+    assert fitting(cell(), MACHINE) == scaled(cell(), MACHINE)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-6])
 def test_a_net_does_not_grow_without_end_where_bytes_seem_to_take_no_time(slope):
     machine = adjusted(MACHINE, {"bytes inside": slope, "bytes between": slope, "addition": slope})
-    scale = fitting("lstm", replace(machine, nic=None), 0.1)
-    assert (
-        make_plan(ValidationCell("any", "lstm", "ring"), machine, scale).net.numel <= 1.01 * LARGEST
-    )
+    assert scaled(cell(), machine).numel <= 1.01 * LARGEST
 
 
-@pytest.mark.parametrize("family", METHODS)
-def test_every_bucket_travels_by_the_method_of_its_family(family):
-    plan = make_plan(ValidationCell("any", "lstm", family), MACHINE, fitting("lstm", MACHINE))
-    assert {launch.method for launch in plan.launches} == {METHODS[family]}
-    numel = sum(piece.stop - piece.start for x in plan.launches for piece in x.pieces)
-    assert numel == plan.net.numel
-    laws = {tensor.sparsity.law for tensor in plan.net.tensors.values()}
-    assert ("dense" in laws) == (family not in SPARSE)
+def test_compute_that_spins_occupies_cores():
+    assert not scaled(cell(), MACHINE).occupies_cores
+    assert scaled(cell()._replace(compute=SPIN), MACHINE).occupies_cores
 
 
-def test_some_families_meet_all_nets_and_the_others_one_per_fabric_each_time_another():
-    wanted = ValidationRequest(
-        fabrics=FABRICS, nets=NETS, families=tuple(CROSSED), shape=FabricShape(2, 2), others=True
-    )
-    cells = wanted.cells
-    assert len(set(cells)) == len(cells) == len(FABRICS) * (len(NETS) * len(CROSSED) + len(ROTATED))
-    assert {cell.family for cell in cells} == set(METHODS)
-    for family in ROTATED:
-        assert {cell.net for cell in cells if cell.family == family} == set(NETS)
+def test_a_draw_meets_every_bed_method_ratio_net_and_compute():
+    parts = draw(0)
+    every = [one for part in parts for one in part]
+    assert len(set(every)) == len(every)
+    assert draw(0) == parts != draw(1)
+    for bed in BEDS:
+        here = [one for one in every if one.bed == bed]
+        assert set(METHODS) <= {one.method for one in here}
+        ways = {(one.compute, one.ratio) for one in here}
+        assert ways == {*product(EMULATED, RATIOS), (TRAIN, 0.0)}
+        assert {one.net for one in here if one.compute == TRAIN} == set(TRAINED)
+        assert {one.net.partition(":")[0] for one in here} >= set(nets.KINDS)
+    assert sum(not one.method for one in every) == CASES
 
 
-def test_a_summary_is_made_of_absolute_errors():
-    s = summary("x", [row(error=e, hidden=(0.8, 0.6)) for e in (-0.03, 0.01, 0.02)])
-    assert (s.cells, s.median, s.most) == (3, pytest.approx(0.02), pytest.approx(0.03))
-    assert s.p90 == pytest.approx(0.028)
-    assert s.collective == 0.0  # the median of 10 %, 0 and 0
-    assert s.phase == pytest.approx(0.15)  # of 10, 20, 20 % and 0
-    assert s.hidden == pytest.approx(0.75)
+def test_the_subset_is_a_part_of_the_whole_that_meets_all_dimensions():
+    subset = draw(0)[0]
+    assert len({Bed.of(one.bed).shape for one in subset}) == 5
+    assert {(one.compute, one.ratio) for one in subset} >= {*product(EMULATED, RATIOS)}
+    assert {one.net.partition(":")[0] for one in subset} >= set(nets.KINDS)
+    assert sum(not one.method for one in subset) == 3
+    ordinary = [one.method for one in subset if one.compute != TRAIN and one.method]
+    assert len(set(ordinary)) == len(ordinary)
 
 
-def missed(rows: list[ValidationRow]) -> list[str]:
+@pytest.mark.parametrize("wrong", ["2x2", "2x2-moon", "1x1-shared", "2x1-shared", "1x2-slow"])
+def test_a_bed_that_cannot_be_is_refused(wrong):
+    with pytest.raises(CommschedError):
+        Bed.of(wrong)
+
+
+def test_errors_have_signs_and_intervals_hold_or_not():
+    some = [row(error=e, interval=(0.19, top)) for e, top in ((-0.03, 0.2), (0.01, 0.21))]
+    some.append(row(error=0.02, interval=(0.21, 0.22)))
+    s = summary("x", some)
+    assert (s.cells, s.median, s.worst) == (3, pytest.approx(0.02), pytest.approx(0.03))
+    assert s.signed == pytest.approx(0.0)
+    assert s.exchanges == s.exchanges_signed == 0.0  # the median of 10 %, 0 and 0
+    assert s.inside == pytest.approx(2 / 3)
+
+
+def missed(rows: list[Row]) -> list[str]:
     """The bars that do not hold."""
     return [bar.what for bar in bars(rows) if not bar.met]
 
 
-def test_bars_hold_for_good_predictions_and_name_what_is_missed():
-    assert missed([row(error=0.02)] * 10) == []
-    assert missed([row(error=0.02)] * 99 + [row(error=0.2)]) == [
-        "testbed, worst cell (1gbit lstm ring)"
+def test_bars_depend_on_cores_and_training_and_say_why_they_are_missed():
+    alone, both = "2x1-1gbit", [0.03, -0.03]
+    assert missed([row(alone, error=e) for e in both]) == []
+    assert missed([row(alone, error=0.03)]) == ["a core per rank, iteration, mean signed error"]
+    assert missed([row(error=e) for e in (0.07, -0.07)]) == []
+    assert missed([row(alone, error=e) for e in (0.07, -0.07)]) == [
+        "a core per rank, iteration, median error"
     ]
-    assert missed([row(error=0.02)] * 99 + [row(error=0.2, spread=0.12)]) == []
-    assert missed([row(hidden=(0.9, 0.5))]) == ["testbed, hidden of what is planned"]
-    assert missed([row("shared", error=0.3)]) == ["shared memory, iteration, median error"]
-    assert len(missed([row(error=0.3, collectives=((2.0, 1.0),))])) == 4
-    assert missed([row("gpu", error=0.15), row("gpu", error=-0.09, ranks=2)]) == []
-    assert missed([row("gpu", error=0.15, ranks=2)]) == ["2 ranks on GPUs, lstm ring"]
-    assert missed([row("gpu", error=-0.21)]) == ["4 ranks on GPUs, lstm ring"]
+    trained = [row(alone, error=e, compute=TRAIN) for e in (0.055, -0.055)]
+    assert missed(trained) == []
+    assert missed([row(error=0.3), *[row(error=-0.004)] * 99]) == [str(row().cell)]
+    assert missed([row(error=0.3, spread=0.2), *[row(error=-0.004)] * 99]) == []
+    (told,) = [bar for bar in bars([row(alone, error=0.03)]) if not bar.met]
+    assert "compute on compute: compute drift +2.0%" in str(told)
+    sure = [row(interval=(0.1, 0.3))] * 9 + [row(interval=(0.1, 0.11))] * 2
+    assert missed(sure) == []
+    assert missed(sure[:9]) == ["measured medians inside p10 to p90 of their predictions"]
+
+
+def test_decisions_are_judged_by_regret_rank_and_whether_to_compress():
+    good = decision(("best", False, 1, 1.0), ("a", True, 2, 2.0), ("b", True, 3, 3.0))
+    assert (good.regret, good.tau, good.right) == (1.0, 1.0, True)
+    poor = decision(("best", True, 1, 3.0), ("a", False, 2, 2.0), ("b", True, 3, 4.0))
+    assert (poor.regret, poor.right) == (1.5, False)
+    assert poor.tau == pytest.approx(1 / 3)
+    near = decision(("best", True, 1, 1.02), ("a", False, 2, 1.0))
+    assert near.right
+    assert missed([good]) == []
+    assert len(missed([poor])) == 4
+
+
+def test_a_decision_has_eight_plans_and_the_choice_is_predicted_to_be_the_fastest_of_ours():
+    net = scaled(cell("", net="cnn:5"), MACHINE)
+    made = decisions.plans(net, MACHINE, 0.1)
+    assert len({plan.hash for plan, _ in made}) == len(made) <= decisions.PLANS
+    names = [name for _, some in made for name in some]
+    assert len(set(names)) == len(names)
+    assert {*decisions.OURS, "ddp-25mb"} <= set(names)
+    ours = [iteration(plan) for plan, some in made if set(some) & set(decisions.OURS)]
+    assert iteration(made[0][0]) == min(ours)
+
+
+def test_a_table_keeps_the_newest_row_and_drops_a_torn_line(tmp_path):
+    path = tmp_path / "table.jsonl"
+    first = FailedRow(**cell("zen")._asdict(), **ABOUT, why="no memory")
+    with table.appending(path) as file:
+        file.add(first)
+        file.add(row())
+        file.add(decision(("best", False, 1.0, 1.0)))
+    with path.open("ab") as torn:
+        torn.write(b'{"type": "cell", "bed')
+    again = row(error=0.01, method="zen")
+    with table.appending(path) as file:
+        assert [each.cell for each in file.rows] == [cell("zen"), cell(), cell("")]
+        file.add(again)
+    assert [each.cell for each in table.read(path)] == [cell(), cell(""), cell("zen")]
+    assert table.read(path)[-1] == again
+    path.write_text('{"format": "other"}\n')
+    with pytest.raises(CommschedError, match=r"line 1"):
+        table.read(path)
+
+
+def test_the_report_says_what_was_left_out_and_what_failed():
+    rows = [
+        row(),
+        decision(("best", False, 1.0, 1.0)),
+        FailedRow(**cell("zen")._asdict(), **ABOUT, why="no memory"),
+    ]
+    told = report.markdown(rows, 0)
+    assert "of seed 0 are left out" in told
+    assert f"failed: {cell('zen')}: no memory" in told
+    assert "| 2x2-1gbit log:1 sleep x 1 | best, 1000.0 ms |" in told
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA GPU")
 def test_without_a_gpu_one_sentence_says_so(tmp_path, capsys):
-    assert main(["validate", "-o", str(tmp_path / "v"), "--fabric", "gpu"]) == 2
+    assert main(["validate", "-o", str(tmp_path / "v"), "--bed", "1x2-gpu"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("commsched: --device cuda")
     assert said.count("\n") == 1
@@ -163,49 +280,53 @@ def test_what_was_disturbed_is_measured_again_and_the_calmest_counts(tmp_path):
     assert Calm(tmp_path / "nothing")(lambda: 7) == (7, 0.0)
 
 
-def test_a_table_survives_its_file(tmp_path):
-    rows = [row(error=0.01), row("shared", error=-0.2)]
-    table.write(tmp_path / "t.json", rows)
-    assert table.read(tmp_path / "t.json") == rows
-    (tmp_path / "t.json").write_text('{"format": "other", "rows": []}')
-    with pytest.raises(CommschedError, match=r"format"):
-        table.read(tmp_path / "t.json")
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_the_figure_of_the_same_table_is_the_same_file(tmp_path, suffix):
-    rows = [row(error=0.01 * i, family=f) for i, f in enumerate(METHODS)]
+def test_the_figure_shows_every_group_and_value_of_each_dimension(tmp_path):
+    rows = [
+        row(bed, 0.05 * i, method=method)
+        for i, (bed, method) in enumerate(product(("2x1-1gbit", "4x2-400mbit"), ("zen", DENSE)))
+    ]
     for name in "ab":
-        draw(rows, tmp_path / f"{name}{suffix}")
-    first, second = ((tmp_path / f"{name}{suffix}").read_bytes() for name in "ab")
+        report.draw_figure(rows, tmp_path / f"{name}.svg")
+    first, second = ((tmp_path / f"{name}.svg").read_text() for name in "ab")
     assert first == second
-    if suffix == ".svg":
-        assert all(family in first.decode() for family in METHODS)
+    for word in ("zen", DENSE, "2x1-1gbit", "ranks sharing cores", *report.DIMENSIONS):
+        assert word in first
 
 
 def test_a_figure_of_another_kind_is_refused(tmp_path):
     with pytest.raises(CommschedError, match=r"use \.png, \.svg or \.pdf"):
-        draw([row()], tmp_path / "a.gif")
+        report.draw_figure([row()], tmp_path / "a.gif")
 
 
 @pytest.mark.skipif(not sampling.whole, reason="by night: it calibrates and runs jobs for a minute")
 @pytest.mark.parametrize(
-    "fabric",
-    ["shared", pytest.param("slow", marks=pytest.mark.skipif(bool(REASON), reason=str(REASON)))],
+    "bed",
+    [
+        "1x2-shared",
+        pytest.param("2x1-slow", marks=pytest.mark.skipif(bool(REASON), reason=str(REASON))),
+    ],
 )
-def test_cells_are_predicted_and_run_once(tmp_path, capsys, fabric):
-    words = ["validate", "-o", str(tmp_path), "--fabric", fabric, "--net", "lstm", "--hosts", "2"]
-    words += ["--lanes", "1", "--scale", "0.2", "--steps", "4", "--seconds", "1", "--json"]
+def test_cells_are_predicted_and_run_once(tmp_path, capsys, bed):
+    words = ["validate", "-o", str(tmp_path), "--bed", bed, "--net", "log:1", "--ratio", "0.25"]
+    words += ["--compute", "spin", "--steps", "4", "--seconds", "1", "--json"]
     words += ["--patience", "0"]  # so near the other tests everything is disturbed
-    main([*words, "--method", "ring"])
+    main([*words, "--method", "ring+dense"])
     first = json.loads(capsys.readouterr().out)["rows"]
-    record = tmp_path / fabric / "lstm-ring.measured.json"
-    stamp = record.stat().st_mtime_ns
-    status = main([*words, "--method", "ring", "--method", "coo", "--fail-above", "0%"])
+    status = main([*words, "--method", "ring+dense", "--method", "zen", "--fail-above", "0%"])
     again = json.loads(capsys.readouterr().out)["rows"]
     assert status == 1
-    assert [r["family"] for r in again] == ["ring", "coo"]
+    assert [r["method"] for r in again] == ["ring+dense", "zen"]
     assert again[0] == first[0]
-    assert record.stat().st_mtime_ns == stamp
+    assert len((tmp_path / "table.jsonl").read_text().splitlines()) == 3
     assert all(r["measured"] > 0 and r["predicted"] > 0 for r in again)
     assert (tmp_path / "accuracy.png").stat().st_size > 10_000
+
+
+@pytest.mark.skipif(not sampling.whole, reason="by night: it calibrates, profiles and trains")
+def test_nets_are_trained_by_a_plan_for_their_profile(tmp_path, capsys):
+    words = ["validate", "-o", str(tmp_path), "--bed", "1x2-shared", "--net", "mlp", "--steps", "4"]
+    words += ["--compute", "train", "--seconds", "1", "--json", "--patience", "0"]
+    main([*words, "--method", cells.PLANNED])
+    (found,) = json.loads(capsys.readouterr().out)["rows"]
+    assert found["group"].startswith("real training")
+    assert found["measured"] > 0

@@ -37,21 +37,13 @@ PLANNER = (
     ListOption(
         "--part",
         None,
-        "default: all but measured, which runs plans on real ranks",
-        choices=("speed", "optimum", "quality", "measured"),
+        "default: all",
+        choices=("speed", "optimum", "quality"),
     ),
     Option("--seeds", "FIRST:STOP", "random instances of part optimum; default: 0:300"),
     ListOption("--net", "NAME", "net of part quality; default: all shipped nets"),
     ListOption("--machine", "NAME", "machine of part quality; default: all shipped machines"),
     SET,
-)
-MEASURED = (
-    ListOption(
-        "--fabric",
-        "NAME",
-        "100mbit, 400mbit, 1gbit or shared; default: all that this machine supports",
-    ),
-    Option("--turns", "N", "runs of each plan", int, 3),
 )
 PEERS = (
     ListOption("--model", "NAME", "resnet18, gpt, lstm or dlrm; default: all"),
@@ -64,7 +56,6 @@ PEERS = (
     Option("--training-seeds", "N", "trainings of each model, for losses", int, 1),
 )
 
-SMALLER = "part measured: two fabrics, two smaller nets"
 ON_RANKS = (JSON, TIMEOUT)
 TABLES: dict[str, Table] = {
     "all-reduce": (*ON_RANKS, DEVICE),
@@ -73,7 +64,7 @@ TABLES: dict[str, Table] = {
     "convergence": (*convergence.OPTIONS, quick("four cases, one fold, two seeds"), JSON),
     "gpu": (FOLDER, quick("one net, shorter calibrations"), JSON),
     "overlap": (*ON_RANKS, DEVICE),
-    "planner": (*PLANNER, *MEASURED, FOLDER, quick(SMALLER), JSON),
+    "planner": (*PLANNER, JSON),
     "runtime": ON_RANKS,
     "simulator": (JSON,),
     "sparse": (*SPARSE, *CODING, *ON_RANKS, size.FORCE_SIZE),

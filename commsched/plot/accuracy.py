@@ -1,115 +1,109 @@
-"""Draw predicted against measured iteration times, log-log, with a band of +-10 %."""
+"""Draw the signed errors of predictions, cell by cell, along what the cells differ in."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.path import Path as Outline
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from commsched.plot.picture import picture
 
-BAND = 0.10
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS: tuple[str | Outline, ...] = (*"os^Dv<>Pp*Xhd8H", Outline.unit_regular_star(4))
+EDGE = 0.6  # errors beyond are drawn there
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
+MISSED = "#C00000"
+T = TypeVar("T")
 
 
-class AccuracyRow(Protocol):
-    """A cell of a validation; s."""
+def draw(
+    rows: Sequence[T],
+    error: Callable[[T], float],
+    group: Callable[[T], str],
+    dimensions: Mapping[str, Callable[[T], str]],
+    limits: Mapping[str, float],
+    path: Path,
+) -> None:
+    """Draw at least one row to PNG or SVG: a panel per dimension, a point per cell.
 
-    @property
-    def fabric(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def predicted(self) -> float: ...
-    @property
-    def measured(self) -> float: ...
-    @property
-    def collectives(self) -> Sequence[tuple[float, float]]: ...
-
-
-def draw(rows: Sequence[AccuracyRow], path: Path) -> None:
-    """Draw at least one row to PNG or SVG: whole iterations on the left, exchanges on the right."""
-    fabrics = list(dict.fromkeys(row.fabric for row in rows))
-    families = list(dict.fromkeys(row.family for row in rows))
-    with picture(path, (11.0, 5.6)) as figure:
-        both = figure.subplots(1, 2)
-        for axes, what in zip(both, ("iterations", "exchanges"), strict=True):
-            _panel(axes, rows, fabrics, families, what)
+    `limits` are the largest median errors of groups; a median beyond the largest of them is red.
+    """
+    groups = list(dict.fromkeys(map(group, rows)))
+    sizes = {name: len({of(row) for row in rows}) for name, of in dimensions.items()}
+    widest = max(sizes, key=lambda name: sizes[name])
+    others = [name for name in dimensions if name != widest]
+    with picture(path, (12.0, 8.4)) as figure:
+        grid = figure.add_gridspec(
+            2, len(others), width_ratios=[max(sizes[name], 2) for name in others]
+        )
+        places = {name: grid[0, i] for i, name in enumerate(others)} | {widest: grid[1, :]}
+        most = max(limits.values())
+        for letter, name in zip("abcdefgh", dimensions, strict=False):
+            axes = figure.add_subplot(places[name])
+            _panel(axes, rows, error, group, dimensions[name], groups, most)
+            axes.set_title(f"({letter}) {name}", fontsize=9, loc="left")
+            axes.set_ylabel("predicted / measured - 1" if places[name].is_first_col() else "")
         handles = [
             *(
-                Line2D([], [], ls="", marker="o", color=_colour(i), label=f)
-                for i, f in enumerate(fabrics)
+                Line2D([], [], ls="", marker="o", ms=4, color=_colour(i), label=g)
+                for i, g in enumerate(groups)
             ),
-            *(
-                Line2D([], [], ls="", marker=_marker(i), color="0.4", label=f)
-                for i, f in enumerate(families)
-            ),
+            Line2D([], [], color="0.2", lw=2, label=f"median (red: beyond {most:.0%})"),
         ]
-        figure.legend(
-            handles=handles,
-            loc="lower center",
-            ncols=8,
-            frameon=False,
-            fontsize=8,
-            title="colour: network; shape: method",
+        figure.legend(handles=handles, loc="lower center", ncols=6, frameon=False, fontsize=8)
+        figure.subplots_adjust(
+            left=0.06, right=0.99, top=0.96, bottom=0.2, wspace=0.14, hspace=0.55
         )
-        figure.subplots_adjust(left=0.07, right=0.985, top=0.9, bottom=0.23, wspace=0.2)
 
 
 def _colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def _marker(index: int) -> str | Outline:
-    return MARKERS[index % len(MARKERS)]
-
-
 def _panel(
-    axes: Axes, rows: Sequence[AccuracyRow], fabrics: list[str], families: list[str], what: str
+    axes: Axes,
+    rows: Sequence[T],
+    error: Callable[[T], float],
+    group: Callable[[T], str],
+    of: Callable[[T], str],
+    groups: list[str],
+    most: float,
 ) -> None:
-    whole = what == "iterations"
-    found = [
-        1e3 * np.array([(row.predicted, row.measured)] if whole else row.collectives).T
-        for row in rows
-    ]
-    ends = np.concatenate([pairs.ravel() for pairs in found])
-    low, high = 0.8 * ends[ends > 0].min(), 1.25 * ends.max()
-    for row, (p, m) in zip(rows, found, strict=True):
+    names = sorted({of(row) for row in rows})
+    axes.axhspan(-most, most, color="0.93", lw=0, zorder=-1)
+    axes.axhline(0.0, color="0.5", lw=0.8, zorder=0)
+    for place, name in enumerate(names):
+        here = [row for row in rows if of(row) == name]
+        errors = np.array([error(row) for row in here])
+        beside = np.linspace(-0.28, 0.28, len(here)) if len(here) > 1 else np.zeros(1)
+        for row, x, value in zip(here, beside, errors, strict=True):
+            outside = abs(value) > EDGE
+            axes.plot(
+                place + x,
+                np.clip(value, -EDGE, EDGE),
+                ls="",
+                marker=("^" if value > 0 else "v") if outside else "o",
+                ms=3.5,
+                color=_colour(groups.index(group(row))),
+                alpha=0.8,
+                mew=0,
+                clip_on=False,
+            )
+        middle = float(np.median(errors))
+        missed = float(np.median(np.abs(errors))) > most
         axes.plot(
-            m,
-            np.maximum(p, low),  # what is predicted to take no time lies on the edge
-            ls="",
-            marker=_marker(families.index(row.family)),
-            color=_colour(fabrics.index(row.fabric)),
-            ms=7 if whole else 4,
-            alpha=0.85 if whole else 0.5,
-            mec="white",
-            mew=0.5,
+            [place - 0.36, place + 0.36],
+            [np.clip(middle, -EDGE, EDGE)] * 2,
+            color=MISSED if missed else "0.2",
+            lw=2,
         )
-    line = np.array([low, high])
-    axes.plot(line, line, color="0.3", lw=0.8, zorder=0)
-    axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="0.88", lw=0, zorder=-1)
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
-    axes.set_xlabel("measured, ms")
-    axes.set_ylabel("predicted, ms")
-    errors = [abs(row.predicted / row.measured - 1) for row in rows]
-    if not whole:
-        errors = [abs(p / m - 1) for row in rows for p, m in row.collectives]
-    axes.set_title(
-        f"{len(errors)} {what}\nmedian error {np.median(errors):.1%},"
-        f" p90 {np.quantile(errors, 0.9):.1%} (band \N{PLUS-MINUS SIGN}{BAND:.0%})",
-        fontsize=10,
-    )
-    axes.grid(which="major", color="0.93", lw=0.6)
+    axes.set(ylim=(-EDGE, EDGE), xlim=(-0.6, len(names) - 0.4))
+    axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 5 else 20, fontsize=7)
+    for label in axes.get_xticklabels():
+        label.set_horizontalalignment("center" if len(names) > 5 else "right")
+    ticks = np.arange(-0.6, 0.61, 0.2)
+    axes.set_yticks(ticks, [f"{tick:+.0%}" for tick in ticks], fontsize=7)
+    axes.grid(axis="y", color="0.9", lw=0.5)
     axes.set_axisbelow(True)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(
-            LogLocator(subs=(1, 2, 3, 4, 5, 7) if high < 10 * low else (1, 2, 5))
-        )
-        axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-        axis.set_minor_formatter(NullFormatter())
+    for edge in ("top", "right"):
+        axes.spines[edge].set_visible(False)

@@ -57,7 +57,7 @@ def _steps(axes: Axes, rows: Rows) -> None:
         values = [1e3 * row[key] for row in rows]
         colour = COLOURS[0 if key == "predicted" else 1]
         axes.bar([place + shift for place in places], values, 0.4, label=key, color=colour)
-    names = [f"{row['net']} {row['family']}, {row['ranks']} ranks" for row in rows]
+    names = [f"{row['net']} {row['method']}, {row['bed']}" for row in rows]
     axes.set_xticks(list(places), names, rotation=90, fontsize=7)
     axes.set_ylabel("ms per step")
     axes.set_title("ranks that share the GPUs", fontsize=10)

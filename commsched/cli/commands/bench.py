@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,41 +85,13 @@ def simulator(args: argparse.Namespace) -> None:
 
 
 def planner(args: argparse.Namespace) -> None:
-    """Measure the planner on one core, without mpiexec, or its plans on real ranks."""
+    """Measure the planner on one core, without mpiexec."""
     from commsched.lab.bench.optimum import INSTANCES
     from commsched.lab.bench.planner import PARTS, rows
 
     parts = args.part or PARTS
     seeds = range(INSTANCES) if args.seeds is None else _seeds(args.seeds)
-    found = [rows(parts, seeds, args.net, args.machine, args.set)]
-    if "measured" in parts:
-        found.append(_measured(args))
-    _print(chain(*found), args)
-
-
-def _measured(args: argparse.Namespace) -> "Iterator[BenchRow]":
-    """Measure plans on real ranks, on the fabrics that this machine supports."""
-    from commsched.cli.commands import validate
-    from commsched.lab.bench.measured_plans import FABRICS, MeasuredPlansRequest, rows
-    from commsched.lab.validate.cells import NETS
-
-    if args.turns < 1:
-        raise CommschedError(f"--turns must be at least 1, got {args.turns}")
-    quick = args.quick
-    fabrics = validate.QUICK_FABRICS if quick else FABRICS
-    chosen = validate.chosen("--fabric", args.fabric, FABRICS, fabrics)
-    wanted = MeasuredPlansRequest(
-        folder=args.output or Path("measured-plans"),
-        fabrics=chosen if args.fabric else validate.possible(chosen),
-        nets=validate.chosen("--net", args.net, NETS, validate.QUICK_NETS if quick else NETS),
-        turns=args.turns,
-    )
-    if quick:
-        scale, spent = validate.QUICK_SCALE, validate.QUICK_SECONDS
-        wanted = replace(wanted, scale=scale, seconds=spent)
-    make_folder(wanted.folder)  # before the work of other parts
-    end_well()
-    return rows(wanted, lambda sentence: print(sentence, file=sys.stderr, flush=True))
+    _print(rows(parts, seeds, args.net, args.machine, args.set), args)
 
 
 def _seeds(text: str) -> range:

@@ -15,17 +15,20 @@ from commsched.errors import CommschedError
 from commsched.kernels.device import gpus
 from commsched.lab.bench import gpu
 from commsched.lab.bench.codecs import PARTITION
-from commsched.lab.validate.fabrics import GPU, FabricShape
+from commsched.lab.validate.cells import SLEEP, ValidationCell
+from commsched.lab.validate.fabrics import GPU
 from commsched.lab.validate.main import ValidationRequest, validate
+from commsched.lab.validate.report import bars
+from commsched.lab.validate.report import measured as predicted_and_measured
 from commsched.lab.validate.session import Say
-from commsched.lab.validate.table import ValidationRow, bars
+from commsched.lab.validate.table import FailedRow, Row, ValidationRow
 from commsched.run.doctor import ucx_words
 from commsched.run.job import launcher
 from commsched.run.job import start as job
 
 FORMAT = "commsched-gpu/1"
 NETS = ("vgg16", "bert-base", "gpt2")  # whose predicted and measured steps are compared
-METHODS = ("ring", "native", "fp16")
+METHODS = ("ring+dense", "native+dense", "ring+fp16")
 LANES = (2, 4)  # ranks that share the GPUs
 SECONDS, QUICK_SECONDS = 20.0, 8.0  # of a calibration
 LIMIT = 300.0  # s for the messages
@@ -110,19 +113,23 @@ def _messages(folder: Path, name: str, options: Sequence[str]) -> list[Document]
 
 def _steps(folder: Path, lanes: int, options: GpuReportOptions, say: Say) -> list[Document]:
     """Predicted and measured steps of ranks that share the GPUs."""
+    nets = NETS[:1] if options.quick else NETS
     wanted = ValidationRequest(
-        fabrics=(GPU,),
-        nets=NETS[:1] if options.quick else NETS,
-        families=METHODS,
-        shape=FabricShape(hosts=1, lanes=lanes),
+        parts=[
+            [ValidationCell(f"1x{lanes}-{GPU}", n, SLEEP, 1.0, m) for n in nets for m in METHODS]
+        ],
         seconds=QUICK_SECONDS if options.quick else SECONDS,
     )
-    rows = validate(wanted, folder / f"{lanes}-ranks", say, lambda row: say(_told(row)))
-    return [msgspec.to_builtins(row) | {"error": row.error} for row in rows]
+    rows = validate(wanted, folder / f"{lanes}-ranks", say, lambda row, _: say(_told(row)))
+    for row in rows:
+        if isinstance(row, FailedRow):
+            raise CommschedError(f"{row.cell}: {row.why}")
+    return [msgspec.to_builtins(row) | {"error": row.error} for row in predicted_and_measured(rows)]
 
 
-def _told(row: ValidationRow) -> str:
-    return f"{row.ranks} ranks, {row.net} {row.family}: predicted {row.error:+.1%} off"
+def _told(row: Row) -> str:
+    error = f"predicted {row.error:+.1%} off" if isinstance(row, ValidationRow) else "failed"
+    return f"{row.ranks} ranks, {row.net} {row.method}: {error}"
 
 
 def asked(found: Mapping[str, Any]) -> list[GpuBar]:
@@ -144,7 +151,7 @@ def asked(found: Mapping[str, Any]) -> list[GpuBar]:
             judged.append(GpuBar("pointers, of staged", message["of_staged"], gpu.POINTED, True))
     steps = [{key: row[key] for key in row if key != "error"} for row in found["steps"]]
     for bar in bars(msgspec.convert(steps, list[ValidationRow])):
-        judged.append(GpuBar(bar.what, bar.value, bar.limit, False))
+        judged.append(GpuBar(bar.what, bar.value, bar.most, False))
     return judged
 
 

@@ -1,112 +1,199 @@
-"""Cells of a validation: a net, scaled to a fabric, with one method for all buckets."""
+"""Cells of a validation: a bed, a net that is new to it, its compute, and a method for all buckets.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Cells are drawn by seed so that each bed meets every method, and each method every kind of net and
+compute and every ratio, on different beds.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
 
 from commsched.cost.price import price
 from commsched.exchange.method import Method
-from commsched.exchange.registry import find_method
-from commsched.machine.model import Machine
-from commsched.net import file as net_file
+from commsched.exchange.registry import find_method, legal_methods
+from commsched.lab.validate import nets
+from commsched.lab.validate.fabrics import Bed
+from commsched.machine.model import Group, Machine
 from commsched.net.bucket import BucketSpec
 from commsched.net.graph import Net, Tensor
+from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.sparsity import Sparsity
 from commsched.plan.model import Launch, Plan
 from commsched.planner.launches import buckets, launches
+from commsched.planner.make_plan import make_plan as planned
 from commsched.planner.request import Request
+from commsched.planner.search.timing import iteration
 
-NETS = ("vgg16", "resnet50", "lstm", "bert-base", "gpt2")
-# Family -> its method; these run with every net on every fabric.
-CROSSED = {
-    "native": "native+dense",
-    "ring": "ring+dense",
-    "hierarchical": "hierarchical+dense",
-    "fp16": "ring+fp16",
-    "coo": "all-gather+coo",
-    "zen": "zen",
-}
-# Family -> its method; these run with one net per fabric, in turn.
-ROTATED = {
-    "dsar": "dsar",
-    "omnireduce": "omnireduce",
-    "sparse-ps": "sparse-ps",
-    "node-union": "node-union",
-    "gtopk": "gtopk:0.01",
-    "ok-topk": "ok-topk:0.01",
-    "hitopk": "hitopk:0.01",
-    "powersgd": "powersgd:2",
-    "int8": "all-gather+quant:8",
-    "fft": "all-gather+fft:0.15",
-}
-METHODS = CROSSED | ROTATED
+# One bed of each line is in the subset.
+STRATA = (
+    ("1x2-shared", "1x4-shared"),
+    ("2x1-100mbit", "2x1-1gbit"),
+    ("2x2-100mbit", "2x2-1gbit"),
+    ("3x2-slow",),
+    ("4x2-400mbit",),
+)
+BEDS = tuple(bed for beds in STRATA for bed in beds)
+SLEEP, SPIN, TRAIN = "sleep", "spin", "train"  # kinds of compute
+EMULATED = (SLEEP, SPIN)
+RATIOS = (0.25, 1.0, 4.0)  # s of compute per s of a dense exchange of the net
+TRAINED = ("gpt", "words", "mlp", "cnn")
+BATCH = 16  # samples of a rank in a training
+DENSE, PLANNED = "ring+dense", "best"  # two methods: a dense exchange, and what our planner chooses
 DENSITY = 0.05  # of dense tensors in cells with a method for sparse tensors
-DENSE_SECONDS = 0.2  # that one ring all-reduce of a net lasts: long enough to measure
-SHARED_SECONDS = 0.1  # in shared memory, where coding lasts several times as long as copying
-COMPUTE = 1.0  # seconds of compute per second of a ring all-reduce
+SECONDS = 0.2  # of compute and dense exchange of a step together: long enough to measure
 BUCKETS = 8  # per net, at the most
+LONGEST = 0.4  # s of a predicted step; nets with slower methods are smaller
 LARGEST = 2**26  # most elements of a net, for links that seem to take no time per byte
+PARTS = 4  # of a whole run; each visits all beds, and the first is the subset
+SUBSET = 6  # cells of emulated compute per bed in the subset
+CASES = 12  # decisions
 
 
 class ValidationCell(NamedTuple):
-    """One row of the table."""
+    """What is planned, predicted and run."""
 
-    fabric: str
+    bed: str
     net: str
-    family: str  # a key of METHODS, or any method
+    compute: str
+    ratio: float  # of compute to the dense exchange; 0: the net's own
+    method: str  # "": the case of a decision between plans
+
+    def __str__(self) -> str:
+        ratio = f" x {self.ratio:g}" if self.ratio else ""
+        return f"{self.bed} {self.net} {self.compute}{ratio} {self.method or 'decision'}"
 
     @property
-    def method(self) -> str:
-        """Return the method of the family."""
-        return METHODS.get(self.family, self.family)
-
-    @property
-    def name(self) -> str:
-        """A file's name."""
-        return f"{self.net}-{self.family}"
+    def stem(self) -> str:
+        """Return a file's name."""
+        words = (self.net, self.compute, f"{self.ratio:g}", self.method or "decision")
+        return "-".join(words).replace(":", "_").replace("/", "_")
 
 
-def rotated(fabrics: Sequence[str], nets: Sequence[str]) -> list[ValidationCell]:
-    """Return the cells of the families that run with one net per fabric."""
+def every_method(group: Group, rng: Random) -> list[str]:
+    """Return all methods of several phases, and pairs with every collective and every codec."""
+    legal = list(legal_methods(group))
+    pairs = [m for m in legal if m.family != m.name]
+    rng.shuffle(pairs)
+    met, found = set[str](), []
+    for pair in pairs:
+        parts = {pair.family, pair.coding}
+        if parts - met:
+            met |= parts
+            found.append(pair.name)
+    return found + [m.name for m in legal if m.family == m.name]
+
+
+def draw(seed: int, beds: Sequence[str] = BEDS) -> list[list[ValidationCell]]:
+    """Return all cells and decisions in parts, each bed by bed; the first part is the subset."""
+    rng = Random(f"validation {seed}")
+    few = [b for stratum in STRATA if (b := rng.choice(stratum)) in beds] or list(beds)
+    parts: list[list[ValidationCell]] = [[] for _ in range(PARTS)]
+    met = set[str]()
+    for bed in beds:
+        emulated, trained = _emulated(bed, seed), _trained(bed, seed)
+        if bed in few:
+            emulated.sort(key=lambda cell: cell.method in met)
+            parts[0] += [*emulated[:SUBSET], *trained[:2]]
+            met |= {cell.method for cell in emulated[:SUBSET]}
+            emulated, trained = emulated[SUBSET:], trained[2:]
+        for i, cell in enumerate((*emulated, *trained)):
+            parts[1 + i % (PARTS - 1)].append(cell)
+    for i, case in enumerate(_decisions(seed, few, beds)):
+        parts[i * PARTS // CASES].append(case)
+    return [sorted(part, key=lambda cell: beds.index(cell.bed)) for part in parts]
+
+
+def _emulated(bed: str, seed: int) -> list[ValidationCell]:
+    """Return cells of emulated compute: every method once, a dense ring in each way."""
+    rng = Random(f"emulated {bed} {seed}")
+    methods = every_method(Bed.of(bed).group, rng)
+    rng.shuffle(methods)
+    ways = list(product(nets.KINDS, EMULATED, RATIOS))
+    rng.shuffle(ways)
+    found = [(ways[i % len(ways)], method) for i, method in enumerate(methods)]
+    dense = [((kind, *way), DENSE) for kind, way in zip(_cycle(rng), _ways(rng), strict=False)]
     return [
-        ValidationCell(fabric, nets[(i + j) % len(nets)], family)
-        for i, fabric in enumerate(fabrics)
-        for j, family in enumerate(ROTATED)
+        ValidationCell(bed, f"{kind}:{rng.randrange(1000)}", compute, ratio, method)
+        for (kind, compute, ratio), method in (dense[0], *found, *dense[1:])
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """How a net is scaled: elements and seconds."""
-
-    numel: float
-    seconds: float  # of compute
+def _ways(rng: Random) -> list[tuple[str, float]]:
+    ways = list(product(EMULATED, RATIOS))
+    rng.shuffle(ways)
+    return ways
 
 
-def fitting(net: str, machine: Machine, seconds: float = DENSE_SECONDS) -> Scale:
-    """Return the scale at which a ring all-reduce of the net, and its compute, last `seconds`."""
-    graph, ring = net_file.load(net), find_method("ring+dense")
-    sizes = np.array([2.0, 4.0]) * 2**20  # elements
+def _cycle(rng: Random) -> Iterator[str]:
+    while True:
+        yield from rng.sample(list(nets.KINDS), len(nets.KINDS))
+
+
+def _trained(bed: str, seed: int) -> list[ValidationCell]:
+    """Return trainings: every net, with the planner's plan, and with a method if cores are free."""
+    rng = Random(f"trained {bed} {seed}")
+    names = rng.sample(TRAINED, len(TRAINED))
+    first = [PLANNED, DENSE] * 2
+    found = [ValidationCell(bed, n, TRAIN, 0.0, m) for n, m in zip(names, first, strict=True)]
+    if Bed.of(bed).shape.ranks == 2:
+        methods = every_method(Bed.of(bed).group, rng)
+        found += [ValidationCell(bed, n, TRAIN, 0.0, rng.choice(methods)) for n in names]
+    return found
+
+
+def _decisions(seed: int, few: Sequence[str], beds: Sequence[str]) -> list[ValidationCell]:
+    """Return the cases of decisions, the first on beds of the subset."""
+    rng = Random(f"decisions {seed}")
+    places = [*rng.sample(few, len(few)), *rng.sample(list(beds), len(beds))]
+    kinds = _cycle(rng)
+    return [
+        ValidationCell(
+            places[i % len(places)],
+            f"{next(kinds)}:{rng.randrange(1000)}",
+            EMULATED[(i + i // len(RATIOS)) % len(EMULATED)],
+            RATIOS[i % len(RATIOS)],
+            "",
+        )
+        for i in range(CASES)
+    ]
+
+
+def fitting(cell: ValidationCell, machine: Machine) -> Net:
+    """Return the cell's net, smaller by one factor if its predicted step would last too long."""
+    net = scaled(cell, machine)
+    like = cell if cell.method else cell._replace(method=DENSE)
+    seconds = iteration(make_plan(like, net, machine))
+    return net if seconds <= LONGEST else net.scaled(LONGEST / seconds)
+
+
+def scaled(cell: ValidationCell, machine: Machine) -> Net:
+    """Return the cell's net, scaled so that compute and a dense ring take SECONDS together."""
+    net = nets.load(cell.net)
+    ring, exchange = find_method(DENSE), SECONDS / (1.0 + cell.ratio)
+    sizes = np.array([0.5, 1.0]) * 2**20  # elements
     short, long = (
         price(ring, BucketSpec.uniform(int(n)), machine, machine.everyone).seconds for n in sizes
     )
     per_element = (long - short) / (sizes[1] - sizes[0])
-    numel = seconds / max(per_element, seconds / LARGEST)
-    compute = sum(sum(graph.seconds(layer, machine.device)) for layer in graph.layers)
-    return Scale(numel=numel / graph.numel, seconds=seconds * COMPUTE / compute)
+    net = net.scaled(exchange / max(per_element, exchange / LARGEST) / net.numel)
+    lasts = price(ring, BucketSpec.uniform(net.numel), machine, machine.everyone).seconds
+    compute = sum(sum(net.seconds(layer, machine.device)) for layer in net.layers)
+    net = net.scaled(1.0, lasts * cell.ratio / compute)
+    if cell.compute == SPIN:
+        measured = Measured(device=PROCESSOR, source="emulated on a core by commsched validate")
+        net = replace(net, measured=measured)
+    return net
 
 
-def scaled(net: str, scale: Scale) -> Net:
-    """Scale elements and compute of a shipped net."""
-    return net_file.load(net).scaled(scale.numel, scale.seconds / scale.numel)
-
-
-def make_plan(cell: ValidationCell, machine: Machine, scale: Scale) -> Plan:
-    """Plan a cell: every bucket uses the family's method."""
-    net = scaled(cell.net, scale)
-    if _for_sparse(find_method(cell.method)):
+def make_plan(cell: ValidationCell, net: Net, machine: Machine) -> Plan:
+    """Plan a cell: every bucket uses the cell's method, or the planner chooses."""
+    if cell.method == PLANNED:
+        return planned(Request(net=net, machine=machine, time_limit=2.0))
+    if cell.compute != TRAIN and _for_sparse(find_method(cell.method)):
         net = _sparse(net)
     request = Request(net=net, machine=machine)
     limit = 4.0 * net.numel / BUCKETS

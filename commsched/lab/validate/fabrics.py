@@ -1,8 +1,9 @@
 """Where plans are validated: this machine's shared memory or GPU, or hosts on a testbed."""
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -13,6 +14,7 @@ from commsched.lab.testbed.bed import Completed, Testbed
 from commsched.lab.testbed.mpi import Launcher
 from commsched.lab.testbed.proof import crossing, missing
 from commsched.lab.testbed.spec import Spec
+from commsched.machine.model import Group
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.run.job import launcher as found
@@ -32,6 +34,7 @@ FABRICS = (SHARED, *RATES)
 GPU = "gpu"  # ranks that share the GPUs of this machine; never a default
 ON_THIS = (SHARED, GPU)
 LIMIT = 300.0  # s, the longest job
+RUN = ("run",)
 
 
 class FabricShape(NamedTuple):
@@ -46,16 +49,46 @@ class FabricShape(NamedTuple):
         return self.hosts * self.lanes
 
 
+class Bed(NamedTuple):
+    """A fabric and its ranks, written `2x1-400mbit`: hosts, ranks on each of them, network."""
+
+    fabric: str
+    shape: FabricShape
+
+    @classmethod
+    def of(cls, text: str) -> "Bed":
+        """Read a bed; reject one that this machine cannot have."""
+        found = re.fullmatch(r"([0-9]{1,3})x([0-9]{1,3})-(.+)", text, re.ASCII)
+        if found is None or found[3] not in (*FABRICS, GPU):
+            raise CommschedError(
+                f"bed {text!r}: expected HOSTSxRANKS-NETWORK such as 2x1-400mbit, with network"
+                f" {', '.join(FABRICS)} or {GPU}"
+            )
+        shape = FabricShape(int(found[1]), int(found[2]))
+        if shape.ranks < 2:
+            raise CommschedError(f"bed {text!r}: at least 2 ranks are needed")
+        if found[3] in ON_THIS and shape.hosts > 1:
+            raise CommschedError(f"bed {text!r}: {found[3]} is on one host; use 1x{shape.ranks}")
+        checked(found[3], shape)
+        return cls(found[3], shape)
+
+    @property
+    def group(self) -> Group:
+        """Return all ranks and their hosts."""
+        ranks = tuple(range(self.shape.ranks))
+        return Group(ranks=ranks, nodes=tuple(r // self.shape.lanes for r in ranks))
+
+
 class ValidationFabric(Protocol):
     """Runs the ranks of a job."""
 
     def run(self, *words: str) -> None:
         """Run a commsched command on all ranks."""
 
-    def execute(self, plan: Plan, stem: Path, steps: int) -> Timeline:
+    def execute(self, plan: Plan, stem: Path, steps: int, command: Sequence[str] = RUN) -> Timeline:
         """Run a plan and return its timeline; reject a run whose bytes bypassed the links.
 
-        The files are STEM.plan.json and STEM.measured.json.
+        The files are STEM.plan.json and STEM.measured.json; `command` is followed by the plan's.
         """
 
 
@@ -69,8 +102,8 @@ class SharedMemoryFabric:
     def run(self, *words: str) -> None:
         job.commsched(self._ranks, (*words, *self._device), LIMIT, quiet=True)
 
-    def execute(self, plan: Plan, stem: Path, steps: int) -> Timeline:
-        self.run(*_run(plan, stem, steps))
+    def execute(self, plan: Plan, stem: Path, steps: int, command: Sequence[str] = RUN) -> Timeline:
+        self.run(*_run(plan, stem, steps, command))
         return timeline_file.read(measured_path(stem))
 
 
@@ -88,8 +121,8 @@ class ShapedFabric:
         """Run a module of Python on all ranks."""
         self._completed(sys.executable, "-m", module, *words)
 
-    def execute(self, plan: Plan, stem: Path, steps: int) -> Timeline:
-        done = self._completed(*job.COMMAND, *_run(plan, stem, steps))
+    def execute(self, plan: Plan, stem: Path, steps: int, command: Sequence[str] = RUN) -> Timeline:
+        done = self._completed(*job.COMMAND, *_run(plan, stem, steps, command))
         measured = timeline_file.read(measured_path(stem))
         spec = self._bed.spec
         around = missing(crossing(plan, measured, spec), done.counters, spec.names)
@@ -119,10 +152,13 @@ def measured_path(stem: Path) -> Path:
     return stem.with_name(f"{stem.name}.measured.json")
 
 
-def _run(plan: Plan, stem: Path, steps: int) -> tuple[str, ...]:
+def _run(plan: Plan, stem: Path, steps: int, command: Sequence[str]) -> tuple[str, ...]:
     """Write the plan and return the words of the command that runs it."""
     plan_file.write(plan_path(stem), plan)
-    return ("run", str(plan_path(stem)), "-o", str(measured_path(stem)), "--steps", str(steps))
+    return (
+        *(*command, str(plan_path(stem))),
+        *("-o", str(measured_path(stem)), "--steps", str(steps)),
+    )
 
 
 @contextmanager

@@ -1,125 +1,162 @@
-"""Calibrate each fabric, then predict and run each cell: the accuracy table."""
+"""Calibrate each bed, then predict and run each cell: the accuracy table."""
 
-from collections.abc import Callable, Sequence
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from commsched import files
-from commsched.lab.validate import table
-from commsched.lab.validate.cells import (
-    DENSE_SECONDS,
-    SHARED_SECONDS,
-    ValidationCell,
-    fitting,
-    make_plan,
-    rotated,
-)
+from commsched.errors import CommschedError
+from commsched.lab.validate.cells import TRAIN, ValidationCell, make_plan
+from commsched.lab.validate.decisions import measured_plans
 from commsched.lab.validate.disturbance import PATIENCE, Calm
-from commsched.lab.validate.fabrics import ON_THIS, FabricShape, measured_path
-from commsched.lab.validate.session import FabricSession, Say, fabric_session
-from commsched.lab.validate.table import ValidationRow
+from commsched.lab.validate.session import BedSession, Say, bed_session, identity
+from commsched.lab.validate.table import (
+    DecisionRow,
+    FailedRow,
+    Pair,
+    Row,
+    RowFile,
+    ValidationRow,
+    appending,
+)
+from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
 from commsched.simulate.engine import simulate
-from commsched.timeline import file as timeline_file
 from commsched.timeline import measure
+from commsched.timeline.attribute import Why
+from commsched.timeline.breakdown import CAUSES
 from commsched.timeline.compare import Comparison, compare
 
-TABLE = "table.json"
+TABLE = "table.jsonl"
 WARM = 1  # warm-up steps, which are left out
+TRAINED_STEPS = 3  # steps of a training per step of a run: they are short
+TOLD = 0.005  # least share of the iteration that is said of an error's parts
+MOST_TOLD = 6
 
-Done = Callable[[ValidationRow], None]  # called with each finished row
+Done = Callable[[Row, float], None]  # called with each finished row and the seconds that it took
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationRequest:
-    """Which cells are validated, and how."""
+    """Which cells are validated, part by part, and how."""
 
-    fabrics: Sequence[str]
-    nets: Sequence[str]
-    families: Sequence[str]  # run for every net on every fabric
-    shape: FabricShape
-    others: bool = False  # run the other families, too, with one net per fabric
-    scale: float = 1.0  # of bytes and seconds
+    parts: Sequence[Sequence[ValidationCell]]
     steps: int = 11  # including one warm-up step
-    seconds: float = 30.0  # of calibration per fabric
+    seconds: float = 20.0  # of calibration per bed
     patience: float = PATIENCE  # s for repeating disturbed measurements
 
     @property
     def cells(self) -> list[ValidationCell]:
-        """Return all cells, fabric by fabric and net by net."""
-        cells = [
-            ValidationCell(f, n, m) for f in self.fabrics for n in self.nets for m in self.families
-        ]
-        cells += rotated(self.fabrics, self.nets) if self.others else []
-        return sorted(cells, key=lambda c: (self.fabrics.index(c.fabric), self.nets.index(c.net)))
+        """Return all cells."""
+        return [cell for part in self.parts for cell in part]
 
 
-def validate(wanted: ValidationRequest, folder: Path, say: Say, done: Done) -> list[ValidationRow]:
-    """Return the rows of the table, in order; `folder` stores all files and finished rows.
+def validate(wanted: ValidationRequest, folder: Path, say: Say, done: Done) -> list[Row]:
+    """Return the rows of the wanted cells; `folder` stores all files and finished rows.
 
-    An interrupted validation resumes: a row is measured again only if its plan has changed.
+    An interrupted validation goes on: a cell is run again only if it failed, or if its bed has
+    been calibrated again.
     """
-    path = folder / TABLE
-    rows = {row.cell: row for row in table.read(path)} if path.exists() else {}
-    calm = Calm(patience=wanted.patience)
     files.make_folder(folder)
-    for name in wanted.fabrics:
-        with fabric_session(name, wanted.shape, folder, wanted.seconds, say, calm) as session:
-            for cell in wanted.cells:
-                if cell.fabric == name:
-                    rows[cell] = row = _row(cell, session, wanted, rows.get(cell))
-                    table.write(path, rows.values())
-                    done(row)
-    return [rows[cell] for cell in wanted.cells]
+    calm = Calm(patience=wanted.patience)
+    with appending(folder / TABLE) as file:
+        known = {row.cell: row for row in file.rows}
+        for part in wanted.parts:
+            for bed in dict.fromkeys(cell.bed for cell in part):
+                here = [cell for cell in part if cell.bed == bed]
+                now = identity(folder / bed)
+                left = [cell for cell in here if not _finished(known.get(cell), now)]
+                if left:
+                    with bed_session(bed, folder, wanted.seconds, say, calm) as session:
+                        known |= _rows(left, session, wanted, file, done)
+    return [known[cell] for cell in wanted.cells if cell in known]
+
+
+def _finished(row: Row | None, machine: str) -> bool:
+    return row is not None and not isinstance(row, FailedRow) and row.machine == machine
+
+
+def _rows(
+    cells: Sequence[ValidationCell],
+    session: BedSession,
+    wanted: ValidationRequest,
+    file: RowFile,
+    done: Done,
+) -> dict[ValidationCell, Row]:
+    """Measure cells on a running bed; a cell that fails does not keep the others from it."""
+    session.calibrated()
+    found: dict[ValidationCell, Row] = {}
+    for cell in cells:
+        begun = time.monotonic()
+        about: dict[str, Any] = cell._asdict() | {
+            "machine": identity(session.folder),
+            "cores": len(os.sched_getaffinity(0)),
+        }
+        try:
+            row = _row(cell, session, wanted, about)
+        except CommschedError as error:
+            row = FailedRow(**about, why=str(error))
+        file.add(row)
+        found[cell] = row
+        done(row, time.monotonic() - begun)
+    return found
 
 
 def _row(
     cell: ValidationCell,
-    session: FabricSession,
+    session: BedSession,
     wanted: ValidationRequest,
-    old: ValidationRow | None,
-) -> ValidationRow:
-    """Predict and run the cell, unless its old row has the same plan."""
-    machine = session.calibrated(cell.net)
-    seconds = SHARED_SECONDS if cell.fabric in ON_THIS else DENSE_SECONDS
-    scale = fitting(cell.net, machine, seconds * wanted.scale)
-    plan = make_plan(cell, machine, scale)
-    if old is not None and old.plan == plan.hash:
-        return old
-    predicted = simulate(plan, wanted.steps).timeline()
-    timeline_file.write(session.folder / f"{cell.name}.predicted.json", predicted)
-    measured, stolen = session.measured(plan, cell.name, wanted.steps)
-    timeline_file.write(measured_path(session.folder / cell.name), measured)
+    about: Mapping[str, Any],
+) -> Row:
+    """Predict a cell and run it."""
+    machine = session.calibrated()
+    net = session.net(cell, machine)
+    if not cell.method:
+        return DecisionRow(**about, plans=measured_plans(cell, net, machine, session, wanted.steps))
+    plan = make_plan(cell, net, machine)
+    steps = wanted.steps * (TRAINED_STEPS if cell.compute == TRAIN else 1)
+    predicted = simulate(plan, steps).timeline()
+    measured, stolen = session.measured(plan, cell, cell.stem, steps)
     both = compare(predicted, measured, WARM)
-    exchanges: dict[int, list[tuple[float, float]]] = {}  # launch -> its phases
-    known = STRATEGIES[plan.strategy].operations(plan)
-    for o in both.operations:
-        if measure.is_communication(o.stream):
-            phases = exchanges.setdefault(known[o.name].launch, [])
-            phases.append((o.seconds.predicted, o.seconds.measured))
     iterations = measure.iteration_seconds(measured)[measure.settled(measured, WARM)]
     low, middle, high = np.quantile(iterations, (0.1, 0.5, 0.9)).tolist()
+    sure = both.interval
     return ValidationRow(
-        fabric=cell.fabric,
-        net=cell.net,
-        family=cell.family,
-        method=cell.method,
-        ranks=machine.size,
-        nbytes=4.0 * plan.net.numel,
+        **about,
         plan=plan.hash,
+        nbytes=4.0 * plan.net.numel,
         predicted=both.iteration.predicted,
         measured=both.iteration.measured,
         spread=(high - low) / middle,
         stolen=stolen,
-        collectives=tuple(tuple(np.sum(phases, axis=0).tolist()) for phases in exchanges.values()),
-        phases=tuple(pair for phases in exchanges.values() for pair in phases),
-        hidden=(_hidden(both, "predicted"), _hidden(both, "measured")),
+        exchanges=_exchanges(plan, both),
+        interval=None if sure is None else (sure.low, sure.high),
+        why=() if both.why is None else _parts(plan, both.why, both.iteration.measured),
     )
 
 
-def _hidden(both: Comparison, side: str) -> float:
-    """Return the share of the communication that compute hides."""
-    hidden, exposed = getattr(both.hidden, side), getattr(both.exposed, side)
-    return float(hidden / (hidden + exposed)) if hidden + exposed else 1.0
+def _exchanges(plan: Plan, both: Comparison) -> tuple[Pair, ...]:
+    """Return predicted and measured seconds of each bucket's exchange, all phases together."""
+    known, found = STRATEGIES[plan.strategy].operations(plan), dict[int, Pair]()
+    for o in both.operations:
+        if measure.is_communication(o.stream):
+            launch = known[o.name].launch
+            predicted, measured = found.get(launch, (0.0, 0.0))
+            found[launch] = predicted + o.seconds.predicted, measured + o.seconds.measured
+    return tuple(found.values())
+
+
+def _parts(plan: Plan, why: Why, iteration: float) -> tuple[tuple[str, str, float], ...]:
+    """Return the largest parts of an error, by kind of operation and cause."""
+    known, found = STRATEGIES[plan.strategy].operations(plan), dict[tuple[str, str], float]()
+    for name, values in zip(why.names, why.values.tolist(), strict=True):
+        what = f"{known[name].kind} on {known[name].stream}" if name in known else name
+        for cause, seconds in zip(CAUSES, values, strict=True):
+            found[what, cause] = found.get((what, cause), 0.0) + seconds / iteration
+    largest = sorted(found.items(), key=lambda item: -abs(item[1]))[:MOST_TOLD]
+    return tuple((*key, share) for key, share in largest if abs(share) >= TOLD)

@@ -1,42 +1,45 @@
-"""Calibrate a running fabric and measure plans on it, and repeat what other guests disturbed."""
+"""Calibrate a running bed and measure plans on it, and repeat what other guests disturbed."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from commsched import files
+from commsched.lab.validate import cells
+from commsched.lab.validate.cells import BATCH, TRAIN, ValidationCell
 from commsched.lab.validate.disturbance import Calm
-from commsched.lab.validate.fabrics import ON_THIS, FabricShape, ValidationFabric, fabric
+from commsched.lab.validate.fabrics import RUN, Bed, ValidationFabric, fabric
 from commsched.machine import file as machine_file
 from commsched.machine.model import Machine
+from commsched.net import file as net_file
+from commsched.net.graph import Net
 from commsched.plan.model import Plan
 from commsched.timeline.model import Timeline
 
 Say = Callable[[str], None]  # called with a sentence when something begins
+Measured = tuple[Timeline, float]  # a run, and the share of processor time that others took
+MACHINE = "machine.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FabricSession:
-    """A running fabric and the folder of its machines, plans and timelines."""
+class BedSession:
+    """A running bed and the folder of its machine, profiles, plans and timelines."""
 
-    name: str
+    bed: str
     fabric: ValidationFabric
     folder: Path
     seconds: float  # of a calibration
     say: Say
     calm: Calm
 
-    def calibrated(self, net: str) -> Machine:
-        """Return the machine of this fabric for a net; calibrate if the folder has no file.
-
-        Cores and memory of this machine are shared and drift: each net has its own calibration.
-        """
-        name = f"{net}.machine.json" if self.name in ON_THIS else "machine.json"
-        path = self.folder / name
+    def calibrated(self) -> Machine:
+        """Return the machine of this bed; calibrate if the folder has no file."""
+        path = self.folder / MACHINE
 
         def measured() -> Machine:
-            self.say(f"calibrating {self.name}, {path.stem} ({self.seconds:g} s)")
+            self.say(f"{self.bed}: calibrating ({self.seconds:g} s)")
             self.fabric.run("calibrate", "-o", str(path), "--seconds", str(self.seconds))
             return machine_file.read(path)
 
@@ -44,18 +47,37 @@ class FabricSession:
             machine_file.write(path, self.calm(measured)[0])
         return machine_file.read(path)
 
-    def measured(self, plan: Plan, name: str, steps: int) -> tuple[Timeline, float]:
-        """Run a plan; return its timeline and the share of processor time that others took."""
-        return self.calm(lambda: self.fabric.execute(plan, self.folder / name, steps))
+    def net(self, cell: ValidationCell, machine: Machine) -> Net:
+        """Return the net of a cell: scaled to the bed, or profiled by all its ranks at once."""
+        if cell.compute != TRAIN:
+            return cells.fitting(cell, machine)
+        path = self.folder / f"{cell.net}.net.json"
+        if not path.exists():
+            self.say(f"{self.bed}: profiling {cell.net}")
+            self.fabric.run("profile", cell.net, "--batch", str(BATCH), "-o", str(path))
+        return net_file.read(path)
+
+    def measured(self, plan: Plan, cell: ValidationCell, stem: str, steps: int) -> Measured:
+        """Run a plan, or train by it."""
+        batch = str(BATCH * plan.machine.size)
+        train = ("train", "--net", cell.net, "--batch", batch, "--json", "--plan")
+        command = train if cell.compute == TRAIN else RUN
+        return self.calm(lambda: self.fabric.execute(plan, self.folder / stem, steps, command))
+
+
+def identity(folder: Path) -> str:
+    """Return what tells the calibration of a bed's folder from others; "" before it is there."""
+    path = folder / MACHINE
+    return hashlib.sha256(files.read_bytes(path)).hexdigest()[:12] if path.exists() else ""
 
 
 @contextmanager
-def fabric_session(
-    name: str, shape: FabricShape, folder: Path, seconds: float, say: Say, calm: Calm
-) -> Iterator[FabricSession]:
-    """Start a fabric whose files are in a folder of its name, and stop it at the end."""
-    files.make_folder(folder / name)
-    with fabric(name, shape) as running:
-        yield FabricSession(
-            name=name, fabric=running, folder=folder / name, seconds=seconds, say=say, calm=calm
+def bed_session(
+    bed: str, folder: Path, seconds: float, say: Say, calm: Calm
+) -> Iterator[BedSession]:
+    """Start a bed whose files are in a folder of its name, and stop it at the end."""
+    files.make_folder(folder / bed)
+    with fabric(*Bed.of(bed)) as running:
+        yield BedSession(
+            bed=bed, fabric=running, folder=folder / bed, seconds=seconds, say=say, calm=calm
         )

@@ -1,139 +1,191 @@
-"""The table of a validation: one row per cell, its summary per fabric, and the bars."""
+"""The file of a validation, to which a line per finished cell is appended, and its rows."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import IO, Literal
 
 import msgspec
 import numpy as np
 
 from commsched import files
-from commsched.lab.validate.fabrics import GPU, ON_THIS, SHARED
-from commsched.machine import trust
+from commsched.errors import CommschedError
+from commsched.lab.validate.cells import TRAIN, ValidationCell
+from commsched.lab.validate.fabrics import GPU
+from commsched.run.job.lock import locked
 
-MEDIAN, P90, MOST, COLLECTIVE, HIDDEN = 0.05, 0.10, 0.15, trust.LIMIT, 0.95
-SHARED_MEDIAN = 0.10  # in shared memory, where runs vary more
-ON_GPU, CROWDED = 0.10, 0.20  # each cell of two ranks of a machine's GPUs, and of more
+Pair = tuple[float, float]  # predicted and measured
 
 
-class ValidationRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="table"):
+    format: Literal["commsched-validation/3"] = "commsched-validation/3"
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all rows say."""
+
+    bed: str
+    net: str
+    compute: str
+    ratio: float  # of compute to a dense exchange of the net; 0: the net's own
+    method: str  # "": a decision between plans
+    machine: str  # identity of the calibration
+    cores: int  # of this machine, which all ranks of a bed share
+
+    @property
+    def cell(self) -> ValidationCell:
+        """Return what identifies the row."""
+        return ValidationCell(self.bed, self.net, self.compute, self.ratio, self.method)
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        hosts, _, rest = self.bed.partition("x")
+        return int(hosts) * int(rest.partition("-")[0])
+
+    @property
+    def group(self) -> str:
+        """Return the name of the group of rows that has bars of its own."""
+        if self.bed.endswith(f"-{GPU}"):
+            return GPU
+        shared = "a core per rank" if self.ranks <= self.cores else "ranks sharing cores"
+        return f"real training, {shared}" if self.compute == TRAIN else shared
+
+
+class ValidationRow(_Row, frozen=True, kw_only=True, tag="cell"):
     """One cell: predicted and measured seconds are medians over the steps."""
 
-    fabric: str
-    net: str
-    family: str
-    method: str
-    ranks: int
-    nbytes: float  # of gradients, B per rank
     plan: str  # its hash
+    nbytes: float  # of gradients, B per rank
     predicted: float
     measured: float
     spread: float  # p90 - p10 of the measured steps, as a share of their median
-    collectives: tuple[tuple[float, float], ...]  # predicted and measured s of each bucket's
-    phases: tuple[tuple[float, float], ...]  # predicted and measured s of each of their phases
-    hidden: tuple[float, float]  # share of communication under compute: predicted, measured
-    stolen: float | None = None  # of the processor time, by other guests of the host; None: unknown
-
-    @property
-    def cell(self) -> tuple[str, str, str]:
-        """Return net, fabric and family, which identify the cell."""
-        return self.fabric, self.net, self.family
+    stolen: float  # share of the processor time, by other guests of the host
+    exchanges: tuple[Pair, ...]  # s of each bucket's, all phases together
+    interval: Pair | None  # p10 and p90 of the prediction, s
+    # The error of the iteration in parts: operation, cause, share of the measured iteration.
+    why: tuple[tuple[str, str, float], ...] = ()
 
     @property
     def error(self) -> float:
         """Return the relative error, positive if the prediction is too high."""
         return self.predicted / self.measured - 1.0
 
-
-class _ValidationFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: Literal["commsched-validation/2"] = "commsched-validation/2"
-    rows: tuple[ValidationRow, ...]
-
-
-def read(path: Path) -> list[ValidationRow]:
-    """Read a table; raise CommschedError for any other file."""
-    return list(files.read(path, _ValidationFile).rows)
+    @property
+    def inside(self) -> bool | None:
+        """Return whether the interval contains the measured median; None without an interval."""
+        return (
+            None if self.interval is None else self.interval[0] <= self.measured <= self.interval[1]
+        )
 
 
-def write(path: Path, rows: Iterable[ValidationRow]) -> None:
-    """Write a table."""
-    files.write(path, msgspec.to_builtins(_ValidationFile(rows=tuple(rows))))
+class MeasuredPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan of a decision."""
+
+    names: tuple[str, ...]  # of the planners that return it
+    compresses: bool
+    predicted: float  # s
+    measured: tuple[float, ...]  # s, the median step of each run
+
+    @property
+    def seconds(self) -> float:
+        """Return the iteration of the fastest run: other load can only lengthen a run."""
+        return min(self.measured)
 
 
-class Summary(NamedTuple):
-    """Absolute relative errors over some rows."""
+class DecisionRow(_Row, frozen=True, kw_only=True, tag="decision"):
+    """All plans of a case; the first one is the planner's choice."""
 
-    what: str
-    cells: int
-    median: float
-    p90: float
-    most: float
-    collective: float  # median over the buckets' exchanges, all phases of one together
-    phase: float  # median over the phases
-    hidden: float  # median of the share that was hidden over the share that was planned
+    plans: tuple[MeasuredPlan, ...]
 
+    @property
+    def regret(self) -> float:
+        """Return the choice's iteration over the shortest one."""
+        return self.plans[0].seconds / min(plan.seconds for plan in self.plans)
 
-def summary(what: str, rows: Sequence[ValidationRow]) -> Summary:
-    """Summarise at least one row."""
-    errors = np.abs([row.error for row in rows])
-    shares = [row.hidden[1] / row.hidden[0] for row in rows if row.hidden[0]]
-    return Summary(
-        what=what,
-        cells=len(rows),
-        median=float(np.median(errors)),
-        p90=float(np.quantile(errors, 0.9)),
-        most=float(errors.max()),
-        collective=_off(pair for row in rows for pair in row.collectives),
-        phase=_off(pair for row in rows for pair in row.phases),
-        hidden=float(np.median(shares)) if shares else 1.0,
-    )
+    @property
+    def tau(self) -> float:
+        """Return Kendall's rank correlation of predicted and measured iterations.
 
-
-def _off(pairs: Iterable[tuple[float, float]]) -> float:
-    """Return the median relative error of predicted against measured values."""
-    predicted, measured = np.array(list(pairs)).T
-    return float(np.median(np.abs(predicted / measured - 1.0)))
-
-
-class Bar(NamedTuple):
-    """A value and the limit that it must keep."""
-
-    what: str
-    value: float
-    limit: float
-    met: bool
-
-
-def bars(rows: Sequence[ValidationRow]) -> list[Bar]:
-    """Return the bars that apply to the rows."""
-    found = []
-    shaped = [row for row in rows if row.fabric not in ON_THIS]
-    if shaped:
-        s = summary("", shaped)
-        worst = max(shaped, key=lambda row: abs(row.error) / _most(row))
-        found += [
-            _below("testbed, iteration, median error", s.median, MEDIAN),
-            _below("testbed, iteration, p90 error", s.p90, P90),
-            _below(f"testbed, worst cell ({' '.join(worst.cell)})", abs(worst.error), _most(worst)),
-            _below("testbed, collectives, median error", s.collective, COLLECTIVE),
-            Bar("testbed, hidden of what is planned", s.hidden, HIDDEN, s.hidden >= HIDDEN),
+        tau = (concordant - discordant pairs) / pairs
+        Source: Kendall, "A new measure of rank correlation", Biometrika 30, 1938.
+        """
+        some = self.plans
+        signs = [
+            np.sign((a.predicted - b.predicted) * (a.seconds - b.seconds))
+            for i, a in enumerate(some)
+            for b in some[:i]
         ]
-    shared = [row for row in rows if row.fabric == SHARED]
-    if shared:
-        median = summary("", shared).median
-        found.append(_below("shared memory, iteration, median error", median, SHARED_MEDIAN))
-    for row in rows:
-        if row.fabric == GPU:
-            what = f"{row.ranks} ranks on GPUs, {row.net} {row.family}"
-            limit = ON_GPU if row.ranks <= 2 else CROWDED
-            found.append(_below(what, abs(row.error), limit))
-    return found
+        return float(np.mean(signs)) if signs else 1.0
+
+    @property
+    def right(self) -> bool:
+        """Return whether to compress was decided as the measurement says, within SAME."""
+        least = {
+            kind: min((p.seconds for p in self.plans if p.compresses is kind), default=float("inf"))
+            for kind in (True, False)
+        }
+        chosen = self.plans[0].compresses
+        return least[chosen] <= SAME * least[not chosen]
 
 
-def _most(row: ValidationRow) -> float:
-    """Return the largest allowed error of a cell: twice its run's spread, if that is more."""
-    return max(MOST, 2.0 * row.spread)
+class FailedRow(_Row, frozen=True, kw_only=True, tag="failed"):
+    """A cell without a result, which is tried again by the next run."""
+
+    why: str
 
 
-def _below(what: str, value: float, limit: float) -> Bar:
-    return Bar(what, value, limit, value <= limit)
+SAME = 1.03  # ratio of two iterations that a few steps can hardly tell apart
+Row = ValidationRow | DecisionRow | FailedRow
+Line = _Header | ValidationRow | DecisionRow | FailedRow
+
+
+def read(path: Path) -> list[Row]:
+    """Read the newest row of each cell; a last line that a crash has torn is left out."""
+    found: dict[ValidationCell, Row] = {}
+    for number, text in enumerate(files.read_text(path, files.MAX_BYTES).split("\n")[:-1], 1):
+        where = f"{path}, line {number}"
+        line: Line = files.convert(files.parse(text, where), Line, where)  # type: ignore[arg-type]
+        if isinstance(line, _Header) != (number == 1):
+            raise CommschedError(f"{where}: a table has one header, in its first line")
+        if not isinstance(line, _Header):
+            found.pop(line.cell, None)
+            found[line.cell] = line
+    return list(found.values())
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    """Write a table."""
+    files.write_bytes(path, b"".join(map(_encoded, (_Header(), *rows))))
+
+
+class RowFile:
+    """A table that is being made: `rows` are those that it has."""
+
+    def __init__(self, file: IO[bytes], rows: list[Row]) -> None:
+        self._file, self.rows = file, rows
+
+    def add(self, row: Row) -> None:
+        """Append a row, which is in the file when this returns."""
+        self._file.write(_encoded(row))
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[RowFile]:
+    """Open a table to go on with it, alone; what an interrupt has torn off is dropped."""
+    with locked(path, str(path)):
+        files.check_writable(path)
+        content = files.read_bytes(path) if path.is_file() else b""
+        whole = content.rfind(b"\n") + 1
+        if whole:
+            os.truncate(path, whole)
+        else:
+            write(path, ())
+        rows = read(path)
+        with files.open_to_append(path) as file:
+            yield RowFile(file, rows)
+
+
+def _encoded(line: Line) -> bytes:
+    return msgspec.json.encode(line) + b"\n"

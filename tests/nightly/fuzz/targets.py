@@ -12,7 +12,7 @@ import numpy as np
 from commsched import files, training_log
 from commsched.cli.main import main
 from commsched.exchange import recorded_gradients
-from commsched.lab.bench import gpu_report, measured_plans
+from commsched.lab.bench import gpu_report
 from commsched.lab.convergence import table as convergence
 from commsched.lab.reproduce import paper
 from commsched.lab.validate import table as validation
@@ -91,7 +91,6 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "reproduction": paper.read,
     "convergence": convergence.read,
     "validation": validation.read,
-    "cells": measured_plans.read,
     "gpu": gpu_report.read,
     "checkpoint": lambda path: packing.unpacked(files.read_bytes(path), str(path)),
     "part": lambda path: parts.read_parts(path.with_name(path.name.partition(".rank0")[0])),
@@ -109,6 +108,7 @@ SUFFIXES = {
     "checkpoint": ".npz",
     "part": ".json.rank0.jsonl",
     "log": ".jsonl",
+    "validation": ".jsonl",
     "packed profile": ".json.gz",
 }
 
@@ -133,8 +133,7 @@ def good_files(folder: Path) -> dict[str, Path]:
     contents: dict[str, Any] = {"measured": measured}
     contents |= {"reproduction": _trace("reproduce/daso.json")}
     contents |= {"convergence": _trace("convergence/text/table.json")}
-    contents |= {"validation": _trace("validation/table.json"), "gpu": _gpu()}
-    contents |= {"cells": {"format": "commsched-measured-plans/1", "cells": []}}
+    contents |= {"gpu": _gpu()}
     contents |= {
         "trials": {"format": "commsched-trials/1", "plan": "0" * 64, "made": {"--seed": 1}}
     }
@@ -148,6 +147,7 @@ def good_files(folder: Path) -> dict[str, Path]:
     values = {"step": 1, "w": np.ones(3, np.float32), "pair": (1, {"a": 2.0, "b": np.arange(4)})}
     found["checkpoint"].write_bytes(packing.packed(values))
     found["log"].write_bytes(_log())
+    _validation(found["validation"])
     _part(found["part"], timeline_file.read(found["measured"]))
     return found
 
@@ -184,6 +184,19 @@ def _log() -> bytes:
     ]
     lines[0] |= {"format": "commsched-log/1", "made": {"--seed": 1}}
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def _validation(path: Path) -> None:
+    about = {"bed": "1x2-shared", "net": "cnn:3", "compute": "spin", "ratio": 1.0}
+    about |= {"method": "zen", "machine": "0" * 12, "cores": 2}
+    seconds = {"predicted": 1.0, "measured": 1.1, "spread": 0.1, "stolen": 0.0, "nbytes": 4.0}
+    pairs: dict[str, Any] = {"exchanges": ((1.0, 1.1),), "interval": (0.9, 1.2)}
+    one = validation.ValidationRow(**about, **seconds, **pairs, plan="0" * 64)  # type: ignore
+    best = validation.MeasuredPlan(
+        names=("best",), compresses=False, predicted=1.0, measured=(1.0,)
+    )
+    decided = validation.DecisionRow(**about | {"method": ""}, plans=(best,))  # type: ignore
+    validation.write(path, (one, decided))
 
 
 def _part(path: Path, timeline: Any) -> None:

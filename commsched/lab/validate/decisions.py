@@ -1,0 +1,79 @@
+"""Measure the planner's choices and other systems' plans of a net on a bed, in turns."""
+
+from dataclasses import replace
+from statistics import median
+
+from commsched.errors import CommschedError
+from commsched.exchange.registry import find_method
+from commsched.lab.validate.cells import ValidationCell
+from commsched.lab.validate.session import BedSession
+from commsched.lab.validate.table import MeasuredPlan
+from commsched.machine.model import Machine
+from commsched.net.graph import Net
+from commsched.plan.model import Plan
+from commsched.planner.make_plan import make_plan
+from commsched.planner.request import Request
+from commsched.planner.search.problem import BASELINES, Problem
+from commsched.planner.search.timing import iteration
+from commsched.timeline import measure
+
+FP16, TOPK = "fp16", "topk:0.01"
+# The first is the planner's choice among everything that a plan may lose here.
+OURS = {"best": (FP16, TOPK), "best lossless": (), "best fp16": (FP16,), "best top-k": (TOPK,)}
+OTHERS = ("ddp-25mb", "horovod-64mb", "bytescheduler", "all-topk", "hipress", "espresso")
+MORE = ("all-coo", "per-tensor")  # where plans of those above are equal
+PLANS = 8
+TURNS = 2  # runs of each plan: all plans once, then all again
+PLANNING = 2.0  # s of search for each of our plans
+USUAL = 100e6  # B of gradients of a net for which buckets of fixed sizes are meant
+
+
+def plans(
+    net: Net, machine: Machine, planning: float = PLANNING
+) -> list[tuple[Plan, tuple[str, ...]]]:
+    """Return up to PLANS different plans and their planners' names; the choice is the first."""
+    everything = Request(
+        net=net, machine=machine, lossy=OURS["best"], scale=net.nbytes / USUAL, time_limit=planning
+    )
+    found: dict[str, tuple[Plan, list[str]]] = {}
+
+    def add(name: str, plan: Plan) -> None:
+        launches = tuple(replace(launch, reason=None) for launch in plan.launches)
+        bare = replace(plan, launches=launches, planner="", iteration=0.0, bound=0.0)
+        found.setdefault(bare.hash, (bare, []))[1].append(name)
+
+    ours = {name: make_plan(replace(everything, lossy=lossy)) for name, lossy in OURS.items()}
+    for name, plan in sorted(ours.items(), key=lambda item: iteration(item[1])):
+        add(name, plan)  # a wider search within its time may be worse than a narrower one
+    problem = Problem(everything)
+    for name in (*OTHERS, *MORE):
+        if len(found) < PLANS:
+            try:
+                add(name, problem.plan(problem.within(BASELINES[name](problem)), name))
+            except CommschedError:
+                continue  # this system has no plan for the net
+    return [(plan, tuple(names)) for plan, names in found.values()]
+
+
+def measured_plans(
+    case: ValidationCell, net: Net, machine: Machine, session: BedSession, steps: int
+) -> tuple[MeasuredPlan, ...]:
+    """Plan a case in all ways and run the plans in turns; the planner's choice is the first."""
+    session.say(f"{case}: planning")
+    made = plans(net, machine)
+    measured: list[list[float]] = [[] for _ in made]
+    for turn in range(TURNS):
+        for i, (plan, names) in enumerate(made):
+            session.say(f"{case}: turn {turn + 1} of {TURNS}, {', '.join(names)}")
+            timeline, _ = session.measured(plan, case, f"{case.stem}-{i}", steps)
+            seconds = measure.iteration_seconds(timeline)[measure.settled(timeline)]
+            measured[i].append(median(seconds.tolist()))
+    return tuple(
+        MeasuredPlan(
+            names=names,
+            compresses=any(find_method(launch.method).compresses for launch in plan.launches),
+            predicted=iteration(plan),
+            measured=tuple(seconds),
+        )
+        for (plan, names), seconds in zip(made, measured, strict=True)
+    )
