@@ -237,12 +237,13 @@ def test_a_table_keeps_the_newest_row_and_drops_a_torn_line(tmp_path):
 
 def test_the_report_says_what_was_left_out_and_what_failed():
     rows = [
-        row(),
+        row(**draw(0)[0][0]._asdict()),
         decision(("best", False, 1.0, 1.0)),
         FailedRow(**cell("zen")._asdict(), **ABOUT, why="no memory"),
     ]
     told = report.markdown(rows, 0)
-    assert "of seed 0 are left out" in told
+    count = sum(map(len, draw(0)))
+    assert f"{count - 1} of the {count} of seed 0 are left out" in told
     assert f"failed: {cell('zen')}: no memory" in told
     assert "| 2x2-1gbit log:1 sleep x 1 | best, 1000.0 ms |" in told
 
