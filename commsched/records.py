@@ -318,6 +318,8 @@ def _keys(cls: Any) -> dict[str, Any]:
         group, _, key = field.key.rpartition(".")
         place = keys.setdefault(group, {}) if group else keys
         place[key] = (kind,) if field.required else (kind | UnsetType, UNSET)
+    for key in getattr(cls, "GONE", ()):  # of older versions: read and ignored
+        keys[key] = (Any, UNSET)
     return keys
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.machine.model import CodecRate
 from commsched.simulate.engine import simulate
@@ -74,12 +73,12 @@ def test_coding_varies_by_its_jitter_from_rank_to_rank_and_step_to_step_but_not_
     assert abs(factor.mean() - 1) < 5 * 0.3 / np.sqrt(len(factor))
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
-def test_few_that_code_are_as_much_faster_as_the_machine_says_and_all_are_not(share):
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_few_that_code_are_as_much_faster_as_the_cores_allow_and_all_are_not(cores):
     slow = CodecRate(encode=0.0, add=1e-9, decode=0.0)
     device = replace(DEVICE, codecs={"dense": slow})
     crowded = filled(1, 4, device=device)
-    seldom = replace(crowded, alone=share)
+    seldom, share = replace(crowded, cores=cores), cores / 4
     np.testing.assert_array_equal(ends("ring", seldom, 4000, 0.0), ends("ring", crowded, 4000, 0.0))
     none = replace(crowded, device=replace(DEVICE, codecs={"dense": replace(slow, add=0.0)}))
     silent = ends("tree", none, 4000, 0.0).max()
@@ -90,9 +89,7 @@ def test_few_that_code_are_as_much_faster_as_the_machine_says_and_all_are_not(sh
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_both_are_kept_in_machine_files_and_a_share_of_nothing_is_refused():
-    on = replace(machine(1, 4), handover=HANDOVER, alone=0.5, coding_jitter=0.25)
+def test_both_are_kept_in_machine_files():
+    on = replace(machine(1, 4), handover=HANDOVER, coding_jitter=0.25)
     once = machine_file.from_data(machine_file.to_data(on), "m")
-    assert (once.handover, once.alone, once.coding_jitter) == (HANDOVER, 0.5, 0.25)
-    with pytest.raises(CommschedError, match=r"alone must be in \(0, 1\], got 0"):
-        replace(on, alone=0.0)
+    assert (once.handover, once.coding_jitter) == (HANDOVER, 0.25)

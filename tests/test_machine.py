@@ -43,6 +43,7 @@ FILE = {
             "overhead_us": 0.1,
             "bandwidth_GBps": 12.1,
             "points_us": [[0, 0], [1024, 0.5], [4096, 1.5]],
+            "busy": 0.4,
             "source": "s",
         },
         "between": {"latency_us": 3, "overhead_us": 1, "bandwidth_GBps": None, "source": "s"},
@@ -79,7 +80,6 @@ FILE = {
     },
     "jitter": 0.1,
     "overlap": 0.9,
-    "slowed": 1.7,
     "native_us": [[1024, 30], [4096, 40.5]],
     "fabric": {
         "hosts": ["h0", "h1"],
@@ -105,7 +105,7 @@ def test_a_machine_file_says_what_it_means() -> None:
     assert two.device.memory == pytest.approx(16.1e9)
     assert two.device.flops == pytest.approx(15.7e12)
     assert two.device.codecs["coo"].add == pytest.approx(1 / 3.3e9)
-    assert two.slowed == 1.7
+    assert two.inside.busy == 0.4
     coo = two.device.codecs["coo"]
     assert [coo.fixed, coo.per_add, coo.per_decode] == pytest.approx([4e-6, 6e-6, 4e-6])
     assert two.native[1] == pytest.approx((4096, 40.5e-6))
@@ -178,7 +178,6 @@ def test_a_resized_machine_has_the_wanted_counts(nodes: int, lanes: int) -> None
         ({"overrides": {5: LINK}}, "override of node 5"),
         ({"overlap": 1.5}, r"overlap must be in \[0, 1\], got 1.5"),
         ({"jitter": float("nan")}, "jitter must be finite"),
-        ({"slowed": 0.5}, "slowed must be finite and at least 1, got 0.5"),
         ({"native": ((4.0, 1.0), (2.0, 2.0))}, "out of order"),
     ],
 )
@@ -397,3 +396,7 @@ def test_an_efficiency_that_is_set_replaces_the_measured_products() -> None:
 def test_a_layer_has_a_matrix_of_three_sizes_or_none() -> None:
     with pytest.raises(CommschedError, match="matrix must be three positive sizes"):
         Layer(name="product", matrix=(2, 3))
+
+
+def test_what_older_versions_measured_beside_the_cores_is_read_and_forgotten() -> None:
+    assert file.from_data({**FILE, "slowed": 1.7, "alone": 0.5}, "m") == file.from_data(FILE, "m")

@@ -86,7 +86,7 @@ def placed_by_the_runtimes_rule(plan, seconds) -> float:
 @given(
     sizes=st.lists(st.integers(1, 10**4), min_size=1, max_size=6),
     ranks=st.sampled_from([1, 2, 4, 8]),
-    cores=st.sampled_from([0, 3, 9]),
+    cores=st.sampled_from([0, 2]),
     overlap=st.sampled_from([1.0, 0.7, 0.0]),
     startup=st.sampled_from([0.0, 1e-4]),
     data=st.data(),
@@ -97,10 +97,10 @@ def test_planner_simulator_and_the_runtimes_programs_agree(
 ):
     """Where all ranks end each exchange together: equal links and blocks, no jitter, one phase.
 
-    Besides: hand-overs take no time and exchanges do not slow coding beside them. The runtime's
-    rule places operations; it has no model of a processor, so that part is without one.
+    Besides: hand-overs take no time, and every task has a core. The runtime's rule places
+    operations; it has no model of a slower exchange under compute, so that part is without one.
     """
-    on = replace(machine(1, ranks), cores=cores, overlap=overlap, startup=startup)
+    on = replace(machine(1, ranks), cores=cores * ranks, overlap=overlap, startup=startup)
     on = replace(on, device=replace(on.device, codecs={"fp16": RATE, "bf16": RATE}))
     request = Request(net=graph([BLOCK * n for n in sizes]), machine=on, lossy=("fp16", "bf16"))
     kept = [m for m in request.methods(on.everyone) if m.name in METHODS]
@@ -117,7 +117,7 @@ def test_planner_simulator_and_the_runtimes_programs_agree(
     price = problem.evaluator.iterations(rows, index, candidate.late)[0]
     plan = problem.plan(candidate, "test")
     assert price == pytest.approx(iteration(plan), rel=1e-9, abs=0.0)
-    if overlap == 1.0 and not problem.clock.share:
+    if overlap == 1.0:
         own = placed_by_the_runtimes_rule(plan, rows.seconds)
         assert price == pytest.approx(own, rel=1e-9, abs=0.0)
 

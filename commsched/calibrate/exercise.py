@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 DENSE = ("ring", "native", "halving-doubling", "hierarchical", "doubling")
 CODED = (("ring", "fp16"), ("halving-doubling", "bf16"), ("all-gather", "coo"))
-ROWS = "ring+dense"  # method of the buckets of `row`
+RING = "ring+dense"
 # Methods of several phases, and the density of their gradients.
 PHASED = (("zen", 0.05), ("hitopk:0.01", 1.0), ("sparse-ps", 0.05))
 DENSITY = 0.05  # of what `coo` exchanges
@@ -62,9 +62,6 @@ PAUSE, GAP = 1.3, 5e-3
 TINY, LONG = 1e-6, 2e-4  # s: resolution of clocks; shortest coding whose jitter counts
 LATE = 0.9  # quantile of hand-overs from which their mean follows; longer ones are outliers
 APART = 100.0  # s between cells in the simulation
-# Buckets of `row`: number of separate ones, number of overlapping ones, and share of an exchange
-# after which the next one may begin.
-ALONE, ROW, NEXT = 3, 8, 0.6
 PART = 3  # every third cell is held out of the fit
 
 
@@ -139,7 +136,7 @@ def choose(machine: Machine, seconds: float) -> list[WorkloadCell]:
 
 def tell_bytes(machine: Machine, cells: Sequence[WorkloadCell]) -> bool:
     """Tell whether the largest exchanges last long enough to show their time per byte."""
-    rings = [_seconds(machine, cell) for cell in cells if cell.method == ROWS]
+    rings = [_seconds(machine, cell) for cell in cells if cell.method == RING]
     return max(rings) >= TELLING * min(rings)
 
 
@@ -185,29 +182,6 @@ def held_out(cells: Sequence[WorkloadCell]) -> npt.NDArray[np.bool_]:
     """Select every third cell, but not the ends of the measured curve: (cells,)."""
     ends = {f(c for c in cells if c.method == LIBRARY) for f in (min, max)}
     return np.array([i % PART == 1 and cell not in ends for i, cell in enumerate(cells)])
-
-
-def row(machine: Machine, seconds: float) -> Plan:
-    """Plan equal buckets: some separate, the others encoded during exchanges as in a training.
-
-    The buckets are as large as `seconds` for all repeats allow.
-    """
-    nbytes = LARGEST
-    while True:
-        cell = WorkloadCell(ROWS, nbytes)
-        alone, next_ = _pause(machine, cell), NEXT * _seconds(machine, cell)
-        step = ALONE * alone + ROW * next_ / NEXT
-        if step * (WARM + LEAST) <= seconds or nbytes <= 2**16:
-            pauses = [alone] * ALONE + [next_] * ROW
-            return make_plan(machine, [cell] * len(pauses), pauses)
-        nbytes //= 2
-
-
-def slowed(times: CellTimes) -> float:
-    """Return how many times longer coding lasts during exchanges than alone; times: of `row`."""
-    alone = times.encode[:ALONE].mean() + times.decode[:ALONE].mean()
-    beside = times.encode[ALONE + 1 :].mean() + times.decode[ALONE:-1].mean()
-    return max(1.0, float(beside / max(alone, TINY)))
 
 
 def make_plan(
@@ -277,14 +251,9 @@ def measure(
 
 
 def predict(plan: Plan) -> CellTimes:
-    """Simulate the times of separate cells: long pauses keep cells apart on any machine.
-
-    On a machine that hides exchanges only partly, the pauses stay, because they matter there.
-    """
-    if plan.machine.overlap == 1.0:
-        layers = tuple(replace(layer, backward=APART) for layer in plan.net.layers)
-        plan = replace(plan, net=replace(plan.net, layers=layers))
-    return simulated(plan)
+    """Simulate the times of separate cells: long pauses keep cells apart on any machine."""
+    layers = tuple(replace(layer, backward=APART) for layer in plan.net.layers)
+    return simulated(replace(plan, net=replace(plan.net, layers=layers)))
 
 
 def simulated(plan: Plan) -> CellTimes:

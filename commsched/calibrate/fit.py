@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,30 +46,10 @@ FACTORS = {
 }
 
 
-class Fitted(NamedTuple):
-    """A machine with adjusted numbers, and its remaining error."""
-
-    machine: Machine
-    cost: float  # sum of squared errors and adjustments, each over its expected size
-
-
 def fit(
     plan: Plan, measured: CellTimes, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
 ) -> Machine:
     """Adjust the plan's machine to the measured times of the cells in `fitted`, (cells,).
-
-    A measured overlap below 1 is kept only if it explains the workload better than full overlap.
-    """
-    machine = plan.machine
-    tried = [replace(machine, overlap=share) for share in sorted({machine.overlap, 1.0})]
-    found = [_fit(replace(plan, machine=one), measured, fitted, beat) for one in tried]
-    return min(found, key=lambda one: one.cost).machine
-
-
-def _fit(
-    plan: Plan, measured: CellTimes, fitted: npt.NDArray[np.bool_], beat: Callable[[], None]
-) -> Fitted:
-    """Adjust the plan's machine without changing its overlap.
 
     Least squares of the errors of logarithms, damped towards the unadjusted machine; errors beyond
     OUTLIER count linearly. Source: Gauss-Newton with Huber's weights (Huber, "Robust Statistics",
@@ -105,8 +84,7 @@ def _fit(
         far = bool(np.abs(move).max() > NEAR)
         if np.abs(move).max() < DONE:
             break
-    cost = float((_weight(here) * here**2).sum() + ((logs / doubt) ** 2).sum())
-    return Fitted(adjusted(machine, dict(zip(names, np.exp(logs).tolist(), strict=True))), cost)
+    return adjusted(machine, dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
 
 def _weight(errors: Floats) -> Floats:

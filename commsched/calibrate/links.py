@@ -1,5 +1,6 @@
 """Measure link classes by rings: inside nodes, between nodes, shared ports, slow nodes."""
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,7 @@ from mpi4py import MPI
 from commsched.machine.model import Group, Link, Nic
 from commsched.run.engine.probe import Arena, Exchanges, Silent, sleeping_barrier
 from commsched.run.job import agree
+from commsched.run.job.clock import now
 
 SIZES = (256, 4096, 32768, 131072, 524288, 2 * 2**20)  # B per message
 LEAST = 4  # sizes that are measured even on slow links
@@ -17,7 +19,8 @@ PAIR = 131072  # B of the message that detects a slow node
 SLOW = 1.15  # a node is slow when its pairs take this many times the median
 SHARED = 1.2  # lanes share a port if together they take this many times the time of one
 LEAST_HOP = 0.25  # least share of a small ring's time that is not start-up
-OVERHEAD = 0.25  # share of a small message's time at each end; the rest is latency
+MESSAGES = 32  # that are sent at once to measure the overhead of one
+ARRIVED = 5e-3  # s after which messages that were sent have come
 LUMP = 2e-3  # s of bytes, more than a burst
 TELLING = 1e-4  # s, a shorter burst may be noise
 TURN = 65536.0  # B that Linux passes to a port at once for one TCP connection (GSO_MAX_SIZE)
@@ -71,13 +74,14 @@ def _among(
     sleeping_barrier(comm)
     points = np.zeros((len(SIZES), 2))
     points[: len(link.points)] = link.points or np.zeros((0, 2))
-    terms = [startup, link.latency, link.overhead, link.per_byte, float(len(link.points))]
+    terms = [startup, link.latency, link.overhead, link.per_byte, link.busy, len(link.points)]
     told = agree.broadcast_numbers(ranks[0], [*terms, *points.ravel()], comm)
-    curve_ = np.array(told[5:]).reshape(-1, 2)[: int(told[4])]
+    curve_ = np.array(told[6:]).reshape(-1, 2)[: int(told[5])]
     link = Link(
         latency=told[1],
         overhead=told[2],
         per_byte=told[3],
+        busy=told[4],
         points=tuple((float(n), float(seconds)) for n, seconds in curve_),
     )
     return link, told[0]
@@ -92,7 +96,7 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
     """
     if exchanges.comm.size == 1:
         return NOTHING, 0.0
-    share = budget / (len(SIZES) + 1)
+    share = budget / (len(SIZES) + 2)
     hops, few = exchanges.rounds("ring"), exchanges.rounds("doubling")
     times: list[float] = []
     for n in SIZES:
@@ -113,13 +117,47 @@ def curve(exchanges: Exchanges, budget: float) -> tuple[Link, float]:
     wire = np.maximum.accumulate([(t - startup) / hops - hop for t in times])
     wire -= wire[0]
     points = [(0.0, 0.0), *zip(map(float, sizes[1:]), map(float, wire[1:]), strict=True)]
+    overhead = min(_overhead(exchanges.comm), hop / 2)
     link = Link(
-        latency=hop * (1 - 2 * OVERHEAD),
-        overhead=hop * OVERHEAD,
+        latency=hop - 2 * overhead,
+        overhead=overhead,
         per_byte=float(wire[-1] - wire[-2]) / (sizes[-1] - sizes[-2]),
         points=tuple(points),
+        busy=exchanges.busy(sizes[-1], share),
     )
     return link, startup
+
+
+def _overhead(comm: MPI.Intracomm) -> float:
+    """Return the seconds that a rank spends on a small message, sending or receiving it.
+
+    Pairs of ranks send MESSAGES at once, and receive them when all have come.
+    Source: Culler et al., "Assessing fast network interfaces", 1996.
+    """
+    partner = comm.rank ^ 1
+    paired = partner < comm.size
+    room = np.zeros((2, MESSAGES, SIZES[0]), np.uint8)
+    pairs: list[list[MPI.Prequest]] = [[], []]
+    for number in range(MESSAGES if paired else 0):
+        pairs[0].append(comm.Send_init(room[0, number], partner, number))
+        pairs[1].append(comm.Recv_init(room[1, number], partner, number))
+    times = []
+    for _ in range(1 + REPEATS):  # the first one opens the connection
+        sleeping_barrier(comm)
+        start = now()
+        MPI.Prequest.Startall(pairs[0])
+        sent = now() - start
+        sleeping_barrier(comm)
+        time.sleep(ARRIVED)
+        start = now()
+        MPI.Prequest.Startall(pairs[1])
+        MPI.Request.Waitall(pairs[1])
+        times.append((sent + now() - start) / (2 * MESSAGES))
+        MPI.Request.Waitall(pairs[0])
+    for request in (*pairs[0], *pairs[1]):
+        request.Free()
+    found = float(np.median(times[1:])) if paired else np.inf
+    return float(min(agree.gather_numbers(found, comm)))
 
 
 def _burst(comm: MPI.Intracomm, ranks: list[int], arena: Arena, link: Link, budget: float) -> float:

@@ -27,7 +27,7 @@ from commsched.run.job import agree
 from commsched.run.job.fabric import fabric
 from commsched.run.wire.placement import ON_HOST, Placement
 
-LINKS, CODING, TRAITS, EXERCISE, ROW = 0.3, 0.1, 0.1, 0.35, 0.1  # shares of the time
+LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.45  # shares of the time
 STALLS = 0.05  # the rest
 ARENA = 64 * 2**20  # B of memory that exchanges use in turn, more than the caches hold
 STARTUP = 1e-4  # s, the least start value of the fit
@@ -66,9 +66,6 @@ def calibrate(
     plan = exercise.make_plan(machine, cells)
     agree.check_plan(plan, comm)
     times = exercise.measure(comm, plan, seconds * EXERCISE, timeout, place)
-    row = exercise.row(machine, seconds * ROW)
-    agree.check_plan(row, comm)
-    slowed = exercise.slowed(exercise.measure(comm, row, seconds * ROW, timeout, place))
     progress("fitting", 1.0)
     if comm.rank == 0:
         machine = _fitted(plan, cells, times, lambda: progress("fitting", 1.0))
@@ -79,7 +76,6 @@ def calibrate(
         stalls=stalls.measure(comm, machine, seconds * STALLS),
         handover=times.handover,
         coding_jitter=times.jitter,
-        slowed=slowed,
     )
     return _agreed(machine, comm)
 

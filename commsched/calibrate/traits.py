@@ -17,12 +17,9 @@ from commsched.run.engine.transfer import begin
 from commsched.run.engine.wait_for_messages import complete
 from commsched.run.job import agree, clock
 from commsched.run.job.clock import now
-from commsched.run.wire.device import HOST
 from commsched.run.wire.path import Exchange
-from commsched.run.wire.placement import ON_HOST, Placement
 from commsched.schedule.rounds import Goal, Round, Schedule
 
-TELLING = 0.25  # a smaller lack of overlap counts as full overlap; the fit finds the rest
 WORK = 2e-3  # s of processor work whose jitter is measured
 TIMES = 20
 SHARED = 20e-3  # s of work, longer than a time slice of a core or a GPU
@@ -34,7 +31,7 @@ INCAST = 131072  # B that each node sends to one
 
 
 def added(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) -> Machine:
-    """Add jitter and overlap to the machine; `measured` gets numbers that no model uses."""
+    """Add jitter to the machine; `measured` gets numbers that no model uses."""
     sigma = jitter(comm)
     shares = progress(comm, arena, budget / 2)
     found = {f"overlap, {mode}": share for mode, share in shares.items()}
@@ -42,12 +39,9 @@ def added(comm: MPI.Intracomm, machine: Machine, arena: Arena, budget: float) ->
     fan = incast(comm, machine, arena, budget / 2)
     if fan is not None:
         found["incast of all nodes over one sender"] = fan
-    whole = shares["thread"] > 1 - TELLING
     return replace(
         machine,
         jitter=sigma,
-        alone=alone(comm, arena.place),
-        overlap=1.0 if whole else shares["thread"],
         measured=found,
     )
 
@@ -70,35 +64,6 @@ def jitter(comm: MPI.Intracomm) -> float:
             found = float(high - low) / 2
         sleeping_barrier(comm)
     return float(np.median(agree.gather_numbers(found, comm)))
-
-
-def alone(comm: MPI.Intracomm, place: Placement = ON_HOST) -> float:
-    """Return the time of one rank's work while the others sleep over its time while all work.
-
-    Less than 1 on shared cores, and on a GPU, which serves its ranks in turn.
-    """
-    size = IN_CACHE if place.device is HOST else LARGE_THERE
-    values = place.device.module.ones(size, np.float32)
-
-    def done(loops: int) -> float:
-        start = now()
-        _work(values, loops)
-        place.device.mark().wait()
-        return now() - start
-
-    done(1)  # a device compiles on first use
-    single, loops = [0.0], 1
-    for rank in range(comm.size):
-        if rank == comm.rank:
-            loops = max(1, int(SHARED / max(done(FEW) / FEW, 1e-6)))
-            single = [done(loops) for _ in range(3)]
-        sleeping_barrier(comm)
-    crowded = []
-    for _ in range(3):
-        sleeping_barrier(comm)
-        crowded.append(done(loops))
-    share = float(np.median(single) / np.median(crowded))
-    return min(1.0, float(np.median(agree.gather_numbers(share, comm))))
 
 
 def stretch(comm: MPI.Intracomm) -> float:

@@ -40,14 +40,14 @@ class _Table(NamedTuple):
 class Works:
     """Works of rounds, derived once per table of runs if rounds have one.
 
-    Rates of codecs hold for all ranks at work. If m of p ranks code, they take max(m / p, `alone`)
-    of that time, times the slowing by exchanges if the others poll, and at most all of it.
+    Rates of codecs hold for all ranks at work. If m of p ranks code, they take max(m / p, a) of
+    that time, where a is the machine's `alone`.
     """
 
     def __init__(self, payload: Payload, machine: Machine) -> None:
         self._payload = payload
         self._rate = payload.rate(machine.device)
-        self._alone, self._ranks, self._slowed = machine.alone, machine.size, machine.slowed
+        self._alone, self._ranks = machine.alone, machine.size
         # Sums of sparse packets grow from round to round: a table would serve one round.
         self._grows = payload.cuts is not None and not payload.codec.fixed
         self._key: tuple[object, ...] = ()
@@ -130,7 +130,7 @@ class Works:
     ) -> tuple[Floats | None, Floats | None]:
         """Return the seconds to encode and to merge each message, with `coders` at a time."""
         rate = self._rate
-        share = min(1.0, max(coders / self._ranks, self._alone) * self._slowed)
+        share = max(coders / self._ranks, self._alone)
         raw = self._payload.raw(first, stop) if rate.encode or rate.decode else wire
         code = share * (rate.fixed + raw * rate.encode) if rate.encode else None
         if add:

@@ -16,6 +16,7 @@ from commsched.records import (
     WRITTEN,
     Check,
     Key,
+    Rounded,
     Source,
     Stored,
     normalise,
@@ -28,6 +29,7 @@ UNKNOWN = "not stated"  # source of numbers
 SHORT = Check(
     "must be finite and at least 0, at most 3600 s", lambda seconds: 0.0 <= seconds <= 3600.0
 )
+PROPORTION = Check("must be in [0, 1]", lambda v: 0.0 <= v <= 1.0)
 # s/B. The file has 10^9 B/s; null stands for bytes that cost nothing.
 RATE = Stored(
     kind=float | None,
@@ -56,6 +58,7 @@ class Link:
     per_byte: Annotated[PerByte, Key("bandwidth_GBps")]
     # Measured (bytes, seconds on the wire), ascending, if one slope does not fit; empty: n G.
     points: Points = ()
+    busy: Annotated[Rounded, PROPORTION] = 0.0  # cores that an exchange keeps busy on each rank
     source: Source = UNKNOWN
 
     def __post_init__(self) -> None:

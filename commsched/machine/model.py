@@ -19,7 +19,7 @@ from commsched.machine.level import (
     refitted,
     spans,
 )
-from commsched.machine.link import UNKNOWN, Delay, PerByte, Points, check_points
+from commsched.machine.link import PROPORTION, UNKNOWN, Delay, PerByte, Points, check_points
 from commsched.machine.link import Link as Link
 from commsched.machine.link import Nic as Nic
 from commsched.machine.stalls import Stalls
@@ -44,8 +44,6 @@ MAX_RANKS = 2**20
 SPREAD = Check(
     "must be finite and at least 0, at most 10", lambda sigma: 0.0 <= sigma <= 10.0
 )  # factors of e^10
-AT_LEAST_1 = Check("must be finite and at least 1", lambda v: isfinite(v) and v >= 1.0)
-PROPORTION = Check("must be in [0, 1]", lambda v: 0.0 <= v <= 1.0)
 Bandwidth = Annotated[float, unit("GBps", 1e9), POSITIVE]  # B/s, of memory
 Peak = Annotated[float, unit("", 1e12, quantity="tflops"), POSITIVE]  # 1/s
 LIBRARY = Check(
@@ -231,6 +229,7 @@ class Machine:
     """Nodes of ranks, the links inside and between them, and what computes on each rank."""
 
     FORMAT: ClassVar[str] = "commsched-machine/1"
+    GONE: ClassVar[tuple[str, ...]] = ("alone", "slowed")  # they follow from the cores
 
     name: str
     source: Source = UNKNOWN
@@ -253,13 +252,9 @@ class Machine:
     # Before the first message of a launch's later exchanges: all ranks are awake.
     restart: Annotated[Delay, Key(missing="startup")] = 0.0
     handover: Delay = 0.0  # mean until another thread of the rank takes up a ready operation
-    # Coding seconds if no other rank codes, divided by those if all do.
-    alone: Annotated[Rounded, SHARE] = 1.0
-    # Coding seconds beside an exchange of the rank, divided by those apart.
-    slowed: Annotated[Rounded, AT_LEAST_1] = 1.0
     # Seconds of bytes that a port to other nodes lets through at once after a rest.
     burst: Annotated[Delay, WRITTEN] = 0.0
-    # Cores of a node; 0 if cores are not a bottleneck and their sharing is not modelled.
+    # Cores of a node, which its ranks share; 0: each task has a core of its own.
     cores: Annotated[int, NOT_NEGATIVE] = 0
     # Share of a transfer that progresses while its rank computes.
     overlap: Annotated[Rounded, WRITTEN, PROPORTION] = 1.0
@@ -317,6 +312,11 @@ class Machine:
     @cached_property
     def ranks_of_node(self) -> tuple[int, ...]:
         return tuple(np.bincount(self.node_of_rank).tolist())
+
+    @cached_property
+    def alone(self) -> float:
+        """Seconds of a task while the other ranks sleep, over its seconds while all do the same."""
+        return min(1.0, self.cores / max(self.ranks_of_node)) if self.cores else 1.0
 
     @cached_property
     def everyone(self) -> Group:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from commsched.exchange.error import is_small
@@ -12,7 +13,7 @@ from commsched.net.graph import Net, Tensor
 from commsched.planner.request import Request
 from commsched.program.launch_ops import OPTIMIZERS
 from commsched.program.registry import STRATEGIES
-from commsched.simulate.cpu import shares
+from commsched.simulate.cores import capacities
 
 PARTS = 32  # tensors larger than 1/PARTS of the net are split
 MOST_PARTS = 16  # of one tensor
@@ -96,7 +97,9 @@ class StepClock:
     backward: tuple[float, ...]  # s per layer
     apply: float  # s per element
     overlap: float  # share of a transfer that progresses under compute
-    share: float  # of the processor that coding takes from what its rank does beside it
+    on_cores: bool = False  # whether the ranks' cores compute the layers
+    capacity: float = inf  # cores that the tasks of a rank share
+    busy: float = 0.0  # cores that an exchange keeps busy on each rank
     handover: float = 0.0  # s, mean until a thread takes up what another one has made ready
     slowest: float = 0.0  # s, mean until the last rank's thread has done so
 
@@ -112,7 +115,9 @@ class StepClock:
             backward=tuple(pair[1] for pair in pairs),
             apply=net.update_seconds(1.0, traffic, machine.device),
             overlap=machine.overlap,
-            share=float(shares(machine).max()),
+            on_cores=net.occupies_cores,
+            capacity=float(capacities(machine).min()),
+            busy=(machine.between if machine.nodes > 1 else machine.inside).busy,
             handover=machine.handover,
             # The mean of the largest of n exponential numbers is their n-th harmonic number.
             slowest=machine.handover * sum(1 / k for k in range(1, machine.size + 1)),

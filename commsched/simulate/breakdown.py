@@ -67,7 +67,7 @@ def _makeup(plan: Plan, op: Op, machines: tuple[Machine, Machine, Machine]) -> M
     if not everyone and (plan.launches[op.launch].group or plan.launches[op.launch].split > 1):
         full_machine, uncoded, empty = (alongside(machine, group) for machine in machines)
         machines = full_machine, uncoded, empty
-    later = op.phase > 0
+    later = op.phase > 0 or plan.net.occupies_cores
     start = np.zeros(group.size)
     if op.kind is Kind.DECIDE:
         full, dry, least = (price.votes(m, group, start, later).end.max() for m in machines)

@@ -13,14 +13,14 @@ from commsched.exchange.method import Phase
 from commsched.exchange.registry import method_at
 from commsched.kernels import random
 from commsched.plan.model import Plan
-from commsched.program.model import CODINGS, Kind, Op, Role
+from commsched.program.model import Kind, Op, Role
 from commsched.program.parts import parts_of, seconds, values_of
 from commsched.program.phases import decided_phase
 from commsched.program.placer import EXCHANGES, StreamQueue, serve
 from commsched.program.registry import STRATEGIES
 from commsched.program.slowness import slowness
 from commsched.simulate.clocks import Clocks
-from commsched.simulate.cpu import SharedCores, Spans, longer, shares
+from commsched.simulate.cores import ROUNDS, SETTLED, Tasks, capacities, served
 from commsched.simulate.critical_path import Placed
 from commsched.simulate.pipelines import PipelineMessages, is_pipeline
 from commsched.simulate.result import Prediction
@@ -40,7 +40,8 @@ SAME = 1e-11  # s: starts that differ less count as equal when an exchange is lo
 
 # An exchange and how its ranks start one after the other -> ends from the first start on, B sent.
 Known = dict[tuple[object, ...], tuple[Floats, Floats]]
-Slower = dict[tuple[int, int, str], Floats]  # (role, step, coding) -> how many times, (ranks,)
+Key = tuple[int, int, str]  # role, step and operation
+Slower = dict[Key, Floats]  # how many times an operation lasts what it takes alone, (ranks,)
 
 
 class PlacedOperation(NamedTuple):
@@ -50,6 +51,14 @@ class PlacedOperation(NamedTuple):
     end: Floats  # s
     sent: Floats  # B
     last: Ints  # the rank of its team that comes last
+
+
+class _Alone(NamedTuple):
+    """What an operation takes of the cores if nothing else does, (ranks,) each."""
+
+    start: Floats  # s
+    seconds: Floats
+    demand: float  # cores that it keeps busy
 
 
 class _Simulation:
@@ -70,7 +79,8 @@ class _Simulation:
         self.known = known
         self.strategy = STRATEGIES[plan.strategy]
         self.placed: list[Placed] = []
-        self.ends: dict[tuple[int, int, str], Floats] = {}  # (role, step, name) -> (ranks,) s
+        self.ends: dict[Key, Floats] = {}  # (ranks,) s
+        self.alone: dict[Key, _Alone] = {}  # of operations that take cores
         self.queues: dict[tuple[int, str], StreamQueue] = {}  # by role and stream
         self.ranks: list[Ints] = []
         self.clocks: list[Clocks] = []
@@ -86,16 +96,12 @@ class _Simulation:
         machine, seed = self.plan.machine, self.plan.seed
         if not self.ranks:
             self.ranks = [np.array(role.ranks, np.int64) for role in program.roles]
-            cores = [SharedCores(shares(machine)[ranks]) for ranks in self.ranks]
-            pairs = zip(self.ranks, cores, strict=True)
-            self.clocks = [Clocks(len(ranks), own, machine.overlap) for ranks, own in pairs]
+            self.clocks = [Clocks(len(ranks), machine.overlap) for ranks in self.ranks]
         self.factor = [slowness(machine, seed, step, ranks) for ranks in self.ranks]
         if is_pipeline(program.roles):
             self._pipelines(step, program.roles)
         for index, role in enumerate(program.roles):
             self._queue(step, index, role)
-            free = self.clocks[index].free.values()
-            self.clocks[index].cores.forget_before(min((f.min() for f in free), default=0.0))
         serve(self.queues, self._partners, self._ready, self._place)
 
     def follow(self, plan: Plan, step: int) -> None:
@@ -214,27 +220,41 @@ class _Simulation:
 
     def _end(self, role: int, step: int, op: Op, start: Floats) -> Floats:
         """Return when an operation ends that each rank does without the others: (ranks,) s."""
-        clocks = self.clocks[role]
         if op.kind in (Kind.COMPUTE, Kind.APPLY):
-            end = clocks.free[op.stream] = start + op.seconds * self.factor[role]
-            return end
-        sigma, ranks = self.plan.machine.coding_jitter, self.ranks[role]
-        factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
-        factor = factor * self.slower.get((role, step, op.name), 1.0)
-        return clocks.code(op.stream, start, factor * self._coding(op, step))
+            seconds, demand = op.seconds * self.factor[role], float(self.plan.net.occupies_cores)
+        else:
+            sigma, ranks = self.plan.machine.coding_jitter, self.ranks[role]
+            factor = random.jitter(sigma, self.plan.seed, step, ranks, op.name)
+            seconds, demand = factor * self._coding(op, step), 1.0
+        seconds = self._beside((role, step, op.name), start, seconds, demand)
+        end = self.clocks[role].free[op.stream] = start + seconds
+        return end
+
+    def _beside(self, key: Key, start: Floats, seconds: Floats, demand: float) -> Floats:
+        """Return the seconds of an operation beside others, from those on idle cores: (ranks,)."""
+        if demand and self.plan.machine.cores:
+            self.alone[key] = _Alone(start, seconds, demand)
+        return seconds * self.slower[key] if key in self.slower else seconds
 
     def slower_beside(self) -> Slower:
-        """Return the factors by which codings last longer beside other operations."""
+        """Return how many times longer operations last because their rank shares its cores."""
         found: Slower = {}
+        capacity = capacities(self.plan.machine)
         for role, ranks in enumerate(self.ranks):
-            mine = [placed for placed in self.placed if placed.ranks is ranks]
-            codings = [placed for placed in mine if placed.op.kind in CODINGS]
-            exchanges = [placed for placed in mine if placed.op.kind in EXCHANGES]
-            if not codings or not exchanges:
+            mine = {key: one for key, one in self.alone.items() if key[0] == role}
+            if not mine:
                 continue
-            times = longer(_spans(codings), _spans(exchanges), self.plan.machine.slowed)
-            keys = ((role, placed.step, placed.op.name) for placed in codings)
-            found.update(zip(keys, times, strict=True))
+            demand = np.array([one.demand for one in mine.values()])
+            start, seconds = (np.array([one[i] for one in mine.values()]) for i in (0, 1))
+            end = np.array([self.ends[key] for key in mine])
+            times = np.ones_like(end)
+            for column, rank in enumerate(ranks.tolist()):
+                some = np.flatnonzero(seconds[:, column] > 0.0)
+                begun, ended, taken = (each[some, column] for each in (start, end, seconds))
+                tasks = Tasks(begun, ended, taken, demand[some])
+                later = served(tasks, capacity[rank])
+                times[some, column] = (later - begun) / taken
+            found.update(zip(mine, times, strict=True))
         return found
 
     def _coding(self, op: Op, step: int) -> float:
@@ -279,9 +299,19 @@ class _Simulation:
         last[teams.ranks] = latest[:, np.newaxis]
         for role, own, begins in zip(roles, ops, starts, strict=True):
             ranks, clocks = self.ranks[role], self.clocks[role]
-            ends = clocks.exchange(stream, begins, end[ranks], within, start[last[ranks]])
+            ends = clocks.exchange(stream, begins, end[ranks], within)
+            begun = np.minimum(np.maximum(begins, start[last[ranks]]), ends)
+            key = role, step, own.name
+            ends = begun + self._beside(key, begun, ends - begun, self._busy(teams))
+            clocks.free[stream] = ends
             self.sent[role, stream] = ends
             self._note(role, step, own, PlacedOperation(begins, ends, sent[ranks], last[ranks]))
+
+    def _busy(self, teams: ExchangeTeams) -> float:
+        """Return the cores that an exchange keeps busy on each of its ranks."""
+        machine = self.plan.machine
+        apart = len(set(np.array(machine.node_of_rank)[teams.ranks[0]].tolist())) > 1
+        return (machine.between if apart else machine.inside).busy
 
     def _played(
         self, op: Op, step: int, teams: ExchangeTeams, start: Floats, rest: Floats
@@ -307,14 +337,11 @@ class _Simulation:
                 after, sent = self.known[key]
                 return Exchanged(first + after, sent)
         phase = None if op.kind is Kind.DECIDE else self._phase(op, step)
-        found = exchanged(machine, phase, teams, start, rest, op.phase > 0, self.limit)
+        awake = op.phase > 0 or self.plan.net.occupies_cores
+        found = exchanged(machine, phase, teams, start, rest, awake, self.limit)
         if self.known is not None:
             self.known[key] = found.end - first, found.sent
         return found
-
-
-def _spans(placed: list[Placed]) -> Spans:
-    return Spans(np.array([p.start for p in placed]), np.array([p.end for p in placed]))
 
 
 def simulate(
@@ -335,8 +362,8 @@ def simulate(
     closed form from the start of the last rank. `known` keeps played exchanges for other
     simulations of expected decisions on the same machine: starts then count to 10 ps. `changes`
     are other plans of the same tensors and roles, by their first step, before which all ranks
-    wait for all. If exchanges slow the coding beside them, all is placed twice: first without
-    slowing, to find the coding that overlaps exchanges.
+    wait for all. If tasks share cores, all is placed again with the seconds that each takes beside
+    the others, until these stay as they are.
     """
     if steps < 1:
         raise CommschedError(f"steps must be at least 1, got {steps}")
@@ -356,8 +383,13 @@ def simulate(
                 progress(step)
         return simulation
 
-    slower = placed({}, None).slower_beside() if plan.machine.slowed > 1.0 else {}
-    simulation = placed(slower, progress)
+    simulation = placed({}, progress)
+    for _ in range(ROUNDS if simulation.alone else 0):
+        before, slower = simulation.slower, simulation.slower_beside()
+        moved = (np.abs(times / before.get(key, 1.0) - 1.0).max() for key, times in slower.items())
+        if max(moved, default=0.0) < SETTLED:
+            break
+        simulation = placed(slower, None)
     memory = simulation.strategy.memory(plan)
     return Prediction(
         plan=plan, steps=steps, placed=simulation.placed, memory=memory, changes=changes

@@ -8,7 +8,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,11 +21,8 @@ from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
-from commsched.net.sparsity import DENSE
 from commsched.run.job import agree
-from commsched.torch import handing_over
 from commsched.torch.attach import started_by_mpi
-from commsched.torch.gradients import STEPS, Gradients
 from commsched.torch.module_graph import Edges, edges_of
 from commsched.torch.observer import Observer, tensors_in
 from commsched.torch.parameters import (
@@ -54,7 +50,6 @@ def capture(
     batch: int | None = None,
     find_unused_parameters: bool = False,
     graph: bool = True,
-    record: str | Path | None = None,
 ) -> Net:
     """Train on all ranks at once, without exchange, and return what was measured as a net.
 
@@ -70,18 +65,10 @@ def capture(
     left out of the net. What runs inside torch.compile counts as its outermost module. With `graph`
     torch.export then says which layers each layer reads, if it can trace the model; else they form
     a chain. The net's source says which, and why.
-
-    What `attach` costs the computing thread is measured, too: handing a layer's gradients over
-    counts as its backward, putting means back as the optimizer's. Large tensors get the decay of
-    their gradients' magnitudes. With `record` rank 0 leaves samples of its gradients in that file,
-    for `commsched plan --max-error E --gradients FILE`; both in steps after those that count.
     """
     comm = started_by_mpi(comm)
     if steps < 2:
         raise CommschedError(f"steps must be at least 2, got {steps}")
-    agree.check_files({"record": record}, comm)
-    path = None if record is None or comm.rank else Path(record)
-    gradients = agree.on_all_ranks(lambda: Gradients(path), comm)
     observer = Observer(model)
     check_alike(observer.parameters, "trains", comm)
     for key, parameter in observer.parameters.items():
@@ -94,31 +81,24 @@ def capture(
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     random, source = torch.get_rng_state(), _Batches(batches)
     with observer:
-        for step in range(-WARM_UP, steps + STEPS):
-            keeps = 0 <= step < steps
-            looks = gradients if step >= steps else None  # afterwards: it empties the caches
+        for step in range(-WARM_UP, steps + 1):
+            keeps = {-WARM_UP: False, steps: False}.get(step, step >= 0)
             agree.on_all_ranks(
-                lambda keeps=keeps, last=step == steps, looks=looks: _step(  # type: ignore[misc]
-                    observer, loss, source, optimizer, keeps, last, looks
+                lambda keeps=keeps, last=step == steps: _step(  # type: ignore[misc]
+                    observer, loss, source, optimizer, keeps, last
                 ),
                 comm,
             )
     see.remove()
-    agree.on_all_ranks(gradients.write, comm)
-    decays = _over_ranks(gradients.decays(observer.parameters), comm)
-    known = zip(observer.parameters, decays, strict=True)
-    observer.decay = {name: round(float(decay), 3) for name, decay in known if decay > 0}
     model.load_state_dict(before[0])
     optimizer.load_state_dict(before[1])
+    optimizer.zero_grad(set_to_none=True)
     torch.set_rng_state(random)
     what = f"commsched capture: medians of {steps} steps"
     inputs = seen[0] if graph and seen else None
-    net = measured_net(
+    return measured_net(
         observer, comm, name, batch or source.size, what, find_unused_parameters, inputs
     )
-    spent = agree.on_all_ranks(lambda: handing_over.measure(net, observer.parameters), comm)
-    optimizer.zero_grad(set_to_none=True)
-    return handing_over.added(net, _over_ranks(spent.reshape(-1), comm).reshape(2, -1))
 
 
 def measured_net(
@@ -176,7 +156,6 @@ def _step(
     optimizer: Any,
     keeps: bool,
     counts_bytes: bool,
-    looks_at: Gradients | None,
 ) -> None:
     """Do one step; whatever goes wrong ends the capture on all ranks."""
     try:
@@ -190,8 +169,6 @@ def _step(
         stepped = time.perf_counter()
         optimizer.step()
         observer.end(keeps, loaded - begun, time.perf_counter() - stepped)
-        if looks_at is not None:
-            looks_at.take(observer.parameters)
     except CommschedError:
         raise
     except Exception as error:
@@ -315,17 +292,11 @@ def _net(
 
 
 def tensor_of(observer: Observer, name: str) -> Tensor:
-    """Return a parameter as a net states it: the rows that batches hit, its gradients' decay."""
+    """Return a parameter as a net states it, with the law of the rows that batches hit."""
     parameter, hit = observer.parameters[name], observer.rows.get(name)
-    law, lists = DENSE, False
+    shape, dtype = shape_of(parameter), DTYPES[parameter.dtype]
     if hit:
         law, sparse = fit_rows(hit), {id(p) for p in sparse_embeddings(observer.model)}
         lists = law.law == "zipf" and id(parameter) in sparse
-    return Tensor(
-        name=name,
-        shape=shape_of(parameter),
-        dtype=DTYPES[parameter.dtype],
-        sparsity=law,
-        lists=lists,
-        decay=observer.decay.get(name, 0.0),
-    )
+        return Tensor(name=name, shape=shape, dtype=dtype, sparsity=law, lists=lists)
+    return Tensor(name=name, shape=shape, dtype=dtype)

@@ -2,8 +2,8 @@
 
 It equals the timeline of `simulate` where all ranks end each exchange together, nothing jitters
 and threads take up work at once (law 9). Elsewhere it is an estimate: hand-overs between threads
-last their mean, ranks that end an exchange early wait for the others, and exchanges do not slow
-the coding beside them. So the planner simulates the last few candidates.
+last their mean, ranks that end an exchange early wait for the others, and tasks that share cores
+take together at least what all of them need. So the planner simulates the last few candidates.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,6 @@ from commsched.arrays import Floats, Ints
 from commsched.planner.search.prices import PricedRows, Prices
 from commsched.planner.space import Bucket, Candidate, MethodChoice, StepClock
 from commsched.simulate.clocks import Clocks
-from commsched.simulate.cpu import SharedCores, Spans
 from commsched.timeline.intervals import difference, intervals
 
 Lasting = Callable[[PricedRows], PricedRows]
@@ -62,7 +61,19 @@ class Evaluator:
         return np.concatenate([self._batch(rows, index[:, i : i + BATCH], late) for i in parts])
 
     def _batch(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
-        """The same for some candidates; those with the buckets of the first share its tail."""
+        """Seconds of some candidates: at least what their tasks take of the cores together."""
+        found = self._placed(rows, index, late)
+        if np.isinf(self.clock.capacity):
+            return found
+        votes, encode, exchange, decode = rows.seconds.sum(axis=1)
+        used = encode + decode + self.clock.busy * (votes + exchange)
+        used += self.clock.on_cores * rows.apply
+        own = self.clock.on_cores * (self._backward + self._forward)
+        least: Floats = (own + used.take(index).sum(axis=0)) / self.clock.capacity
+        return np.maximum(found, least)
+
+    def _placed(self, rows: PricedRows, index: Ints, late: bool) -> Floats:
+        """Seconds if every task has a core; candidates with the first's buckets share its tail."""
         ends = self._ends(rows, index, late)
         if not ends.size:
             return self._last(rows, index, ends, late)
@@ -151,8 +162,7 @@ class Evaluator:
     ) -> Floats:
         """When each launch is decoded, in s from the start of the backward pass on."""
         size, clock = index.shape[1], self.clock
-        cores = SharedCores(clock.share)
-        clocks = kind(size, cores, clock.overlap)
+        clocks = kind(size, clock.overlap)
         clocks.free["compute"] = np.full(size, self._backward)
         ends = np.empty(index.shape)
         votes, *parts = rows.seconds
@@ -161,12 +171,7 @@ class Evaluator:
         # A phase that a method does not have begins at -inf and takes no time: no clock moves.
         there = np.where(np.arange(len(votes))[:, None] < rows.phases, 0.0, -np.inf)
         heard, all_heard = there + clock.handover, there + clock.slowest
-        foreseen = 0  # launch from which on the cores foresee encodings
         for k in range(len(index)):
-            if clock.share and (k == 0 or depth[k - 1] > 1):
-                coming = _first_encodings(rows, index[k:], clocks.free["encode"])
-                cores.foresee(coming, k - foreseen)
-                foreseen = k
             ready = rows.ready.take(index[k])
             for phase in range(depth[k]):
                 own, of_all = heard[phase].take(index[k]), all_heard[phase].take(index[k])
@@ -179,7 +184,7 @@ class Evaluator:
                     voted = clocks.exchange("exchange", start, start + vote)
                     ready = np.where(vote > 0, voted, ready)
                 seconds = [part[phase].take(index[k]) for part in parts]
-                clocks.phase(ready, seconds, own, of_all, foreseen=phase == 0)
+                clocks.phase(ready, seconds, own, of_all)
             ends[k] = clocks.free["decode"] + clock.slowest
             if not late:
                 compute = clocks.free["compute"]
@@ -189,20 +194,3 @@ class Evaluator:
                     compute,
                 )
         return ends
-
-
-def _first_encodings(rows: PricedRows, index: Ints, encoder: Floats) -> Spans:
-    """The first encodings of launches, which wait for no exchange; (launches, c) s.
-
-    In each candidate they last up to the first launch of several phases: the next one waits for it.
-    """
-    start, end = np.empty(index.shape), np.empty(index.shape)
-    alone = np.ones(index.shape[1], np.bool_)
-    for k in range(len(index)):
-        start[k] = np.maximum(encoder, rows.ready.take(index[k]))
-        encoder = start[k] + rows.seconds[1, 0].take(index[k])
-        end[k] = np.where(alone, encoder, start[k])
-        alone &= rows.phases.take(index[k]) <= 1
-        if not alone.any():
-            return Spans(start[: k + 1], end[: k + 1])
-    return Spans(start, end)

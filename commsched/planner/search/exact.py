@@ -76,7 +76,7 @@ def bounds(problem: Problem, branches: list[list[Bucket]], late: bool) -> np.nda
     index = np.full((max(map(len, branches)), len(branches)), len(different))
     for column, branch in enumerate(branches):
         index[: len(branch), column] = [place[made] for made in branch]
-    alone = Evaluator(replace(problem.clock, share=0.0), problem.prices)
+    alone = Evaluator(replace(problem.clock, capacity=np.inf), problem.prices)
     return alone.iterations(rows, index, late)
 
 

@@ -124,19 +124,27 @@ class Prices:
     def _seconds(self, method: Method, spec: BucketSpec, limit: int) -> Floats:
         """(4, phases) s of a launch: vote, encode, exchange, decode; packing is in them."""
         machine, start = self.request.machine, np.zeros(self.group.size)
+        awake = self.request.net.occupies_cores
         spec = method.seen(spec, self.group)
         phases = method.phases(spec, self.group)
         expected = [resolved(phase) for phase in phases]
         found = np.zeros((len(ROWS), len(phases)))
         for kind, number in operations(phases):
             phase, own = expected[number], self._parts(kind, number, phases)
+            later = number > 0 or awake
             found[ROWS[kind], number] = seconds(own, phase, spec.all_raw / 4, machine.device)
             if kind is Kind.DECIDE:
-                found[ROWS[kind], number] += self._votes[number > 0]
+                found[ROWS[kind], number] += self._votes[later]
             elif kind is Kind.EXCHANGE:
                 schedule, payload = phase.schedule, phase.payload
                 played = price.exchange(
-                    schedule, payload, machine, self.group, start, later=number > 0, limit=limit
+                    schedule,
+                    payload,
+                    machine,
+                    self.group,
+                    start,
+                    later=later,
+                    limit=limit,
                 )
                 within = phase.within_seconds(machine.device)
                 found[ROWS[kind], number] = played.end.max() + within

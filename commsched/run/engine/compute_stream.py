@@ -57,7 +57,7 @@ def _run_step(engine: Engine, worker: Worker, step: int, ops: list[Op], clock: f
         seconds = worker.seconds(step, op.seconds)
         if spins:
             begin = now()
-            spin(seconds)
+            spin(seconds * engine.plan.machine.alone)  # they hold while all ranks compute
         clock = now() if spins else begin + seconds
         if op.name in engine.watched:
             if clock - now() > QUIET:

@@ -1,0 +1,79 @@
+"""How computing, coding and exchanging of a rank share the cores of its node."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from commsched.arrays import Floats, Ints
+from commsched.machine.model import Machine
+
+ROUNDS = 8  # placements at most, until tasks that slow each other have settled
+SETTLED = 1e-3  # relative change of a task's seconds that counts as none
+
+
+class Tasks(NamedTuple):
+    """What the threads of one rank do, (n,) each."""
+
+    start: Floats  # s
+    end: Floats  # s, as placed
+    seconds: Floats  # that the task takes on a core of its own
+    demand: Floats  # cores that it keeps busy, more than 0 and at most 1
+
+
+def capacities(machine: Machine) -> Floats:
+    """Return the cores that the threads of each rank share, (ranks,); inf: not modelled.
+
+    Seconds of a machine and of a net hold while every rank of the node does the same, on c / n of
+    its c cores; in these units n ranks have max(1, c / n) cores each.
+    """
+    node = np.array(machine.node_of_rank)
+    if not machine.cores:
+        return np.full(len(node), np.inf)
+    found: Floats = np.maximum(1.0, machine.cores / np.bincount(node))[node]
+    return found
+
+
+def served(tasks: Tasks, capacity: float) -> Floats:
+    """Return when each task ends beside the others as they are placed: (n,) s.
+
+    Processor sharing: who wants less than an equal share gets what it wants, the others share the
+    rest equally (max-min fairness; Bertsekas and Gallager, "Data Networks", 1992, section 6.5).
+    """
+    start, end, seconds, demand = tasks
+    moments = np.concatenate([start, end])
+    order = np.argsort(moments, kind="stable")
+    time, wants = moments[order], np.unique(demand)
+    gaps = np.diff(time)
+    mine = demand == wants[:, np.newaxis]
+    counts = np.cumsum(np.concatenate([mine, -1 * mine], axis=1)[:, order], axis=1)
+    if (wants @ counts <= capacity * (1 + SETTLED)).all():
+        return end
+    found = end.copy()
+    for kind, want in enumerate(wants.tolist()):
+        more = counts + (wants == want)[:, np.newaxis]
+        inside, beyond = (  # service of such a task up to each moment, as one of those and besides
+            np.append(0.0, np.cumsum(np.minimum(_share(wants, some, capacity) / want, 1.0) * gaps))
+            for some in (counts[:, :-1], more[:, :-1])
+        )
+        begun, until = start[mine[kind]], end[mine[kind]]
+        target = np.interp(begun, time, inside) + seconds[mine[kind]]
+        there = np.interp(until, time, inside)
+        left = target - there + np.interp(until, time, beyond)
+        later = np.interp(left, beyond, time) + np.maximum(left - beyond[-1], 0.0)
+        found[mine[kind]] = np.where(target <= there, np.interp(target, inside, time), later)
+    return found
+
+
+def _share(wants: Floats, counts: Ints, capacity: float) -> Floats:
+    """Return the cores that a task may have at each moment, (moments,); inf: what it wants.
+
+    wants: ascending demands, (kinds,); counts: tasks of each, (kinds, moments).
+    """
+    rest, others = np.full(counts.shape[1], capacity), counts.sum(axis=0)
+    share = np.full(counts.shape[1], np.inf)
+    for want, count in zip(wants.tolist(), counts, strict=True):
+        equal = rest / np.maximum(others, 1)
+        short = (equal < want) & (others > 0)
+        share = np.where(short & np.isinf(share), equal, share)
+        rest, others = rest - count * want, others - count
+    return share

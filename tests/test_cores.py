@@ -1,0 +1,168 @@
+"""Processor sharing: what the tasks of a rank take of each other, and no more."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commsched.net.measured import PROCESSOR, Measured
+from commsched.program.model import CODINGS, Kind
+from commsched.simulate.clocks import under_compute
+from commsched.simulate.cores import Tasks, capacities, served
+from commsched.simulate.engine import simulate
+from tests.support.small_plans import graph, machine, plan
+
+HOST = Measured(device=PROCESSOR, source="a test")
+DRAWN = st.lists(
+    st.tuples(st.floats(0, 20), st.floats(0.1, 10), st.sampled_from([1.0, 0.7, 0.2])),
+    min_size=1,
+    max_size=7,
+)
+
+
+def settled(tasks: Tasks, capacity: float) -> np.ndarray:
+    for _ in range(60):
+        tasks = tasks._replace(end=served(tasks, capacity))
+    return tasks.end
+
+
+def tasks_of(rows) -> Tasks:
+    start, seconds, demand = (np.array(column, float) for column in zip(*rows, strict=True))
+    return Tasks(start, start + seconds, seconds, demand)
+
+
+def by_events(tasks: Tasks, capacity: float) -> np.ndarray:
+    """The ends by an event after the other: water is filled until all have their share."""
+    left, end, now = tasks.seconds.copy(), np.zeros(len(tasks.start)), 0.0
+    while (left > 0).any():
+        on = (left > 0) & (tasks.start <= now)
+        share, rest = np.zeros(len(left)), capacity
+        modest = sorted(np.flatnonzero(on), key=lambda i: tasks.demand[i])
+        for others, i in enumerate(reversed(modest), 1):
+            share[i] = others
+        for i in modest:
+            share[i] = min(tasks.demand[i], rest / share[i])
+            rest -= share[i]
+        rate = share / tasks.demand
+        coming = tasks.start[tasks.start > now] - now
+        ending = left[on] / rate[on]
+        dt = min([*coming, *ending])
+        left[on] -= dt * rate[on]
+        now += dt
+        done = on & (left <= 1e-12)
+        left[done], end[done] = 0.0, now
+    return end
+
+
+@given(rows=DRAWN, capacity=st.sampled_from([1.0, 1.5, 2.0, 3.0]))
+def test_tasks_end_as_the_events_of_processor_sharing_say(rows, capacity):
+    tasks = tasks_of(rows)
+    np.testing.assert_allclose(settled(tasks, capacity), by_events(tasks, capacity), rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    # At a half of 0.6 the last one's 4 s take 4.8, and the computing lacks half of these.
+    ("demand", "ends"),
+    [(1.0, [14.0, 10.0]), (0.25, [11.0, 6.0]), (0.6, [12.4, 6.8])],
+)
+def test_a_task_beside_computing_takes_what_it_wants_up_to_half_a_core(demand, ends):
+    tasks = tasks_of([(0.0, 10.0, 1.0), (2.0, 4.0, demand)])
+    np.testing.assert_allclose(settled(tasks, 1.0), ends)
+
+
+def test_with_a_core_for_every_task_nothing_moves_a_bit():
+    tasks = tasks_of([(0.0, 10.0, 1.0), (2.0, 4.0, 1.0), (3.0, 0.3, 0.9)])
+    assert (served(tasks, 3.0) == tasks.end).all()
+    assert (served(tasks, np.inf) == tasks.end).all()
+
+
+@pytest.mark.parametrize(
+    ("cores", "capacity", "alone"), [(0, np.inf, 1.0), (2, 1.0, 0.5), (4, 1.0, 1.0), (6, 1.5, 1.0)]
+)
+def test_seconds_hold_while_all_ranks_do_the_same(cores, capacity, alone):
+    on = replace(machine(1, 4), cores=cores)
+    assert (capacities(on) == capacity).all()
+    assert on.alone == alone
+
+
+def test_no_rank_ends_earlier_on_fewer_cores():
+    net, on = replace(graph([200_000] * 5, seconds=1e-4), measured=HOST), machine(1, 4)
+    on = replace(on, inside=replace(on.inside, busy=0.9))
+    ends = []
+    for cores in (0, 12, 8, 5, 1):
+        made = plan(net, replace(on, cores=cores), ["ring+fp16", "direct+dense"])
+        ends.append(simulate(made, 3).timeline().end.max())
+    assert ends == sorted(ends)
+    assert ends[-1] > ends[0]
+
+
+@pytest.mark.parametrize("busy", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("on_cores", [False, True])
+def test_a_rank_gets_no_more_processor_time_than_there_is(busy, on_cores):
+    """Law 5: at every moment the spans of a rank have the service that the cores can give."""
+    on = machine(2, 2)
+    on = replace(on, cores=2, between=replace(on.between, busy=busy))
+    net = replace(graph([400_000] * 6, seconds=1e-3), measured=HOST if on_cores else None)
+    wanted, free = (
+        simulate(plan(net, replace(on, cores=cores), ["ring+fp16"]), 3) for cores in (2, 0)
+    )
+    need = np.zeros(4)  # s of a core
+    for placed in free.placed:
+        seconds = placed.end - placed.start
+        if placed.op.kind in CODINGS:
+            need[placed.ranks] += seconds
+        elif placed.op.kind in (Kind.COMPUTE, Kind.APPLY):
+            need[placed.ranks] += on_cores * seconds
+        elif placed.op.kind is Kind.EXCHANGE:
+            need[placed.ranks] += busy * seconds
+    end = wanted.timeline().end.max()
+    assert end >= need.max() * (1 - 5e-3)
+    assert end >= free.timeline().end.max() * (1 - 1e-9)
+    if on_cores:
+        assert end > free.timeline().end.max()
+
+
+def test_waiting_for_a_late_rank_takes_no_core():
+    """A late rank's exchange is slowed from when the last rank has come, as is everyone's."""
+    net = replace(graph([400_000], seconds=5e-3), measured=HOST)  # no other layer
+    on = machine(2, 1)
+    on = replace(on, cores=1, jitter=0.8, between=replace(on.between, busy=1.0))
+    apart, together = (
+        simulate(plan(net, replace(on, cores=cores), ["ring+dense"]), 1) for cores in (0, 1)
+    )
+    assert any(one.op.kind is Kind.COMPUTE for one in apart.placed)
+    for one, other in zip(apart.placed, together.placed, strict=True):
+        np.testing.assert_allclose(other.end, one.end)  # only one thread of a rank has work
+
+
+def test_a_rank_that_computes_is_awake():
+    net = graph([1000], seconds=1e-3)
+    on = replace(machine(2, 1), startup=1e-3, restart=1e-4)
+    asleep, awake = (
+        simulate(plan(replace(net, measured=measured), on, ["ring+dense"]), 1).timeline().end.max()
+        for measured in (None, HOST)
+    )
+    assert asleep - awake == pytest.approx(9e-4)
+
+
+@given(
+    alone=st.floats(0, 10), busy=st.floats(-5, 20), overlap=st.sampled_from([0.0, 0.25, 0.8, 1.0])
+)
+def test_a_share_of_an_exchange_moves_on_while_its_rank_computes(alone, busy, overlap):
+    start, end = np.array([1.0]), np.array([1.0 + alone])
+    [got] = under_compute(start, end, np.array([1.0 + busy]), overlap)
+    covered = min(max(busy, 0.0), got - 1.0)
+    moved = overlap * covered + (got - 1.0 - covered)
+    assert got >= end[0]
+    assert moved == pytest.approx(end[0] - 1.0, rel=1e-9, abs=1e-12)
+
+
+def test_polling_that_hides_less_makes_steps_longer():
+    net = graph([500_000] * 4, seconds=1e-3)
+    ends = []
+    for overlap in (1.0, 0.9, 0.5):
+        made = plan(net, replace(machine(2, 2), overlap=overlap), ["ring+dense"])
+        ends.append(simulate(made, 3).timeline().end.max())
+    assert ends[0] < ends[1] < ends[2]
