@@ -7,6 +7,8 @@ from commsched.cli.options import ListOption, Option
 from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commsched.plan.model import Plan
 
 
@@ -16,12 +18,14 @@ OPTIONS = (
 )
 
 
-def added(made: "Plan", args: argparse.Namespace) -> "Plan":
-    """Return the plan with the method changes and broadcasts of the options."""
+def added(
+    made: "Plan", args: argparse.Namespace, computed: "Mapping[int, str] | None" = None
+) -> "Plan":
+    """Return the plan with the method changes and broadcasts of the options, or computed ones."""
     from commsched.cli.arguments import pairs
     from commsched.planner.method_schedule import scheduled
 
-    later: dict[int, str] = {}
+    later = dict(computed or {})
     for step, method in pairs(args.later, "--later", "STEP=METHOD").items():
         if not (step.isascii() and step.isdecimal() and len(step) < 10):
             raise CommschedError(f"--later {step}={method}: expected STEP=METHOD, a whole number")

@@ -134,6 +134,8 @@ class InProcessTraining:
         scores = [each.evaluate(end) for each, end in zip(self.learners, ends, strict=True)]
         parts = np.array(scores, np.float64)
         loss, correct, guesses = (sum(column) for column in parts.T.tolist())
+        for learner in self.learners:
+            learner.rates.observe(loss / guesses)
         return Score(loss, int(correct), int(guesses))
 
 

@@ -35,6 +35,7 @@ from commsched.train.packing import unpacked
 from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
+from commsched.train.schedules import CONSTANT, Schedule
 from commsched.train.training import Training, TrainOptions, is_watched
 from commsched.train.workers.learner import Learner
 from commsched.train.workers.local import LocalLossWorker
@@ -73,6 +74,7 @@ class TrainRequest:
     params: Mapping[str, Param]  # of the new plan's strategy
     optimizer: str | None
     rate: float | None
+    schedule: Schedule = CONSTANT
     batch: int
     seed: int
     fold: int
@@ -113,8 +115,8 @@ def _train(
         dog.stage("planning")
         plan = _plan(wanted, net, len(data.train), comm, place.device)
         agree.check_plan(plan, comm)
-        settings = settings_of(wanted, plan)
         options = _options(wanted, len(data.train))
+        settings = settings_of(wanted, plan, options.steps)
         _check_end(plan, options.steps)
         worker, module = TRAINED[plan.strategy], place.device.module
         assigned = Assignment(net, data, plan, settings, comm.rank, module)
@@ -217,7 +219,7 @@ def _check_end(plan: Plan, steps: int) -> None:
         )
 
 
-def settings_of(wanted: TrainRequest, plan: Plan) -> Settings:
+def settings_of(wanted: TrainRequest, plan: Plan, steps: int) -> Settings:
     """Return what a training depends on: what the user asked for, else what suits the plan."""
     planned = STRATEGIES[plan.strategy].settings(plan)
     optimizer = wanted.optimizer or str(planned.get("optimizer", "adam"))
@@ -228,6 +230,8 @@ def settings_of(wanted: TrainRequest, plan: Plan) -> Settings:
         seed=wanted.seed,
         fold=wanted.fold,
         half=_half(wanted),
+        schedule=wanted.schedule,
+        steps=steps,
     )
 
 
@@ -267,8 +271,17 @@ def _checkpoint_flags(
             "--fold": settings.fold,
             "--precision": PRECISIONS[settings.half],
         }
+        | schedule_flags(settings.schedule, settings.steps)
         | ({} if device == "cpu" else {"--device": device})
     )
+
+
+def schedule_flags(schedule: Schedule, steps: int) -> dict[str, str | int]:
+    """Return the flags of a schedule that decide a training's bits; none of a constant rate."""
+    if schedule == CONSTANT:
+        return {}
+    ends = {"--steps": steps} if schedule.kind == "cosine" else {}
+    return {"--schedule": schedule.text, **ends}
 
 
 def _log(

@@ -17,7 +17,14 @@ from commsched.run.job import agree
 from commsched.run.session import errors_end_the_job
 from commsched.train import trials
 from commsched.train.in_process import InProcessTraining
-from commsched.train.job import PRECISIONS, TRAINED, TrainRequest, settings_of, train_job
+from commsched.train.job import (
+    PRECISIONS,
+    TRAINED,
+    TrainRequest,
+    schedule_flags,
+    settings_of,
+    train_job,
+)
 from commsched.train.registry import DATA, NETS
 from commsched.train.training import finite_or_none
 from commsched.train.trials import HeldOutScore, Trial, Trials
@@ -61,13 +68,14 @@ def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials
     made: dict[str, str | int | float | bool] = {
         "--net": wanted.net,
         "--batch": wanted.batch,
-        "--precision": PRECISIONS[settings_of(wanted, plan).half],
+        "--precision": PRECISIONS[settings_of(wanted, plan, wanted.options.steps).half],
         "--evaluate": wanted.options.evaluate,
         "--steps": wanted.options.steps,
     }
     optional = {"--optimizer": wanted.optimizer, "--rate": wanted.rate}
     optional |= {} if wanted.device == "cpu" else {"--device": wanted.device}
     made |= {flag: value for flag, value in optional.items() if value is not None}
+    made |= schedule_flags(wanted.schedule, wanted.options.steps)
     nothing = Trials(plan=plan.hash, made=made)
     if chosen.together and MPI.COMM_WORLD.size > 1:
         raise CommschedError("--together trains all ranks in one process; start one, not more")
@@ -105,7 +113,7 @@ def _one(
 def _together(wanted: TrainRequest, plan: Plan) -> Trial:
     """Train all ranks of a plan in this process."""
     net, options = NETS[wanted.net], wanted.options
-    settings = settings_of(wanted, plan)
+    settings = settings_of(wanted, plan, wanted.options.steps)
     ranks = InProcessTraining(
         net, DATA[net.data](wanted.fold), plan, settings, TRAINED[plan.strategy]
     )

@@ -105,6 +105,8 @@ class Training:
     def _restore(self, values: dict[str, Any], scalars: Mapping[str, float]) -> None:
         """Restore what `_save_checkpoint` has saved."""
         self._learner.restore(values.get("learner"), scalars, self._first)
+        if "rates" in values:  # checkpoints of 0.1 have none
+            self._learner.rates.restore(values["rates"])
         self._engine.buckets.restore(values)
 
     def run(self) -> Timeline | None:
@@ -233,6 +235,7 @@ class Training:
         parts = [agree.gather_numbers(x, self._comm) for x in own]
         loss, correct, guesses = (sum(part) for part in parts)
         mean = finite_or_none(loss / guesses)
+        self._learner.rates.observe(loss / guesses)
         self.held = HeldOutRow(step=step, loss=mean, accuracy=correct / guesses)
         self._write(self.held)
 
@@ -241,7 +244,11 @@ class Training:
         assert self._store is not None
         own, scalars = self._learner.state()
         self._post_status(done - 1, "checkpoint", "waits for all ranks")
-        values = {"learner": own, **self._engine.buckets.kept()}
+        values = {
+            "learner": own,
+            "rates": self._learner.rates.numbers(),
+            **self._engine.buckets.kept(),
+        }
         self._store.save(done, packed({"step": done, "rank": self._comm.rank, **values}), scalars)
 
 

@@ -58,6 +58,16 @@ LEARNING = (
     Option("--batch", "N", "samples per step, of all ranks together", int, 64),
     Option("--optimizer", "NAME", "sgd, momentum or adam; default: the plan's"),
     Option("--rate", "R", "learning rate; default: sgd 0.1, momentum 0.02, adam 0.002", POSITIVE),
+    Option(
+        "--schedule",
+        "FORM",
+        "of the rate: constant, steps:FACTOR:STEP:..., cosine[:LEAST] or plateau:FACTOR:PATIENCE,"
+        " in evaluations; warm-up:N, may stand first",
+        default="constant",
+    ),
+    Option(
+        "--theta", "L", "with --method of fft: theta^2 = L times the rate, in every step", POSITIVE
+    ),
     Option("--precision", "P", "fp32 or fp16; default: fp32, with samo fp16"),
     Option("--seed", "N", "seed of parameters and batches", int, 0),
     Option("--fold", "N", "fold of the data to hold out, 0 to 4", int, 0),
@@ -163,6 +173,7 @@ def _means(found: dict[str, Any]) -> list[str]:
 def _wanted(args: argparse.Namespace) -> "TrainRequest":
     """What the command line asks for."""
     from commsched.train.job import TrainRequest
+    from commsched.train.schedules import read
     from commsched.train.training import TrainOptions
 
     options = TrainOptions(
@@ -180,6 +191,7 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
         params=_params(args),
         optimizer=args.optimizer,
         rate=args.rate,
+        schedule=read(args.schedule),
         batch=args.batch,
         seed=args.seed,
         fold=args.fold,
@@ -205,7 +217,7 @@ def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
 def _check(args: argparse.Namespace) -> None:
     """Reject options that contradict each other."""
     if args.plan is not None:
-        for flag in ("machine", "method", "force", "param", "later", "refresh"):
+        for flag in ("machine", "method", "force", "param", "later", "refresh", "theta"):
             if getattr(args, flag):
                 raise CommschedError(f"--{flag} is for planning; --plan gives a plan: use one")
     if args.method and args.strategy in ("daso", "shadow", "zero1", "zero2", "zero3"):
@@ -265,8 +277,21 @@ def _planned(args: argparse.Namespace, net: "Net", ranks: int) -> "Plan":
         force=pairs(args.force, "--force"),
         bucket=args.bucket if args.method else None,
     )
-    made = given(request, args.method) if args.method else make_plan(request)
-    return schedule.added(made, args)
+    later = {} if args.theta is None else _thetas(args)
+    method = later.pop(0, args.method)
+    made = given(request, method) if method else make_plan(request)
+    return schedule.added(made, args, later)
+
+
+def _thetas(args: argparse.Namespace) -> dict[int, str]:
+    """Return the method by step for a theta that follows the rate."""
+    from commsched.train.optimizers import RATES
+    from commsched.train.schedules import read, tied
+
+    if not args.method or args.epochs is not None or args.later:
+        raise CommschedError("--theta needs --method and --steps, and neither --epochs nor --later")
+    rate = RATES[args.optimizer or "adam"] if args.rate is None else args.rate
+    return tied(args.method, args.theta, rate, read(args.schedule), args.steps)
 
 
 def _params(args: argparse.Namespace) -> "dict[str, Param]":

@@ -39,7 +39,7 @@ class Learner:
         net, self._data, plan, settings, self._rank, module = assigned
         check_tensors(net, plan)
         self.asarray: Callable[[Array], Array] = module.asarray  # where the net computes
-        self.net, self.settings = net, settings
+        self.net, self.settings, self.rates = net, settings, settings.rates()
         self._plan, self._module = plan, module
         self._index = {layer.name: i for i, layer in enumerate(net)}
         self.values: dict[str, Array] = {}
@@ -181,7 +181,7 @@ class Learner:
         self._conclude_step(step)
         if self._left_out:
             return
-        count, rate = step - self.skipped, self.settings.rate
+        count, rate = step - self.skipped, self.rates.at(step)
         for name, there, here in self._plan.launches[launch].places:
             kept = {word: flat(array)[there] for word, array in self.kept[name].items()}
             own = flat(self.values[name])[there]

@@ -52,7 +52,7 @@ class SamoWorker(OnStage):
         _check(net, plan)
         self.net, self._plan = net, plan
         self._stage = StageNet(assigned)
-        self._rates, self._module = AdamConstants(rate=settings.rate), module
+        self.rates, self._module = settings.rates(), module
         self._limit = MOST / len(self._stage.stage.ranks)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.states: dict[str, Pruned] = {}
@@ -135,9 +135,9 @@ class SamoWorker(OnStage):
             values = self._results.pop(launch)
         if self._left_out:
             return
-        count = step - self.skipped + 1
+        count, rates = step - self.skipped + 1, AdamConstants(rate=self.rates.at(step))
         for name, there, here in planned.places:
-            pruned.update(self.states[name], there, values[here], self._divisor, count, self._rates)
+            pruned.update(self.states[name], there, values[here], self._divisor, count, rates)
 
     def _conclude_step(self, step: int) -> None:
         """Decide, equally on all ranks, whether a step counts, and update the loss scale."""

@@ -36,7 +36,7 @@ class ShadowWorker(Learner):
             super().perform(step, op)
         elif not self._left_out_here(step):
             with np.errstate(over="ignore", invalid="ignore"):  # parameters are checked later
-                self._update(step - self.skipped)
+                self._update(step)
 
     def _left_out_here(self, step: int) -> bool:
         """Tell whether a step's gradients have overflowed, and adapt the loss scale."""
@@ -46,12 +46,13 @@ class ShadowWorker(Learner):
             self.skipped += self._overflow
         return self._overflow
 
-    def _update(self, count: int) -> None:
-        """Move all parameters by the gradients of this rank; `count` updates came before."""
+    def _update(self, step: int) -> None:
+        """Move all parameters by the gradients of this rank."""
+        count, rate = step - self.skipped, self.rates.at(step)
         for name, values in self.values.items():
             kept = {word: flat(array) for word, array in self.kept[name].items()}
             gradient = flat(self._gradients[name])
-            self._optimizer.update(flat(values), gradient, kept, count, self.settings.rate)
+            self._optimizer.update(flat(values), gradient, kept, count, rate)
         self.refresh()
 
     def state(self) -> tuple[dict[str, Any], dict[str, float]]:

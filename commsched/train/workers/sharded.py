@@ -102,7 +102,7 @@ class ShardedWorker(Learner):
         self._conclude_step(step)
         if not self._left_out:
             own = self._shards[launch]
-            count, rate = step - self.skipped, self.settings.rate
+            count, rate = step - self.skipped, self.rates.at(step)
             self._optimizer.update(own["value"], gradient, own, count, rate)
 
     # Between steps

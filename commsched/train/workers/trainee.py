@@ -10,6 +10,7 @@ from commsched.run.engine.worker import GradientSource, Roles
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import TrainableNet
 from commsched.train.neighbours import Neighbours
+from commsched.train.schedules import Rates
 
 
 class Trainee(GradientSource, Protocol):
@@ -19,6 +20,7 @@ class Trainee(GradientSource, Protocol):
     alike: bool  # whether ranks that share tensors end with equal parameters
     ahead: int  # steps whose scores may be under way
     skipped: int  # steps that were left out
+    rates: Rates  # learning rates
     mail: Mail | None  # its messages to single ranks; None: none
     report: Callable[[int, Score, bool], None]  # takes a step's score and overflow here
     overflowed: Callable[[int], bool]  # whether a step overflowed on any rank
