@@ -109,7 +109,8 @@ def packed(tensor: Tensor, share: float) -> Tensor:
     """Return a tensor of the values under a mask that keeps a share of them, as halves."""
     if share == 1.0:
         return replace(tensor, dtype="float16", sparsity=DENSE)
-    return replace(tensor, shape=(kept_of(tensor.numel, share),), dtype="float16", sparsity=DENSE)
+    shape = (kept_of(tensor.numel, share),)
+    return replace(tensor, shape=shape, axis=-1, dtype="float16", sparsity=DENSE)
 
 
 def state_memory(kept: float, dense: float, share: float) -> Memory:
