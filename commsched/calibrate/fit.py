@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from commsched.calibrate.exercise import CODED, CellTimes, predict
-from commsched.machine.model import CodecRate, Device, Link, Machine
+from commsched.calibrate.exercise import CellTimes, predict
+from commsched.machine.model import CodecRate, Link, Machine
 from commsched.plan.model import Plan
 
 Floats = npt.NDArray[np.float64]
@@ -25,24 +25,18 @@ DONE = 0.003  # change of the logarithms that ends the search
 OUTLIER = 3.0  # multiple of NOISE beyond which errors count linearly
 
 # Adjusted quantities, and the expected error of each one's logarithm: tight loops measure times
-# per byte well, but not how threads and ranks disturb each other.
+# per byte well, but not how threads and ranks disturb each other. There are at most a third as many
+# as cells to fit.
 FACTORS = {
     "startup": 3.0,
     "restart": 3.0,
-    "burst": 0.2,
     "latency inside": 1.5,
     "latency between": 1.5,
-    "overhead": 1.0,
     "bytes inside": 1.0,
     "bytes between": 0.1,
-    "shared port": 0.1,
-    "addition": 0.5,
-    **{f"coding {codec}": 0.5 for _, codec in CODED},
+    "coding": 0.5,
     "memory": 1.0,
-    "gather": 1.0,
-    "fixed gather": 3.0,
-    "scale": 1.0,
-    "fixed scale": 3.0,
+    "call": 3.0,
 }
 
 
@@ -57,7 +51,7 @@ def fit(
     for solving nonlinear simultaneous equations", 1965).
     """
     machine = plan.machine
-    names = [name for name in FACTORS if _matters(machine, name)]
+    names = [name for name in FACTORS if matters(machine, name)]
     logs = np.zeros(len(names))
     doubt = np.array([FACTORS[name] for name in names])
 
@@ -103,15 +97,13 @@ def _errors(predicted: CellTimes, measured: CellTimes, fitted: npt.NDArray[np.bo
     return np.concatenate(found)
 
 
-def _matters(machine: Machine, name: str) -> bool:
+def matters(machine: Machine, name: str) -> bool:
     """Tell whether a factor has an effect on this machine."""
     if name in ("latency between", "bytes between"):
         return machine.nodes > 1
     if name in ("latency inside", "bytes inside"):
         return machine.nodes < machine.size
-    if name == "burst":
-        return machine.burst > 0.0
-    return name != "shared port" or machine.nic is not None
+    return True
 
 
 def adjusted(machine: Machine, factors: Factors) -> Machine:
@@ -125,14 +117,13 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         return replace(
             old,
             latency=old.latency * factor(f"latency {where}"),
-            overhead=old.overhead * factor("overhead"),
             per_byte=old.per_byte * wire,
             points=tuple((n, seconds * wire) for n, seconds in old.points),
         )
 
-    nic = machine.nic
+    nic, device, coding = machine.nic, machine.device, factor("coding")
     if nic is not None:
-        nic = replace(nic, per_byte=nic.per_byte * factor("shared port"))
+        nic = replace(nic, per_byte=nic.per_byte * factor("bytes between"))
     return replace(
         machine,
         inside=link(machine.inside, "inside"),
@@ -141,32 +132,25 @@ def adjusted(machine: Machine, factors: Factors) -> Machine:
         nic=nic,
         startup=machine.startup * factor("startup"),
         restart=machine.restart * factor("restart"),
-        burst=machine.burst * factor("burst"),
-        device=_device(machine.device, factors),
+        device=replace(
+            device,
+            bandwidth=device.bandwidth / factor("memory"),
+            gather=device.gather * factor("memory"),
+            scale=device.scale * factor("memory"),
+            fixed_gather=device.fixed_gather * factor("call"),
+            fixed_scale=device.fixed_scale * factor("call"),
+            codecs={name: _rate(rate, coding) for name, rate in device.codecs.items()},
+        ),
     )
 
 
-def _device(device: Device, factors: Factors) -> Device:
-
-    def rate(name: str, old: CodecRate) -> CodecRate:
-        # Codecs without a factor stay as the tight loops measured them.
-        times = factors.get("addition" if name == "dense" else f"coding {name}", 1.0)
-        return replace(
-            old,
-            encode=times * old.encode,
-            add=times * old.add,
-            decode=times * old.decode,
-            fixed=times * old.fixed,
-            fixed_add=times * old.per_add,
-            fixed_decode=times * old.per_decode,
-        )
-
+def _rate(rate: CodecRate, times: float) -> CodecRate:
     return replace(
-        device,
-        bandwidth=device.bandwidth / factors.get("memory", 1.0),
-        gather=device.gather * factors.get("gather", 1.0),
-        fixed_gather=device.fixed_gather * factors.get("fixed gather", 1.0),
-        scale=device.scale * factors.get("scale", 1.0),
-        fixed_scale=device.fixed_scale * factors.get("fixed scale", 1.0),
-        codecs={name: rate(name, old) for name, old in device.codecs.items()},
+        rate,
+        encode=times * rate.encode,
+        add=times * rate.add,
+        decode=times * rate.decode,
+        fixed=times * rate.fixed,
+        fixed_add=times * rate.per_add,
+        fixed_decode=times * rate.per_decode,
     )

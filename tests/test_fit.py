@@ -1,0 +1,32 @@
+"""The fit of a calibration: few factors, found again from a workload that a machine predicts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from commsched.calibrate import exercise
+from commsched.calibrate.fit import FACTORS, NOISE, adjusted, fit, matters
+from tests.support.small_plans import machine
+
+
+@pytest.mark.parametrize(("nodes", "lanes"), [(1, 2), (1, 4), (2, 1), (2, 2), (3, 2), (8, 1)])
+def test_there_are_at_most_a_third_as_many_factors_as_fitted_cells(nodes, lanes):
+    on = machine(nodes, lanes)
+    cells = exercise.choose(on, 10.0)
+    factors = [name for name in FACTORS if matters(on, name)]
+    assert len(factors) <= (~exercise.held_out(cells)).sum() / 3
+
+
+def test_the_fit_finds_what_a_machine_was_off_by():
+    off = {"startup": 2.0, "latency between": 3.0, "bytes between": 1.1, "coding": 1.5}
+    right = replace(machine(2, 2), startup=2e-4, restart=1e-4)
+    cells = exercise.choose(right, 5.0)
+    held = exercise.held_out(cells)
+    times = exercise.predict(exercise.make_plan(right, cells))
+    plan = exercise.make_plan(adjusted(right, off), cells)
+    assert np.abs(np.log(exercise.predict(plan).exchange / times.exchange)).max() > 0.1
+    found = fit(plan, times, ~held, lambda: None)
+    again = exercise.predict(replace(plan, machine=found))
+    checked = held[times.cell]
+    np.testing.assert_allclose(again.exchange[checked], times.exchange[checked], rtol=NOISE)
