@@ -1,13 +1,18 @@
 """Sizes that take too much are refused with an estimate, unless --force-size is given."""
 
 import argparse
+import re
 
 import pytest
 
 from commsched.cli import size
 from commsched.cli.main import main
 from commsched.errors import CommschedError
+from commsched.exchange.registry import legal_methods
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
 from commsched.plan import file
+from commsched.planner.limits.memory import needed
 from tests.support.rank_server import on_ranks
 from tests.support.small_plans import graph, machine, plan
 
@@ -60,3 +65,50 @@ def test_a_training_of_many_steps_is_refused_before_its_first_step(tmp_path):
     assert "more than 1 h or 16 GB needs --force-size" in refused.output
     done = on_ranks(2, *words, "--steps", "2", "--force-size")
     assert done.status == 0, done.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "price 25000000 --machine p3dn.24xlarge",
+        "plan resnet50 --machine p3dn.24xlarge -o made",
+        "plan resnet50 --machine p3dn.24xlarge -o made --time-limit 0",
+        "sweep --net resnet50 --machine p3dn.24xlarge -o made.csv",
+    ],
+)
+def test_a_search_among_800000_ranks_is_refused_with_its_estimate(words, tmp_path, capsys):
+    words = words.replace("made", str(tmp_path / "made.json"))
+    assert main([*words.split(), "--nodes", "100000"]) == 2
+    said = capsys.readouterr().err
+    assert re.match(r"commsched: .* would take about [0-9.]+ h and [0-9.]+ GB of memory; ", said)
+    assert said.endswith("more than 1 h or 16 GB needs --force-size\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_messages_of_a_large_machine_are_followed_from_smaller_ones(monkeypatch):
+    """What is followed is within the estimate's factor of three of what is counted."""
+    on = machine_file.load("p3dn.24xlarge")
+    for nodes in (192, 500, 512):
+        large = resized(on, nodes)
+        methods = list(legal_methods(large.everyone))
+        monkeypatch.setattr(size, "COUNTED", 2**20)
+        exact = size.pricing(large, methods).seconds
+        monkeypatch.setattr(size, "COUNTED", large.size // 4)
+        assert 1 / 3 < size.pricing(large, methods).seconds / exact < 3
+
+
+@pytest.mark.parametrize("words", ["profile gpt:4096:64 -o made", "train --net gpt:4096:64"])
+def test_a_net_beyond_the_memory_is_refused_before_it_is_made(words, tmp_path, capsys):
+    words = words.replace("made", str(tmp_path / "made.json"))
+    if words.startswith("train"):
+        said = on_ranks(1, *words.split()).output
+    else:
+        assert main(words.split()) == 2
+        said = capsys.readouterr().err
+    assert "gpt:4096:64 would take about 103.1 GB of memory" in said
+
+
+def test_a_training_needs_the_memory_of_a_nodes_ranks():
+    made = plan(graph([2**20]), machine(nodes=2, lanes=3), ["ring+dense"])
+    assert size.training(made, 0) == size.Size(0.0, 3 * needed(made))
+    assert needed(made) > 4 * 2**20

@@ -5,6 +5,8 @@ they are right within a factor of about three, which is enough for the question.
 """
 
 import argparse
+import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from commsched.cli.options import Flag
@@ -12,7 +14,11 @@ from commsched.errors import CommschedError
 from commsched.units import nbytes, seconds
 
 if TYPE_CHECKING:
+    from commsched.exchange.method import Method
+    from commsched.machine.model import Machine
     from commsched.plan.model import Plan
+    from commsched.planner.request import Request
+    from commsched.train.layers.layer import TrainableNet
 
 MOST_SECONDS, MOST_BYTES = 3600.0, 16e9
 COUNTABLE = 10**18  # a larger number is as good as this one, and no float
@@ -21,6 +27,13 @@ FORCE_SIZE = Flag("--force-size", "begin even what is estimated to take more tha
 PLACED, PLACED_RANK = 150e-6, 0.12e-6  # s to place an operation, and of each rank that has it
 KEPT = 32.0  # B of a placed operation and rank
 WRITTEN, WRITTEN_BYTES = 10e-6, 400.0  # s and B of memory of a span that is written
+PLAYED = 45e-9  # s of a message of a schedule that no formula prices
+PRICED, PRICED_BYTES = 0.2e-6, 2000.0  # s of a method and rank, B of a rank
+SEARCHED, SEARCHED_BYTES = 10e-6, 220.0  # s and B of a rank and tensor
+RATES = 20  # at which a break-even prices or plans
+COUNTED = 2**14  # ranks of the largest machine on which messages are counted
+QUICK = 1e7  # messages that are not worth counting
+NUMEL = 2**24  # elements of a bucket whose messages are counted
 CODED, CODED_BYTES = 120e-9, 24.0  # s of a repeat and B of memory of an element that is coded
 
 
@@ -52,8 +65,89 @@ def run(plan: "Plan", steps: int) -> Size:
 
 
 def training(plan: "Plan", steps: int) -> Size:
-    """Estimate a training: at least its computing; the plan's links may be slower than the real."""
-    return Size(min(steps, COUNTABLE) * _computing(plan), 0.0)
+    """Estimate a training: at least its computing; the plan's links may be slower than the real.
+
+    The memory is that of a node's ranks.
+    """
+    from commsched.planner.limits.memory import needed
+
+    lanes = max(map(len, plan.machine.everyone.members))
+    return Size(min(steps, COUNTABLE) * _computing(plan), needed(plan) * lanes)
+
+
+def profile(net: "TrainableNet") -> Size:
+    """Estimate what a process needs to measure a net: float32 parameters and their gradients."""
+    return Size(0.0, 8.0 * sum(math.prod(start.shape) for start in net.tensors.values()))
+
+
+def pricing(machine: "Machine", methods: "Iterable[Method]", times: int = 1) -> Size:
+    """Estimate prices of methods: schedules without a formula are played message by message."""
+    asked, ranks = list(methods), machine.size
+    played = 0.0
+    if times * ranks**2 > QUICK:
+        played = times * _messages(machine, asked)
+    return Size(PLAYED * played + PRICED * times * len(asked) * ranks, PRICED_BYTES * ranks)
+
+
+def planning(request: "Request", times: int = 1) -> Size:
+    """Estimate the search for a plan: all methods are priced, then buckets placed."""
+    from commsched.program.registry import STRATEGIES
+
+    machine, tensors = request.machine, len(request.net.tensors)
+    found = Size(0.0, 0.0)
+    if STRATEGIES[request.strategy].sums_every_step:
+        found = pricing(machine, request.methods(machine.everyone), times)
+    return Size(
+        found.seconds + times * SEARCHED * machine.size * tensors,
+        found.nbytes + SEARCHED_BYTES * machine.size * tensors,
+    )
+
+
+def _messages(machine: "Machine", methods: "list[Method]") -> float:
+    """Count the messages that are played, or follow them from two smaller machines."""
+    halvings = max(0, (machine.size - 1).bit_length() - COUNTED.bit_length() + 1)
+    most = float(sum(_played(method, _smaller(machine, halvings)) for method in methods))
+    if halvings == 0 or not most:
+        return most
+    many, few = (_smaller(machine, halvings + more) for more in (0, 2))
+    less = max(1.0, sum(_played(method, few) for method in methods))
+    power = math.log(most / less) / math.log(many.size / few.size)
+    return most * math.pow(machine.size / many.size, power)
+
+
+def _smaller(machine: "Machine", halvings: int) -> "Machine":
+    """Halve the number of nodes some times, then that of ranks of a node."""
+    from commsched.machine.model import resized
+
+    if halvings == 0:
+        return machine
+    of_nodes = min(halvings, max(0, machine.nodes.bit_length() - 2))
+    return resized(
+        machine,
+        _halved(machine.nodes, of_nodes),
+        _halved(machine.everyone.lanes, halvings - of_nodes),
+    )
+
+
+def _halved(count: int, times: int) -> int:
+    """Halve a number some times; it stays a power of two or none, which schedules ask for."""
+    if count & (count - 1):
+        return max(3, count >> times | 1) if times > 0 else count
+    return max(1, count >> max(times, 0))
+
+
+def _played(method: "Method", machine: "Machine") -> int:
+    """Count the messages of a method's schedules without a formula."""
+    from commsched.cost.closed import FORMS
+    from commsched.cost.price import moves_up_to
+    from commsched.exchange.method import resolved
+    from commsched.net.bucket import BucketSpec
+
+    group = machine.everyone
+    phases = method.phases(method.seen(BucketSpec.uniform(NUMEL), group), group)
+    schedules = [resolved(phase).schedule for phase in phases]
+    own = [s for s in schedules if not s.library and s.name not in FORMS]
+    return sum(moves_up_to(schedule, COUNTABLE) for schedule in own)
 
 
 def _computing(plan: "Plan") -> float:
@@ -71,8 +165,10 @@ def check(args: argparse.Namespace, what: str, size: Size) -> None:
     """Refuse what takes too much, unless --force-size is given."""
     if args.force_size or (size.seconds <= MOST_SECONDS and size.nbytes <= MOST_BYTES):
         return
-    memory = f" and {nbytes(size.nbytes)} of memory" if size.nbytes else ""
+    hours = f"{size.seconds / 3600:.3g} h"
+    time = hours if size.seconds > MOST_SECONDS else seconds(size.seconds)
+    told = [time] * (size.seconds > 0) + [f"{nbytes(size.nbytes)} of memory"] * (size.nbytes > 0)
     raise CommschedError(
-        f"{what} would take about {seconds(size.seconds)}{memory}; more than 1 h or"
+        f"{what} would take about {' and '.join(told)}; more than 1 h or"
         f" {nbytes(MOST_BYTES)} needs --force-size"
     )

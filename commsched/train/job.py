@@ -88,6 +88,7 @@ class TrainRequest:
     device: str  # "cpu" or "cuda"
     make: Make  # makes a plan if no file is given
     check: Callable[[Plan, int], None] | None = None  # refuses too many steps of a plan
+    fits: Callable[[TrainableNet], None] = lambda _: None  # refuses a net that is too large
 
 
 def train_job(wanted: TrainRequest, progress: bool) -> dict[str, Any] | None:
@@ -118,6 +119,8 @@ def _train(
         options = _options(wanted, len(data.train))
         settings = settings_of(wanted, plan, options.steps)
         _check_end(plan, options.steps)
+        if (check := wanted.check) is not None:  # before anything is made; steps count below
+            agree.on_all_ranks(lambda: check(plan, 0), comm)
         worker, module = TRAINED[plan.strategy], place.device.module
         assigned = Assignment(net, data, plan, settings, comm.rank, module)
         learner = agree.on_all_ranks(lambda: worker(assigned), comm)
@@ -131,7 +134,7 @@ def _train(
             else:
                 store.begin()
         first = 0 if kept is None else kept[0].step
-        if (check := wanted.check) is not None:
+        if check is not None:
             agree.on_all_ranks(lambda: check(plan, options.steps - first), comm)
         log = agree.on_all_ranks(lambda: _log(wanted, net, plan, made, first, comm.rank), comm)
     if plan.max_error and not is_watched(plan, store) and comm.rank == 0:
@@ -179,7 +182,9 @@ def _checked(wanted: TrainRequest) -> TrainableNet:
             check_writable(path)
     if wanted.checkpoint is not None and not wanted.resume:
         make_folder(wanted.checkpoint)
-    return NETS[wanted.net]
+    net = NETS[wanted.net]
+    wanted.fits(net)
+    return net
 
 
 def _plan(

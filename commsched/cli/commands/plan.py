@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from commsched.cli import machine, reasons, stages
+from commsched.cli import machine, reasons, size, stages
 from commsched.cli import method_schedule as schedule
 from commsched.cli.arguments import pairs
 from commsched.cli.options import (
@@ -114,6 +114,7 @@ OPTIONS = (
         " 1%% of an iteration, by plans at many rates",
     ),
     Flag("--progress", "print each better plan on stderr during the search"),
+    size.FORCE_SIZE,
     Flag("--explain", "print the reason of every launch"),
     Flag("--json", "print a summary of the plan as JSON"),
 )
@@ -191,6 +192,9 @@ def plan(args: argparse.Namespace) -> None:
                 wanted = request(args)
                 if args.break_even:
                     check_break_even(wanted)
+                if not args.time_limit:  # else that is the most, or no search
+                    times = 1 + size.RATES * args.break_even
+                    size.check(args, "the search", size.planning(wanted, times))
                 with working("planning") as say:
                     wanted = replace(wanted, report=wanted.report or _said(say))
                     found = plan_with_verdict(wanted, args.planner)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from commsched.cli import machine as machine_options
+from commsched.cli import size
 from commsched.cli.options import Commands, Flag, ListOption, Option, add_command, output_file
 from commsched.cli.quantities import DENSITY, MILLISECONDS, elements
 from commsched.errors import CommschedError
@@ -65,6 +66,7 @@ OPTIONS = (
         "draw the fastest by density and bandwidth (.png, .svg, .pdf)",
         output_file,
     ),
+    size.FORCE_SIZE,
     Flag("--json", "print seconds and bytes as JSON"),
 )
 
@@ -112,6 +114,8 @@ def _methods(args: argparse.Namespace, machine: "Machine") -> None:
     spec, group = BucketSpec.uniform(args.numel, args.density), machine.everyone
     hidden = args.compute
     asked = list(_asked(args, group))
+    times = size.RATES if args.break_even else 1
+    _check_size(args, size.pricing(machine, asked, times))
     with progress(len(asked), "method") as bar:
         priced = []
         for method in asked:
@@ -173,6 +177,7 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     check_suffix(args.figure)  # before the work begins
     methods = list(_asked(args, machine.everyone))
     cells = len(DENSITIES) * len(RATES)
+    _check_size(args, size.pricing(machine, methods, cells))
     with progress(cells, "cell") as bar:
         found = winners(args.numel, machine, methods, done=bar.update)
     kind = "all methods"
@@ -180,8 +185,8 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
         kind = ", ".join(m.name for m in methods) if len(methods) < 4 else f"{len(methods)} methods"
     elif args.lossless:
         kind = "lossless methods"
-    size = f"{args.numel:,} elements ({nbytes(4.0 * args.numel)})"
-    title = f"fastest of {kind}\n{size}, {_where(machine)}"
+    elements = f"{args.numel:,} elements ({nbytes(4.0 * args.numel)})"
+    title = f"fastest of {kind}\n{elements}, {_where(machine)}"
     draw(found, args.figure, title, port_rate(machine))
     wins = Counter({m.name: 0 for m in methods} if args.method else {})
     wins.update(name for row in found.names for name in row)
@@ -191,6 +196,10 @@ def _draw(args: argparse.Namespace, machine: "Machine") -> None:
     for name, number in wins.most_common():
         print(f"{name:32} {number / cells:6.1%} of the map")
     print(f"drawn to {args.figure}")
+
+
+def _check_size(args: argparse.Namespace, found: size.Size) -> None:
+    size.check(args, "the prices", found)
 
 
 def _where(machine: "Machine") -> str:

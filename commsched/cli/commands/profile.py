@@ -3,6 +3,7 @@
 import argparse
 import json
 
+from commsched.cli import size
 from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command, json_file
 
 EXAMPLE = """example:
@@ -18,6 +19,7 @@ OPTIONS = (
     Option("--precision", None, "number format", default="fp32", choices=("fp32", "fp16")),
     DEVICE,
     Option("-o --output", "FILE", "net file to write", json_file, required=True),
+    size.FORCE_SIZE,
     Flag("--json", "print the layers as JSON"),
 )
 
@@ -41,19 +43,21 @@ def profile(args: argparse.Namespace) -> None:
     from commsched.train.registry import NETS
     from commsched.units import nbytes, seconds
 
+    net = NETS[args.net]
+    size.check(args, args.net, size.profile(net))
     device = find_device(args.device)
     device.use("compute")
     with working(f"measuring {args.net}"):
-        net = profile_net(
-            NETS[args.net],
+        found = profile_net(
+            net,
             args.batch,
             half=args.precision == "fp16",
             module=device.module,
             settled=lambda: device.mark().wait(),
         )
-    net_file.write(args.output, net)
+    net_file.write(args.output, found)
     if args.json:
-        print(json.dumps(net_file.to_data(net), indent=1))
+        print(json.dumps(net_file.to_data(found), indent=1))
         return
     rows = [
         (
@@ -64,7 +68,7 @@ def profile(args: argparse.Namespace) -> None:
             nbytes(layer.activation),
             ", ".join(f"{t.sparsity.density:.3g}" for t in layer.tensors),
         )
-        for layer in net.layers
+        for layer in found.layers
     ]
     header = ("layer", "parameters", "forward", "backward", "kept", "density of gradients")
     print(table(header, rows, numbers=range(1, 5)))

@@ -1,11 +1,12 @@
 """`commsched sweep`: plans of many nets, machines, planners and bandwidths, a row each."""
 
 import argparse
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsched.cli import size
 from commsched.cli.options import Commands, Flag, Option, Table, add_command, output_file
 from commsched.errors import CommschedError
 
@@ -48,6 +49,7 @@ OPTIONS: Table = (
     ),
     Option("-o --output", "FILE", "table to write: .csv or .parquet", output_file, required=True),
     Option("-j --jobs", "N", "processes that plan side by side", int, 1),
+    size.FORCE_SIZE,
     Flag("--simulate", "simulate each plan; else only those of planners that search"),
     Option("--figure", "FILE", "also draw the step time over the bandwidth", output_file),
 )
@@ -68,6 +70,7 @@ def sweep(args: argparse.Namespace) -> None:
     if parquet:
         rows.check_parquet()
     cells = _cells(args)
+    _check_size(args, cells)
     table = args.output.with_suffix(".csv") if parquet else args.output
     if workers.of_ranks():
         with workers.ranks() as (executor, count):
@@ -86,6 +89,20 @@ def sweep(args: argparse.Namespace) -> None:
         draw(done.rows, args.figure, StudyPicture())
     print(done.sentence())
     print(f"written to {args.output}")
+
+
+def _check_size(args: argparse.Namespace, cells: "list[Cell]") -> None:
+    """Refuse a study with a search that takes too much; many cells may go on another day."""
+    from commsched.planner.search.problem import BASELINES
+
+    requests = []
+    for cell in {(one.net, one.place, one.strategy): one for one in cells}.values():
+        with suppress(CommschedError):  # its row will say why
+            if cell.planner not in BASELINES:
+                requests.append(cell.request())
+    if requests:
+        largest = max(requests, key=lambda one: one.machine.size * (1 + len(one.net.tensors)))
+        size.check(args, f"a search for {largest.net.name}", size.planning(largest))
 
 
 def _cells(args: argparse.Namespace) -> "list[Cell]":

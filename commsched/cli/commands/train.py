@@ -205,12 +205,14 @@ def _wanted(args: argparse.Namespace) -> "TrainRequest":
         device=args.device,
         make=lambda net, ranks: _planned(args, net, ranks),
         check=lambda plan, steps: _check_size(args, plan, steps),
+        fits=lambda net: size.check(args, f"--net {args.net}", size.profile(net)),
     )
 
 
 def _check_size(args: argparse.Namespace, plan: "Plan", steps: int) -> None:
     """Refuse so many steps, of all trainings together, if they take too long."""
     what = f"--epochs {args.epochs:g}" if args.epochs is not None else f"--steps {args.steps}"
+    what = what if steps else f"--net {args.net}"  # its memory alone
     size.check(args, what, size.training(plan, steps))
 
 
