@@ -1,6 +1,6 @@
 """One batch on its way through a net, layer by layer: forward in order, backward in reverse."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from commsched.train.layers.layer import (
     Parameters,
     TrainableLayer,
     TrainableNet,
+    alone,
     as_float32,
 )
 
@@ -49,8 +50,13 @@ class ForwardBackward:
 
     def forward(self, index: int) -> None:
         """Go through a layer."""
+        alone(self.forward_sums(index))
+
+    def forward_sums(self, index: int) -> Generator[Array, Array, None]:
+        """Go through a layer; yield what tensor-parallel ranks must sum."""
         layer = self._net.layers[index]
-        self.values, self._kept[index] = layer.forward(self._parameters, self.values)
+        found = yield from layer.forward_sums(self._parameters, self.values)
+        self.values, self._kept[index] = found
 
     def copy(self) -> "ForwardBackward":
         """Return the batch for another backward through these layers, without moving its data."""
@@ -76,9 +82,13 @@ class ForwardBackward:
 
     def backward(self, index: int) -> Gradients:
         """Go back through a layer, and return the gradients that are complete now."""
+        return alone(self.backward_sums(index))
+
+    def backward_sums(self, index: int) -> Generator[Array, Array, Gradients]:
+        """Go back through a layer; yield what tensor-parallel ranks must sum."""
         layer = self._net.layers[index]
         kept = self._kept.pop(index)
-        self.above, found = layer.backward(self._parameters, kept, self.above)
+        self.above, found = yield from layer.backward_sums(self._parameters, kept, self.above)
         done: Gradients = {}
         for name, gradient in found.items():
             if name in self._partial:
@@ -100,19 +110,21 @@ class RecomputingForwardBackward(ForwardBackward):
         super().__init__(net, parameters, inputs)
         self._inputs: dict[int, Array] = dict.fromkeys(starts)
 
-    def forward(self, index: int) -> None:
+    def forward_sums(self, index: int) -> Generator[Array, Array, None]:
         if index in self._inputs:
             self._inputs[index] = self.values
-        self.values, _ = self._net.layers[index].forward(self._parameters, self.values)
+        layer = self._net.layers[index]
+        self.values, _ = yield from layer.forward_sums(self._parameters, self.values)
 
-    def backward(self, index: int) -> Gradients:
+    def backward_sums(self, index: int) -> Generator[Array, Array, Gradients]:
         if index not in self._kept:
             start = max(place for place in self._inputs if place <= index)
             values = self._inputs.pop(start)
             for place in range(start, index + 1):
                 layer = self._net.layers[place]
-                values, self._kept[place] = layer.forward(self._parameters, values)
-        return super().backward(index)
+                found = yield from layer.forward_sums(self._parameters, values)
+                values, self._kept[place] = found
+        return (yield from super().backward_sums(index))
 
 
 def cross_entropy(scores: Array, right: Array) -> tuple[Score, Array]:

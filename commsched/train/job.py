@@ -37,6 +37,7 @@ from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
 from commsched.train.schedules import CONSTANT, Schedule
 from commsched.train.training import Training, TrainOptions, is_watched
+from commsched.train.workers.grid import GridWorker
 from commsched.train.workers.learner import Learner
 from commsched.train.workers.local import LocalLossWorker
 from commsched.train.workers.pipeline import PipelineWorker
@@ -56,6 +57,8 @@ TRAINED: dict[str, Callable[[Assignment], Trainee]] = {
     "zero3": ShardedWorker,
     "gpipe": PipelineWorker,
     "1f1b": PipelineWorker,
+    "tensor": GridWorker,
+    "3d": GridWorker,
     "samo": SamoWorker,
     "local": LocalLossWorker,
 }

@@ -1,7 +1,7 @@
 """Values that stages pass to each other while they are scored: by MPI, or inside one process."""
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +19,26 @@ class Neighbours(Protocol):
 
     def take(self, values: Array, source: int) -> None:
         """Fill contiguous values with the values that a rank has sent."""
+
+
+def around(
+    others: Neighbours, ranks: Sequence[int], rank: int, own: Array, sizes: Sequence[int]
+) -> Iterator[tuple[int, Array]]:
+    """Yield each rank and its values, passed around a circle; `sizes` are the ranks' elements."""
+    place, values = ranks.index(rank), own
+    to, source = ranks[(place + 1) % len(ranks)], ranks[place - 1]
+    yield rank, own
+    for k in range(1, len(ranks)):
+        owner = (place - k) % len(ranks)
+        came = np.empty(sizes[owner], own.dtype)
+        if place % 2 == 0:  # a circle of ranks that all give first would wait for ever
+            others.give(values, to)
+            others.take(came, source)
+        else:
+            others.take(came, source)
+            others.give(values, to)
+        values = came
+        yield ranks[owner], values
 
 
 class MpiNeighbours:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
 from commsched.train.forward_backward import ForwardBackward
-from commsched.train.layers.layer import Kept, TrainableNet, as_float16
+from commsched.train.layers.layer import Kept, TrainableLayer, TrainableNet, as_float16
 from commsched.train.optimizers import LossScale
 from commsched.train.registry import DATA
 from commsched.train.sample_order import batch_of, check_batch
@@ -66,18 +67,40 @@ def profile_net(
     source = f"commsched profile: medians of {BATCHES} batches of real data on one rank"
     on = Measured(device=PROCESSOR, precision="float32", batch=batch, source=source)
     return Net(
-        name=net.name, layers=tuple(_layers(net, seen)), batch=batch, measured=on, source=source
+        name=net.name,
+        layers=tuple(_layers(net, seen, half)),
+        batch=batch,
+        measured=on,
+        source=source,
     )
 
 
-def _layers(net: TrainableNet, seen: Seen) -> list[Layer]:
+def _sharing(layer: TrainableLayer, output: int, half: bool) -> dict[str, Any]:
+    """Return how tensor-parallel ranks share a layer, of the bytes of its outputs.
+
+    Each keeps whole what enters the columns, and the norm that makes it: two times the outputs.
+    """
+    cuts = [start.cut for start in layer.tensors.values() if start.cut is not None]
+    if not cuts:
+        return {}
+    summed = output // (2 if half else 4)
+    parts = gcd(*(cut.parts for cut in cuts))
+    return {"cut": "pair", "parts": parts, "summed": summed, "whole": 2.0 * output}
+
+
+def _layers(net: TrainableNet, seen: Seen, half: bool) -> list[Layer]:
     """Return the net's layers with their measurements."""
     forward, backward = (np.median(s, axis=0) for s in (seen.forward, seen.backward))
     layers: list[Layer] = []
     before: tuple[str, ...] = ()
     for i, layer in enumerate(net):
         tensors = [
-            Tensor(name=name, shape=start.shape, sparsity=fit_rows(seen.rows[name]))
+            Tensor(
+                name=name,
+                shape=start.shape,
+                sparsity=fit_rows(seen.rows[name]),
+                axis=-1 if start.cut is None else start.cut.axis,
+            )
             for name, start in layer.tensors.items()
         ]
         layers.append(
@@ -89,6 +112,7 @@ def _layers(net: TrainableNet, seen: Seen) -> list[Layer]:
                 backward=float(backward[i]),
                 activation=float(seen.activation[i]),
                 output=float(seen.output[i]),
+                **_sharing(layer, seen.output[i], half),
             )
         )
         before = (layer.name,)

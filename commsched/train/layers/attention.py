@@ -8,11 +8,14 @@ from commsched.arrays import Array
 from commsched.kernels.modules import module_of
 from commsched.train.layers.dense import Linear
 from commsched.train.layers.layer import (
+    Cut,
     Gradients,
     Kept,
     Parameters,
     Start,
+    Sums,
     TrainableLayer,
+    alone,
     as_float32,
     column_sums,
     product,
@@ -55,40 +58,49 @@ class Attention(TrainableLayer):
     def __init__(self, name: str, width: int, heads: int, gain: float) -> None:
         assert width % heads == 0, (width, heads)
         super().__init__(name)
-        self._into = Linear(f"{name}.into", width, 3 * width)
-        self._out = Linear(f"{name}.out", width, width, gain)
+        # Tensor-parallel ranks have some of the heads: of the queries, the keys and the values.
+        columns, rows = Cut(axis=1, parts=heads, blocks=3), Cut(axis=0, parts=heads)
+        self._into = Linear(f"{name}.into", width, 3 * width, columns=columns)
+        self._out = Linear(f"{name}.out", width, width, gain, rows=rows)
         self.tensors = {**self._into.tensors, **self._out.tensors}
-        self._heads = heads
+        self._size = width // heads  # of a head
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        joined, into = self._into.forward(parameters, inputs)
-        m, length, width = inputs.shape
-        apart = joined.reshape(m, length, 3, self._heads, width // self._heads)
+        return alone(self.forward_sums(parameters, inputs))
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        return alone(self.backward_sums(parameters, kept, above))
+
+    def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
+        joined, into = yield from self._into.forward_sums(parameters, inputs)
+        m, length = inputs.shape[:2]
+        apart = joined.reshape(m, length, 3, -1, self._size)
         query, key, value = (apart[:, :, i].swapaxes(1, 2) for i in range(3))
-        scores = as_float32(product(query, key.swapaxes(-1, -2))) / sqrt(width // self._heads)
+        scores = as_float32(product(query, key.swapaxes(-1, -2))) / sqrt(self._size)
         places = module_of(inputs).arange(length)
         later = places[np.newaxis, :] > places[:, np.newaxis]
         scores = scores + later * scores.dtype.type(-1e9)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = (weights / weights.sum(axis=-1, keepdims=True)).astype(inputs.dtype)
-        mixed = product(weights, value).swapaxes(1, 2).reshape(m, length, width)
-        outputs, out = self._out.forward(parameters, mixed)
+        mixed = product(weights, value).swapaxes(1, 2).reshape(m, length, -1)
+        outputs, out = yield from self._out.forward_sums(parameters, mixed)
         return outputs, (into, query, key, value, weights, out)
 
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+    def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
         into, query, key, value, weights, out = kept
-        mixed, found = self._out.backward(parameters, out, above)
-        m, length, width = above.shape
-        mixed = mixed.reshape(m, length, self._heads, width // self._heads).swapaxes(1, 2)
+        mixed, found = yield from self._out.backward_sums(parameters, out, above)
+        m, length = above.shape[:2]
+        mixed = mixed.reshape(m, length, -1, self._size).swapaxes(1, 2)
         of_weights = as_float32(product(mixed, value.swapaxes(-1, -2)))
         w = as_float32(weights)
         scores = w * (of_weights - (of_weights * w).sum(axis=-1, keepdims=True))
-        scores = (scores / sqrt(width // self._heads)).astype(above.dtype)
+        scores = (scores / sqrt(self._size)).astype(above.dtype)
         parts = [
             product(scores, key),
             product(scores.swapaxes(-1, -2), query),
             product(weights.swapaxes(-1, -2), mixed),
         ]
         joined = module_of(above).stack([part.swapaxes(1, 2) for part in parts], axis=2)
-        below, more = self._into.backward(parameters, into, joined.reshape(m, length, 3 * width))
+        joined = joined.reshape(m, length, -1)
+        below, more = yield from self._into.backward_sums(parameters, into, joined)
         return below, found | more

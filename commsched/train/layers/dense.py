@@ -6,12 +6,15 @@ import numpy as np
 
 from commsched.arrays import Array
 from commsched.train.layers.layer import (
+    Cut,
     Gradients,
     Kept,
     LayerChain,
     Parameters,
     Start,
+    Sums,
     TrainableLayer,
+    alone,
     as_float32,
     column_sums,
     product,
@@ -22,26 +25,52 @@ SLOPE = sqrt(2 / np.pi)
 
 
 class Linear(TrainableLayer):
-    """y = x W + b over the last axis: (..., inputs) -> (..., outputs)."""
+    """y = x W + b over the last axis: (..., inputs) -> (..., outputs).
 
-    def __init__(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
-        deviation = gain / sqrt(inputs)
-        super().__init__(name, weight=Start((inputs, outputs), deviation), bias=Start((outputs,)))
+    Tensor-parallel ranks may share its columns, or its rows: a rank's product is then a part of
+    the outputs, or of the gradient of the inputs, until the parts are summed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: int,
+        outputs: int,
+        gain: float = 1.0,
+        *,
+        columns: Cut | None = None,
+        rows: Cut | None = None,
+    ) -> None:
+        weight = Start((inputs, outputs), gain / sqrt(inputs), cut=columns or rows)
+        bias = Start((outputs,), cut=columns and columns._replace(axis=0))
+        super().__init__(name, weight=weight, bias=bias)
         self._weight, self._bias = self.tensors
+        self._columns, self._rows = columns is not None, rows is not None
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        return alone(self.forward_sums(parameters, inputs))
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        return alone(self.backward_sums(parameters, kept, above))
+
+    def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         outputs = product(inputs, parameters[self._weight])
+        if self._rows:
+            outputs = yield outputs
         outputs += parameters[self._bias]
         return outputs, inputs
 
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+    def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
         weight = parameters[self._weight]
         flat = above.reshape(-1, weight.shape[1])
         found = {
             self._weight: product(kept.reshape(-1, weight.shape[0]).T, flat),
             self._bias: column_sums(above),
         }
-        return product(above, weight.T), found
+        below = product(above, weight.T)
+        if self._columns:
+            below = yield below
+        return below, found
 
 
 class Relu(TrainableLayer):

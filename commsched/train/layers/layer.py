@@ -1,10 +1,11 @@
 """Layers of a net, which go forward and backward on arrays of any module."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -13,7 +14,34 @@ from commsched.kernels import random
 
 Parameters = Mapping[str, Array]  # tensor -> values, float32 except for mixed precision and checks
 Gradients = dict[str, Array]  # tensor -> values like those of its parameter
+Sums = Generator[Array, Array, tuple[Array, Any]]  # yields a rank's part, is sent the sum of parts
+Found = TypeVar("Found")
 Kept = Any  # what a layer keeps from forward to backward: arrays, in tuples and lists
+
+
+class Cut(NamedTuple):
+    """How tensor-parallel ranks share a parameter: each has a run of every block along an axis."""
+
+    axis: int
+    parts: int  # equal parts of a block that can be shared, such as heads
+    blocks: int = 1
+
+    def part(self, values: Array, place: int, ranks: int) -> Array:
+        """Return the part of one of `ranks` ranks."""
+        before, size, behind = self._around(values.shape)
+        apart = values.reshape(*before, self.blocks, ranks, size // (self.blocks * ranks), *behind)
+        own = apart.take(place, axis=self.axis + 1)
+        return np.ascontiguousarray(own).reshape(*before, size // ranks, *behind)
+
+    def joined(self, parts: Sequence[Array]) -> Array:
+        """Return the values of which ranks have these parts."""
+        before, size, behind = self._around(parts[0].shape)
+        apart = [p.reshape(*before, self.blocks, 1, size // self.blocks, *behind) for p in parts]
+        whole = np.concatenate(apart, axis=self.axis + 1)
+        return np.ascontiguousarray(whole.reshape(*before, size * len(parts), *behind))
+
+    def _around(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+        return shape[: self.axis], shape[self.axis], shape[self.axis + 1 :]
 
 
 class Start(NamedTuple):
@@ -22,6 +50,16 @@ class Start(NamedTuple):
     shape: tuple[int, ...]
     deviation: float = 0.0
     mean: float = 0.0
+    cut: Cut | None = None  # None: every tensor-parallel rank holds it
+    place: int = 0  # of the rank that holds this part
+    ranks: int = 1  # that hold the parts
+
+    def shared(self, place: int, ranks: int) -> "Start":
+        """Return the part of one of `ranks` tensor-parallel ranks."""
+        if self.cut is None:
+            return self
+        sizes = [n // ranks if i == self.cut.axis else n for i, n in enumerate(self.shape)]
+        return self._replace(shape=tuple(sizes), place=place, ranks=ranks)
 
 
 class TrainableLayer(ABC):
@@ -43,6 +81,26 @@ class TrainableLayer(ABC):
         A layer that reads whole numbers returns None for its inputs.
         """
 
+    def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
+        """Go `forward`; yield what tensor-parallel ranks must sum before it goes on."""
+        return self.forward(parameters, inputs)
+        yield
+
+    def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
+        """Go `backward`; yield what tensor-parallel ranks must sum before it goes on."""
+        return self.backward(parameters, kept, above)
+        yield
+
+
+def alone(sums: Generator[Array, Array, Found]) -> Found:
+    """Go on as a rank that has whole parameters: its parts are the sums."""
+    part: Array = None
+    while True:
+        try:
+            part = sums.send(part)
+        except StopIteration as end:
+            return cast(Found, end.value)
+
 
 class LayerChain(TrainableLayer):
     """A sequence of layers as one layer."""
@@ -54,16 +112,22 @@ class LayerChain(TrainableLayer):
         self.borrowed = frozenset(name for part in parts for name in part.borrowed)
 
     def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
+        return alone(self.forward_sums(parameters, inputs))
+
+    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+        return alone(self.backward_sums(parameters, kept, above))
+
+    def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
         kept = []
         for part in self._parts:
-            inputs, own = part.forward(parameters, inputs)
+            inputs, own = yield from part.forward_sums(parameters, inputs)
             kept.append(own)
         return inputs, kept
 
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
+    def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
         found: Gradients = {}
         for part, own in zip(reversed(self._parts), reversed(kept), strict=True):
-            above, gradients = part.backward(parameters, own, above)
+            above, gradients = yield from part.backward_sums(parameters, own, above)
             found |= gradients
         return above, found
 
@@ -71,12 +135,12 @@ class LayerChain(TrainableLayer):
 class Residual(LayerChain):
     """A chain whose inputs are added to its outputs (He et al., CVPR 2016)."""
 
-    def forward(self, parameters: Parameters, inputs: Array) -> tuple[Array, Kept]:
-        outputs, kept = super().forward(parameters, inputs)
+    def forward_sums(self, parameters: Parameters, inputs: Array) -> Sums:
+        outputs, kept = yield from super().forward_sums(parameters, inputs)
         return inputs + outputs, kept
 
-    def backward(self, parameters: Parameters, kept: Kept, above: Array) -> tuple[Array, Gradients]:
-        below, found = super().backward(parameters, kept, above)
+    def backward_sums(self, parameters: Parameters, kept: Kept, above: Array) -> Sums:
+        below, found = yield from super().backward_sums(parameters, kept, above)
         return above + below, found
 
 
@@ -98,11 +162,24 @@ class TrainableNet:
         own = (layer.tensors for layer in self.layers[layers])
         return {n: _drawn(start, seed, n) for tensors in own for n, start in tensors.items()}
 
+    def shared(self, place: int, ranks: int) -> "TrainableNet":
+        """Return the part of one of `ranks` tensor-parallel ranks."""
+        layers = []
+        for layer in self.layers:
+            own = copy(layer)
+            own.tensors = {n: start.shared(place, ranks) for n, start in layer.tensors.items()}
+            layers.append(own)
+        return replace(self, layers=tuple(layers))
+
     def __iter__(self) -> Iterator[TrainableLayer]:
         return iter(self.layers)
 
 
 def _drawn(start: Start, seed: int, name: str) -> Array:
+    if start.ranks > 1 and start.cut is not None:
+        sizes = [n * start.ranks if i == start.cut.axis else n for i, n in enumerate(start.shape)]
+        whole = _drawn(start._replace(shape=tuple(sizes), ranks=1), seed, name)
+        return start.cut.part(whole, start.place, start.ranks)
     if not start.deviation:
         return np.full(start.shape, start.mean, np.float32)
     normal = random.generator(seed, 0, 0, f"{name}/start").standard_normal(start.shape, np.float32)

@@ -7,7 +7,7 @@ from commsched.errors import CommschedError
 from commsched.train.layers.attention import Attention, LayerNorm
 from commsched.train.layers.dense import Gelu, Linear
 from commsched.train.layers.embedding import Embedding, Positions, Tied
-from commsched.train.layers.layer import LayerChain, Residual, TrainableLayer, TrainableNet
+from commsched.train.layers.layer import Cut, LayerChain, Residual, TrainableLayer, TrainableNet
 from commsched.train.net_sizes import sizes
 from commsched.train.registry import NETS
 
@@ -27,9 +27,9 @@ def _block(name: str, width: int, heads: int, gain: float) -> list[TrainableLaye
             inner,
             [
                 LayerNorm(f"{inner}.norm", width),
-                Linear(f"{inner}.up", width, 4 * width),
+                Linear(f"{inner}.up", width, 4 * width, columns=Cut(axis=1, parts=4 * width)),
                 Gelu(f"{inner}.gelu"),
-                Linear(f"{inner}.down", 4 * width, width, gain),
+                Linear(f"{inner}.down", 4 * width, width, gain, rows=Cut(axis=0, parts=4 * width)),
             ],
         ),
     ]

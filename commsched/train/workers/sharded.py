@@ -16,7 +16,7 @@ from commsched.run.wire.device import moved
 from commsched.train.assignment import Assignment
 from commsched.train.forward_backward import Score
 from commsched.train.layers.layer import TrainableNet
-from commsched.train.neighbours import Neighbours
+from commsched.train.neighbours import Neighbours, around
 from commsched.train.workers.learner import Learner, flat, step_numbers
 
 
@@ -129,21 +129,10 @@ class ShardedWorker(Learner):
         """Yield each owner's exact shard of a unit, passed around a ring of the owners."""
         group = self._plan.group_of(self._plan.launches[unit.gather], self._rank)
         assert group is not None
-        ranks, place = group.ranks, group.ranks.index(self._rank)
-        to, source = ranks[(place + 1) % len(ranks)], ranks[place - 1]
-        values = on_host(self._shards[unit.reduce]["value"])
-        yield self._rank, self.asarray(values)
-        for k in range(1, len(ranks)):
-            owner = ranks[place - k]
-            own = shard_of(self._plan, unit.gather, owner)
-            came = np.empty(own.stop - own.start, np.float32)
-            if place % 2 == 0:  # a circle of ranks that all give first would wait for ever
-                others.give(values, to)
-                others.take(came, source)
-            else:
-                others.take(came, source)
-                others.give(values, to)
-            values = came
+        owned = [shard_of(self._plan, unit.gather, owner) for owner in group.ranks]
+        own = on_host(self._shards[unit.reduce]["value"])
+        sizes = [each.stop - each.start for each in owned]
+        for owner, values in around(others, group.ranks, self._rank, own, sizes):
             yield owner, self.asarray(values)
 
     # For checkpoints

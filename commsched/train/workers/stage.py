@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -25,7 +25,13 @@ from commsched.train.forward_backward import (
     forward_through,
     score_of,
 )
-from commsched.train.layers.layer import Gradients, TrainableLayer, TrainableNet, as_float16
+from commsched.train.layers.layer import (
+    Gradients,
+    TrainableLayer,
+    TrainableNet,
+    alone,
+    as_float16,
+)
 from commsched.train.neighbours import Neighbours
 from commsched.train.optimizers import LossScale
 from commsched.train.sample_order import batch_of, check_batch, part_of
@@ -49,8 +55,8 @@ class StageNet:
         self.microbatches = int(params["microbatches"])
         self.used: dict[str, Array] = {}
         self._data, self._asarray = data, module.asarray
-        number, self._replica = self.stage.number, self.stage.ranks.index(rank)
-        self._replicas = len(self.stage.ranks)
+        number, self._place = self.stage.number, self.stage.ranks.index(rank)
+        self._replica, self._replicas = self._place // self.stage.width, self.stage.replicas
         self._shares = 1 if plan.mean else self._replicas
         first = sum(len(stage.trunk) for stage in stages[:number])
         self.layers = slice(first, first + len(self.stage.trunk))
@@ -62,7 +68,7 @@ class StageNet:
         self._tells = number > 0  # whether it sends a gradient to the previous stage
         own = net.layers[self.layers]
         self._before, self._behind = (
-            stages[k].ranks[self._replica] if 0 <= k < len(stages) else -1
+            stages[k].ranks[self._place] if 0 <= k < len(stages) else -1
             for k in (number - 1, number + 1)
         )
         self._kind = np.dtype(np.float16 if settings.half else np.float32)
@@ -91,6 +97,12 @@ class StageNet:
         The gradient that goes back is the gradient of `scale` times the mean loss of the whole
         batch.
         """
+        return alone(self.forward_sums(step, microbatch, scale))
+
+    def forward_sums(
+        self, step: int, microbatch: int, scale: float
+    ) -> Generator[Array, Array, Score | None]:
+        """Go `forward`; yield what tensor-parallel ranks must sum."""
         number, some = self.stage.number, self._samples_of(step, microbatch)
         if number == 0:
             inputs = self._on_device(some.inputs)
@@ -98,7 +110,7 @@ class StageNet:
             inputs = self._fetch_message(step, Hop(number - 1, number, microbatch))
         walk = self._walks[microbatch] = self._walk(inputs)
         for index in range(self.layers.start, self.layers.stop):
-            walk.forward(index)
+            yield from walk.forward_sums(index)
         if not self.stage.last:
             self._post_message(step, Hop(number, number + 1, microbatch), walk.values)
             return None
@@ -119,6 +131,18 @@ class StageNet:
         number, walk = self.stage.number, self._walks.pop(microbatch)
         yield from self._gradient_above(step, microbatch, walk)
         yield from self._backward_layers(walk)
+        if self._tells:
+            self._post_message(step, Hop(number, number - 1, microbatch), walk.above)
+
+    def backward_sums(
+        self, step: int, microbatch: int, add: Callable[[Gradients], None]
+    ) -> Generator[Array, Array, None]:
+        """Go `backward`; yield what tensor-parallel ranks must sum, and `add` gradients."""
+        number, walk = self.stage.number, self._walks.pop(microbatch)
+        for gradients in self._gradient_above(step, microbatch, walk):
+            add(gradients)
+        for index in reversed(range(self.layers.start, self.layers.stop)):
+            add((yield from walk.backward_sums(index)))
         if self._tells:
             self._post_message(step, Hop(number, number - 1, microbatch), walk.above)
 
@@ -187,10 +211,14 @@ class StageNet:
 
     # For held-out samples
 
-    def evaluate(self, others: Neighbours) -> Score:
-        """Score this replica's part, on its last stage; all ranks of a replica call it."""
+    def evaluate(self, others: Neighbours, used: Mapping[str, Array] | None = None) -> Score:
+        """Score this rank's part, on its last stage; all ranks of a replica call it.
+
+        used: the whole parameters of the stage, if this rank computes with parts of them.
+        """
         held, total = self._data.held_out, Score(0.0, 0, 0)
-        own = part_of(len(held), self._replica, self._replicas)
+        own = part_of(len(held), self._place, len(self.stage.ranks))
+        used = self.used if used is None else used
         for start in range(own.start, own.stop, AT_ONCE):
             some = held.of(np.arange(start, min(start + AT_ONCE, own.stop)))
             if self._before < 0:
@@ -200,7 +228,7 @@ class StageNet:
                 others.take(there, self._before)
                 values = self._asarray(there)
             with np.errstate(over="ignore", invalid="ignore"):
-                values = forward_through(self.net.layers[self.layers], self.used, values)
+                values = forward_through(self.net.layers[self.layers], used, values)
                 if self._behind < 0:
                     total = total.plus(score_of(values, self._asarray(some.targets)))
                     continue
@@ -250,6 +278,7 @@ class OnStage(ABC):
     scale: LossScale
     _score: Score  # of this step, here
     _turns = 0  # forwards and backwards of this step, so far
+    _paused = False  # within one of them
 
     @abstractmethod
     def _begin_step(self) -> None:
@@ -273,20 +302,24 @@ class OnStage(ABC):
             if op.kind is Kind.APPLY:
                 self._update_with(step, op.launch)
                 return
-            if self._turns == 0:
+            if self._turns == 0 and not self._paused:
                 self._begin_step()
-            self._microbatch(step, op)
+            self._paused = not self._microbatch(step, op)
+            if self._paused:
+                return
             self._turns = (self._turns + 1) % (2 * self._stage.microbatches)
             if self._turns == 0:
                 self._end_step(step)
 
-    def _microbatch(self, step: int, op: Op) -> None:
+    def _microbatch(self, step: int, op: Op) -> bool:
+        """Do a forward or backward; tell whether it is over."""
         assert op.turn is not None, op
         if op.turn.backward:
             self._add_gradients(self._stage.backward(step, op.turn.microbatch))
         else:
             score = self._stage.forward(step, op.turn.microbatch, self.scale.value)
             self._score = self._score.plus(score) if score else self._score
+        return True
 
     def evaluate(self, others: Neighbours) -> Score:
         return self._stage.evaluate(others)

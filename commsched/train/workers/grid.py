@@ -1,0 +1,138 @@
+"""The worker of `tensor` and `3d`: a rank's part of the layers of a stage, and its shards."""
+
+from collections.abc import Generator, Mapping
+
+import numpy as np
+
+from commsched.arrays import Array
+from commsched.exchange.registry import find_method
+from commsched.exchange.sharded import own_places, shard_of
+from commsched.kernels.modules import on_host
+from commsched.program.model import Op
+from commsched.train.assignment import Assignment
+from commsched.train.forward_backward import Score
+from commsched.train.layers.layer import Gradients
+from commsched.train.neighbours import Neighbours, around
+from commsched.train.workers.learner import flat
+from commsched.train.workers.pipeline import PipelineWorker
+
+Going = Generator[Array, Array, None]  # a turn: yields parts of sums, and is sent the sums
+
+
+class GridWorker(PipelineWorker):
+    """Computes with its parts of parameters; a turn pauses where its team sums parts.
+
+    Under zero=1 it keeps the optimiser's state of its shards alone, with their float32 values.
+    """
+
+    def __init__(self, assigned: Assignment) -> None:
+        self._width = assigned.plan.net.tensor
+        self._whole = assigned.net
+        place = assigned.rank % self._width
+        super().__init__(assigned._replace(net=assigned.net.shared(place, self._width)))
+        self._going: Going | None = None  # the turn under way
+        self._part: Array = None  # what the team sums
+        self._sum: Array = None
+        plan, rank, launches = assigned.plan, assigned.rank, assigned.plan.launches
+        mine = [i for i, x in enumerate(launches) if x.pieces and x.pieces[0].tensor in self.values]
+        self._shards = {
+            i: self._shard(i, rank)
+            for i in mine
+            if launches[i].payload == "gradient" and find_method(launches[i].method).sharded
+        }
+        by_pieces = {launches[i].pieces: i for i in self._shards}
+        self._shard_of = {i: by_pieces[plan.launches[i].pieces] for i in mine if self._shards}
+        for name in [piece.tensor for i in self._shards for piece in launches[i].pieces]:
+            self.kept[name] = {}
+
+    def _shard(self, launch: int, rank: int) -> dict[str, Array]:
+        parts = [flat(self.values[n])[at] for n, at, _ in own_places(self._plan, launch, rank)]
+        values = self._module.concatenate([self._module.zeros(0, np.float32), *parts])
+        zeros = self._module.zeros_like
+        return {"value": values, **{word: zeros(values) for word in self._optimizer.words}}
+
+    # Turns
+
+    def _microbatch(self, step: int, op: Op) -> bool:
+        """Go on with a turn until its next sum; tell whether it is over."""
+        first = self._going is None
+        going = self._going = self._turn(step, op) if self._going is None else self._going
+        try:
+            self._part = going.send(None if first else self._sum)
+            while self._width == 1:
+                self._part = going.send(self._part)
+        except StopIteration:
+            self._going = None
+        return self._going is None
+
+    def _turn(self, step: int, op: Op) -> Going:
+        assert op.turn is not None, op
+        if op.turn.backward:
+            yield from self._stage.backward_sums(step, op.turn.microbatch, self._add)
+            return
+        score = yield from self._stage.forward_sums(step, op.turn.microbatch, self.scale.value)
+        self._score = self._score.plus(score) if score else self._score
+
+    def _add(self, gradients: Gradients) -> None:
+        self._add_gradients(iter([gradients]))
+
+    # For the engine
+
+    def gradient(self, step: int, launch: int, out: Array) -> None:
+        if self._plan.launches[launch].payload == "activation":
+            out[:] = flat(self._part)
+        else:
+            super().gradient(step, launch, out)
+
+    def result(self, step: int, launch: int, values: Array) -> None:
+        if self._plan.launches[launch].payload == "activation":
+            self._sum = values.astype(self._part.dtype).reshape(self._part.shape)
+        else:
+            super().result(step, launch, values)
+
+    def parameters(self, step: int, launch: int, out: Array) -> None:
+        own = self._shards[self._shard_of[launch]]["value"]
+        out[shard_of(self._plan, launch, self._rank)] = own
+
+    def apply(self, launch: int) -> None:
+        if launch not in self._shards:
+            super().apply(launch)
+            return
+        step, gradient = self._results.pop(launch, (-1, None))
+        if gradient is None:
+            return
+        self._conclude_step(step)
+        if not self._left_out:
+            own, count = self._shards[launch], step - self.skipped
+            self._optimizer.update(own["value"], gradient, own, count, self.settings.rate)
+
+    # Between steps
+
+    def whole(self, others: Neighbours) -> Mapping[str, Array]:
+        """Return the parameters of this stage, put together from the parts of its team."""
+        cuts = {n: x.cut for layer in self._whole for n, x in layer.tensors.items()}
+        shared = [n for n in self.values if cuts[n] is not None] if self._width > 1 else []
+        if not shared:
+            return self.values
+        first = self._rank - self._rank % self._width
+        team = range(first, first + self._width)
+        own = np.concatenate([on_host(flat(self.values[name])) for name in shared])
+        held = dict(around(others, team, self._rank, own, [len(own)] * self._width))
+        found, at = dict(self.values), 0
+        for name in shared:
+            cut, stop = cuts[name], at + self.values[name].size
+            parts = [held[rank][at:stop].reshape(self.values[name].shape) for rank in team]
+            assert cut is not None
+            found[name], at = self.asarray(cut.joined(parts)), stop
+        return found
+
+    def evaluate(self, others: Neighbours) -> Score:
+        kind = np.float16 if self.settings.half else np.float32
+        used = {n: v.astype(kind, copy=False) for n, v in self.whole(others).items()}
+        return self._stage.evaluate(others, used)
+
+    # For checkpoints
+
+    def _all(self) -> dict[str, dict[str, Array]]:
+        shards = {self._plan.launches[i].name: shard for i, shard in self._shards.items()}
+        return {**super()._all(), **shards}
