@@ -9,12 +9,17 @@ from commsched.nearest import nearest
 KINDS = {"nets": "net", "machines": "machine", "devices": "device"}
 
 
+def root() -> Path:
+    """The folder of all shipped files."""
+    checkout = Path(__file__).resolve().parent.parent / "models"
+    installed = Path(sysconfig.get_path("data")) / "share" / "commsched" / "models"
+    return checkout if checkout.is_dir() else installed
+
+
 def folder(kind: str) -> Path:
     """The folder of the shipped files of a kind, `nets`, `machines` or `devices`."""
     assert kind in KINDS, kind
-    checkout = Path(__file__).resolve().parent.parent / "models"
-    installed = Path(sysconfig.get_path("data")) / "share" / "commsched" / "models"
-    return (checkout if checkout.is_dir() else installed) / kind
+    return root() / kind
 
 
 def names(kind: str) -> list[str]:

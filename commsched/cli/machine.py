@@ -1,9 +1,10 @@
-"""The machine of a command: --machine, --set, --nodes and --lanes."""
+"""The machine of a command: --machine, --set, --nodes, --lanes and --ranks."""
 
 import argparse
 from typing import TYPE_CHECKING
 
 from commsched.cli.options import ListOption, Option
+from commsched.errors import CommschedError
 
 if TYPE_CHECKING:
     from commsched.machine.model import Machine
@@ -17,7 +18,8 @@ SET = ListOption(
 MACHINE = Option("--machine", "M", "shipped machine, or machine file", required=True)
 NODES = Option("--nodes", "N", "number of nodes, instead of the machine file's", int)
 LANES = Option("--lanes", "N", "ranks per node, instead of the machine file's", int)
-OPTIONS = (MACHINE, SET, NODES, LANES)
+RANKS = Option("--ranks", "N", "ranks of all nodes, instead of the machine file's", int)
+OPTIONS = (MACHINE, SET, NODES, LANES, RANKS)
 
 
 def load(args: argparse.Namespace) -> "Machine":
@@ -25,8 +27,13 @@ def load(args: argparse.Namespace) -> "Machine":
     from commsched.machine import file
     from commsched.machine.change import changed
     from commsched.machine.model import resized
+    from commsched.machine.ranks import of_ranks
 
     machine = changed(file.load(args.machine), args.set)
-    if args.nodes is None and args.lanes is None:
+    if args.nodes is not None or args.lanes is not None:
+        machine = resized(machine, args.nodes, args.lanes)
+    if args.ranks is None:
         return machine
-    return resized(machine, args.nodes, args.lanes)
+    if args.nodes is not None:
+        raise CommschedError("--nodes and --ranks say the same; leave one out")
+    return of_ranks(machine, args.ranks)

@@ -4,6 +4,7 @@ from commsched.errors import CommschedError
 from commsched.quantity import LENGTH, NUMBER, RATE, SHARE, SIZE, TIME, Quantity
 
 PORT = Quantity(kind=RATE, needs_unit=True, above=True)
+NUMBERS = Quantity(kind=NUMBER)
 POSITIVE = Quantity(kind=NUMBER, above=True)
 SECONDS = Quantity(kind=TIME, unit="s", above=True)
 MICROSECONDS = Quantity(kind=TIME, unit="us", above=True, believed=1.0)

@@ -22,7 +22,7 @@ from commsched.schedule.rounds import Goal
 # Bytes of optimiser state per parameter, and memory traffic of one update in B per parameter:
 # read gradient, read and write the parameter and each state word.
 OPTIMIZERS = {"sgd": (0, 12), "momentum": (4, 20), "adam": (8, 28)}
-OPTIMIZER = Parameter("momentum", tuple(OPTIMIZERS))
+OPTIMIZER = Parameter("momentum", tuple(OPTIMIZERS), learns=False)
 
 STREAMS = {Kind.ENCODE: "encode", Kind.DECODE: "decode", Kind.MERGE: "decode"}  # others: its own
 

@@ -1,11 +1,16 @@
 """Parameters of strategies: defaults, and the words or numbers that are allowed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from commsched.errors import CommschedError
+from commsched.machine.model import Machine
+from commsched.net.graph import Net
 from commsched.plan.model import Param
+
+# Values to try for a net, a machine and the parameters before this one.
+Tries = Callable[[Net, Machine, Mapping[str, Param]], Iterable[Param]]
 
 
 class Range(NamedTuple):
@@ -28,6 +33,14 @@ class Parameter(NamedTuple):
 
     default: Param
     allowed: tuple[Param, ...] | Range
+    tries: tuple[Param, ...] | Tries = ()  # of a search among strategies; empty: the default
+    learns: bool = True  # whether what is learnt depends on the value
+    saves: bool = False  # other values than the default are tried only if that does not fit
+
+    def values(self, net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
+        """List the values that a search tries; `before`: those of the parameters before."""
+        tries = self.tries if isinstance(self.tries, tuple) else self.tries(net, machine, before)
+        return list(tries) or [self.default]
 
     def checked(self, value: Param, where: str) -> Param:
         """Return a value with the default's type, or refuse it; `where` names the parameter."""

@@ -10,7 +10,7 @@ from commsched.program.parameters import Parameter, Range
 from commsched.program.stages import MOST, Stage, balanced, crossing, trunk_of
 
 # number of segments of a stage whose inputs alone are kept; 0: all activations are
-PARAMETERS = {"recompute": Parameter(0, Range(0, MOST))}
+PARAMETERS = {"recompute": Parameter(0, Range(0, MOST), (0, 1), learns=False, saves=True)}
 
 
 class KeptActivations(NamedTuple):

@@ -19,16 +19,39 @@ from commsched.program.parameters import Parameter, Range
 
 MOST = 2**20
 HEAD = "head@s"  # begins the names of auxiliary heads' layers in a net; see `is_head`
+LONGER = (1, 2, 4)  # times as many batches in a step as there are ranks
 OVERFLOW = "overflow/decide"  # the operation that agrees whether a step is left out
+
+
+def degrees(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
+    """List the numbers of stages, two or more, that divide the ranks; each has a layer or more."""
+    trunk = trunk_of(net)
+    if not (before.get("message_bytes") or any(x.output or x.activation for x in trunk)):
+        raise CommschedError(
+            f"what crosses a cut is unknown, as net {net.name!r} does not say how many bytes its"
+            " layers give; set message_bytes"
+        )
+    found = [k for k in range(2, min(len(trunk), machine.size) + 1) if machine.size % k == 0]
+    if not found:
+        raise CommschedError(
+            f"{machine.size} ranks and {len(trunk)} layers make no two stages of equally many ranks"
+        )
+    return [*found]
+
+
+def pieces(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
+    """List numbers of microbatches: of a step with a batch for each rank, and of longer steps."""
+    return [max(int(before["stages"]), 1) * times for times in LONGER]
+
 
 # Parameters of all pipelines. stages 0: the planner's choice. A net's batch is one microbatch.
 # near: what has consecutive ranks, the stages of a pipeline or the replicas of a stage.
 # message_bytes 0: the activations that cross a cut, as the net's layers state them.
 PARAMETERS = {
-    "stages": Parameter(0, Range(0, MOST)),
-    "microbatches": Parameter(8, Range(1, 2**16)),
-    "near": Parameter("stages", ("stages", "replicas")),
-    "message_bytes": Parameter(0.0, Range(0.0, 2.0**50)),
+    "stages": Parameter(0, Range(0, MOST), degrees, learns=False),
+    "microbatches": Parameter(8, Range(1, 2**16), pieces, learns=False),
+    "near": Parameter("stages", ("stages", "replicas"), learns=False),
+    "message_bytes": Parameter(0.0, Range(0.0, 2.0**50), learns=False),
 }
 
 
@@ -91,6 +114,12 @@ class PipelineStrategy(Protocol):
         self, net: Net, machine: Machine, settings: Mapping[str, Param]
     ) -> tuple[Net, dict[str, Param]]:
         """Return the net in the form that is trained, and the parameters that describe it."""
+
+
+def batches(plan: Plan, settings: Mapping[str, Param]) -> int:
+    """Count the batches of the net in a step: the microbatches of all replicas."""
+    stages, width = degrees_of(settings)
+    return plan.machine.size // (stages * width) * int(settings["microbatches"])
 
 
 def grid(plan: Plan, settings: Mapping[str, Param]) -> tuple[Stage, ...]:

@@ -43,6 +43,8 @@ class Strategy(ABC):
     averages = False
     # whether every launch sums gradients among all ranks, or gathers shards, within its step
     verifiable = False
+    # whether a step's sums are those of one process with all batches, up to the order of additions
+    exact = False
     # what all ranks agree on: the mean of losses, or the share of ranks that overflow
     decides: Literal["loss", "overflow", ""] = ""
 
@@ -58,6 +60,14 @@ class Strategy(ABC):
     @abstractmethod
     def memory(self, plan: Plan) -> Memory:
         """Bytes on the rank that needs most."""
+
+    def batches(self, plan: Plan) -> int:
+        """Count the batches of the net that all ranks together compute in a step."""
+        return plan.machine.size
+
+    def periods(self, plan: Plan) -> tuple[tuple[float, Plan], ...]:
+        """Return the periods of a training: shares of its steps, and plans that begin like them."""
+        return ((1.0, plan),)
 
     def operations(self, plan: Plan) -> dict[str, Op]:
         """List all operations that a step may have on any rank, by name, in program order."""

@@ -41,7 +41,7 @@ class Flushed(Strategy):
         **recompute.PARAMETERS,
         "optimizer": OPTIMIZER,
     }
-    fewest, codec = True, ""
+    fewest, codec, exact = True, "", True
 
     def __init__(self, name: str, order: Order) -> None:
         self.name = name
@@ -54,6 +54,9 @@ class Flushed(Strategy):
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
+
+    def batches(self, plan: Plan) -> int:
+        return pipeline.batches(plan, self.settings(plan))
 
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)

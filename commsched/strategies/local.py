@@ -18,6 +18,22 @@ from commsched.program.stages import Stage, compute, finish, head_name, turn_end
 from commsched.program.strategy import Memory, Strategy
 
 
+def _pieces(net: Net, machine: Machine, before: Mapping[str, Param]) -> tuple[Param, ...]:
+    """List numbers of microbatches: of a step with a batch for each rank, and a batch in one."""
+    return tuple(dict.fromkeys((before["stages"], 1)))
+
+
+def _variants(net: Net, machine: Machine, before: Mapping[str, Param]) -> tuple[Param, ...]:
+    """List the variants that a number of microbatches allows."""
+    whole = ("overlapping",) if before["microbatches"] == 1 else ()
+    return ("greedy", "chunked", *whole)
+
+
+def _chunks(net: Net, machine: Machine, before: Mapping[str, Param]) -> tuple[Param, ...]:
+    """List numbers of chunks: two, if the variant has chunks."""
+    return (min(2, int(before["stages"])),) if before["variant"] == "chunked" else (0,)
+
+
 class Local(Strategy):
     """Blocks with an auxiliary head and a loss of their own; gradients stay inside a block.
 
@@ -46,9 +62,10 @@ class Local(Strategy):
     fewest, codec = False, ""
     parameters: Mapping[str, Parameter] = {
         **pipeline.PARAMETERS,
-        "microbatches": Parameter(1, pipeline.PARAMETERS["microbatches"].allowed),
-        "variant": Parameter("greedy", ("greedy", "overlapping", "chunked")),
-        "chunks": Parameter(0, Range(0, pipeline.MOST)),
+        "stages": pipeline.PARAMETERS["stages"]._replace(learns=True),
+        "microbatches": Parameter(1, pipeline.PARAMETERS["microbatches"].allowed, _pieces, False),
+        "variant": Parameter("greedy", ("greedy", "overlapping", "chunked"), _variants),
+        "chunks": Parameter(0, Range(0, pipeline.MOST), _chunks),
         "head": Parameter(1.0, Range(0.0, 1e6)),
         "optimizer": OPTIMIZER,
     }
@@ -83,6 +100,9 @@ class Local(Strategy):
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
+
+    def batches(self, plan: Plan) -> int:
+        return pipeline.batches(plan, self.settings(plan))
 
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)

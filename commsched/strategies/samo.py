@@ -52,11 +52,11 @@ class Samo(Strategy):
     parameters: Mapping[str, Parameter] = {
         **pipeline.PARAMETERS,
         **recompute.PARAMETERS,
-        "pruned": Parameter(0.9, Range(0.0, 0.999)),
+        "pruned": Parameter(0.9, Range(0.0, 0.999), (0.0, 0.9)),
         "mask": Parameter("magnitude", ("magnitude", "random", "early-bird")),
         "warmup": Parameter(200, Range(1, 2**31)),
         "whole": Parameter(0, Range(0, 2**53)),
-        "parameters": Parameter(0, Range(0, 2**53)),
+        "parameters": Parameter(0, Range(0, 2**53), learns=False),
     }
 
     def prepare(
@@ -73,6 +73,9 @@ class Samo(Strategy):
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
+
+    def batches(self, plan: Plan) -> int:
+        return pipeline.batches(plan, self.settings(plan))
 
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)

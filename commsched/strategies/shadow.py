@@ -50,7 +50,7 @@ class Shadow(Strategy):
     averages = True
     parameters: Mapping[str, Parameter] = {
         "rule": Parameter("average", tuple(KEPT)),
-        "every": Parameter(8, Range(1, MANY)),
+        "every": Parameter(8, Range(1, MANY), (4, 8, 16)),
         "lag": Parameter(1, Range(0, MANY)),
         "alpha": Parameter(0.5, Range(0.0, 1.0)),
         "rate": Parameter(1.0, Range(0.0, 2.0)),

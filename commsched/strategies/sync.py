@@ -56,12 +56,12 @@ class Sync(Strategy):
 
     name = "sync"
     changes = True
-    sums_every_step = verifiable = True
+    sums_every_step = verifiable = exact = True
     parameters: Mapping[str, Parameter] = {
-        "overlap": Parameter("forward", ("backward", "forward")),
+        "overlap": Parameter("forward", ("backward", "forward"), learns=False),
         "optimizer": OPTIMIZER,
-        "encode": Parameter("apart", ("apart", "communication")),
-        "together": Parameter(0, Range(0, 2**53)),
+        "encode": Parameter("apart", ("apart", "communication"), learns=False),
+        "together": Parameter(0, Range(0, 2**53), learns=False),
     }
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:

@@ -8,9 +8,9 @@ from commsched.errors import CommschedError
 from commsched.exchange.method import resolved
 from commsched.exchange.registry import phases_of
 from commsched.exchange.sharded import GATHERS, PREFIX
-from commsched.machine.model import Machine
+from commsched.machine.model import Machine, resized
 from commsched.net.graph import Net
-from commsched.net.tensor_cut import cut_net, sums
+from commsched.net.tensor_cut import cut_net, degrees, sums
 from commsched.plan.model import Launch, Param, Plan
 from commsched.program import recompute
 from commsched.program import stages as pipeline
@@ -43,6 +43,26 @@ class StageLaunches(NamedTuple):
     gathers: list[int]  # of parameters, in the same order; []: every rank updates all
 
 
+def _widths(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
+    """List the numbers of ranks, two or more in each node, that can share the layers of a net."""
+    nodes = set(machine.ranks_of_node)
+    found = [k for k in degrees(net, min(nodes)) if k > 1 and all(n % k == 0 for n in nodes)]
+    if not found:
+        raise CommschedError(f"no two ranks of a node can share the layers of net {net.name!r}")
+    return [*found]
+
+
+def _depths(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
+    """List the numbers of stages, two or more, that divide the replicas of a tensor group."""
+    return pipeline.degrees(net, resized(machine, machine.size // int(before["tensor"]), 1), before)
+
+
+def _pieces(net: Net, machine: Machine, before: Mapping[str, Param]) -> list[Param]:
+    """List the number of microbatches of a step with a batch for each rank."""
+    stages, width = pipeline.degrees_of(before)
+    return [stages * width]
+
+
 class Grid(Strategy):
     """Ranks in a grid of data x pipeline x tensor; rank = (stage D + replica) T + place.
 
@@ -71,10 +91,12 @@ class Grid(Strategy):
     def __init__(self, name: str, microbatches: int, more: Mapping[str, Parameter]) -> None:
         self.name = name
         self.parameters: Mapping[str, Parameter] = {
-            "tensor": Parameter(0, Range(0, pipeline.MOST)),
+            "tensor": Parameter(0, Range(0, pipeline.MOST), _widths, learns=False),
             **more,
-            "zero": Parameter(0, (0, 1)),
-            "microbatches": Parameter(microbatches, pipeline.PARAMETERS["microbatches"].allowed),
+            "zero": Parameter(0, (0, 1), (0, 1), learns=False),
+            "microbatches": pipeline.PARAMETERS["microbatches"]._replace(
+                default=microbatches, tries=_pieces
+            ),
             **recompute.PARAMETERS,
             "optimizer": OPTIMIZER,
         }
@@ -86,6 +108,9 @@ class Grid(Strategy):
 
     def lower(self, plan: Plan, step: int, decisions: Mapping[str, float]) -> Program:
         return Program(step=step, roles=pipeline.roles_of(plan, self._draft))
+
+    def batches(self, plan: Plan) -> int:
+        return pipeline.batches(plan, self.settings(plan))
 
     def _draft(self, plan: Plan) -> Draft:
         settings = self.settings(plan)
@@ -236,5 +261,6 @@ def _check_whole(plan: Plan, stage: Stage, mine: StageLaunches) -> None:
             )
 
 
+DEPTH = Parameter(0, Range(0, pipeline.MOST), _depths, learns=False)
 STRATEGIES.add("tensor")(Grid("tensor", 1, {}))
-STRATEGIES.add("3d")(Grid("3d", 8, {"pipeline": Parameter(0, Range(0, pipeline.MOST))}))
+STRATEGIES.add("3d")(Grid("3d", 8, {"pipeline": DEPTH}))

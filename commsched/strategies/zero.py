@@ -8,7 +8,9 @@ from commsched.errors import CommschedError
 from commsched.exchange.memory import launch_memory
 from commsched.exchange.registry import find_method
 from commsched.exchange.sharded import GATHERS, HYBRID, LEVELS, PREFIX, SUMS, find_sharded
-from commsched.plan.model import Plan
+from commsched.machine.model import Machine
+from commsched.net.graph import Net
+from commsched.plan.model import Param, Plan
 from commsched.program.launch_ops import (
     OPTIMIZER,
     OPTIMIZERS,
@@ -28,6 +30,12 @@ from commsched.program.units import GATHER, REGATHER, Unit, units
 
 MASTER = 4.0  # B of an element's float32 copy, which the optimiser updates
 MANY = 2**16
+
+
+def _ways(net: Net, machine: Machine, before: Mapping[str, Param]) -> tuple[Param, ...]:
+    """List where shards may lie: among all ranks, and in each node if all are alike."""
+    sizes = {len(members) for members in machine.everyone.members}
+    return ("all", "node") if machine.nodes > 1 and len(sizes) == 1 and sizes != {1} else ("all",)
 
 
 class Zero(Strategy):
@@ -56,15 +64,15 @@ class Zero(Strategy):
     extremely efficient collective communication for giant model training", arXiv 2306.10209.
     """
 
-    verifiable = True
+    verifiable = exact = True
 
     def __init__(self, level: int) -> None:
         self.name, self.level = f"zero{level}", level
-        more = {"prefetch": Parameter(1, Range(0, MANY))} if level == 3 else {}
+        more = {"prefetch": Parameter(1, Range(0, MANY), learns=False)} if level == 3 else {}
         self.parameters: Mapping[str, Parameter] = {
-            "shard": Parameter("all", ("all", "node")),
+            "shard": Parameter("all", ("all", "node"), _ways, learns=False),
             "gather": Parameter("auto", ("auto", "dense", "bf16", "fp16", "fp8", "quant:8")),
-            "buffers": Parameter(2, Range(1, MANY)),
+            "buffers": Parameter(2, Range(1, MANY), learns=False),
             **more,
             "optimizer": OPTIMIZER,
         }

@@ -15,6 +15,7 @@ from commsched.exchange.registry import find_method, lossy_name
 from commsched.machine import file as machine_file
 from commsched.machine.change import PORT, changed
 from commsched.machine.model import Machine, resized
+from commsched.machine.ranks import of_ranks
 from commsched.nearest import nearest
 from commsched.net import file as net_file
 from commsched.net.compute import fitted
@@ -202,21 +203,8 @@ def machine_of(name: str, changes: str, nodes: str, ranks: str, bandwidth: str) 
     if nodes != SAME:
         found = resized(found, _count(nodes))
     elif ranks != SAME:
-        found = _of_ranks(found, _count(ranks))
+        found = of_ranks(found, _count(ranks))
     return found if bandwidth == SAME else changed(found, [f"nic={bandwidth}"])
-
-
-def _of_ranks(machine: Machine, ranks: int) -> Machine:
-    lanes = machine.everyone.lanes
-    if ranks <= lanes:
-        return resized(machine, 1, ranks)
-    if ranks % lanes:
-        low = ranks // lanes * lanes
-        raise CommschedError(
-            f"{ranks} ranks do not fill nodes of {lanes} ranks of machine {machine.name!r};"
-            f" nearest: {low} or {low + lanes}"
-        )
-    return resized(machine, ranks // lanes)
 
 
 @lru_cache(maxsize=NEAR)

@@ -83,6 +83,6 @@ def _explain(kind: str, name: str, ranks: int | None) -> None:
             print(f"May stand before the sparse sums: {', '.join(sparse_sums())}")
     if kind == "strategies":
         print("\nParameters (--param NAME=VALUE), default and what is allowed:")
-        for key, (default, allowed) in item.parameters.items():
+        for key, (default, allowed, *_) in item.parameters.items():
             words = str(allowed) if isinstance(allowed, Range) else ", ".join(map(str, allowed))
             print(f"  {key} = {default}  ({words})")

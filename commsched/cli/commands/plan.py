@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from commsched.cli import machine, reasons, size, stages
+from commsched.cli import choice, machine, reasons, size, stages
 from commsched.cli import method_schedule as schedule
 from commsched.cli.arguments import pairs
 from commsched.cli.options import (
@@ -21,7 +21,15 @@ from commsched.cli.options import (
     add_command,
     json_file,
 )
-from commsched.cli.quantities import ERROR, GIGABYTES, MEGABYTES, PATIENCE, POSITIVE, SPREAD
+from commsched.cli.quantities import (
+    ERROR,
+    GIGABYTES,
+    MEGABYTES,
+    NUMBERS,
+    PATIENCE,
+    POSITIVE,
+    SPREAD,
+)
 from commsched.cli.signals import one_interrupt, time_limit
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
@@ -33,8 +41,9 @@ from commsched.net.compute import compute_data, fitted, origin
 from commsched.net.graph import Net
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
+from commsched.planner.auto.choose import LOST, Choice, choose
 from commsched.planner.break_even import break_even, check_break_even
-from commsched.planner.families import NO_PLAN, plan_with_verdict
+from commsched.planner.families import NO_PLAN, Planned, plan_with_verdict
 from commsched.planner.limits.error_budget import verdict as errors
 from commsched.planner.limits.memory import needed
 from commsched.planner.only_methods import only
@@ -53,6 +62,7 @@ EXAMPLE = """example:
   commsched plan bert-base --machine p3.16xlarge --method ring+dense -o ring.json
   commsched plan gpt3-1.3b --machine summit --strategy samo --param microbatches=64 -o plan.json
   commsched plan bert-base --machine localhost --lanes 2 --scale 0.1 --allow fp16 -o plan.json
+  commsched plan gpt3-1.3b --machine summit --ranks 96 --strategy auto -o plan.json
 """
 SEEDS = 2**62  # the largest that a plan file holds
 
@@ -62,8 +72,21 @@ OPTIONS = (
     *machine.OPTIONS,
     Option("-o --output", "FILE", "plan file to write", json_file, required=True),
     Option("--jitter", "SIGMA", "log-normal spread of compute per rank and step", SPREAD),
-    Option("--strategy", "NAME", "synchronisation strategy", default="sync"),
+    Option(
+        "--strategy",
+        "NAME",
+        "synchronisation strategy; auto: the fastest of all, each with the parameters it suggests",
+        default="sync",
+    ),
     PARAM,
+    Option(
+        "--max-lost",
+        "L",
+        "with auto: largest measured cost in learning that may be chosen, in points of accuracy or"
+        " per cent of the held-out loss; default: 0.5",
+        NUMBERS,
+    ),
+    Flag("--unmeasured", "with auto: also choose what has no measured cost in learning"),
     Option("--planner", "NAME", "search algorithm", default=DEFAULT),
     Flag("--lossless", "reject all lossy codecs"),
     Option("--allow", "CODEC,...", "lossy codecs that the planner may use", default=""),
@@ -184,6 +207,24 @@ def _said(say: Callable[[str], None]) -> Report:
     return lambda what, iteration: say(f"{what}: {seconds(iteration)}")
 
 
+def _searched(wanted: Request) -> Request:
+    """Return the request whose search takes longest: of all strategies that of `sync`."""
+    return replace(wanted, strategy="sync") if wanted.strategy == choice.AUTO else wanted
+
+
+def _planned(
+    args: argparse.Namespace, wanted: Request, say: Callable[[str], None]
+) -> tuple[Choice | None, Planned]:
+    """Plan the strategy that was asked for, or choose one."""
+    if args.strategy != choice.AUTO:
+        if args.max_lost is not None or args.unmeasured:
+            raise CommschedError("--max-lost and --unmeasured need --strategy auto")
+        return None, plan_with_verdict(wanted, args.planner)
+    lost = LOST if args.max_lost is None else args.max_lost
+    chosen = choose(wanted, args.planner, lost, args.unmeasured, say)
+    return chosen, Planned(chosen.winner.plan, chosen.stopped)
+
+
 def plan(args: argparse.Namespace) -> None:
     """Plan, write, report; after Ctrl-C or the time limit the best plan so far."""
     with one_interrupt() as hold:
@@ -194,10 +235,10 @@ def plan(args: argparse.Namespace) -> None:
                     check_break_even(wanted)
                 if not args.time_limit:  # else that is the most, or no search
                     times = 1 + size.RATES * args.break_even
-                    size.check(args, "the search", size.planning(wanted, times))
+                    size.check(args, "the search", size.planning(_searched(wanted), times))
                 with working("planning") as say:
                     wanted = replace(wanted, report=wanted.report or _said(say))
-                    found = plan_with_verdict(wanted, args.planner)
+                    chosen, found = _planned(args, wanted, say)
                     hold()
             except KeyboardInterrupt:
                 if over():
@@ -219,8 +260,11 @@ def plan(args: argparse.Namespace) -> None:
         told = summary(made)
         told["warnings"] += too_large(made)
         more = {"break_even": even.data()} if even else {}
+        more |= {"choice": choice.data(chosen)} if chosen else {}
         print(json.dumps({**told, "errors": errors(wanted), **more}, indent=1))
         return
+    for line in choice.lines(chosen, args.explain) if chosen else ():
+        print(line)
     for line in (*facts(made, every=args.explain), *errors(wanted)):
         print(line)
     if args.explain:

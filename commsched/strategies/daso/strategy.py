@@ -1,6 +1,7 @@
 """DASO: gradients are averaged in each node, parameters less often between the nodes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -70,14 +71,15 @@ class Daso(Strategy):
     averages = True
     decides = "loss"
     parameters: Mapping[str, Parameter] = {
-        "gs": Parameter(4, Range(0, MANY)),
+        "gs": Parameter(4, Range(0, MANY), (2, 4, 8)),
         "wait": Parameter(1, Range(0, MANY)),
         "max_gs": Parameter(8, Range(1, MANY)),
         "patience": Parameter(2, Range(0, MANY)),
-        "batches": Parameter(100, Range(1, MANY)),
-        "epochs": Parameter(90, Range(1, MANY)),
-        "warmup": Parameter(4, Range(0, MANY)),
-        "cooldown": Parameter(4, Range(0, MANY)),
+        # The length of a training, which a plan cannot know.
+        "batches": Parameter(100, Range(1, MANY), learns=False),
+        "epochs": Parameter(90, Range(1, MANY), learns=False),
+        "warmup": Parameter(4, Range(0, MANY), learns=False),
+        "cooldown": Parameter(4, Range(0, MANY), learns=False),
         "blocking": Parameter("bf16", ("bf16", "dense")),
         "optimizer": OPTIMIZER,
     }
@@ -106,6 +108,15 @@ class Daso(Strategy):
         )
         reach = max(int(settings["wait"]), int(settings["max_gs"]) // 4, 1)
         return Program(step=step, roles=roles, reach=reach)
+
+    def periods(self, plan: Plan) -> tuple[tuple[float, Plan], ...]:
+        settings = self.settings(plan)
+        epochs, ends = int(settings["epochs"]), int(settings["warmup"]) + int(settings["cooldown"])
+        share = min(ends / epochs, 1.0)
+        blocking = replace(plan, params={**plan.params, "warmup": epochs})
+        cycling = replace(plan, params={**plan.params, "warmup": 0, "cooldown": 0})
+        found = ((share, blocking), (1.0 - share, cycling))
+        return tuple(period for period in found if period[0] > 0.0)
 
     def _before(
         self,

@@ -1,0 +1,1 @@
+"""The choice among strategies: candidates, their rows, their cost in learning, and the winner."""

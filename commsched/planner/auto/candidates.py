@@ -1,0 +1,84 @@
+"""The strategies, and the values of their parameters, that a search among strategies tries."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from commsched.errors import CommschedError
+from commsched.plan.model import Param
+from commsched.planner.request import Request
+from commsched.program.parameters import Parameter
+from commsched.program.registry import STRATEGIES
+
+Params = dict[str, Param]
+
+
+class Candidate(NamedTuple):
+    """A strategy and its parameters, those left out that keep their defaults."""
+
+    strategy: str
+    params: Params
+
+    @property
+    def words(self) -> str:
+        """Name the strategy and its parameters as `commsched sweep` reads them."""
+        return " ".join([self.strategy, *(f"{key}={value}" for key, value in self.params.items())])
+
+
+class LeftOut(NamedTuple):
+    """A candidate that has no row, and why."""
+
+    candidate: Candidate
+    why: str
+    need: float = 0.0  # B of a rank, if that is why
+
+
+def candidates(request: Request) -> Iterator[Candidate | LeftOut]:
+    """Yield the candidates of every registered strategy; parameters of the request are kept."""
+    for name, strategy in STRATEGIES.items():
+        unknown = [key for key in request.params if key not in strategy.parameters]
+        if unknown:
+            yield LeftOut(Candidate(name, {}), f"has no parameter {', '.join(unknown)}")
+            continue
+        try:
+            yield from (Candidate(name, params) for params in _products(request, name))
+        except CommschedError as error:
+            yield LeftOut(Candidate(name, {}), str(error))
+
+
+def _products(request: Request, name: str) -> list[Params]:
+    """Combine the values that each parameter tries, in the order of the parameters."""
+    known = STRATEGIES[name].parameters
+    given = {
+        key: known[key].checked(value, f"strategy {name!r}: {key}")
+        for key, value in request.params.items()
+    }
+    found = [given]
+    for key, parameter in known.items():
+        if key not in given and parameter.tries:
+            found = _longer(request, found, key, parameter)
+    return found
+
+
+def _longer(request: Request, found: list[Params], key: str, parameter: Parameter) -> list[Params]:
+    """Give every combination each value of one more parameter; drop those that allow none."""
+    longer: list[Params] = []
+    refused: CommschedError | None = None
+    for before in found:
+        try:
+            values = parameter.values(request.net, request.machine, before)
+        except CommschedError as error:
+            refused = refused or error
+            continue
+        longer += [{**before, key: value} for value in values]
+    if refused is not None and not longer:
+        raise refused
+    return longer
+
+
+def larger(candidate: Candidate, given: Params) -> Candidate | None:
+    """Return the candidate with the defaults of what only saves memory; None if it is that one."""
+    known = STRATEGIES[candidate.strategy].parameters
+    saving = [key for key in candidate.params if known[key].saves and key not in given]
+    firsts = {key: known[key].default for key in saving}
+    found = candidate._replace(params={**candidate.params, **firsts})
+    return None if found == candidate else found

@@ -1,0 +1,116 @@
+"""What a plan costs in learning, as the convergence tables of this project measured it."""
+
+from functools import lru_cache
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from commsched import files, shipped
+from commsched.exchange.registry import find_method
+from commsched.plan.model import Param, Plan
+from commsched.program.registry import STRATEGIES
+
+DENSE = "sync"  # the strategy of a codec's lesson
+NOT_MEASURED = "not measured"
+Word = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Lesson(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A case of a convergence table, against dense sums with the same optimiser."""
+
+    net: Word
+    case: Word
+    strategy: Word
+    params: dict[str, Param]  # on which learning depends
+    codecs: tuple[str, ...]  # lossy codecs and methods
+    unit: Word  # of `lost`
+    lost: float  # above 0: worse than dense sums
+    half: Annotated[float, msgspec.Meta(ge=0)]  # of a 95 % interval
+    trainings: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Lessons(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The lessons of all tables."""
+
+    format: str = "commsched-learning/1"
+    source: Word
+    lessons: tuple[Lesson, ...]
+
+
+class Cost(NamedTuple):
+    """What a plan costs in learning."""
+
+    lost: float | None  # worst of the nets; None: not measured
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@lru_cache(maxsize=1)
+def lessons() -> tuple[Lesson, ...]:
+    """Read the shipped lessons."""
+    return files.read(shipped.root() / "learning.json", Lessons).lessons
+
+
+def decisive(strategy: str, settings: dict[str, Param]) -> dict[str, Param]:
+    """Return the parameters on which learning depends."""
+    known = STRATEGIES[strategy].parameters
+    return {key: value for key, value in settings.items() if known[key].learns}
+
+
+def lossy_codecs(plan: Plan) -> tuple[str, ...]:
+    """List the codecs and methods of a plan that lose something."""
+    methods = [find_method(launch.method) for launch in plan.launches]
+    return tuple(sorted({method.coding for method in methods if not method.lossless}))
+
+
+def cost(plan: Plan) -> Cost:
+    """Look up what a plan's strategy, parameters and codecs cost; the worst of the nets counts."""
+    strategy, codecs = STRATEGIES[plan.strategy], lossy_codecs(plan)
+    params = decisive(plan.strategy, strategy.settings(plan))
+    if strategy.exact:
+        if params != decisive(plan.strategy, dict(strategy.defaults)):
+            return Cost(None, f"{NOT_MEASURED} with {_shown(params)}")
+        if not codecs:
+            return Cost(0.0, "none: the sums of one process")
+        found = [_worst(DENSE, None, (codec,)) for codec in codecs]
+        return max(found, key=lambda one: (one.lost is None, one.lost or 0.0))
+    return _worst(plan.strategy, params, codecs)
+
+
+def _worst(strategy: str, params: dict[str, Param] | None, codecs: tuple[str, ...]) -> Cost:
+    """Return the worst lesson of a strategy with these parameters and codecs."""
+    known = [x for x in lessons() if x.strategy == strategy and set(codecs) <= set(x.codecs)]
+    same = [x for x in known if params is None or x.params == params]
+    if same:
+        worst = max(same, key=lambda one: one.lost)
+        nets = len({lesson.net for lesson in same})
+        also = f", the worst of {nets} nets" if nets > 1 else ""
+        return Cost(worst.lost, f"{_amount(worst)} ({worst.net}{also})")
+    if codecs and params is None:
+        return Cost(None, f"{NOT_MEASURED}: {', '.join(codecs)}")
+    return Cost(None, NOT_MEASURED + _nearest(known, params or {}))
+
+
+def _nearest(known: list[Lesson], params: dict[str, Param]) -> str:
+    """Say with which parameters the most similar lesson was measured."""
+    if not known:
+        return ""
+
+    def different(lesson: Lesson) -> dict[str, Param]:
+        keys = lesson.params.keys() & params.keys()
+        return {key: lesson.params[key] for key in keys if lesson.params[key] != params[key]}
+
+    least = different(min(known, key=lambda lesson: len(different(lesson))))
+    return f"; measured with {_shown(least)}" if least else ""
+
+
+def _amount(lesson: Lesson) -> str:
+    """Write a loss or a gain with its interval."""
+    word = "loses" if lesson.lost > 0 else "gains"
+    return f"{word} {abs(lesson.lost):.2g} +- {lesson.half:.2g} {lesson.unit}"
+
+
+def _shown(params: dict[str, Param]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in sorted(params.items()))

@@ -1,0 +1,159 @@
+"""What a candidate's plan takes: time, bytes, memory, cost in learning, and risk."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from commsched.errors import CommschedError
+from commsched.machine.slower import slower
+from commsched.plan.model import Plan
+from commsched.planner.auto.candidates import Candidate
+from commsched.planner.auto.learning import NOT_MEASURED, Cost, cost, lossy_codecs
+from commsched.planner.families import NO_PLAN, plan_with_verdict
+from commsched.planner.limits.memory import needed, refusal
+from commsched.planner.registry import FRAMES
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+from commsched.simulate.engine import STEPS, simulate
+from commsched.timeline.totals import median
+
+SHARE = 0.8  # of the links' rates that a row's risk assumes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Seconds of a step, a mean over the training's periods and the ranks, and bytes sent."""
+
+    step: float
+    exposed: float  # communication while a rank does not compute
+    bubble: float  # nothing runs
+    sent: float  # B
+
+    @property
+    def busy(self) -> float:
+        """Seconds of the rest: computing, updating, coding."""
+        return max(self.step - self.exposed - self.bubble, 0.0)
+
+    def scaled(self, factor: float) -> "Times":
+        """Return the times of another number of steps."""
+        each = (self.step, self.exposed, self.bubble, self.sent)
+        step, exposed, bubble, sent = (value * factor for value in each)
+        return Times(step=step, exposed=exposed, bubble=bubble, sent=sent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A candidate with its plan; `times` are those of as many batches as there are ranks."""
+
+    candidate: Candidate
+    plan: Plan
+    times: Times
+    batches: int  # in a step
+    memory: float  # B on the rank that needs most
+    learning: Cost
+    refused: str = ""  # why it must not be chosen
+    risk: float | None = None  # share that the time grows by with slower links; None: not computed
+
+    @property
+    def time(self) -> float:
+        """Seconds in which all ranks together compute as many batches as there are ranks."""
+        return self.times.step
+
+
+def request_of(request: Request, candidate: Candidate, limit: float) -> Request:
+    """Return the request of one candidate; frames without an error budget get nothing lossy."""
+    found = replace(
+        request, strategy=candidate.strategy, params=dict(candidate.params), memory=limit
+    )
+    if request.max_error is None or candidate.strategy not in FRAMES:
+        return found
+    return replace(found, max_error=None, small=False, recorded=None, lossy=())
+
+
+def bare(request: Request) -> Plan:
+    """Return a request's plan before its launches, which tells what needs no launches."""
+    return Plan(
+        net=request.net,
+        machine=request.machine,
+        launches=(),
+        strategy=request.strategy,
+        params=request.params,
+    )
+
+
+def row(request: Request, candidate: Candidate, planner: str, limit: float) -> Row:
+    """Plan and simulate a candidate; refuse one that does not fit into `limit` B per rank."""
+    wanted = request_of(request, candidate, limit)
+    made = plan_with_verdict(wanted, planner)
+    if made.interrupted:
+        raise KeyboardInterrupt(NO_PLAN)
+    plan, memory = made.plan, needed(made.plan)
+    if memory > limit:
+        raise refusal(wanted, plan)
+    batches = STRATEGIES[plan.strategy].batches(plan)
+    return Row(
+        candidate=candidate,
+        plan=plan,
+        times=times(plan).scaled(plan.machine.size / batches),
+        batches=batches,
+        memory=memory,
+        learning=learning(plan, batches),
+        refused=_over_budget(request, plan),
+    )
+
+
+def learning(plan: Plan, batches: int) -> Cost:
+    """Look up the cost in learning; that of a step with more or fewer batches is not known."""
+    if batches == plan.machine.size:
+        return cost(plan)
+    return Cost(
+        None, f"{NOT_MEASURED} with {batches} instead of {plan.machine.size} batches a step"
+    )
+
+
+def _over_budget(request: Request, plan: Plan) -> str:
+    """Say which codecs of a plan no error budget covers; empty if all are covered."""
+    codecs = lossy_codecs(plan)
+    if request.max_error is None or plan.strategy not in FRAMES or not codecs:
+        return ""
+    return f"sends by {', '.join(codecs)}, which --max-error does not measure under it"
+
+
+def times(plan: Plan) -> Times:
+    """Simulate every period of a plan's training, and weigh them by their shares."""
+    found = [
+        _simulated(part).scaled(share) for share, part in STRATEGIES[plan.strategy].periods(plan)
+    ]
+    return _sum(found)
+
+
+def _sum(found: Iterable[Times]) -> Times:
+    whole = Times(step=0.0, exposed=0.0, bubble=0.0, sent=0.0)
+    for one in found:
+        whole = Times(
+            step=whole.step + one.step,
+            exposed=whole.exposed + one.exposed,
+            bubble=whole.bubble + one.bubble,
+            sent=whole.sent + one.sent,
+        )
+    return whole
+
+
+def _simulated(plan: Plan) -> Times:
+    """Simulate two cycles of launches, or as many steps as a prediction has by default."""
+    cycles = 2 * max((launch.every for launch in plan.launches), default=1)
+    steps = max(cycles, 1 if plan.machine.jitter == 0.0 else STEPS)
+    totals = simulate(plan, steps + 2).totals
+    values = (totals.iteration, totals.exposed, totals.bubble, totals.sent)
+    step, exposed, bubble, sent = (median(each) or 0.0 for each in values)
+    return Times(step=step, exposed=exposed, bubble=bubble, sent=sent)
+
+
+def risky(row: Row) -> Row:
+    """Return a row with its risk: what its plan takes on links of a share of their rates."""
+    machine = slower(row.plan.machine, SHARE)
+    try:
+        later = times(replace(row.plan, machine=machine))
+    except CommschedError:  # a plan whose groups no longer fit
+        return row
+    grown = later.step * row.plan.machine.size / row.batches
+    return replace(row, risk=max(grown / row.time - 1.0, 0.0))

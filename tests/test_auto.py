@@ -1,0 +1,197 @@
+"""`plan --strategy auto`: laws of its rows, and cases whose right answer is known."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commsched.cli.main import main
+from commsched.errors import CommschedError
+from commsched.machine import file as machine_file
+from commsched.machine.model import Device, Link, Machine, placement
+from commsched.machine.slower import slower
+from commsched.net import file as net_file
+from commsched.net.graph import Layer, Net, Tensor
+from commsched.planner.auto.choose import Choice, choose
+from commsched.planner.auto.learning import cost, lessons
+from commsched.planner.auto.reasons import left_out, reasons
+from commsched.planner.auto.rows import request_of, times
+from commsched.planner.families import plan_with_verdict
+from commsched.planner.make_plan import make_plan
+from commsched.planner.request import Request
+from commsched.program.registry import STRATEGIES
+
+RANKS, NODES = 4, 2
+BATCH = 4e-3  # s of two layers' forward and backward
+GIGABIT = 8e-9  # s/B
+
+
+def machine(per_byte: float = GIGABIT, memory: float = 1e12, nodes: int = NODES) -> Machine:
+    """Two nodes of two ranks, on links of one rate."""
+    link = Link(latency=1e-6, overhead=0.0, per_byte=per_byte)
+    device = Device(name="flat", flops=1e15, bandwidth=1e15, memory=memory)
+    return Machine(
+        name="flat",
+        node_of_rank=placement(nodes, RANKS // nodes),
+        inside=link,
+        between=link,
+        device=device,
+    )
+
+
+def net(numel: int = 1_000_000, output: float = 100.0) -> Net:
+    """Two equal layers, whose activations are small."""
+    layers = tuple(
+        Layer(
+            name=f"l{k}",
+            after=(f"l{k - 1}",) if k else (),
+            tensors=(Tensor(name=f"w{k}", shape=(numel,)),),
+            forward=BATCH / 4,
+            backward=BATCH / 4,
+            output=output,
+            activation=output,
+        )
+        for k in range(2)
+    )
+    return Net(name="two layers", layers=layers)
+
+
+def chosen(request: Request, **more: object) -> Choice:
+    """Choose with a planner that takes no time."""
+    return choose(request, "ddp-25mb", **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def wide() -> Choice:
+    """All that can be planned, also what was not measured."""
+    return chosen(Request(net=net(10_000), machine=machine()), unmeasured=True, lost=1e9)
+
+
+def test_every_registered_strategy_has_a_row_or_a_reason(wide: Choice) -> None:
+    with_row = {row.candidate.strategy for row in wide.rows}
+    without = {one.candidate.strategy for one in wide.left_out}
+    assert with_row | without == set(STRATEGIES)
+    assert {"sync", "daso", "shadow", "samo", "gpipe", "1f1b", "local", "zero3"} <= with_row
+
+
+def test_a_row_is_the_plan_of_its_strategy(wide: Choice) -> None:
+    request = Request(net=net(10_000), machine=machine())
+    for row in wide.best:
+        strategy, params = row.candidate
+        alone = replace(request, strategy=strategy, params=params)
+        plan = plan_with_verdict(alone, "ddp-25mb").plan
+        assert plan.hash == row.plan.hash
+        assert times(plan).step * RANKS / row.batches == pytest.approx(row.time)
+        assert row.memory == STRATEGIES[strategy].memory(plan).total
+
+
+def test_the_winner_is_the_least_of_the_rows_that_may_be_chosen() -> None:
+    choice = chosen(Request(net=net(10_000), machine=machine()))
+    legal = [row for row in choice.rows if not row.refused]
+    assert choice.winner.time == min(row.time for row in legal)
+    assert choice.runner_up in legal
+    for row in choice.rows:
+        lost = row.learning.lost
+        assert bool(row.refused) == (lost is None or lost > 0.5)
+
+
+def test_without_exchanges_to_hide_data_parallelism_computes_without_a_bubble() -> None:
+    choice = chosen(Request(net=net(100), machine=machine(per_byte=1e-12)))
+    assert choice.winner.time == pytest.approx(BATCH, rel=0.02)
+    pipeline = next(row for row in choice.best if row.candidate.strategy == "gpipe")
+    # Two stages, two microbatches: (2 + 2 - 1) / 2 as long.
+    assert pipeline.time == pytest.approx(1.5 * BATCH, rel=0.02)
+    assert pipeline.times.bubble > 0.2 * pipeline.time
+
+
+def test_large_layers_on_slow_links_are_cut_into_stages() -> None:
+    """On two ranks two stages exchange no gradient, and data parallelism a second's worth."""
+    two = replace(machine(nodes=1), node_of_rank=(0, 0))
+    choice = chosen(Request(net=net(12_500_000), machine=two))
+    assert STRATEGIES[choice.winner.candidate.strategy].parameters.keys() >= {"microbatches"}
+    sync = next(row for row in choice.best if row.candidate.strategy == "sync")
+    assert sync.time > 10 * choice.winner.time
+    assert "takes as long" in reasons(choice)[1]  # GPipe and 1F1B of two microbatches
+    against = reasons(replace(choice, runner_up=sync))[1]
+    assert "more exposed communication" in against
+
+
+def test_what_does_not_fit_is_left_out_with_its_need() -> None:
+    request = Request(net=net(1_000_000), machine=machine(memory=20e6))
+    choice = chosen(request)
+    assert all(row.memory <= 20e6 for row in choice.rows)
+    assert "sync" not in {row.candidate.strategy for row in choice.rows}
+    assert any(line.startswith("not tried: sync (1): a memory limit") for line in left_out(choice))
+    with pytest.raises(CommschedError, match="no strategy has a plan within 1 kB per rank"):
+        chosen(replace(request, memory=1e3))
+
+
+def test_a_net_of_unknown_messages_is_not_cut() -> None:
+    choice = chosen(Request(net=net(output=0.0), machine=machine()))
+    assert "gpipe" not in {row.candidate.strategy for row in choice.rows}
+    assert any("does not say how many bytes its layers give" in x for x in left_out(choice))
+
+
+def test_parameters_of_the_request_are_kept() -> None:
+    wanted = Request(net=net(10_000), machine=machine(), params={"gs": "2"})
+    choice = chosen(wanted, unmeasured=True)
+    assert [row.candidate.words for row in choice.rows] == ["daso gs=2"]
+    assert any(line.startswith("not tried: 1f1b (1)") for line in left_out(choice))
+
+
+def test_an_error_budget_leaves_nothing_lossy_to_frames() -> None:
+    wanted = Request(
+        net=net(10_000), machine=machine(), lossy=("fp16",), max_error=0.01, strategy="auto"
+    )
+    found = chosen(wanted)
+    assert next(row for row in found.rows if row.candidate.strategy == "daso").refused
+    zero = next(row for row in found.rows if row.candidate.strategy == "zero1")
+    assert request_of(wanted, zero.candidate, 1e12).lossy == ()
+    assert not zero.refused
+
+
+def test_cost_in_learning_is_measured_or_not_known() -> None:
+    def of(strategy: str, lossy: tuple[str, ...] = (), **params: object) -> float | None:
+        wanted = Request(
+            net=net(10_000),
+            machine=machine(),
+            strategy=strategy,
+            params=params,  # type: ignore[arg-type]
+            lossy=lossy,
+            force={f"w{k}": f"all-gather+{lossy[0]}" for k in range(2)} if lossy else {},
+        )
+        return cost(make_plan(wanted, "ddp-25mb")).lost
+
+    by_case = {}
+    for lesson in lessons():
+        by_case[lesson.case] = max(lesson.lost, by_case.get(lesson.case, lesson.lost))
+    assert of("sync") == of("zero3") == of("gpipe", stages=2) == 0.0
+    assert of("daso") == max(by_case["daso"], by_case["daso-short"])
+    assert of("daso", gs=2) is None
+    assert of("shadow", every=4) is None
+    assert of("sync", ("onebit",)) == by_case["onebit"]
+    assert of("sync", ("topk:0.5",)) is None
+    assert of("zero1", gather="fp8") is None
+
+
+def test_slower_links_take_longer_by_their_share() -> None:
+    found = slower(machine(), 0.5)
+    assert found.between.per_byte == pytest.approx(2 * GIGABIT)
+    assert found.inside.per_byte == pytest.approx(2 * GIGABIT)
+    assert found.device == machine().device
+
+
+def test_command_writes_the_winner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, files = tmp_path / "plan.json", [tmp_path / "net.json", tmp_path / "machine.json"]
+    net_file.write(files[0], net(10_000))
+    machine_file.write(files[1], machine())
+    words = ["plan", str(files[0]), "--machine", str(files[1]), "--ranks", "2", "-o", str(path)]
+    assert main([*words, "--strategy", "auto", "--planner", "ddp-25mb", "--json"]) in (0, None)
+    told = json.loads(capsys.readouterr().out)
+    first = next(row for row in told["choice"]["rows"] if row["verdict"] == "chosen")
+    assert told["strategy"] == first["strategy"]
+    assert json.loads(path.read_text())["strategy"] == first["strategy"]
+    assert told["ranks"] == 2
+    assert main([*words, "--unmeasured"]) == 2
+    assert "need --strategy auto" in capsys.readouterr().err
