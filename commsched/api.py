@@ -24,7 +24,7 @@ from commsched.machine.change import changed
 from commsched.machine.ports import network
 from commsched.net import file as net_file
 from commsched.net import graph as net_graph
-from commsched.net.compute import fitted
+from commsched.net.load import on_machine
 from commsched.notebook import Picture, Shown, Study, picture_of
 from commsched.plan import file as plan_file
 from commsched.plan import model as plan_model
@@ -298,7 +298,7 @@ def _request(
 ) -> Request:
     net = net if isinstance(net, Net) else Net(net)
     on = (machine if isinstance(machine, Machine) else Machine(machine)).model
-    model = fitted(net.model, on.device, compute)
+    model = on_machine(net.model, on, compute)
     return only(Request(net=model, machine=on, lossy=_words(allow), **more), _words(method))
 
 

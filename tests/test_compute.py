@@ -240,7 +240,9 @@ def test_a_profiled_net_says_that_this_host_measured_it(tmp_path: Path) -> None:
     path = tmp_path / "words.json"
     assert main(["profile", "words:8:300", "--batch", "6", "-o", str(path)]) == 0
     net = net_file.read(path)
-    assert net.measured == Measured(device="host", precision="float32", batch=6, source=net.source)
+    on = net.measured
+    assert on is not None
+    assert (on.device, on.precision, on.batch, on.ranks) == ("host", "float32", 6, 1)
     calibrated = device(1e11, 1e10, name="host")  # as `calibrate` names a processor
     assert fitted(net, calibrated) is net
     assert "does not state the peaks of host" in origin(fitted(net, device(1e12, 1e11)))[0]

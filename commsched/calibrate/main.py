@@ -22,6 +22,7 @@ from commsched.machine.fabric import HeldOut
 from commsched.machine.library import mpi_library
 from commsched.machine.model import Group, Machine
 from commsched.plan.model import Plan
+from commsched.run.engine.memory_probe import shared_memory
 from commsched.run.engine.probe import Arena, sleeping_barrier
 from commsched.run.job import agree
 from commsched.run.job.fabric import fabric
@@ -29,6 +30,7 @@ from commsched.run.wire.placement import ON_HOST, Placement
 
 LINKS, CODING, TRAITS, EXERCISE = 0.3, 0.1, 0.1, 0.45  # shares of the time
 STALLS = 0.05  # the rest
+MEMORY = 0.02  # share of the time for memory bandwidth
 ARENA = 64 * 2**20  # B of memory that exchanges use in turn, more than the caches hold
 STARTUP = 1e-4  # s, the least start value of the fit
 
@@ -119,6 +121,7 @@ def _loops(comm: MPI.Intracomm, seconds: float, progress: Progress, place: Place
         restart=max(found.startup, STARTUP),
         burst=found.burst,
         cores=here.cores,
+        shared_memory=shared_memory(comm, seconds * MEMORY) if place is ON_HOST else (),
         device=replace(device, source=source),
         fabric=here,
         library="nccl" if place.by_nccl else mpi_library(here.mpi),

@@ -15,3 +15,9 @@ def one_thread() -> None:
     if "numpy" not in sys.modules:
         for name in VARIABLES:
             os.environ.setdefault(name, "1")
+
+
+def threads() -> int:
+    """Return the cores that matrix products use, as the environment says; 0: not stated."""
+    found = next((os.environ[name] for name in VARIABLES if name in os.environ), "")
+    return int(found) if found.isascii() and found.isdecimal() else 0

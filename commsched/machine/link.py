@@ -43,6 +43,8 @@ RATE = Stored(
 Delay = Annotated[float, unit("us", 1e-6, short=True), SHORT]  # s
 PerByte = Annotated[float, RATE, NOT_NEGATIVE]
 Points = Annotated[tuple[tuple[float, float], ...], pairs(NUMBER, MICROSECONDS)]  # (bytes, s)
+# (ranks of a node that copy memory at once, B/s that each copies)
+Shared = Annotated[tuple[tuple[float, float], ...], pairs(NUMBER, unit("GBps", 1e9))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +101,17 @@ def check_points(name: str, points: tuple[tuple[float, float], ...]) -> None:
                 " from 0 on, seconds must not descend"
             )
         last, before = nbytes, seconds
+
+
+def check_shared(points: tuple[tuple[float, float], ...]) -> None:
+    """Check points (ranks, B/s): ranks must ascend from 1, rates must not ascend."""
+    before = (0.0, inf)
+    for ranks, rate in points:
+        if not (before[0] < ranks < inf and 0 < rate <= before[1] and isfinite(rate)):
+            raise CommschedError(
+                f"shared_memory: point ({ranks:g} ranks, {rate / 1e9:g} GB/s) is out of order:"
+                " ranks must ascend from 1 on, and the rate of each must not ascend"
+            )
+        before = ranks, rate
+    if points and points[0][0] != 1:
+        raise CommschedError(f"shared_memory begins with 1 rank, got {points[0][0]:g}")

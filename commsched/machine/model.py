@@ -19,7 +19,16 @@ from commsched.machine.level import (
     refitted,
     spans,
 )
-from commsched.machine.link import PROPORTION, UNKNOWN, Delay, PerByte, Points, check_points
+from commsched.machine.link import (
+    PROPORTION,
+    UNKNOWN,
+    Delay,
+    PerByte,
+    Points,
+    Shared,
+    check_points,
+    check_shared,
+)
 from commsched.machine.link import Link as Link
 from commsched.machine.link import Nic as Nic
 from commsched.machine.stalls import Stalls
@@ -261,6 +270,7 @@ class Machine:
     native: Points = ()  # measured (bytes, seconds) of the library's all-reduce
     # Whose all-reduce `native` is: nccl, mpich, openmpi; "": see `library.default_library`.
     library: Annotated[str, LIBRARY] = ""
+    shared_memory: Shared = ()  # measured from 1 rank of a node on; (): unknown
     fabric: Fabric | None = None  # where it was calibrated
     held_out: tuple[HeldOut, ...] = ()  # measurements that the calibration did not fit to
     # Not used by the model.
@@ -282,6 +292,7 @@ class Machine:
             )
         normalise(self)
         check_points("native", self.native)
+        check_shared(self.shared_memory)
         if self.levels:
             self._join_levels()
 

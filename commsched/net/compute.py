@@ -16,6 +16,7 @@ from commsched.net.measured import (
     distance,
     rates,
 )
+from commsched.units import count, nbytes
 
 # A device this many times slower than the measured one counts as a processor whose runs only wait
 # for the measured seconds. A P100 is 1.7 times slower than a V100, a core 1,000 times.
@@ -45,7 +46,7 @@ def fitted(net: Net, device: Device, choice: str = "") -> Net:
 
 
 def origin(net: Net) -> list[str]:
-    """Describe the source of a net's seconds in a line, unless measured on this device."""
+    """Describe the source of a net's seconds, unless measured on this device under this load."""
     fit, measured = net.compute, net.measured
     if fit is None:
         return []
@@ -53,13 +54,14 @@ def origin(net: Net) -> list[str]:
         return [f"forward and backward seconds modelled by a roofline of {fit.device}"]
     on = "measured on an unknown device" if measured is None else measured_on(measured)
     said = f"forward and backward seconds {on}"
+    load = [fit.load] if fit.load else []
     if fit.choice == "measured":
         why = f": {fit.warning}" if fit.warning else ""
-        return [f"{said}, used as they are for {fit.device}{why}"]
+        return [f"{said}, used as they are for {fit.device}{why}", *load]
     steps = [f"to the throughput published for {fit.through}"] if fit.through else []
     if fit.through != fit.device:
         steps.append(f"by roofline to {fit.device}")
-    return [f"{said}, scaled {' and '.join(steps)}: x {_shown(fit.factor)}"]
+    return [f"{said}, scaled {' and '.join(steps)}: x {_shown(fit.factor)}", *load]
 
 
 def _shown(factor: float) -> str:
@@ -69,9 +71,12 @@ def _shown(factor: float) -> str:
 def measured_on(measured: Measured) -> str:
     """Name the device, precision, batch and load of measured seconds."""
     batch = f", batch {measured.batch}" if measured.batch else ""
-    load = f", {measured.ranks} ranks computing on a node" if measured.ranks else ""
-    threads = f", {measured.threads} threads each" if measured.threads else ""
-    return f"measured on {measured.device} ({measured.precision}{batch}{load}{threads})"
+    load = f", {count(measured.ranks, 'rank')} computing on a node" if measured.ranks else ""
+    cores = f", {count(measured.cores, 'core')}" if measured.cores else ""
+    threads = f", {count(measured.threads, 'thread')} each" if measured.threads else ""
+    held = f", {nbytes(measured.working_set)} each" if measured.working_set else ""
+    precise = f"{measured.precision}{batch}{load}{cores}{threads}{held}"
+    return f"measured on {measured.device} ({precise})"
 
 
 def compute_data(net: Net) -> dict[str, object]:
@@ -81,7 +86,7 @@ def compute_data(net: Net) -> dict[str, object]:
         "choice": fit.choice if fit else "measured" if measured else "modelled",
         "measured_on": measured.device if measured else None,
         "factor": fit.factor if fit else 1.0,
-        "origin": "".join(origin(net)),
+        "origin": "; ".join(origin(net)),
     }
 
 

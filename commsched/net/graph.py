@@ -153,7 +153,7 @@ class Net:
     measured: Measured | None = None  # where the layers' seconds were measured
     compute: Fit | None = None  # how they were made for a machine's device; None: as measured
     optimizer: Seconds | None = None  # of a step's whole update, measured
-    data: Seconds = 0.0  # that a step waits for its batch
+    data: Seconds = 0.0  # before a step's first layer: its batch, and what is between two steps
     tensor: Annotated[int, POSITIVE] = 1  # ranks that share its cut layers; it is the part of one
     layers: tuple[Layer, ...]
 
@@ -223,7 +223,7 @@ class Net:
     def seconds(self, layer: Layer, device: Device) -> tuple[float, float]:
         """Seconds of a layer's forward and backward: as measured, else a roofline.
 
-        The first layer's forward also waits for the batch.
+        The first layer's forward also waits for the batch, and for what is between two steps.
 
             t = max(F / (e P), b / B)
 

@@ -18,6 +18,7 @@ from commsched.records import (
     check_name,
     normalise,
     one_of,
+    unit,
 )
 
 Choice = Literal["measured", "modelled", "scaled"]
@@ -60,6 +61,11 @@ class Measured:
     batch: Annotated[int, NOT_NEGATIVE, WRITTEN] = 0  # samples; 0: not stated
     ranks: Annotated[int, NOT_NEGATIVE] = 0  # that computed on a node at once; 0: not stated
     threads: Annotated[int, NOT_NEGATIVE] = 0  # of each rank; 0: not stated
+    cores: Annotated[int, NOT_NEGATIVE] = 0  # that the ranks of a node shared; 0: not stated
+    # B that a rank touches in a step: parameters, gradients, optimiser state, what layers keep.
+    working_set: Annotated[float, unit("bytes", 1.0), NOT_NEGATIVE] = 0.0
+    # Seconds of a step if one rank of the node computes, over those if `ranks` do; None: unknown.
+    alone: Annotated[Rounded, SHARE] | None = None
     source: Source
     throughputs: tuple[Published, ...] = ()
 
@@ -77,6 +83,7 @@ class Fit:
     factor: Annotated[Rounded, POSITIVE] = 1.0  # new seconds of the whole net / measured ones
     through: Annotated[str, WRITTEN] = ""  # device of a published throughput
     warning: str = ""
+    load: str = ""  # what another number of computing ranks than the measured one means
 
     def __post_init__(self) -> None:
         check_name("compute", self.device)

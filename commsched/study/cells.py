@@ -20,6 +20,7 @@ from commsched.nearest import nearest
 from commsched.net import file as net_file
 from commsched.net.compute import fitted
 from commsched.net.graph import Net
+from commsched.net.load import under_load
 from commsched.net.measured import check_choice
 from commsched.plan.model import Param
 from commsched.planner.only_methods import only
@@ -81,7 +82,9 @@ class Cell:
         scale = SCALE.read(self.scale, "scale")
         strategy, params = _strategy(self.strategy)
         request = Request(
-            net=net_of(self.net, self.machine, self.set, compute, scale),
+            net=under_load(
+                net_of(self.net, self.machine, self.set, compute, scale), machine, compute
+            ),
             machine=machine,
             strategy=strategy,
             params=params,

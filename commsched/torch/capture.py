@@ -21,6 +21,8 @@ from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
+from commsched.run.engine.memory_probe import ranks_of_this_node
+from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
 from commsched.torch.attach import started_by_mpi
 from commsched.torch.module_graph import Edges, edges_of
@@ -35,6 +37,7 @@ from commsched.torch.parameters import (
 )
 
 WARM_UP = 3  # steps that are not measured
+ALONE = 3  # steps of one rank while the others sleep
 SHOWN = 8  # names in the source
 
 
@@ -58,6 +61,8 @@ def capture(
     complete. Seconds are medians over `steps` steps after 3 others, means over ranks. A layer's
     forward seconds end with its module and begin with the end of the module before, so they hold
     what lies between: activations, attention, other modules. The loss belongs to the last module.
+    The seconds before the first layer hold zeroing and the batch. Before all that, the first rank
+    of each node does some steps while the others sleep, which tells how ranks slow each other.
     Model, optimizer and torch's random numbers are afterwards as before; `batches` begin anew if
     they end. `batch`: samples per rank; by default the first size of a batch's first tensor.
 
@@ -80,15 +85,17 @@ def capture(
     )
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     random, source = torch.get_rng_state(), _Batches(batches)
+
+    def one(keeps: bool = False, counts_bytes: bool = False) -> float:
+        return _step(observer, loss, source, optimizer, keeps, counts_bytes)
+
     with observer:
+        lonely, lasted = _alone(one, comm), list[float]()
         for step in range(-WARM_UP, steps + 1):
-            keeps = {-WARM_UP: False, steps: False}.get(step, step >= 0)
-            agree.on_all_ranks(
-                lambda keeps=keeps, last=step == steps: _step(  # type: ignore[misc]
-                    observer, loss, source, optimizer, keeps, last
-                ),
-                comm,
-            )
+            keeps, last = 0 <= step < steps, step == steps
+            took = agree.on_all_ranks(lambda keeps=keeps, last=last: one(keeps, last), comm)  # type: ignore[misc]
+            lasted += [took] if keeps else []
+    crowd = float(np.mean(agree.gather_numbers(float(np.median(lasted)), comm)))
     see.remove()
     model.load_state_dict(before[0])
     optimizer.load_state_dict(before[1])
@@ -97,8 +104,35 @@ def capture(
     what = f"commsched capture: medians of {steps} steps"
     inputs = seen[0] if graph and seen else None
     return measured_net(
-        observer, comm, name, batch or source.size, what, find_unused_parameters, inputs
+        observer,
+        comm,
+        name,
+        batch or source.size,
+        what,
+        find_unused_parameters,
+        inputs,
+        1.0 if lonely is None else min(lonely / crowd, 1.0),
     )
+
+
+def _alone(one: Callable[[], float], comm: MPI.Intracomm) -> float | None:
+    """Return a step's seconds while the first rank of each node computes; None with one each."""
+    local, found = ranks_of_this_node(comm), list[float]()
+    first, several = local.rank == 0, agree.largest(local.size, comm) > 1
+    local.Free()
+    if not several:
+        return None
+
+    def work() -> None:
+        sleeping_barrier(comm)
+        try:
+            found.extend(one() for _ in range(WARM_UP + ALONE if first else 0))
+        finally:
+            sleeping_barrier(comm)
+
+    agree.on_all_ranks(work, comm)
+    own = float(np.median(found[WARM_UP:])) if found else 0.0
+    return float(np.mean([seconds for seconds in agree.gather_numbers(own, comm) if seconds]))
 
 
 def measured_net(
@@ -109,8 +143,11 @@ def measured_net(
     what: str,
     some_unused: bool,
     inputs: tuple[Any, Any] | None = None,
+    alone: float | None = None,
 ) -> Net:
     """Return what observers measured on all ranks as a net, equal on every rank.
+
+    `alone`: seconds of a step of one rank alone over those of all ranks together, if known.
 
     With `inputs` of the model, positional and named ones, torch.export says what a layer reads.
     """
@@ -121,6 +158,9 @@ def measured_net(
         batch=batch,
         ranks=max(Counter(agree.gather_text(socket.gethostname(), comm)).values()),
         threads=torch.get_num_threads(),
+        cores=int(min(agree.gather_numbers(len(os.sched_getaffinity(0)), comm))),
+        working_set=agree.largest(_working_set(observer), comm),
+        alone=alone,
         source=_facts(observer, comm, what),
     )
     made = agree.on_all_ranks(lambda: _net(observer, comm, name, on, some_unused), comm)
@@ -128,6 +168,12 @@ def measured_net(
         made = with_edges(made, observer, inputs)
     content = agree.broadcast_bytes(msgspec.json.encode(net_file.to_data(made)), comm)
     return net_file.from_data(msgspec.json.decode(content), name)
+
+
+def _working_set(observer: Observer) -> float:
+    """Return the bytes of parameters, gradients and what is kept for the backward pass."""
+    held = sum(p.numel() * p.element_size() for p in observer.parameters.values())
+    return 2.0 * float(held) + sum(observer.activation.values())
 
 
 class _Batches:
@@ -156,11 +202,11 @@ def _step(
     optimizer: Any,
     keeps: bool,
     counts_bytes: bool,
-) -> None:
-    """Do one step; whatever goes wrong ends the capture on all ranks."""
+) -> float:
+    """Do one step, and return its seconds; whatever goes wrong ends the capture on all ranks."""
     try:
-        optimizer.zero_grad(set_to_none=True)
         begun = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
         batch = batches.next()
         loaded = time.perf_counter()
         value = observer.forward(lambda: loss(batch), counts_bytes)
@@ -168,7 +214,9 @@ def _step(
         observer.backward(value)
         stepped = time.perf_counter()
         optimizer.step()
-        observer.end(keeps, loaded - begun, time.perf_counter() - stepped)
+        ended = time.perf_counter()
+        observer.end(keeps, loaded - begun, ended - stepped)
+        return ended - begun
     except CommschedError:
         raise
     except Exception as error:

@@ -24,16 +24,8 @@ Make = Callable[[Net, int], Plan]  # of a net and a number of ranks
 def agreed_plan(
     path: Path | None, strategy: str, make: Callable[[], Plan], comm: MPI.Intracomm
 ) -> Plan:
-    """Return on all ranks the plan of a file, or else the plan that rank 0 makes."""
-    if path is not None:
-        plan = agree.on_all_ranks(lambda: read_plan(path), comm)
-    else:
-
-        def made() -> bytes:
-            return b"" if comm.rank else msgspec.json.encode(plan_file.to_data(make()))
-
-        text = agree.broadcast_bytes(agree.on_all_ranks(made, comm), comm)
-        plan = plan_from_data(msgspec.json.decode(text), "the plan")
+    """Return on all ranks the plan of a file, or else what `make` returns on each."""
+    plan = make() if path is None else agree.on_all_ranks(lambda: read_plan(path), comm)
     if plan.strategy != strategy:
         raise Agreed(f"the plan has strategy {plan.strategy!r}, but --strategy is {strategy!r}")
     return plan
@@ -44,7 +36,17 @@ class AgreedPlan(NamedTuple):
 
     batch: int
     samples: int
-    ranks: int
+    comm: MPI.Intracomm
+
+
+def _made(make: Make, net: Net, comm: MPI.Intracomm) -> Plan:
+    """Return on all ranks the plan that rank 0 makes."""
+
+    def made() -> bytes:
+        return b"" if comm.rank else msgspec.json.encode(plan_file.to_data(make(net, comm.size)))
+
+    text = agree.broadcast_bytes(agree.on_all_ranks(made, comm), comm)
+    return plan_from_data(msgspec.json.decode(text), "the plan")
 
 
 def profile_and_plan(
@@ -54,20 +56,21 @@ def profile_and_plan(
     shared: AgreedPlan,
     make: Make,
 ) -> Plan:
-    """Profile a net with as many samples as a rank computes at once, and plan for it.
+    """Profile a net with as many samples as a rank computes at once, and plan; all ranks call it.
 
     In a pipeline these samples are a microbatch, whose size depends on the number of stages. If the
     plan needs more stages, the net is profiled and planned again.
     """
-    batch, samples, ranks = shared
+    batch, samples, comm = shared
+    ranks = comm.size
     chosen = STRATEGIES[strategy]
     if not isinstance(chosen, PipelineStrategy):
-        return make(profile(batch // ranks), ranks)
+        return _made(make, profile(batch // ranks), comm)
     found = settled(strategy, params, chosen.parameters)
     stages, width = (count or 1 for count in degrees_of(found))
     while True:
         parts = max(1, ranks // (stages * width)) * int(found["microbatches"])
-        plan = make(profile(max(1, batch // parts)), ranks)
+        plan = _made(make, profile(max(1, batch // parts)), comm)
         if degrees_of(plan.params) == (stages, width):
             check_batch(batch, samples, parts, "microbatches")
             return plan

@@ -22,17 +22,17 @@ from commsched.run.job.lock import locked_by_job
 from commsched.run.job.store import PLAN, Manifest, Store
 from commsched.run.job.watchdog import end_together, watchdog
 from commsched.run.session import check_timeout, errors_end_the_job
-from commsched.run.wire.device import ComputeDevice, check_device
-from commsched.run.wire.placement import choose_placement
+from commsched.run.wire.device import check_device
+from commsched.run.wire.placement import Placement, choose_placement
 from commsched.timeline.summary import summary
 from commsched.train.agreed_plan import AgreedPlan, Make, agreed_plan, profile_and_plan
 from commsched.train.assignment import Assignment, Settings
 from commsched.train.digest import common_digest, digest_per_rank
 from commsched.train.layers.layer import TrainableNet
+from commsched.train.load import DEFAULT, net_under_load, settings_of_rank
 from commsched.train.neighbours import MpiNeighbours
 from commsched.train.optimizers import RATES, find_optimizer
 from commsched.train.packing import unpacked
-from commsched.train.profile import profile_net
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
 from commsched.train.schedules import CONSTANT, Schedule
@@ -117,7 +117,7 @@ def _train(
         parts = 1 if isinstance(STRATEGIES[wanted.strategy], PipelineStrategy) else comm.size
         agree.on_all_ranks(lambda: check_batch(wanted.batch, len(data.train), parts), comm)
         dog.stage("planning")
-        plan = _plan(wanted, net, len(data.train), comm, place.device)
+        plan = _plan(wanted, net, len(data.train), comm, place)
         agree.check_plan(plan, comm)
         options = _options(wanted, len(data.train))
         settings = settings_of(wanted, plan, options.steps)
@@ -195,22 +195,20 @@ def _plan(
     net: TrainableNet,
     samples: int,
     comm: MPI.Intracomm,
-    device: ComputeDevice,
+    place: Placement,
 ) -> Plan:
     """Return the plan of the file or of the checkpoint, or else make one for this net here."""
     path = wanted.plan
     if path is None and wanted.resume and wanted.checkpoint is not None:
         path = wanted.checkpoint / PLAN
 
-    def settle() -> None:
-        device.mark().wait()
+    def graph(batch: int) -> Net:
+        optimizer = wanted.optimizer or DEFAULT
+        own = settings_of_rank(batch, optimizer, wanted.seed, wanted.fold, _half(wanted))
+        return net_under_load(net, own, comm, place, wanted.options.timeout)
 
     def make() -> Plan:
-        def graph(batch: int) -> Net:
-            half = _half(wanted)
-            return profile_net(net, batch, wanted.seed, wanted.fold, half, device.module, settle)
-
-        shared = AgreedPlan(wanted.batch, samples, comm.size)
+        shared = AgreedPlan(wanted.batch, samples, comm)
         return profile_and_plan(graph, wanted.strategy, wanted.params, shared, wanted.make)
 
     return agreed_plan(path, wanted.strategy, make, comm)

@@ -26,7 +26,7 @@ from commsched.run.job.ending import say
 from commsched.run.job.store import Manifest, Store
 from commsched.run.job.watchdog import watchdog
 from commsched.run.wire.placement import ON_HOST, Placement
-from commsched.timeline.model import Timeline
+from commsched.timeline.model import Span, Timeline
 from commsched.timeline.names import decision_key
 from commsched.timeline.summary import fallback_sentence
 from commsched.train.neighbours import MpiNeighbours
@@ -44,11 +44,12 @@ class TrainOptions:
     """How long to train, and which files to write."""
 
     steps: int
-    evaluate: int = 50  # steps between scores of the held-out samples
+    evaluate: int = 50  # steps between scores of the held-out samples; 0: never
     every: int = 50  # steps between checkpoints
     timeout: float = 60.0  # s without progress until the job is ended
     timeline: Path | None = None
     progress: Callable[[LogRow], None] = lambda row: None  # called on all ranks
+    taker: Callable[[Span], None] | None = None  # called with each span of this rank
 
 
 class Training:
@@ -78,6 +79,8 @@ class Training:
                 header = place.header(learner.net.name)
                 self._measurement = Measurement(plan, comm, options.timeline, header)
                 recorder = self._measurement.recorder
+            if options.taker is not None:
+                recorder.takers.append(options.taker)
             dog.stage("making communicators")
             carrying = Carrying(learner)
             roles = learner.roles._replace(gradients=carrying)
@@ -181,7 +184,7 @@ class Training:
         """Evaluate and save a checkpoint when due; the timeline leaves this out."""
         done, options = step + 1, self._options
         last = done == options.steps
-        evaluate = last or done % options.evaluate == 0
+        evaluate = bool(options.evaluate) and (last or done % options.evaluate == 0)
         keep = self._store is not None and (last or done % options.every == 0)
         if not (evaluate or keep):
             return

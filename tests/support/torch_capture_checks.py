@@ -1,5 +1,6 @@
 """What two ranks check of commsched.torch.capture in the job of tests/support/torch_job.py."""
 
+import os
 import time
 
 import torch
@@ -135,6 +136,9 @@ def kinds_of_models_keep_all_their_parameters_and_say_how_sparse_they_are():
         assert net.optimizer > 0
         assert net.measured.threads == 1
         assert net.measured.ranks == WORLD.size
+        assert net.measured.cores == len(os.sched_getaffinity(0))
+        assert net.measured.working_set >= 2 * net.nbytes
+        assert 0.0 < net.measured.alone <= 1.0
 
 
 def of_inputs(model, inputs, loss=None):

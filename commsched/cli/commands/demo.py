@@ -13,7 +13,8 @@ from commsched.cli.signals import end_well
 from commsched.errors import CommschedError
 from commsched.machine import file as machine_file
 from commsched.net import file as net_file
-from commsched.net.compute import fitted, origin
+from commsched.net.compute import origin
+from commsched.net.load import on_machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.planner.make_plan import make_plan
@@ -76,7 +77,7 @@ def demo(args: argparse.Namespace) -> None:
     job.commsched(args.ranks, words, RUN_LIMIT + args.seconds, quiet=args.json)
     say(f"2. planning {args.net}, bytes and times x {args.scale}, compute x {args.stretch}")
     on = machine_file.read(machine)
-    net = fitted(net.scaled(args.scale, args.stretch), on.device)
+    net = on_machine(net.scaled(args.scale, args.stretch), on)
     plan = make_plan(Request(net=net, machine=on))
     plan_file.write(folder / "plan.json", plan)
     say(*(f"   {line}" for line in (headline(plan), *origin(net))), "3. simulating it")

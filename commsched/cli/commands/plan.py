@@ -37,8 +37,9 @@ from commsched.machine.library import library_of
 from commsched.machine.ports import network, network_data
 from commsched.machine.trust import doubts, errors_of
 from commsched.net import file as net_file
-from commsched.net.compute import compute_data, fitted, origin
+from commsched.net.compute import compute_data, origin
 from commsched.net.graph import Net
+from commsched.net.load import on_machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Param, Plan
 from commsched.planner.auto.choose import LOST, Choice, choose
@@ -167,7 +168,7 @@ def request(args: argparse.Namespace) -> Request:
         on = replace(on, jitter=args.jitter)
     params: dict[str, Param] = dict(pairs(args.param, "--param"))
     net = net_file.load(args.net).scaled(args.scale, args.stretch)
-    net = fitted(net, on.device, args.compute)
+    net = on_machine(net, on, args.compute)
     wanted = Request(
         net=net,
         machine=on,

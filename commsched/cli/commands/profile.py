@@ -1,13 +1,22 @@
-"""`commsched profile`: measure one of our nets and write a net file to plan with."""
+"""`mpiexec -n P commsched profile`: measure one of our nets under the load of a run."""
 
 import argparse
 import json
 
 from commsched.cli import size
-from commsched.cli.options import DEVICE, Commands, Flag, Option, add_command, json_file
+from commsched.cli.options import (
+    DEVICE,
+    TIMEOUT,
+    Commands,
+    Flag,
+    Option,
+    add_command,
+    json_file,
+)
+from commsched.cli.ranks import begin
 
 EXAMPLE = """example:
-  commsched profile words --batch 64 -o words.json
+  mpiexec -n 4 commsched profile words --batch 16 -o words.json    # as many ranks as will train
   commsched plan words.json --machine machine.json -o plan.json
   mpiexec -n 4 commsched train --net words --plan plan.json
 """
@@ -17,7 +26,9 @@ OPTIONS = (
     Option("net", "NET", "mlp, cnn, words or gpt, with sizes: gpt:128:4:4"),
     Option("--batch", "N", "samples per rank, or per microbatch of a pipeline", int, 16),
     Option("--precision", None, "number format", default="fp32", choices=("fp32", "fp16")),
+    Option("--optimizer", "NAME", "sgd, momentum or adam", default="momentum"),
     DEVICE,
+    TIMEOUT,
     Option("-o --output", "FILE", "net file to write", json_file, required=True),
     size.FORCE_SIZE,
     Flag("--json", "print the layers as JSON"),
@@ -26,38 +37,39 @@ OPTIONS = (
 
 def add(commands: Commands) -> None:
     """Declare the command."""
-    text = "measure a net that `commsched train` trains, and write it as a net file"
-    add_command(commands, "profile", profile, text, OPTIONS, EXAMPLE)
+    text = "measure a net of `commsched train` with all ranks computing, and write it as a net file"
+    add_command(commands, "profile", profile, text, OPTIONS, EXAMPLE, ranks=True)
 
 
 def profile(args: argparse.Namespace) -> None:
-    """Measure, write, report."""
-    from commsched.kernels.threads import one_thread
+    """Measure on all ranks, write and report on rank 0."""
+    from commsched.kernels.threads import one_thread, threads
 
     one_thread()
+    begin(args)
     from commsched.net import file as net_file
-    from commsched.progress import working
-    from commsched.run.wire.find_device import find_device
+    from commsched.net.compute import measured_on
     from commsched.text_table import table
-    from commsched.train.profile import profile_net
-    from commsched.train.registry import NETS
+    from commsched.train.profile_job import ProfileRequest, profile_job
     from commsched.units import nbytes, seconds
 
-    net = NETS[args.net]
-    size.check(args, args.net, size.profile(net))
-    device = find_device(args.device)
-    device.use("compute")
-    with working(f"measuring {args.net}"):
-        found = profile_net(
-            net,
-            args.batch,
+    net = profile_job(
+        ProfileRequest(
+            net=args.net,
+            batch=args.batch,
+            optimizer=args.optimizer,
             half=args.precision == "fp16",
-            module=device.module,
-            settled=lambda: device.mark().wait(),
+            device=args.device,
+            timeout=args.timeout,
+            threads=threads(),
+            check=lambda net: size.check(args, args.net, size.profile(net)),
         )
-    net_file.write(args.output, found)
+    )
+    if net is None:
+        return
+    net_file.write(args.output, net)
     if args.json:
-        print(json.dumps(net_file.to_data(found), indent=1))
+        print(json.dumps(net_file.to_data(net), indent=1))
         return
     rows = [
         (
@@ -68,8 +80,11 @@ def profile(args: argparse.Namespace) -> None:
             nbytes(layer.activation),
             ", ".join(f"{t.sparsity.density:.3g}" for t in layer.tensors),
         )
-        for layer in found.layers
+        for layer in net.layers
     ]
     header = ("layer", "parameters", "forward", "backward", "kept", "density of gradients")
     print(table(header, rows, numbers=range(1, 5)))
+    assert net.measured is not None
+    update, between = seconds(net.optimizer or 0.0), seconds(net.data)
+    print(f"update {update}, between two steps {between}; {measured_on(net.measured)}")
     print(f"written to {args.output}")

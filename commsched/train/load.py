@@ -1,0 +1,165 @@
+"""A net measured under the load of a run: every rank of the job trains it alone, all at once."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from mpi4py import MPI
+
+from commsched.arrays import Floats
+from commsched.machine import file as machine_file
+from commsched.machine.model import resized
+from commsched.net import file as net_file
+from commsched.net.bucket import Piece
+from commsched.net.graph import Net
+from commsched.plan.model import Launch, Plan
+from commsched.program.launch_ops import replica_memory
+from commsched.program.model import Kind, Op
+from commsched.program.registry import STRATEGIES
+from commsched.run.engine.memory_probe import ranks_of_this_node
+from commsched.run.engine.probe import sleeping_barrier
+from commsched.run.job import agree
+from commsched.run.wire.placement import ON_HOST, Placement
+from commsched.timeline.model import Span
+from commsched.train.assignment import Assignment, Settings
+from commsched.train.layers.layer import TrainableNet
+from commsched.train.optimizers import RATES
+from commsched.train.profile import profile_net
+from commsched.train.registry import DATA
+from commsched.train.training import Training, TrainOptions
+from commsched.train.workers.learner import Learner
+
+WARM, STEPS, LAST = 3, 16, 2  # steps; the last ones are left out, as other ranks may have ended
+DEFAULT = "momentum"  # optimiser, as in the plans of strategy "sync"
+SOLE = "ring+dense"  # among one rank nothing is exchanged
+
+
+def net_under_load(
+    net: TrainableNet,
+    settings: Settings,
+    comm: MPI.Intracomm,
+    place: Placement = ON_HOST,
+    timeout: float = 60.0,
+    threads: int = 1,
+) -> Net:
+    """Return the net on all ranks, with the seconds of layers, optimiser and what is between steps.
+
+    Settings are those of a rank on its own: `batch` is what one rank computes at once. Each rank
+    trains by a plan of one rank, as `commsched train` does, while all others do the same. If a node
+    has several, the first rank of each node also trains while the others sleep.
+    """
+    module = place.device.module
+
+    def settle() -> None:
+        place.device.mark().wait()
+
+    half, fold = settings.half, settings.fold
+    graph = profile_net(net, settings.batch, settings.seed, fold, half, module, settle)
+    plan = _alone(graph, settings.optimizer)
+    local = ranks_of_this_node(comm)
+    most = int(agree.largest(local.size, comm))
+    lonely = []
+    if most > 1:
+        sleeping_barrier(comm)
+        if local.rank == 0:
+            lonely = [_step(net, plan, settings, place, timeout)]
+        sleeping_barrier(comm)
+    own = _step(net, plan, settings, place, timeout)
+    everyone = np.empty((comm.size, len(own)))
+    comm.Allgather(own, everyone)
+    first = agree.gather_numbers(float(lonely[0].sum()) if lonely else 0.0, comm)
+    local.Free()
+    mean = everyone.mean(axis=0)
+    alone = np.mean([seconds for seconds in first if seconds]) / mean.sum() if any(first) else 1.0
+    said = f"medians of {STEPS} steps of training with {settings.optimizer}, means over"
+    assert graph.measured is not None
+    on = replace(
+        graph.measured,
+        ranks=most,
+        threads=threads,
+        cores=int(min(agree.gather_numbers(len(os.sched_getaffinity(0)), comm))),
+        working_set=replica_memory(plan, settings.optimizer, graph.numel).total,
+        alone=min(float(alone), 1.0),
+        source=f"commsched profile: {said} {comm.size} ranks, each on its own, all at once",
+    )
+    return _agreed(_timed(replace(graph, measured=on, source=on.source), mean), comm)
+
+
+def _alone(graph: Net, optimizer: str) -> Plan:
+    """Plan a training by one rank, whose update follows its backward pass."""
+    pieces = tuple(Piece(name, 0, tensor.numel) for name, tensor in graph.tensors.items())
+    first = graph.layers[0].name
+    launch = Launch(name="b0", pieces=pieces, after=first, method=SOLE, stream="inside")
+    return Plan(
+        net=graph,
+        machine=resized(machine_file.load("localhost"), 1, 1),
+        launches=(launch,),
+        params={"overlap": "backward", "optimizer": optimizer},
+    )
+
+
+def _step(
+    net: TrainableNet, plan: Plan, settings: Settings, place: Placement, timeout: float
+) -> Floats:
+    """Train on this rank alone: (2 layers + 2) s of forward, backward, update, between steps."""
+    spans: list[Span] = []
+    data = DATA[net.data](settings.fold)
+    learner = Learner(Assignment(net, data, plan, settings, 0, place.device.module))
+    options = TrainOptions(
+        steps=WARM + STEPS + LAST, evaluate=0, timeout=timeout, taker=spans.append
+    )
+    Training(learner, plan, MPI.COMM_SELF, None, None, options, place).run()
+    return _medians(plan, spans)
+
+
+def _medians(plan: Plan, spans: list[Span]) -> Floats:
+    """Return the median seconds of each operation of the compute stream, and of what is between."""
+    layers = {layer.name: i for i, layer in enumerate(plan.net.layers)}
+
+    def column(op: Op) -> int:
+        if op.kind is Kind.APPLY:
+            return 2 * len(layers)
+        assert op.turn is not None, op
+        return layers[op.layer] + len(layers) * op.turn.backward
+
+    ops = STRATEGIES[plan.strategy].lower(plan, 0, {}).role_of(0).ops
+    columns = {op.name: column(op) for op in ops if op.stream == "compute"}
+    seconds = np.zeros((WARM + STEPS + LAST, 2 * len(layers) + 2))
+    begun, ended = np.full(len(seconds), np.inf), np.zeros(len(seconds))
+    for span in spans:
+        if span.stream == "compute":
+            seconds[span.step, columns[span.name]] += span.end - span.start
+            begun[span.step] = min(begun[span.step], span.start)
+            ended[span.step] = max(ended[span.step], span.end)
+    seconds[:-1, -1] = begun[1:] - ended[:-1]
+    found: Floats = np.median(seconds[WARM : WARM + STEPS], axis=0)
+    return np.maximum(found, 0.0)
+
+
+def _timed(graph: Net, seconds: Floats) -> Net:
+    """Give a net the seconds of each layer, of the update and of what is between steps."""
+    count = len(graph.layers)
+    layers = tuple(
+        replace(layer, forward=float(seconds[i]), backward=float(seconds[count + i]))
+        for i, layer in enumerate(graph.layers)
+    )
+    update, between = seconds[-2:].tolist()
+    return replace(graph, layers=layers, optimizer=update, data=between)
+
+
+def _agreed(graph: Net, comm: MPI.Intracomm) -> Net:
+    """Return rank 0's net on all ranks."""
+    content: Any = net_file.to_data(graph)
+    content = agree.broadcast_bytes(msgspec.json.encode(content), comm)
+    return net_file.from_data(msgspec.json.decode(content), graph.name)
+
+
+def settings_of_rank(
+    batch: int, optimizer: str, seed: int = 0, fold: int = 0, half: bool = False
+) -> Settings:
+    """Return the settings of a rank on its own; the rate does not matter to its seconds."""
+    return Settings(
+        optimizer=optimizer, rate=RATES[optimizer], batch=batch, seed=seed, fold=fold, half=half
+    )
