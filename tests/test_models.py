@@ -22,7 +22,8 @@ def test_the_promised_files_are_shipped() -> None:
     assert set(NETS) == gpt | measured | convolutional | {"alexnet", "deepfm", "nmt", "lm1b"}
     clouds = {"p3.16xlarge", "p3dn.24xlarge"}
     clusters = {"summit", "comet", "a100-4xhdr200", "h100-8x400"}
-    assert set(MACHINES) == clouds | clusters | {"localhost"}
+    trees = {"superpod-h100", "gb200-nvl72-pair", "tpu-v5p-4x4x4", "ethernet-3to1"}
+    assert set(MACHINES) == clouds | clusters | trees | {"localhost"}
 
 
 def test_generating_the_nets_again_gives_the_committed_bytes(tmp_path: Path) -> None:

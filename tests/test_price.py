@@ -161,6 +161,8 @@ def test_on_the_shipped_machines_a_closed_form_is_within_15_percent(machine, nam
     base = machine_file.load(machine)
     for nodes in (2, 4, 8, 16):
         on = resized(base, nodes, base.everyone.lanes)
+        if on.size > 512 or not COLLECTIVES[name](on.everyone).apt:
+            continue
         for codec, numel in [
             ("dense", 10**3),
             ("dense", 10**7),

@@ -74,8 +74,8 @@ def test_a_tree_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_other_counts_fill_racks_one_after_the_other() -> None:
     assert [level.children for level in resized(FOUR, 3).levels] == [2, 2, 2, 2]
     assert [level.children for level in resized(FOUR, 9, 6).levels] == [2, 3, 2, 5]
-    with pytest.raises(CommschedError, match="3 ranks do not fill the sockets of a node"):
-        resized(FOUR, 4, 3)
+    assert [level.children for level in resized(FOUR, 4, 3).levels] == [1, 3, 2, 2]
+    assert resized(TORUS, 2, 8).levels[0].torus == (2, 2, 2)
 
 
 def test_what_is_changed_is_changed_in_the_tree() -> None:

@@ -1,5 +1,7 @@
 """The position of a group on a machine of many levels."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from commsched.cost.closed_terms import Circle, Site, sampled
@@ -20,7 +22,10 @@ class TreeSite(Site):
         self._innermost = int(innermost[1].max())
         first = machine.levels[0]
         near = [first.link, *(slow.link for slow in first.overrides)]
-        self.inside = Wire.slowest(near)
+        inside = Wire.slowest(near)
+        hops = max(1.0, sum(first.torus) / 4)  # of a torus, on average
+        away = inside.away + (hops - 1) * max(link.latency for link in near)
+        self.inside = replace(inside, away=away)
 
     def mates(self, ahead: int) -> Wire:
         """Return the slowest link to the rank `ahead` places on in the own node."""

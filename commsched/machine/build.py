@@ -58,5 +58,5 @@ def build(order: Order) -> Machine:
         ),
         nic=Nic(per_node=order.ports, per_byte=1 / order.port, source=f"stated as {port}"),
         device=sold.device,
-        library="nccl",  # all known devices are NVIDIA's
+        library="nccl" if "NVIDIA" in sold.device.name else "mpich",
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, prod
+from math import gcd, isfinite, prod
 from typing import Annotated, NamedTuple
 
 from commsched.errors import CommschedError
@@ -101,11 +101,6 @@ def check_tree(levels: Sequence[Level]) -> None:
                 f"{where}: its {level.rails} rails meet nowhere; give a level above it, which joins"
                 " them"
             )
-        parts = spans(levels)[k].size // level.children
-        if parts % level.rails:
-            raise CommschedError(
-                f"{where}: {parts} ranks of a child cannot be divided among {level.rails} rails"
-            )
         away = [o.child for o in level.overrides if o.child < 0]
         if away:
             raise CommschedError(f"{where}: overrides: no child has number {away[0]}")
@@ -115,34 +110,36 @@ def refitted(levels: tuple[Level, ...], nodes: int, lanes: int) -> tuple[Level, 
     """Return the levels of a machine of so many nodes and ranks per node.
 
     Levels outside nodes keep their sizes, so that the last unit may be partly filled, and the
-    outermost grows. Of the levels inside, the node's gets more or fewer children.
+    outermost grows. Levels inside keep what divides the ranks, and the node's gets the rest.
     """
     node = place_of_node(levels)
-    inside = prod(level.children for level in levels[:node])
-    if lanes % inside:
-        below = levels[node - 1].name
-        low = max(lanes // inside, 1) * inside
-        raise CommschedError(
-            f"{lanes} ranks do not fill the {below}s of a node, {inside} ranks each; nearest: {low}"
-            f" or {low + inside}"
-        )
     counts = [level.children for level in levels]
-    counts[node] = lanes // inside
+    left = lanes
+    for k in range(node):
+        counts[k] = gcd(counts[k], left)
+        left //= counts[k]
+    counts[node] = left
     left = nodes
     for k in range(node + 1, len(levels)):
         if k == len(levels) - 1:
             counts[k] = max(1, left)
         left = -(-left // counts[k])
-    for k, (level, count) in enumerate(zip(levels, counts, strict=True)):
-        if level.torus and (count > level.children or (k == node and count < level.children)):
-            raise CommschedError(
-                f"level {level.name!r} is a torus of {' x '.join(map(str, level.torus))}; write"
-                f" another one for {count} children into the machine file"
-            )
     return tuple(
-        level if level.torus else replace(level, children=count)
+        replace(level, children=count, torus=_torus(level, count))
         for level, count in zip(levels, counts, strict=True)
     )
+
+
+def _torus(level: Level, count: int) -> tuple[int, ...]:
+    """Return the directions of a level's torus for so many children: as even as they can be."""
+    if not level.torus or count == level.children:
+        return level.torus
+    shape, left = [], count
+    for directions in range(len(level.torus), 0, -1):
+        most = round(left ** (1 / directions)) if directions > 1 else left
+        shape.append(next(k for k in range(most, 0, -1) if left % k == 0))
+        left //= shape[-1]
+    return tuple(sorted(shape, reverse=True))
 
 
 def port_rates(levels: Sequence[Level]) -> list[float]:
