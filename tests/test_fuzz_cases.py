@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nightly.fuzz.case import KEPT, Case, drawn, kept, tried, tried_apart, wrong
-from tests.nightly.fuzz.targets import TARGETS, good_files
+from tests.nightly.fuzz.case import KEPT, Case, drawn, kept, tried, wrong
+from tests.nightly.fuzz.targets import SLOW, TARGETS, good_files
 
 FEW = 60  # cases in a daily run
 
@@ -18,14 +18,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
 def test_a_file_that_broke_a_command_no_longer_does(path, good, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    case = kept(path)
-    assert (tried_apart if case.target.processes else tried)(case, good, tmp_path) == ""
+    assert tried(kept(path), good, tmp_path) == ""
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_a_good_file_of_each_kind_is_taken(target, good, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if not target.processes:
+    if target.name != SLOW:
         case = Case(target, good[target.kind].read_bytes())
         assert tried(case, good, tmp_path) == ""
 

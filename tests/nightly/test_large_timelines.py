@@ -1,17 +1,20 @@
 """Timelines of two million spans: what the commands that read them take."""
 
 import os
+import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from commsched import files
-from commsched.timeline.file import Writer
+from commsched.timeline.file import Writer, read
 from commsched.timeline.header import Measured, Predicted
 from commsched.timeline.model import Span, Timeline
+from commsched.timeline.parts import WINDOW, PartHeader, PartWriter
 
 RANKS, LAYERS, STEPS, AT_ONCE = 4, 12, 14000, 500
 SECONDS, MEMORY = 10.0, 500e6  # of the processor, B
@@ -62,9 +65,55 @@ def test_two_million_spans_take_10_s_of_the_processor_and_500_mb(words, measured
         things.insert(0, str(written(tmp_path / "predicted.json", 20, Predicted(steps=20))))
     if picture:
         things += ["-o", str(tmp_path / picture[0])]
-    process = subprocess.Popen([sys.executable, "-m", "commsched", command, *things])
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
+    used, _ = ended(command, *things)
     assert used.ru_utime < SECONDS, used
     assert used.ru_maxrss * 1024 < MEMORY, used
+
+
+@pytest.mark.timeout(1200)
+def test_parts_of_a_crashed_run_beyond_what_is_read_give_their_newest_steps(tmp_path):
+    """Long: 600 MiB of spans, of a run of 1,800,000 steps that did not end."""
+    path, ranks, steps = tmp_path / "measured.json", 2, 0
+    names = {"streams": STREAMS, "names": ["forward", "b0/decide"]}
+    headers = [
+        PartHeader(plan_hash="0" * 64, ranks=ranks, rank=rank, meta=Measured(), **names)
+        for rank in range(ranks)
+    ]
+    parts = [PartWriter(path, header) for header in headers]
+    while parts[0].path.stat().st_size < 1.2 * WINDOW / ranks:
+        steps += AT_ONCE
+        for rank, part in enumerate(parts):
+            spans = (
+                Span(rank, stream, name, step, at + after, at + after + 1e-4, 0.0, 8, 0.0, decided)
+                for step in range(steps - AT_ONCE, steps)
+                for at in (1e-3 * step,)
+                for stream, name, after, decided in (
+                    ("compute", "forward", 0.0, None),
+                    ("between", "b0/decide", 2e-4, step / 7),
+                )
+            )
+            part.append(spans)
+    for part in parts:
+        part.close()
+    with parts[1].path.open("ab") as file:
+        file.write(b'["compute","forw')  # where it was killed
+    used, said = ended("show", str(path))
+    assert "only their newest steps" in said
+    assert "the run did not end" in said
+    assert "rank 1: the last line of its part is torn" in said
+    assert used.ru_maxrss * 1024 < 2 * MEMORY, used
+    found = read(path, decided=3)
+    assert found.decisions == {f"{step}/b0/decide": step / 7 for step in range(3)}
+
+
+def ended(*words: str) -> tuple[resource.struct_rusage, str]:
+    """Run a command to its good end; return what it used, and what it printed."""
+    command = [sys.executable, "-m", "commsched", *words]
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        said = out.read().decode()
+    assert process.returncode == 0, said
+    return used, said

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
-from tests.nightly.fuzz.case import KEPT, Case, drawn, tried, tried_apart
+from tests.nightly.fuzz.case import KEPT, Case, drawn, tried
 from tests.nightly.fuzz.targets import good_files
 
 STRIDE = 50  # cases that a worker takes at once
-CASES, APART = 20_000, 60
+CASES = 20_000
 STUCK = 900.0  # s
 
 
@@ -28,11 +28,10 @@ def today() -> int:
     return date.today().toordinal()
 
 
-def fuzz(seed: int, cases: int, apart: int, workers: int, keep: Path) -> Iterator[str]:
+def fuzz(seed: int, cases: int, workers: int, keep: Path) -> Iterator[str]:
     """Try cases in worker processes; yield a line per failure."""
     parts = [range(at, min(at + STRIDE, cases)) for at in range(0, cases, STRIDE)]
-    jobs = [(seed, [f"{seed}:{n}" for n in part], False, keep) for part in parts]
-    jobs += [(seed, [f"{seed}:apart:{n}"], True, keep) for n in range(apart)]
+    jobs = [([f"{seed}:{n}" for n in part], keep) for part in parts]
     # A fresh process now and then: what a case leaves behind does not pile up.
     with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=40) as pool:
         results = pool.imap_unordered(_failures, jobs)
@@ -40,8 +39,8 @@ def fuzz(seed: int, cases: int, apart: int, workers: int, keep: Path) -> Iterato
             yield from results.next(timeout=STUCK)  # a case may hang where no signal ends it
 
 
-def _failures(job: tuple[int, list[str], bool, Path]) -> list[str]:
-    _, seeds, apart, keep = job
+def _failures(job: tuple[list[str], Path]) -> list[str]:
+    seeds, keep = job
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -50,11 +49,10 @@ def _failures(job: tuple[int, list[str], bool, Path]) -> list[str]:
         good = _good(folder / "good")
         contents = {kind: path.read_bytes() for kind, path in good.items()}
         for seed in seeds:
-            case = drawn(seed, contents, apart)
+            case = drawn(seed, contents)
             work = folder / "work"
             work.mkdir(exist_ok=True)
-            said = (tried_apart if apart else tried)(case, good, work)
-            if said:
+            if said := tried(case, good, work):
                 found.append(_line(seed, case, said, keep))
     return found
 
@@ -82,17 +80,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=today())
     parser.add_argument("--cases", type=int, default=CASES)
-    parser.add_argument("--apart", type=int, default=APART, help="cases as processes of their own")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--keep", type=Path, default=KEPT, help="folder for failing cases")
     args = parser.parse_args()
     begun = time.monotonic()
     print(f"seed {args.seed}", flush=True)
     kinds: Counter[str] = Counter()
-    for line in fuzz(args.seed, args.cases, args.apart, args.workers, args.keep.resolve()):
+    for line in fuzz(args.seed, args.cases, args.workers, args.keep.resolve()):
         kinds[line.splitlines()[-1][:100]] += 1
         print(line, flush=True)
-    print(f"{args.cases} cases, {args.apart} apart, in {time.monotonic() - begun:.0f} s")
+    print(f"{args.cases} cases in {time.monotonic() - begun:.0f} s")
     for kind, count in kinds.most_common():
         print(f"{count:6} {kind}")
     return int(bool(kinds))

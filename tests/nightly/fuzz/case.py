@@ -5,21 +5,24 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import random
 import resource
 import signal
 import struct
-import subprocess
 import sys
+import tempfile
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 from zipfile import BadZipFile
 
 from commsched.errors import CommschedError
 from tests.nightly.fuzz import mutations
-from tests.nightly.fuzz.targets import MUTATIONS, SUFFIXES, TARGETS, Target, run, words_of
+from tests.nightly.fuzz.targets import MUTATIONS, SUFFIXES, TARGETS, Target, run
 
 SECONDS = 20  # of processor time for one case
 WAITING = 120.0  # s in which a case ends even beside much other work
@@ -28,6 +31,7 @@ LONGEST = 5_000  # characters of an error
 # What a mutation raises where another one has broken the file already.
 BROKEN = (ValueError, LookupError, RecursionError, BadZipFile, struct.error)
 SPECIAL = 0.03  # share of special files
+OTHER = 0.1  # share of files of another kind
 AGAIN = 0.3  # share of files that are broken once more
 KEPT = Path(__file__).parent / "cases"
 
@@ -80,16 +84,17 @@ def kept(path: Path) -> Case:
     return Case(target, base64.b85decode(data["content"]), data["special"])
 
 
-def drawn(seed: str, good: Mapping[str, bytes], processes: bool = False) -> Case:
-    """Draw a target, and a broken file for it."""
+def drawn(seed: str, good: Mapping[str, bytes]) -> Case:
+    """Draw a target, and a broken file for it, or one of another kind, which may be whole."""
     rng = random.Random(seed)
-    targets = [each for each in TARGETS if each.processes == processes]
-    target = rng.choices(targets, [each.weight for each in targets])[0]
+    target = rng.choices(TARGETS, [each.weight for each in TARGETS])[0]
     if rng.random() < SPECIAL:
         return Case(target, b"", rng.choice(mutations.SPECIAL))
-    content = good[target.kind]
-    among = MUTATIONS.get(target.kind, mutations.JSON)
-    for _ in range(1 + (rng.random() < AGAIN)):
+    other = rng.random() < OTHER
+    kind = rng.choice(sorted(good)) if other else target.kind
+    content = good[kind]
+    among = MUTATIONS.get(kind, mutations.JSON)
+    for _ in range(rng.randrange(2) if other else 1 + (rng.random() < AGAIN)):
         with contextlib.suppress(*BROKEN):  # broken already
             content = rng.choice(among)(rng, content)
     return Case(target, content)
@@ -118,7 +123,9 @@ def limits() -> Iterator[None]:
 
 
 def tried(case: Case, good: Mapping[str, Path], folder: Path) -> str:
-    """Say what is wrong with how a target takes a case in this process; "" if nothing is."""
+    """Say what is wrong with how a target takes a case; "" if nothing is."""
+    if case.target.mpi:
+        return _in_child(case, good, folder)
     path = case.put(folder)
     out, error = io.StringIO(), io.StringIO()
     try:
@@ -136,16 +143,55 @@ def tried(case: Case, good: Mapping[str, Path], folder: Path) -> str:
     return wrong(status, out.getvalue(), error.getvalue())
 
 
-def tried_apart(case: Case, good: Mapping[str, Path], folder: Path) -> str:
-    """Say what is wrong with how a command takes a case as a process of its own."""
-    words = words_of(case.target, case.put(folder), good, folder)
-    command = [sys.executable, "-m", "commsched", *words]
+def _in_child(case: Case, good: Mapping[str, Path], folder: Path) -> str:
+    """Say what is wrong with how a command of MPI takes a case, in a child of this process."""
+    path = case.put(folder)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
+        child = os.fork()
+        if child == 0:
+            _command(case, path, good, folder, (out.fileno(), error.fileno()))
+        status = _waited(child)
+        for file in (out, error):
+            file.seek(0)
+        said, told = (file.read().decode(errors="replace") for file in (out, error))
+    return f"more than {WAITING} s\n{told}" if status is None else wrong(status, said, told)
+
+
+def _command(
+    case: Case, path: Path, good: Mapping[str, Path], folder: Path, streams: tuple[int, int]
+) -> NoReturn:
+    """Run a command as a process of its own would, and end this process."""
+    status = 70
     try:
-        done = subprocess.run(command, input=b"", capture_output=True, timeout=20 * SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"more than {20 * SECONDS} s"
-    out, error = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
-    return wrong(done.returncode, out, error)
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        for number, stream in enumerate(streams, 1):
+            os.dup2(stream, number)
+        sys.stdout, sys.stderr = (os.fdopen(k, "w", closefd=False) for k in (1, 2))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        status = run(case.target, path, good, folder)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 3
+    except BaseException:  # whatever else leaves a command is what we look for
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _waited(child: int) -> int | None:
+    """Return the exit status of a child; None: it did not end in time and was killed."""
+    end = time.monotonic() + WAITING
+    while time.monotonic() < end:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def wrong(status: int, out: str, error: str) -> str:

@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ class Target:
     kind: str  # of file
     words: str = ""  # of a command
     reader: Callable[[Path], object] | None = None
-    weight: int = 4
-    processes: bool = False  # only as a process of its own: a command of MPI
+    weight: float = 4
+    mpi: bool = False  # a command of MPI, which begins once in a process
 
     @property
     def name(self) -> str:
@@ -74,16 +74,23 @@ COMMANDS = (
         f" --gradients {{file}} {QUICK}",
         8,
     ),
+    ("part", "show {file}", 2),
+    ("part", "compare {predicted} {file}", 2),
+    *(("plan", f"export {{file}} --to {to} -o {{out}}", 2) for to in ("csv", "goal")),
+    ("study", "sweep {file} -o {out}.csv", 2),
+    ("table", "plot {file} --x nodes --y step -o {out}.svg", 1),
     ("profile", "import {file} -o {out}.json", 4),
     ("packed profile", "import {file} -o {out}.json", 2),
 )
-# A single process is a job of one rank; the plan is for two, so that a good one is refused, too.
+# A single process is a job of one rank.
 JOBS = (
-    ("plan", "run {file} -o {out}.json --steps 2"),
-    ("plan", "train --net mlp --plan {file} --steps 2"),
-    ("trials", "train --net mlp --plan {plan} --steps 2 --sweep {file} --together"),
-    ("net", "demo --net {file} -o {out} --ranks 1 --steps 3 --scale 0.01"),
-    ("manifest", "train --net mlp --checkpoint {folder} --resume --steps 2"),
+    ("own", "run {file} -o {out}.json --steps 2 --timeout 20", 2),
+    ("plan", "run {file} -o {out}.json --steps 2 --timeout 20", 0.5),  # for more ranks
+    ("learnt", "train --net mlp:8:1 --plan {file} --batch 8 --steps 2 --timeout 20", 2),
+    ("trials", "train --net mlp:8:1 --plan {learnt} --steps 2 --sweep {file} --together", 1),
+    ("machine", "train --net mlp:8:1 --machine {file} --batch 8 --steps 2 --timeout 20", 1),
+    ("manifest", "train --net mlp --checkpoint {folder} --resume --steps 2", 1),
+    ("net", "demo --net {file} -o {out} --ranks 1 --steps 3 --scale 0.01", 0.1),
 )
 READERS: Mapping[str, Callable[[Path], object]] = {
     "log": training_log.read,
@@ -97,17 +104,20 @@ READERS: Mapping[str, Callable[[Path], object]] = {
 }
 TARGETS: tuple[Target, ...] = (
     *(Target(kind, words, weight=weight) for kind, words, weight in COMMANDS),
-    *(Target(kind, words, processes=True) for kind, words in JOBS),
+    *(Target(kind, words, weight=weight, mpi=True) for kind, words, weight in JOBS),
     *(Target(kind, reader=reader, weight=3) for kind, reader in READERS.items()),
 )
 MUTATIONS = {kind: mutations.NPZ for kind in ("gradients", "checkpoint")} | {
-    "packed profile": mutations.ANYTHING
+    kind: mutations.ANYTHING for kind in ("packed profile", "study", "table")
 }
+SLOW = JOBS[-1][1]  # it starts other processes
 SUFFIXES = {
     "gradients": ".npz",
     "checkpoint": ".npz",
     "part": ".json.rank0.jsonl",
     "log": ".jsonl",
+    "study": ".toml",
+    "table": ".csv",
     "validation": ".jsonl",
     "packed profile": ".json.gz",
 }
@@ -119,15 +129,22 @@ def good_files(folder: Path) -> dict[str, Path]:
         kind: folder / f"{kind}{SUFFIXES.get(kind, '.json')}"
         for kind in dict.fromkeys(target.kind for target in TARGETS)
     }
+    found["trained"] = folder / "trained.json"
     commands = (
         "models --transformer layers=1,hidden=8,heads=2,sequence=4,vocabulary=40 -o {net}",
         "machine new --nodes 2 --gpus 2 --gpu a100 --net 25Gbit/s -o {machine}",
         f"plan {{net}} --machine {{machine}} -o {{plan}} {QUICK}",
+        f"plan {{net}} --machine {{machine}} --nodes 1 --lanes 1 -o {{own}} {QUICK}",
+        "profile mlp:8:1 --batch 8 -o {trained}",
+        f"plan {{trained}} --machine {{machine}} --nodes 1 --lanes 1 -o {{learnt}} {QUICK}",
+        "sweep --net {net} --machine {machine} --nodes 1,2 --planner greedy -o {table}",
         "simulate {plan} --steps 3 -o {predicted} --ranks 2",
         "simulate {plan} --steps 3 -o {measured} --ranks 2",
     )
     for words in commands:
         assert main(words.format(**found).split()) == 0, words
+        if words.startswith("profile"):
+            _settle(found["trained"])
     measured = json.loads(found["measured"].read_text())
     measured["otherData"] |= {"kind": "measured", "meta": {"warnings": ["a warning"]}}
     contents: dict[str, Any] = {"measured": measured}
@@ -147,9 +164,18 @@ def good_files(folder: Path) -> dict[str, Path]:
     values = {"step": 1, "w": np.ones(3, np.float32), "pair": (1, {"a": 2.0, "b": np.arange(4)})}
     found["checkpoint"].write_bytes(packing.packed(values))
     found["log"].write_bytes(_log())
+    machine, net = json.dumps(str(found["machine"])), json.dumps(str(found["net"]))
+    found["study"].write_text(f'net = [{net}]\nmachine = [{machine}]\nplanner = ["greedy"]\n')
     _validation(found["validation"])
     _part(found["part"], timeline_file.read(found["measured"]))
     return found
+
+
+def _settle(path: Path) -> None:
+    """Give each layer of a measured net equal seconds, so that a seed gives equal files."""
+    net = net_file.read(path)
+    layers = (replace(layer, forward=1e-5, backward=2e-5) for layer in net.layers)
+    net_file.write(path, replace(net, layers=tuple(layers)))
 
 
 def _trace(name: str) -> Any:
