@@ -1,5 +1,6 @@
 """The help of all commands in groups, of one benchmark alone, and completion in shells."""
 
+import importlib
 import importlib.util
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from commsched.cli import commands
 from commsched.cli.commands.bench import BENCHES, EXAMPLES
 from commsched.cli.main import GROUPS, main
+from tests.support.pages import ROOT
 
 COMMANDS = sorted(module.name for module in iter_modules(commands.__path__))
 
@@ -31,6 +33,12 @@ def test_every_command_is_in_one_group(capsys):
     for title, names in GROUPS.items():
         part = shown[shown.index(f"\n{title}:\n") :].split("\n\n")[0]
         assert [line.split()[0] for line in part.splitlines()[2:] if line[2] != " "] == [*names]
+
+
+def test_the_manual_page_is_what_the_parser_says(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "extension")
+    made = importlib.import_module("man_page")
+    assert made.PAGE.read_text() == made.man_page(), "run: python docs/extension/man_page.py"
 
 
 @pytest.mark.parametrize("name", BENCHES)

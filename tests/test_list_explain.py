@@ -21,6 +21,18 @@ def test_everything_that_is_registered_is_listed_with_a_line_of_its_own(kind, ca
     assert json.loads(capsys.readouterr().out) == {kind: lines}
 
 
+def test_the_rounds_of_a_collective_are_drawn(tmp_path, capsys):
+    path = tmp_path / "ring.svg"
+    assert main(["explain", "ring", "--ranks", "3", "-o", str(path)]) == 0
+    text = path.read_text()
+    for word in ("ring: all-reduce of 3 blocks", "rank 2", "the receiver adds"):
+        assert word in text
+    assert text.count("<text") == 3 * 4 + 3 + 4 + 4  # moves, ranks, rounds; title, axis, legend
+    assert f"drawn to {path}" in capsys.readouterr().out
+    assert main(["explain", "native", "--ranks", "3", "-o", str(path)]) == 2
+    assert main(["explain", "ring", "-o", str(path)]) == 2
+
+
 def test_without_a_kind_all_are_listed(capsys):
     assert main(["list"]) == 0
     shown = capsys.readouterr().out.split()

@@ -82,7 +82,8 @@ def run(plan: Plan, comm: MPI.Intracomm, path: Path, options: RunOptions) -> Tim
     try:
         measurement.wait_for_start()
         between = _between(engine, verifier, options, changes)
-        run_steps(plan, engine, worker, options.steps, measurement.start, between)
+        with measurement.telling():
+            run_steps(plan, engine, worker, options.steps, measurement.start, between)
     except BaseException as error:
         engine.fail(error)
         raise

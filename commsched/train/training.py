@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,14 +120,8 @@ class Training:
         try:
             if self._measurement is not None:
                 self._measurement.wait_for_start()
-            for step in range(self._first, options.steps):
-                begun = now()
-                self._step(step)
-                self._open.append((step, now() - begun))
-                self._follow_changes(step)
-                self._log_steps(keep=self._learner.ahead)
-                self._between(step)
-            self._settle()
+            with nullcontext() if self._measurement is None else self._measurement.telling():
+                self._train()
         except BaseException as error:
             engine.fail(error)
             raise
@@ -149,6 +144,16 @@ class Training:
                 fallbacks=changes.fallbacks if changes else None,
                 switches=changes.switches if changes else None,
             )
+
+    def _train(self) -> None:
+        for step in range(self._first, self._options.steps):
+            begun = now()
+            self._step(step)
+            self._open.append((step, now() - begun))
+            self._follow_changes(step)
+            self._log_steps(keep=self._learner.ahead)
+            self._between(step)
+        self._settle()
 
     def _program(self, step: int) -> Program:
         plan = self._engine.plan  # a tensor may have left its error budget

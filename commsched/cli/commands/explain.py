@@ -2,13 +2,18 @@
 
 import argparse
 import inspect
+from typing import TYPE_CHECKING
 
-from commsched.cli.options import Commands, Option, add_command
+from commsched.cli.options import Commands, Option, add_command, output_file
 from commsched.errors import CommschedError
 from commsched.nearest import nearest
 
+if TYPE_CHECKING:
+    from commsched.schedule.rounds import Schedule
+
 EXAMPLE = """example:
   commsched explain ring --ranks 4
+  commsched explain ring --ranks 4 -o ring.svg
   commsched explain topk:0.01
   commsched explain zen+topk:0.05
   commsched explain daso
@@ -17,6 +22,7 @@ DRAWN = 32  # ranks: more moves cannot be read
 OPTIONS = (
     Option("name", "NAME", "a name of `commsched list`, or a method such as ring+fp16 or zen+dgc"),
     Option("--ranks", "N", "draw the rounds of a collective on N ranks of one node", int),
+    Option("-o --output", "FILE", "picture of these rounds (.png, .svg, .pdf)", output_file),
 )
 
 
@@ -35,6 +41,8 @@ def explain(args: argparse.Namespace) -> None:
 
     if args.ranks is not None and not 1 <= args.ranks <= DRAWN:
         raise CommschedError(f"--ranks must be from 1 to {DRAWN} to be drawn, got {args.ranks}")
+    if args.output is not None and args.ranks is None:
+        raise CommschedError("-o needs --ranks: the rounds of a collective are drawn")
     collective, plus, codec = args.name.partition("+")
     if plus and collective.startswith(PREFIX):
         print(f"method {find_sharded(args.name).name}\n\n{inspect.getdoc(Sharded)}\n")
@@ -49,6 +57,7 @@ def explain(args: argparse.Namespace) -> None:
             _explain("collectives", collective, args.ranks)
         print()
         _explain("codecs", codec, None)
+        _draw(args, collective)
         return
     kinds = [kind for kind, registry in KINDS.items() if args.name in registry]
     if not kinds:
@@ -56,6 +65,29 @@ def explain(args: argparse.Namespace) -> None:
         raise CommschedError(f"nothing is called {args.name!r}; see 'commsched list'{near}")
     for kind in kinds:
         _explain(kind, args.name, args.ranks)
+    _draw(args, args.name)
+
+
+def _draw(args: argparse.Namespace, name: str) -> None:
+    """Draw the rounds of a collective, if a picture is wanted."""
+    if args.output is None:
+        return
+    from commsched.plot.schedule import draw
+    from commsched.schedule.registry import COLLECTIVES
+
+    schedule = _routed(name, args.ranks) if name in COLLECTIVES else None
+    if schedule is None or schedule.library:
+        raise CommschedError(f"{name} has no rounds to draw; collectives such as ring have")
+    draw(schedule, args.output)
+    print(f"drawn to {args.output}")
+
+
+def _routed(name: str, ranks: int) -> "Schedule":
+    """Return the schedule of a collective on ranks of one node."""
+    from commsched.exchange.pair import route
+    from commsched.machine.model import Group
+
+    return route(name, Group(ranks=tuple(range(ranks)), nodes=(0,) * ranks))
 
 
 def _explain(kind: str, name: str, ranks: int | None) -> None:
@@ -63,7 +95,6 @@ def _explain(kind: str, name: str, ranks: int | None) -> None:
     from commsched.exchange.pair import ALONE, illegal, route
     from commsched.exchange.registry import sparse_sums
     from commsched.exchange.sparsified import stands_first
-    from commsched.machine.model import Group
     from commsched.program.parameters import Range
     from commsched.schedule.text import dumps
 
@@ -75,7 +106,7 @@ def _explain(kind: str, name: str, ranks: int | None) -> None:
         print(f"\nMay be paired with the codecs: {', '.join(codecs) or 'none; part of methods'}")
         if ranks is not None:
             print("\nRounds, `0>1:2+` = rank 0 sends block 2 and rank 1 adds it:")
-            print(dumps(route(name, Group(ranks=tuple(range(ranks)), nodes=(0,) * ranks))), end="")
+            print(dumps(_routed(name, ranks)), end="")
     if kind == "codecs":
         able = [n for n in KINDS["collectives"] if not illegal(route(n, ALONE), item)]
         print(f"\n{'Lossless' if item.lossless else 'Lossy'}. Collectives: {', '.join(able)}")

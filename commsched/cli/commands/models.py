@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,12 @@ EXAMPLE = """example:
 NET = ("net", "layers", "tensors", "parameters (M)", "gradient (MB)", "fwd + bwd (ms)", "density")
 MACHINE = (
     *("machine", "nodes x ranks", "inside", "between", "per node", "ports", "per rank", "device"),
-    "source",
 )
 LEGEND = """
 modelled: seconds follow from operations and the machine's device; density: of the gradients
 inside, between: latency and rate of a link of two ranks of a node, or of two nodes
 per node: rate of all its ports; per rank: of each of its ranks if all send
-'commsched show NAME' tells more, with all sources"""
+'commsched show NAME' tells more"""
 
 SIZES = {  # of a transformer: default, or None if it must be given
     "layers": None,
@@ -172,6 +170,8 @@ def _print(nets: list[dict[str, Any]], machines: list[dict[str, Any]]) -> None:
     print(table(NET, [_net_row(net) for net in nets], numbers=range(1, len(NET))))
     print()
     print(table(MACHINE, [_machine_row(machine) for machine in machines]))
+    print()
+    print(table(("machine", "source"), [(each["name"], each["source"]) for each in machines]))
     print(LEGEND)
 
 
@@ -202,7 +202,6 @@ def _machine_row(machine: dict[str, Any]) -> tuple[str, ...]:
         "own" if ports is None else str(ports),
         rates[1],
         machine["device"],
-        textwrap.shorten(machine["source"].split(";")[0], 60, placeholder=" ..."),
     )
 
 

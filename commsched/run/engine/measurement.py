@@ -3,7 +3,8 @@
 import os
 import platform
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -84,6 +85,20 @@ class Measurement:
         """Sleep until all ranks start."""
         time.sleep(max(0.0, self.start - now()))
 
+    @property
+    def _where(self) -> str:
+        part_0 = part_path(self._base, 0)
+        return f"{self._base}.rank*.jsonl, which `commsched show` reads as {part_0}"
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Let an interrupt say where the spans so far lie, and what reads them."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            told = f"interrupted; the spans so far lie in {self._where}"
+            raise KeyboardInterrupt(told) from None
+
     def finish(
         self,
         engine: Engine,
@@ -115,15 +130,13 @@ class Measurement:
             fallbacks=fallbacks,
             switches=switches,
         )
-        part_0 = part_path(self._base, 0)
-        where = f"{self._base}.rank*.jsonl, which `commsched show` reads as {part_0}"
-        dog.stage(f"merging the spans in {where}")
+        dog.stage(f"merging the spans in {self._where}")
         apart = teams_apart(self._plan, STRATEGIES[self._plan.strategy].operations(self._plan))
         try:
             with self._locks:
                 return merge(comm, self._path, self._writer, part, apart, dog)
         except CommschedError as error:  # the same on all ranks
-            raise Agreed(f"{error}; all spans lie in {where}") from None
+            raise Agreed(f"{error}; all spans lie in {self._where}") from None
 
 
 def _header(plan: Plan, comm: MPI.Intracomm, known: Measured) -> Measured:

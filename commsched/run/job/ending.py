@@ -32,6 +32,8 @@ def end_all(error: BaseException, comm: "MPI.Intracomm") -> None:
 
 def say_why(error: BaseException, rank: int) -> None:
     """Say why this rank ends the job; of an error that all ranks raise, rank 0 speaks alone."""
+    if rank and isinstance(error, KeyboardInterrupt):
+        time.sleep(deadlines().grace)  # an interrupt of all ranks is told once: rank 0 ends the job
     if not isinstance(error, Agreed):
         say(f"rank {rank}: {describe(error)}")
     elif rank == 0:
@@ -69,7 +71,7 @@ def abort(comm: "MPI.Intracomm") -> None:
 def describe(error: BaseException) -> str:
     """Return one sentence for an error that users can fix, the traceback for our bugs."""
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
+        return str(error) or "interrupted"
     if isinstance(error, CommschedError):
         return str(error)
     return "".join(traceback.format_exception(error)).rstrip()
