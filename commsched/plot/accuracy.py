@@ -38,21 +38,29 @@ def draw(
         )
         places = {name: grid[0, i] for i, name in enumerate(others)} | {widest: grid[1, :]}
         most = max(limits.values())
-        for letter, name in zip("abcdefgh", dimensions, strict=False):
+        for name, of in dimensions.items():
             axes = figure.add_subplot(places[name])
-            _panel(axes, rows, error, group, dimensions[name], groups, most)
-            axes.set_title(f"({letter}) {name}", fontsize=9, loc="left")
-            axes.set_ylabel("predicted / measured - 1" if places[name].is_first_col() else "")
+            _panel(axes, rows, error, group, of, groups, most)
+            axes.set_title(name, fontsize=9, loc="left")
+            first = places[name].is_first_col()
+            axes.tick_params(labelleft=first)
+            axes.set_ylabel("predicted / measured - 1" if first else "")
         handles = [
             *(
                 Line2D([], [], ls="", marker="o", ms=4, color=_colour(i), label=g)
                 for i, g in enumerate(groups)
             ),
-            Line2D([], [], color="0.2", lw=2, label=f"median (red: beyond {most:.0%})"),
+            Line2D(
+                [],
+                [],
+                color="0.2",
+                lw=2,
+                label=f"median (red: typically off by more than {most:.0%})",
+            ),
         ]
         figure.legend(handles=handles, loc="lower center", ncols=6, frameon=False, fontsize=8)
         figure.subplots_adjust(
-            left=0.06, right=0.99, top=0.96, bottom=0.2, wspace=0.14, hspace=0.55
+            left=0.06, right=0.99, top=0.96, bottom=0.16, wspace=0.08, hspace=0.5
         )
 
 
@@ -98,9 +106,7 @@ def _panel(
             lw=2,
         )
     axes.set(ylim=(-EDGE, EDGE), xlim=(-0.6, len(names) - 0.4))
-    axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 5 else 20, fontsize=7)
-    for label in axes.get_xticklabels():
-        label.set_horizontalalignment("center" if len(names) > 5 else "right")
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     ticks = np.arange(-0.6, 0.61, 0.2)
     axes.set_yticks(ticks, [f"{tick:+.0%}" for tick in ticks], fontsize=7)
     axes.grid(axis="y", color="0.9", lw=0.5)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from commsched.lab.validate.cells import TRAIN, draw
+from commsched.exchange.registry import find_method
+from commsched.lab.validate.cells import PLANNED, TRAIN, draw
 from commsched.lab.validate.fabrics import GPU
 from commsched.lab.validate.table import DecisionRow, FailedRow, Pair, Row, ValidationRow
 from commsched.units import count
@@ -76,16 +77,28 @@ def kind_of_net(row: ValidationRow) -> str:
 
 def ratio(row: ValidationRow) -> str:
     """Return what the compute of a row lasts."""
-    return f"compute = {row.ratio:g} x exchange" if row.ratio else "a net's own compute"
+    return f"{row.ratio:g} x exchange" if row.ratio else "the net's own"
 
 
-# What the table distinguishes, (a) to (e).
+def _method(row: ValidationRow) -> str:
+    """Return the codec of a pair, or the method."""
+    return row.method if row.method == PLANNED else find_method(row.method).coding
+
+
+def _collective(row: ValidationRow) -> str:
+    """Return the collective of a pair."""
+    method = None if row.method == PLANNED else find_method(row.method)
+    return method.family if method is not None and method.codec is not None else "no pair"
+
+
+# What the table and the figure distinguish.
 DIMENSIONS: dict[str, Callable[[ValidationRow], str]] = {
-    "compute": ratio,
-    "kind of compute": lambda row: row.compute,
-    "bed": lambda row: row.bed,
-    "method": lambda row: row.method,
-    "net": kind_of_net,
+    "(a) compute": ratio,
+    "(b) kind of compute": lambda row: row.compute,
+    "(c) bed": lambda row: row.bed,
+    "(d) codec, or method of several phases": _method,
+    "(d) collective": _collective,
+    "(e) net": kind_of_net,
 }
 
 
@@ -188,8 +201,9 @@ def summaries(rows: Sequence[ValidationRow]) -> list[Summary]:
     """Return the errors of all rows, of each group, and along each dimension."""
     found = [summary("all", rows)] if rows else []
     found += _along(lambda row: row.group, rows)
-    for of in DIMENSIONS.values():
-        found += sorted(_along(of, rows), key=lambda s: s.what)
+    for name, of in DIMENSIONS.items():
+        some = sorted(_along(of, rows), key=lambda s: s.what)
+        found += [s._replace(what=f"{name}: {s.what}") for s in some]
     return found
 
 
