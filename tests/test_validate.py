@@ -10,9 +10,10 @@ import pytest
 
 from commsched.calibrate.fit import adjusted
 from commsched.cli.main import main
+from commsched.coding.registry import CODECS
 from commsched.cost.price import price
 from commsched.errors import CommschedError
-from commsched.exchange.registry import METHODS, find_method
+from commsched.exchange.registry import METHODS, find_method, legal_methods
 from commsched.lab.testbed import system
 from commsched.lab.validate import cells, decisions, nets, report, table
 from commsched.lab.validate.cells import (
@@ -140,6 +141,10 @@ def test_a_draw_meets_every_bed_method_ratio_net_and_compute():
         assert {one.net for one in here if one.compute == TRAIN} == set(TRAINED)
         assert {one.net.partition(":")[0] for one in here} >= set(nets.KINDS)
     assert sum(not one.method for one in every) == CASES
+    found = {find_method(one.method) for one in every if one.method not in ("", cells.PLANNED)}
+    assert {method.coding for method in found} >= {*CODECS}
+    legal = {m.family for m in legal_methods(Bed.of("2x2-1gbit").group)}
+    assert {method.family for method in found} == legal
 
 
 def test_the_subset_is_a_part_of_the_whole_that_meets_all_dimensions():
@@ -290,7 +295,7 @@ def test_the_figure_shows_every_group_and_value_of_each_dimension(tmp_path):
         report.draw_figure(rows, tmp_path / f"{name}.svg")
     first, second = ((tmp_path / f"{name}.svg").read_text() for name in "ab")
     assert first == second
-    for word in ("zen", DENSE, "2x1-1gbit", "ranks sharing cores", *report.DIMENSIONS):
+    for word in ("zen", "dense", "2x1-1gbit", "ranks sharing cores", *report.DIMENSIONS):
         assert word in first
 
 

@@ -73,10 +73,10 @@ class ValidationCell(NamedTuple):
         return "-".join(words).replace(":", "_").replace("/", "_")
 
 
-def every_method(group: Group, rng: Random) -> list[str]:
+def covering(group: Group, rng: Random) -> tuple[list[str], list[str]]:
     """Return all methods of several phases, and pairs with every collective and every codec."""
     legal = list(legal_methods(group))
-    pairs = [m for m in legal if m.family != m.name]
+    pairs = [m for m in legal if m.codec is not None]
     rng.shuffle(pairs)
     met, found = set[str](), []
     for pair in pairs:
@@ -84,7 +84,7 @@ def every_method(group: Group, rng: Random) -> list[str]:
         if parts - met:
             met |= parts
             found.append(pair.name)
-    return found + [m.name for m in legal if m.family == m.name]
+    return [m.name for m in legal if m.codec is None], found
 
 
 def draw(seed: int, beds: Sequence[str] = BEDS) -> list[list[ValidationCell]]:
@@ -108,9 +108,15 @@ def draw(seed: int, beds: Sequence[str] = BEDS) -> list[list[ValidationCell]]:
 
 
 def _emulated(bed: str, seed: int) -> list[ValidationCell]:
-    """Return cells of emulated compute: every method once, a dense ring in each way."""
+    """Return cells of emulated compute: every method once, a dense ring in each way.
+
+    Two beds that follow each other in BEDS share the pairs, so that together they meet all.
+    """
     rng = Random(f"emulated {bed} {seed}")
-    methods = every_method(Bed.of(bed).group, rng)
+    number = BEDS.index(bed) if bed in BEDS else None
+    shared = rng if number is None else Random(f"pairs {number // 2} {seed}")
+    methods, pairs = covering(Bed.of(bed).group, shared)
+    methods += pairs if number is None else pairs[number % 2 :: 2]
     rng.shuffle(methods)
     ways = list(product(nets.KINDS, EMULATED, RATIOS))
     rng.shuffle(ways)
@@ -140,8 +146,9 @@ def _trained(bed: str, seed: int) -> list[ValidationCell]:
     first = [PLANNED, DENSE] * 2
     found = [ValidationCell(bed, n, TRAIN, 0.0, m) for n, m in zip(names, first, strict=True)]
     if Bed.of(bed).shape.ranks == 2:
-        methods = every_method(Bed.of(bed).group, rng)
-        found += [ValidationCell(bed, n, TRAIN, 0.0, rng.choice(methods)) for n in names]
+        methods, pairs = covering(Bed.of(bed).group, rng)
+        chosen = rng.sample([*methods, *pairs], len(names))
+        found += [ValidationCell(bed, n, TRAIN, 0.0, m) for n, m in zip(names, chosen, strict=True)]
     return found
 
 

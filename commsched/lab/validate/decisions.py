@@ -24,6 +24,7 @@ OTHERS = ("ddp-25mb", "horovod-64mb", "bytescheduler", "all-topk", "hipress", "e
 MORE = ("all-coo", "per-tensor")  # where plans of those above are equal
 PLANS = 8
 TURNS = 2  # runs of each plan: all plans once, then all again
+STEPS = 8  # of a run, at the most
 PLANNING = 2.0  # s of search for each of our plans
 USUAL = 100e6  # B of gradients of a net for which buckets of fixed sizes are meant
 
@@ -65,7 +66,7 @@ def measured_plans(
     for turn in range(TURNS):
         for i, (plan, names) in enumerate(made):
             session.say(f"{case}: turn {turn + 1} of {TURNS}, {', '.join(names)}")
-            timeline, _ = session.measured(plan, case, f"{case.stem}-{i}", steps)
+            timeline, _ = session.measured(plan, case, f"{case.stem}-{i}", min(steps, STEPS))
             seconds = measure.iteration_seconds(timeline)[measure.settled(timeline)]
             measured[i].append(median(seconds.tolist()))
     return tuple(
