@@ -11,6 +11,7 @@ SURFACE = {
     "Prediction": "commsched.api",
     "break_even": "commsched.api",
     "compare": "commsched.api",
+    "replanned": "commsched.planner.replan",
     "sweep": "commsched.api",
     "CommschedError": "commsched.errors",
 }

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsched.cli.commands.run import replanned
 from commsched.cli.main import main
 from commsched.errors import CommschedError
 from commsched.exchange import recorded_gradients as recorded
@@ -22,6 +21,7 @@ from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.planner.limits.error_budget import verdict
 from commsched.planner.make_plan import make_plan
+from commsched.planner.replan import replanned
 from commsched.planner.request import Request
 from commsched.train.packing import unpacked
 from tests.support import sampling

@@ -19,7 +19,7 @@ from commsched.plan.model import Plan
 from commsched.program.model import Kind, Op, Program, Role
 from commsched.program.read_plan import checked_plan, read_plan
 from commsched.program.registry import STRATEGIES
-from commsched.run.adapt.plan_switch import Changes
+from commsched.run.adapt.plan_switch import Changes, Replan
 from commsched.run.engine.board import WaitStatus
 from commsched.run.engine.caller_lane import CallerLane
 from commsched.run.engine.engine import Engine
@@ -47,7 +47,6 @@ from commsched.run.updates import Updates
 from commsched.run.wire.device import check_device
 from commsched.run.wire.placement import ON_HOST, choose_placement
 from commsched.timeline.model import Span
-from commsched.timeline.summary import fallback_sentence
 
 
 class Exchanger:
@@ -72,11 +71,12 @@ class Exchanger:
     "backward/LAYER" lasts from the span before until the gradients of LAYER and of all later layers
     are there, and "BUCKET/apply" from `wait` until the next `wait` for another bucket.
 
-    A tensor that exceeds the plan's error budget is summed dense by all ranks from the third step
-    after, including its unsent part. Rank 0 prints this, and the timeline's metadata records it.
+    A tensor that exceeds the plan's error budget is summed dense from the third step after, with
+    its unsent part. With `replan`, such as `commsched.replanned`, rank 0 plans anew once densities
+    or exchanges differ from the plan's. Rank 0 prints both, and the timeline's metadata has them.
 
-    With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file, for
-    `commsched plan --max-error E --gradients FILE`.
+    With `record`, rank 0 leaves samples of its last 32 gradients of each tensor in that file: see
+    `commsched plan --gradients`.
 
     Plans of `daso` and `shadow` need `parameters`: each tensor's elements in one float32 array, or
     whatever slices read and assign. Call `updated` after the update of each step; plans of `shadow`
@@ -101,9 +101,10 @@ class Exchanger:
         device: str = "cpu",
         skip_overflow: bool = False,
         parameters: Mapping[str, Any] | None = None,
+        replan: Replan | None = None,
     ) -> None:
         agree.check_comm(comm)
-        self._parameters = parameters
+        self._parameters, self._replan = parameters, replan
         self._skip_overflow = skip_overflow
         self._device = device
         self.timeline = None if timeline is None else Path(timeline)
@@ -163,7 +164,8 @@ class Exchanger:
                 *(plan, self._comm, roles, recorder, self._timeout), place=place, option="timeout"
             )
             self._engine.buckets.skips_overflow = self._skip_overflow
-            self._changes = Changes(self._engine, self._comm, source, self._measurement)
+            told = (source, self._measurement, self._replan)
+            self._changes = Changes(self._engine, self._comm, *told)
         self._lower(plan)
         self._engine.start()
         if self._measurement is not None:
@@ -221,13 +223,20 @@ class Exchanger:
         self._mark()
 
     def _look_back(self, engine: Engine, step: int) -> None:
-        """Follow the plan with dense launches for tensors over the error budget, after `step`."""
+        """Follow the plan that the measurements of `step` ask for, if they do."""
         if step < 0 or not self._changes.after(step):
             return
-        self._lower(engine.plan)
+        self._now_by(engine.plan)
         if self._user_comm.rank == 0:
-            say(fallback_sentence(self._changes.fallbacks, step + 1))
+            say(self._changes.sentence(step + 1))
         self._lane.resume()
+
+    def _now_by(self, plan: Plan) -> None:
+        """Note the operations of a plan that the engine follows, and where its tensors travel."""
+        self._lower(plan)
+        self._places = places_of(plan)
+        self.names = tuple(self._places)
+        self._caller.whole.clear()
 
     def wait(self, name: str) -> Array | tuple[Array, Array]:
         """Wait for the sum, or the mean if the plan says so, of a tensor over all ranks.
@@ -288,17 +297,11 @@ class Exchanger:
         self._lane.resume()
 
     def follow(self, plan: Plan, why: str) -> None:
-        """Follow another plan of the same net; all ranks call it together, between two steps.
-
-        What lossy launches have not sent yet is part of the next gradients.
-        """
+        """Follow another plan of the same net, on all ranks together; nothing unsent is lost."""
         self._between("follow another plan")
         check_launches(plan)
         self._changes.switch(plan, self._handover.step, why)
-        self._lower(plan)
-        self._places = places_of(plan)
-        self.names = tuple(self._places)
-        self._caller.whole.clear()
+        self._now_by(plan)
 
     def _between(self, what: str) -> Engine:
         engine = self._running()
@@ -329,10 +332,8 @@ class Exchanger:
         engine, step, own = self._running(), kept.get("step"), str(kept.get("plan"))
         if self._handover.step >= 0:
             raise CommschedError("a state is restored before the first step, not after it")
-        if own != engine.plan.hash or not isinstance(step, int) or step < 0:
-            raise CommschedError(
-                f"the state belongs to plan {own[:12]}..., not to {engine.plan.hash[:12]}..."
-            )
+        if own != (here := engine.plan.hash) or not isinstance(step, int) or step < 0:
+            raise CommschedError(f"the state belongs to plan {own[:12]}..., not to {here[:12]}...")
         engine.buckets.restore(kept)
         self._handover.begin_at(step)
         engine.begin_at(step)
@@ -373,9 +374,8 @@ class Exchanger:
         """Finish all exchanges under way, once all ranks are here."""
         assert self._engine is not None
         board, step = self._engine.board, self._handover.step
-        board.status["compute"] = WaitStatus(
-            step, "end", "waits for all ranks to leave", now(), True
-        )
+        what = "waits for all ranks to leave"
+        board.status["compute"] = WaitStatus(step, "end", what, now(), True)
         check_left(agree.gather_numbers(step, self._comm))
         self._mark(all_of_them=True)
         if self._updates is not None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from commsched import Exchanger
 from commsched.run import session
 from commsched.run.engine.worker import Emulated
 from commsched.run.job import agree
@@ -111,3 +112,70 @@ def test_where_nothing_drifts_the_plan_stays(folder, monkeypatch):
     timeline = session.run(made, WORLD, folder / "m.json", RunOptions(steps=STEPS, replan=replan))
     if timeline is not None:
         assert timeline.header.switches == ()
+
+
+DENSITY = 0.02
+
+
+class Thin(Noting):
+    """Draws gradients of which each rank has few values, at places of its own."""
+
+    def gradient(self, step, launch, out):
+        super().gradient(step, launch, out)
+        self.given.pop()
+        rng = np.random.default_rng([7, step, launch, WORLD.rank])
+        out[rng.random(len(out)) >= DENSITY] = 0
+        self.given.append(self.cut(launch, out))
+
+
+def test_densities_that_are_not_those_of_the_plan_are_planned_for(folder, monkeypatch):
+    monkeypatch.setattr("commsched.run.adapt.drift.interval", lambda machine: (0.0, float("inf")))
+    first = plan(graph([40_000, 30_000], 1e-4), machine(1, WORLD.size), ["ring+dense"])
+    asked, workers = [], []
+
+    def worker(made, rank):
+        workers.append(Thin(made, rank))
+        return workers[0]
+
+    def replan(old, fitted, stay):
+        asked.append(old.net)
+        return plan(old.net, fitted, ["all-gather+coo"])
+
+    options = RunOptions(steps=STEPS, worker=worker, replan=replan)
+    timeline = session.run(first, WORLD, folder / "m.json", options)
+    if timeline is not None and WORLD.size > 1:
+        (switch,) = timeline.header.switches  # once: then the densities are those of the plan
+        assert "has density 0.0" in switch.why
+        law = asked[0].tensors["l0.weight"].sparsity
+        summed = 1 - (1 - DENSITY) ** WORLD.size
+        assert float(law.after(np.array(1))) == pytest.approx(DENSITY, rel=0.1)
+        assert float(law.after(np.array(WORLD.size))) == pytest.approx(summed, rel=0.1)
+    given = total(workers[0].given, "l0.weight")
+    whole = np.empty_like(given)
+    WORLD.Allreduce(given, whole)
+    brought = total(workers[0].taken, "l0.weight") * WORLD.size
+    assert np.linalg.norm(brought - whole) <= 1e-5 * np.linalg.norm(whole)  # float32
+
+
+def test_an_exchanger_plans_for_the_rows_that_it_is_given(monkeypatch):
+    monkeypatch.setattr("commsched.run.adapt.drift.interval", lambda machine: (0.0, float("inf")))
+    net = graph([8_000], 1e-4)
+    first = plan(net, machine(1, WORLD.size), ["ring+dense"])
+    asked = []
+
+    def replan(old, fitted, stay):
+        asked.append(old.net)
+        return plan(old.net, fitted, ["all-gather+coo"])
+
+    with Exchanger(first, WORLD, replan=replan) as exchanger:
+        for step in range(STEPS):
+            rows = np.arange(3) * 100 + step + WORLD.rank
+            exchanger.ready("l0.weight", (rows, np.ones(3, np.float32)))
+            number, summed = exchanger.wait("l0.weight")
+            assert set(rows) <= set(number.tolist())
+            assert summed.sum() == pytest.approx(3.0, rel=1e-6)  # the mean of equal sums
+        followed = exchanger.plan
+    if WORLD.size > 1:
+        assert {launch.method for launch in followed.launches} == {"all-gather+coo"}
+        assert followed.net.tensors["l0.weight"].sparsity.density < 0.1
+        assert len(asked) == (WORLD.rank == 0)

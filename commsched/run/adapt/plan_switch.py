@@ -1,6 +1,7 @@
 """Changes of plan between two steps of a run: all ranks change together, and nothing is lost."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 from mpi4py import MPI
@@ -10,6 +11,7 @@ from commsched.machine.model import Machine
 from commsched.plan import file as plan_file
 from commsched.plan.model import Plan
 from commsched.program.registry import STRATEGIES
+from commsched.run.adapt.density import DensityWatch, Thinned
 from commsched.run.adapt.drift import Drift, Drifted, explains, probe_nodes, refit_machine
 from commsched.run.adapt.error_budget import BudgetWatch
 from commsched.run.engine.board import WaitStatus
@@ -19,6 +21,7 @@ from commsched.run.engine.worker import GradientSource
 from commsched.run.job import agree
 from commsched.run.job.clock import now
 from commsched.timeline.header import Fallback, Switch
+from commsched.timeline.summary import fallback_sentence
 
 # The plan so far, the machine measured now, and the tensors whose methods must not change.
 Replan = Callable[[Plan, Machine, frozenset[str]], Plan]
@@ -44,20 +47,37 @@ class Changes:
         watched = engine.plan.max_error and STRATEGIES[engine.plan.strategy].sums_every_step
         self._guard = BudgetWatch(engine, comm) if watched else None
         self._drift = Drift(engine, comm) if replan else None
+        self._density = DensityWatch(engine, comm) if replan else None
         self._switches: list[Switch] = []
 
     def after(self, step: int) -> bool:
         """Examine the measurements of a step; True if the next step follows another plan."""
         made = None if self._guard is None else self._guard.after(step)
+        thinned = None if self._density is None else self._density.after(step)
         drifted = None if self._drift is None else self._drift.after(step)
         if made is not None:
             assert self._guard is not None
             left = sum(fall.since == step + 1 for fall in self._guard.fallbacks)
             why = f"{left} tensor{'s' if left > 1 else ''} left the error budget"
             self.switch(made, step, why)
+        elif thinned is not None:  # before the seconds, which densities change
+            self._planned_for(thinned, step)
         elif drifted is not None:
             self._planned_anew(drifted, step)
-        return made is not None or drifted is not None
+        return not (made is None and thinned is None and drifted is None)
+
+    def _planned_for(self, thinned: Thinned, step: int) -> None:
+        """Plan on rank 0 for the densities that were counted, and follow the new plan."""
+        self._drain(step)
+        begun, old = now(), self._engine.plan
+        self._waits(step, PLANNING)
+        made = self._plan_on_rank_0(replace(old, net=thinned.net), old.machine)
+        kept = [(x.pieces, x.method) for x in made.launches] == [
+            (x.pieces, x.method) for x in old.launches
+        ]
+        why = f"{thinned.words}, in step {thinned.step} and before"
+        why += "; no other launches are faster" if kept else ""
+        self.switch(made, step, why, now() - begun)
 
     def _planned_anew(self, drifted: Drifted, step: int) -> None:
         """Fit the machine to the measurements, plan on rank 0, and follow the new plan."""
@@ -66,7 +86,7 @@ class Changes:
         factors = probe_nodes(old.machine, self._comm, lambda: self._waits(step))
         machine, what = refit_machine(old, drifted.seconds, factors)
         self._waits(step, PLANNING)
-        made = self._plan_on_rank_0(machine)
+        made = self._plan_on_rank_0(old, machine)
         why = (
             f"exchanges took {drifted.ratio:.3g} of the predicted time in step {drifted.step} and"
             f" before, outside {drifted.low:.3g} to {drifted.high:.3g}; {what}"
@@ -78,15 +98,15 @@ class Changes:
             self._drift = None
         self.switch(made, step, why, now() - begun, drifted.ratio)
 
-    def _plan_on_rank_0(self, machine: Machine) -> Plan:
-        """Plan on rank 0 for the machine measured now, and return that plan on every rank."""
+    def _plan_on_rank_0(self, old: Plan, machine: Machine) -> Plan:
+        """Plan on rank 0 for what was measured now, and return that plan on every rank."""
         assert self._replan is not None
         falls = self._guard.fallbacks if self._guard is not None else []
         stay = frozenset(fall.tensor for fall in falls)
         text, error = b"", b""
         if self._comm.rank == 0:
             try:
-                made = self._replan(self._engine.plan, machine, stay)
+                made = self._replan(old, machine, stay)
                 text = msgspec.json.encode(plan_file.to_data(made))
             except CommschedError as failure:
                 error = str(failure).encode()
@@ -125,7 +145,7 @@ class Changes:
         self._source.follow(plan, kept)
         if self._measurement is not None:
             self._measurement.follow(plan)
-        for watcher in (self._guard, self._drift):
+        for watcher in (self._guard, self._density, self._drift):
             if watcher is not None:
                 watcher.watch(step + 1)
         self._engine.board.idle("compute")
@@ -133,9 +153,14 @@ class Changes:
             Switch(step=step + 1, plan=plan.hash, why=why, seconds=seconds, ratio=ratio)
         )
 
+    def sentence(self, since: int) -> str:
+        """Say why the plan has changed from a step on."""
+        fallen = fallback_sentence(self.fallbacks, since)
+        return fallen or f"step {since}: {self._switches[-1].why}"
+
     def close(self) -> None:
         """Finish all gathers under way; all ranks call it."""
-        for watcher in (self._guard, self._drift):
+        for watcher in (self._guard, self._density, self._drift):
             if watcher is not None:
                 watcher.free()
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -57,6 +57,13 @@ class Ready(NamedTuple):
     held: Endpoint
 
 
+class Observer(Protocol):
+    """Looks at gradients before they are encoded, and at their sums."""
+
+    def sees(self, step: int, launch: int, values: Array | Listed, *, summed: bool) -> None:
+        """Look at a bucket, (numel,) float32 or its non-zeros, which must not be changed."""
+
+
 class Buckets:
     """This rank's buckets: their buffers, reused every step, and the exchanges under way."""
 
@@ -72,6 +79,7 @@ class Buckets:
         self._before: dict[int, tuple[Floats, Floats | None]] = {}
         self.watched: dict[int, list[slice]] = {}  # launch -> its pieces, if its losses are watched
         self.norms: dict[tuple[int, int], tuple[Floats, Floats]] = {}  # (step, launch) -> squares
+        self.observer: Observer | None = None
         self._ready: dict[int, Ready] = {}  # by launch
         self._endpoints: dict[tuple[int, Kind, int], Endpoint] = {}  # of each exchange's last step
         self._local: dict[int, Array] = {}  # launch -> (numel,) float32, memory to merge in
@@ -151,6 +159,9 @@ class Buckets:
                 raise CommschedError(self._broken(step, launch, own))
             self.overflows.add(step)
             values.fill(0)
+        if self.observer is not None:
+            held = state["list"] if "list" in state else state["gradient"]
+            self.observer.sees(step, launch, held, summed=False)
         if launch in self.watched:
             method = find_method(self._plan.launches[launch].method)
             first = phases_of(self._plan, launch)[0]
@@ -286,7 +297,10 @@ class Buckets:
             if left is None:
                 left = error.after(state, self.watched[op.launch])
             self.norms[step, op.launch] = wanted, left
-        self._worker.result(step, op.launch, state["list" if "list" in state else "result"])
+        total = state["list" if "list" in state else "result"]
+        if self.observer is not None:
+            self.observer.sees(step, op.launch, total, summed=True)
+        self._worker.result(step, op.launch, total)
         self._return(op.launch)
 
     def _put(self, step: int, op: Op) -> None:
