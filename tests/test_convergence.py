@@ -10,9 +10,11 @@ from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence import trainings as bench
 from commsched.lab.convergence.cases import TABLES, cases, plan_of
 from commsched.lab.convergence.figure import draw
-from commsched.lab.convergence.table import CaseResult, ConvergenceTable
+from commsched.lab.convergence.table import CaseResult, ConvergenceTable, Tried
 from commsched.lab.convergence.trainings import ConvergenceRequest
+from commsched.lab.convergence.tuning import best
 from commsched.program.registry import STRATEGIES
+from commsched.train.registry import DATA
 from commsched.train.trials import HeldOutScore, Trial, Trials, mean, student
 
 LIMIT = 120.0  # s
@@ -153,3 +155,18 @@ def test_the_figure_names_every_case_and_family(tmp_path):
     assert text.count(">far: 25%<") == 1  # drawn higher than it is
     with pytest.raises(CommschedError, match="cannot draw"):
         draw([table], tmp_path / "x.gif")
+
+
+def test_the_tuned_rate_has_the_least_loss_and_a_training_that_diverges_has_none():
+    tried = [Tried(rate=r, loss=x, accuracy=0.5) for r, x in ((0.1, 2.0), (0.2, 1.0), (0.4, None))]
+    assert best(tried) == 0.2
+    assert best([Tried(rate=r, loss=None, accuracy=0.1) for r in (0.4, 0.1)]) == 0.1
+
+
+def test_a_rate_is_chosen_without_a_look_at_what_is_held_out():
+    data = DATA["digits"](0)
+    inner = data.validation()
+    assert len(inner.train) + len(inner.held_out) == len(data.train)
+    assert len(inner.held_out) == pytest.approx(len(data.train) / 5, abs=1)
+    seen = {row.tobytes() for part in inner for row in part.inputs}
+    assert seen == {row.tobytes() for row in data.train.inputs}

@@ -3,6 +3,7 @@
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_what_was_inferred_has_another_result_under_its_alternative(name: str) -
 
 
 def test_a_verdict_is_one_line_with_the_worst_error_or_the_causes() -> None:
-    def row(predicted: float, **more: str) -> PublishedRow:
+    def row(predicted: float, **more: Any) -> PublishedRow:
         return PublishedRow(
             group="g", what="w", inputs="", unit="s", published=1.0, predicted=predicted, **more
         )
@@ -86,9 +87,10 @@ def test_a_verdict_is_one_line_with_the_worst_error_or_the_causes() -> None:
 
     assert verdict(row(1.1), row(0.9)) == "reproduced: 2 results within 10%"
     missed = row(1.2, cause="stalls"), row(0.5, cause="stalls"), row(2.0, cause="no batch")
-    told = "refuted in 3 of 4 results, which miss 15%, because stalls; no batch"
+    told = "1 of 4 results within 15%, 3 refuted: 2 because stalls; 1 because no batch"
     assert verdict(row(1.0), *missed) == told
-    assert verdict() == "no verdict: no result of the paper was available"
+    assert verdict(row(1.0), *missed, row(3.0, cause="rain")).endswith("no batch; 1 more cause")
+    assert verdict(row(9.0, measured=True)) == "no verdict: no result could be compared"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,6 +30,7 @@ OPTIONS = (
     ListOption("--case", None, "case of a table; default: all"),
     Option("--folder", "DIR", "folder of the tables", Path, FOLDER),
     Option("--time-limit", "TIME", "start no training after this time", SECONDS),
+    Flag("--tune", "choose the rate of each case among five on a validation part of the data"),
     Flag("--timed", "measure step times of the trained cases on a testbed"),
     Flag("--show", "print the existing tables and do nothing else"),
     Option("--hosts", "N", "hosts of the testbed", int, 2),
@@ -76,6 +77,7 @@ def _wanted(args: argparse.Namespace, name: str) -> "ConvergenceRequest":
         hosts=args.hosts,
         folds=1 if args.quick else 5,
         seeds=2 if args.quick else 5,
+        tune=args.tune,
         time_limit=float("inf") if args.time_limit is None else args.time_limit,
     )
 
@@ -131,6 +133,7 @@ def _lines(found: "ConvergenceTable") -> Iterator[str]:
 
     yield f"{found.net}, {found.ranks} ranks, {found.steps} steps; means +- intervals of 95 %"
     yield table(HEADER, [_learnt(case, found) for case in found.cases], range(1, len(HEADER)))
+    yield from _tuned(found)
     rows = [(case, times) for case in found.cases for times in case.times]
     if rows:
         one = rows[0][1]
@@ -144,6 +147,25 @@ def _lines(found: "ConvergenceTable") -> Iterator[str]:
     if promised := list(targets(found)):
         words = [(*x[:3], "yes" if x.holds else "no") for x in promised]
         yield table(TARGETS, words)
+
+
+def _tuned(found: "ConvergenceTable") -> Iterator[str]:
+    """Print how the validation's loss depends on the rate, for cases whose rate was tuned."""
+    from commsched.lab.convergence.tuning import FACTORS, best
+
+    rows = [
+        (case.name, f"{best(case.tuned):g}", *(_loss(one.loss) for one in case.tuned))
+        for case in found.cases
+        if case.tuned
+    ]
+    if rows:
+        yield "rate of least loss on validation data, and losses at multiples of the table's rate"
+        head = ("case", "rate", *(f"x {factor:g}" for factor in FACTORS))
+        yield table(head, rows, range(1, len(head)))
+
+
+def _loss(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.4f}"
 
 
 def _sources(every: "Sequence[StepTimes]") -> Iterator[str]:
@@ -221,6 +243,7 @@ def _data(found: "ConvergenceTable") -> dict[str, Any]:
                 "against_dense": None if held is None else held.accuracy._asdict(),
                 "steps_to_dense_loss": None if held is None else held.steps,
                 "sent_mean_bytes": case.sent_bytes,
+                "tuned": [msgspec.to_builtins(one) for one in case.tuned],
                 "times": [msgspec.to_builtins(times) for times in case.times],
             }
         )

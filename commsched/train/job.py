@@ -35,6 +35,7 @@ from commsched.train.optimizers import RATES, find_optimizer
 from commsched.train.packing import unpacked
 from commsched.train.registry import DATA, NETS
 from commsched.train.sample_order import check_batch
+from commsched.train.samples import Data
 from commsched.train.schedules import CONSTANT, Schedule
 from commsched.train.training import Training, TrainOptions, is_watched
 from commsched.train.workers.grid import GridWorker
@@ -78,6 +79,7 @@ class TrainRequest:
     optimizer: str | None
     rate: float | None
     schedule: Schedule = CONSTANT
+    validate: bool = False  # hold out samples to learn instead of the fold
     batch: int
     seed: int
     fold: int
@@ -113,7 +115,7 @@ def _train(
         dog.stage("finding the device")
         place = choose_placement(wanted.device, comm)
         dog.stage("reading the data")
-        data = agree.on_all_ranks(lambda: DATA[net.data](wanted.fold), comm)
+        data = agree.on_all_ranks(lambda: data_of(wanted, net), comm)
         parts = 1 if isinstance(STRATEGIES[wanted.strategy], PipelineStrategy) else comm.size
         agree.on_all_ranks(lambda: check_batch(wanted.batch, len(data.train), parts), comm)
         dog.stage("planning")
@@ -129,6 +131,7 @@ def _train(
         learner = agree.on_all_ranks(lambda: worker(assigned), comm)
         common_digest(learner.whole(MpiNeighbours(comm)), comm, "at the start")
         made = _checkpoint_flags(net, settings, wanted.method, wanted.device)
+        made |= {"--validate": True} if wanted.validate else {}
         store, kept = None, None
         if wanted.checkpoint is not None:
             store = Store(wanted.checkpoint, comm, "npz", made, plan)
@@ -223,6 +226,12 @@ def _check_end(plan: Plan, steps: int) -> None:
             f"--steps must be a multiple of {batches}, the plan's batches per epoch, after which"
             f" all ranks hold the same parameters, got {steps}; nearest: {nearest}"
         )
+
+
+def data_of(wanted: TrainRequest, net: TrainableNet) -> Data:
+    """Load what the net learns, and what scores it."""
+    data = DATA[net.data](wanted.fold)
+    return data.validation() if wanted.validate else data
 
 
 def settings_of(wanted: TrainRequest, plan: Plan, steps: int) -> Settings:

@@ -21,11 +21,12 @@ from commsched.train.job import (
     PRECISIONS,
     TRAINED,
     TrainRequest,
+    data_of,
     schedule_flags,
     settings_of,
     train_job,
 )
-from commsched.train.registry import DATA, NETS
+from commsched.train.registry import NETS
 from commsched.train.training import finite_or_none
 from commsched.train.trials import HeldOutScore, Trial, Trials
 
@@ -75,6 +76,7 @@ def _known(wanted: TrainRequest, chosen: Sweep, plan: Plan, rank: int) -> Trials
     optional = {"--optimizer": wanted.optimizer, "--rate": wanted.rate}
     optional |= {} if wanted.device == "cpu" else {"--device": wanted.device}
     made |= {flag: value for flag, value in optional.items() if value is not None}
+    made |= {"--validate": True} if wanted.validate else {}
     made |= schedule_flags(wanted.schedule, wanted.options.steps)
     nothing = Trials(plan=plan.hash, made=made)
     if chosen.together and MPI.COMM_WORLD.size > 1:
@@ -114,9 +116,7 @@ def _together(wanted: TrainRequest, plan: Plan) -> Trial:
     """Train all ranks of a plan in this process."""
     net, options = NETS[wanted.net], wanted.options
     settings = settings_of(wanted, plan, wanted.options.steps)
-    ranks = InProcessTraining(
-        net, DATA[net.data](wanted.fold), plan, settings, TRAINED[plan.strategy]
-    )
+    ranks = InProcessTraining(net, data_of(wanted, net), plan, settings, TRAINED[plan.strategy])
     held_out = []
     for step in range(options.steps):
         ranks.step(step)

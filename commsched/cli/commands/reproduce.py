@@ -71,7 +71,7 @@ def reproduce(args: argparse.Namespace) -> int:
     else:
         print(_count(found))
         for one in found:
-            show(f"{one.name}: {one.verdict}", alarming=one.verdict.startswith("refuted"))
+            show(f"{one.name}: {one.verdict}", alarming=not one.met)
     return int(not all(one.met for one in found))
 
 
@@ -158,7 +158,7 @@ def _numbers(row: "PublishedRow", other: float | None) -> tuple[str, str, str, s
 
 def _line(row: "PublishedRow", notes: dict[str, int]) -> Sequence[str]:
     compared = row.error is not None
-    bar = f"{row.bar:.0%}" if row.met else f"{row.bar:.0%} MISSED"
+    bar = "-" if row.measured else f"{row.bar:.0%}" if row.met else f"{row.bar:.0%} MISSED"
     return (
         f"  {row.what}",
         _number(row.wanted),
@@ -177,7 +177,7 @@ def _number(value: float | None) -> str:
 
 def _count(found: "Sequence[Reproduction]") -> str:
     rows = [row for one in found for row in one.rows]
-    compared = [row for row in rows if row.error is not None]
+    compared = [row for row in rows if row.error is not None and not row.measured]
     results = [row for row in compared if row.is_result]
     trends = [trend for one in found for trend in one.trends if trend.required]
     return (

@@ -8,7 +8,7 @@ import msgspec
 
 from commsched import files
 from commsched.train.trials import Mean, Trial, Trials, mean
-from commsched.training_log import Count, Positive
+from commsched.training_log import Count, Positive, Share
 
 Word = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -48,6 +48,14 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return sum(x.predicted for x in launches), sum(x.measured for x in launches)
 
 
+class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A learning rate, and what it led to on samples held out from the training data."""
+
+    rate: Positive
+    loss: float | None  # nats, mean over seeds; null where a training diverged
+    accuracy: Share
+
+
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A case: how it is trained, its results, and its step times."""
 
@@ -57,6 +65,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     method: str
     trained: Trials
     times: tuple[StepTimes, ...] = ()
+    tuned: tuple[Tried, ...] = ()  # by rate; empty: the rate is the table's
 
     @property
     def accuracy(self) -> Mean:

@@ -7,7 +7,8 @@ from commsched.lab.convergence.table import ConvergenceTable, against, differenc
 from commsched.train.trials import mean
 
 TABLE = "embedding.weight"  # whose gradient is sparse
-HALF = 0.005  # half a point of accuracy
+HALF, POINT = 0.005, 0.01  # half a point of accuracy, a point
+ROUNDING = 1e-3  # nats; four ranks' sums are added in another order
 
 
 class Target(NamedTuple):
@@ -75,7 +76,18 @@ def _daso(table: ConvergenceTable) -> Iterator[Target]:
 
 
 def _samo(table: ConvergenceTable) -> Iterator[Target]:
-    """Compare state memory and seconds of collectives for equal stages and replicas."""
+    """Compare accuracy, state memory and seconds of collectives for equal stages and replicas."""
+    pruned, whole = table.case("samo"), table.case("samo-dense")
+    if pruned is not None and whole is not None and not table.by_loss:
+        held = against(pruned, whole)
+        if held is not None:
+            value, half = (100 * (x or 0.0) for x in held.accuracy)
+            yield Target(
+                "SAMO, p = .9: accuracy against nothing pruned, equal epochs",
+                "within 1 point",
+                f"{value:+.2f} +- {half:.2f} points",
+                held.accuracy.value >= -POINT,
+            )
     own, other = (table.times(name, "samo") for name in ("samo", "samo-dense"))
     if own is None or other is None:
         return
@@ -87,8 +99,16 @@ def _samo(table: ConvergenceTable) -> Iterator[Target]:
 
 
 def _zen(table: ConvergenceTable) -> Iterator[Target]:
-    """Compare the seconds of the embedding's gradient."""
-    case = table.case("zen")
+    """Compare losses, and the seconds of the embedding's gradient."""
+    case, dense = table.case("zen"), table.case("dense")
+    if case is not None and dense is not None and (gaps := differences(case, dense)):
+        worst = max(map(abs, gaps))
+        yield Target(
+            "Zen: held-out loss of each training against dense sums",
+            f"equal but for rounding, {ROUNDING:g} nats",
+            f"{worst:.2g} nats apart at most",
+            worst <= ROUNDING,
+        )
     for own in case.times if case is not None else ():
         other = table.times("dense", own.ratio)
         if other is None:

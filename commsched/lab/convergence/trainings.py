@@ -10,6 +10,7 @@ from commsched.errors import CommschedError
 from commsched.lab.convergence import table as convergence
 from commsched.lab.convergence.cases import TABLES, Case, cases, plan_of, rate_of
 from commsched.lab.convergence.table import ConvergenceTable
+from commsched.lab.convergence.tuning import best, forget, tuned
 from commsched.plan import file as plan_file
 from commsched.run.job import start as job
 from commsched.train import trials
@@ -30,6 +31,7 @@ class ConvergenceRequest:
     lanes: int = 2
     folds: int = 5  # at most
     seeds: int = 5
+    tune: bool = False  # choose each case's rate on a validation part of the training data
     time_limit: float = float("inf")  # s after which no case is begun
 
     @property
@@ -104,14 +106,21 @@ def _trained(
     plan = plan_of(case, net, wanted.hosts, wanted.lanes)
     stem = folder / wanted.table / case.name.replace(":", "-")
     path, sweep = stem.with_name(f"{stem.name}.plan.json"), stem.with_name(f"{stem.name}.json")
-    same = old is not None and old.trained.plan == plan.hash
-    times = old.times if old is not None and same else ()
-    if old is not None and same and not sweep.exists():
-        trials.write(sweep, old.trained)
     plan_file.write(path, plan)
     words = ["train", "--net", net.name, "--strategy", case.strategy, "--plan", str(path)]
     words += ["--steps", str(net.steps), "--evaluate", str(net.period), "--batch", str(net.batch)]
-    words += ["--optimizer", case.optimizer, "--rate", repr(rate_of(case, net))]
+    # The net's seconds are proportions, which say nothing of this machine.
+    words += ["--optimizer", case.optimizer, "--force-size"]
+    planned = old is not None and old.trained.plan == plan.hash
+    tried = old.tuned if old is not None and planned else ()
+    if wanted.tune and not tried:
+        tried = tuned(words, rate_of(case, net), stem, LIMIT)
+    rate = best(tried) if tried else rate_of(case, net)
+    same = old is not None and planned and old.trained.made.get("--rate", rate) == rate
+    times = old.times if old is not None and planned else ()
+    if old is not None and same and not sweep.exists():
+        trials.write(sweep, old.trained)
+    words += ["--rate", repr(rate)]
     folds = min(net.folds, wanted.folds)
     words += ["--sweep", str(sweep), "--folds", str(folds), "--seeds", str(wanted.seeds)]
     # All ranks run in one process, which gives equal bits in a fraction of the time.
@@ -120,6 +129,7 @@ def _trained(
     assert found.plan == plan.hash, "the job has checked it"
     for each in (path, sweep):
         each.unlink()
+    forget(rate_of(case, net), stem)
     return convergence.CaseResult(
         name=case.name,
         family=case.family,
@@ -127,4 +137,5 @@ def _trained(
         method=case.words,
         trained=found,
         times=times,
+        tuned=tried,
     )

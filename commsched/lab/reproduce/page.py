@@ -44,5 +44,5 @@ def _line(row: PublishedRow) -> str:
     if row.error is None:
         return f"| {row.what} | {row.published:.4g} | | | {row.note} |\n"
     error = f"{round(row.error, 3) + 0.0:+.1%}"  # never -0.0 %
-    verdict = "" if row.met else f"missed: {row.cause}"
+    verdict = row.note if row.measured else "" if row.met else f"missed: {row.cause}"
     return f"| {row.what} | {row.published:.4g} | {row.predicted:.4g} | {error} | {verdict} |\n"

@@ -1,6 +1,7 @@
 """The reproduction of a paper: published and predicted numbers, and trends they must show."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +11,10 @@ import msgspec
 
 from commsched import files
 from commsched.registry import Registry
+from commsched.units import count
 
 PUBLISHED_ONLY = "published only: nothing here predicts it"
+CAUSES = 2  # that a verdict names
 RESULT = 0.15  # bar of every published result: times, speed-ups, shares, measured sizes
 FORMULA = 0.01  # bar of a printed formula's value, and of our derivations
 
@@ -54,13 +57,17 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def met(self) -> bool:
-        """Tell whether the row's bar holds; True if there is nothing to compare."""
-        return self.error is None or abs(self.error) <= self.bar
+        """Tell whether the row's bar holds; True if there is nothing to compare.
+
+        A time of this processor has no bar: the paper's is of another one.
+        """
+        return self.measured or self.error is None or abs(self.error) <= self.bar
 
     @property
     def is_result(self) -> bool:
         """Tell whether the row compares a result that the paper prints."""
-        return self.published is not None and self.error is not None and self.bar > FORMULA
+        compared = self.published is not None and self.error is not None
+        return compared and self.bar > FORMULA and not self.measured
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,16 +100,25 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Say in one line whether the published results came out, or why not."""
         results = [row for row in self.rows if row.is_result]
         if not results:
-            return "no verdict: no result of the paper was available"
+            return f"no verdict: no result could be compared{self._orders}"
         missed = [row for row in results if not row.met]
         if not missed:
             worst = max(abs(row.error or 0.0) for row in results)
             return f"reproduced: {len(results)} results within {worst:.0%}"
-        causes = dict.fromkeys(row.cause for row in missed)
+        causes = Counter(row.cause for row in missed).most_common()
+        said = "; ".join(f"{number} because {cause}" for cause, number in causes[:CAUSES])
+        more = f"; {count(len(causes) - CAUSES, 'more cause')}" if len(causes) > CAUSES else ""
+        within = len(results) - len(missed)
         return (
-            f"refuted in {len(missed)} of {len(results)} results, which miss {RESULT:.0%}, because"
-            f" {'; '.join(causes)}"
+            f"{within} of {len(results)} results within {RESULT:.0%}, {len(missed)} refuted:"
+            f" {said}{more}"
         )
+
+    @property
+    def _orders(self) -> str:
+        required = [trend for trend in self.trends if trend.required]
+        met = sum(trend.met for trend in required)
+        return f"; {met} of {len(required)} orders and limits hold" if required else ""
 
 
 def _no_trends(rows: Sequence[PublishedRow]) -> Iterable[Trend]:

@@ -92,7 +92,7 @@ def _planning(net: str, tensors: int, published: float) -> Iterator[PublishedRow
                     instead="theirs are not printed",
                 ),
             ),
-            cause="a time of our planner on this processor against theirs on theirs",
+            note="a time of our planner on this processor, theirs on theirs: no bar",
             measured=True,
         )
 
