@@ -116,7 +116,7 @@ def test_targets_are_held_against_what_was_trained_and_timed():
         case("fft:0.15:forget", 1.0, right=0.499),
         case("topk:0.03125:forget", 1.0, right=0.49),
         case("samo-dense", 1.0, measured=1.0, moved=1.0, state=200.0),
-        case("samo", 1.0, measured=1.0, moved=0.5, state=44.0),
+        case("samo", 1.0, right=0.485, measured=1.0, moved=0.5, state=44.0),
         case("zen", 1.0, measured=1.0, moved=0.25),
         case("1f1b", 1.0, measured=1.0, moved=0.0),
         case("local-chunked", 1.5, measured=1.25, moved=0.0),
@@ -126,8 +126,10 @@ def test_targets_are_held_against_what_was_trained_and_timed():
         ("-0.40 +- 0.00 points, top-k -0.10 +- 0.00", False),  # top-k is better
         ("-0.10 +- 0.00 points, top-k -1.00 +- 0.00", True),
         ("40.0% less (predicted 33.3%)", True),  # two thirds of the steps
+        ("-1.50 +- 0.00 points", False),
         ("78.0% less", True),
         ("50.0% less (predicted 0.0%)", True),
+        ("0 nats apart at most", True),
         ("4.0 times less (predicted 1.0)", False),
         ("-25.0% less (predicted 0.0%); held-out loss +0.500 +- 0.000", False),
     ]
