@@ -89,6 +89,7 @@ def test_a_verdict_is_one_line_with_the_worst_error_or_the_causes() -> None:
     missed = row(1.2, cause="stalls"), row(0.5, cause="stalls"), row(2.0, cause="no batch")
     told = "1 of 4 results within 15%, 3 refuted: 2 because stalls; 1 because no batch"
     assert verdict(row(1.0), *missed) == told
+    assert verdict(missed[2]) == "0 of 1 results within 15%, 1 refuted because no batch"
     assert verdict(row(1.0), *missed, row(3.0, cause="rain")).endswith("no batch; 1 more cause")
     assert verdict(row(9.0, measured=True)) == "no verdict: no result could be compared"
 
@@ -125,6 +126,12 @@ def test_the_page_is_what_the_records_give() -> None:
     assert [one.name for one in kept] == sorted(PAPERS)
     text = page(kept, "../../plots/reproduce-{}.png")
     assert text == (RECORDED.parent.parent / "docs" / "explanation" / "papers.md").read_text()
+
+
+def test_daso_saves_what_its_paper_says_under_stalls_of_nodes() -> None:
+    (row,) = (row for row in base.read(RECORDED / "daso.json").rows if row.is_result)
+    within = [25.0 <= (each.predicted or 0.0) <= 34.0 for each in row.inferred]
+    assert sum(within) >= 2
 
 
 def test_the_speed_ups_of_alexnet_come_out_of_the_papers_own_gather_and_compute() -> None:

@@ -10,15 +10,16 @@ HEAD = f"""\
 `commsched reproduce [PAPER]` predicts every published number that was available to us, on one
 machine file per cluster. A bar of {RESULT:.0%} holds for every published result (times, speed-ups,
 shares, measured sizes), one of {FORMULA:.0%} for printed formulas and for numbers that we derive
-from a paper, which stand in a table of their own. No input is taken from the row that it predicts;
-the command also shows every input that a paper does not state, with the result under the
-alternative. This page is written by
+from a paper, which the command shows in a table of their own. No input is taken from the row that
+it predicts; every input that a paper does not state is named, with the result under an alternative.
+This page is written by
 `commsched reproduce -o traces/reproduce && python plots/reproduce.py`.
 
 | paper | verdict |
 |---|---|
 """
 COLUMNS = "| number | published | ours | error | |\n|---|---|---|---|---|\n"
+INFERRED = "| inferred input | or else | number | ours | or else |\n|---|---|---|---|---|\n"
 
 
 def page(found: Sequence[Reproduction], pictures: str) -> str:
@@ -37,7 +38,19 @@ def _paper(found: Reproduction, picture: str) -> str:
         inside = [row for row in rows if row.group == group]
         unit = f", {inside[0].unit}" if inside[0].unit else ""
         text += f"| **{group}{unit}** | | | | |\n" + "".join(map(_line, inside))
-    return text
+    return text + _inferred(found.rows)
+
+
+def _inferred(rows: Sequence[PublishedRow]) -> str:
+    """Return the inputs that the paper does not state, with results under their alternative."""
+    lines = [
+        f"| {each.inferred} | {each.instead} | {row.group}, {row.what} | {row.predicted:.4g} |"
+        f" {each.predicted:.4g} |\n"
+        for row in rows
+        for each in row.inferred
+        if row.published is not None and row.predicted is not None and each.predicted is not None
+    ]
+    return f"\n{INFERRED}{''.join(lines)}" if lines else ""
 
 
 def _line(row: PublishedRow) -> str:

@@ -106,12 +106,15 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             worst = max(abs(row.error or 0.0) for row in results)
             return f"reproduced: {len(results)} results within {worst:.0%}"
         causes = Counter(row.cause for row in missed).most_common()
-        said = "; ".join(f"{number} because {cause}" for cause, number in causes[:CAUSES])
+        several = len(causes) > 1
+        said = "; ".join(
+            f"{f'{number} ' if several else ''}because {cause}" for cause, number in causes[:CAUSES]
+        )
         more = f"; {count(len(causes) - CAUSES, 'more cause')}" if len(causes) > CAUSES else ""
         within = len(results) - len(missed)
         return (
-            f"{within} of {len(results)} results within {RESULT:.0%}, {len(missed)} refuted:"
-            f" {said}{more}"
+            f"{within} of {len(results)} results within {RESULT:.0%}, {len(missed)} refuted"
+            f"{':' if several else ''} {said}{more}"
         )
 
     @property
