@@ -17,6 +17,7 @@ from commsched.exchange.error import SAMPLE, STEPS, _drawn, error
 from commsched.exchange.recorded_gradients import COUNT, RUNS, Recorded
 from commsched.exchange.registry import find_method
 from commsched.net import file
+from commsched.net.decay import fit_decay, magnitudes
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.sparsity import Sparsity
 from commsched.planner.limits.error_budget import verdict
@@ -54,6 +55,29 @@ def test_recorded_gradients_that_were_drawn_have_the_error_of_drawn_ones(name):
     drawn = [_drawn(Sparsity(), SAMPLE, step, rank) for step in range(STEPS) for rank in range(4)]
     found = Recorded({"w": np.stack(drawn)}, "here")
     assert found.error(method, tensor) == error(method, tensor.sparsity, tensor.numel)
+
+
+@pytest.mark.parametrize("name", ["ring+fp16", TOPK, "all-gather+topk:0.1", "all-gather+quant:8"])
+@pytest.mark.parametrize("law", ["standard_normal", "laplace", "standard_t"])
+def test_gradients_drawn_with_the_decay_of_recorded_ones_have_about_their_error(name, law):
+    method, tensor = find_method(name), Tensor(name="w", shape=LARGE)
+    draw = getattr(np.random.default_rng(0), law)
+    shape = {"size": (COUNT, SAMPLE)}
+    found = draw(3, **shape) if law == "standard_t" else draw(**shape)
+    found = found.astype(np.float32)
+    decay = float(np.median([fit_decay(each) for each in found]))
+    drawn = error(method, tensor.sparsity, tensor.numel, decay)
+    # One number tells the largest hundredth; the smallest elements of a normal law fall faster.
+    assert drawn == pytest.approx(Recorded({"w": found}, "here").error(method, tensor), rel=0.3)
+
+
+def test_the_decay_of_what_falls_like_a_power_is_its_exponent():
+    rng = np.random.default_rng(0)
+    for exponent in (0.2, 0.5, 1.0):
+        values = rng.permutation(magnitudes(SAMPLE, exponent))
+        assert fit_decay(values) == pytest.approx(exponent, abs=0.02)  # sizes count as powers of 2
+    assert np.isnan(fit_decay(np.ones(10)))
+    assert np.isnan(fit_decay(np.full(SAMPLE, np.inf)))
 
 
 def test_the_last_gradients_count_and_whole_steps_of_them():

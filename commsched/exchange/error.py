@@ -19,6 +19,7 @@ from commsched.exchange.registry import find_method
 from commsched.kernels.random import generator
 from commsched.machine.model import Group
 from commsched.net.bucket import BucketSpec
+from commsched.net.decay import magnitudes
 from commsched.net.sparsity import Sparsity
 from commsched.schedule.rounds import Goal
 
@@ -68,16 +69,17 @@ def after(state: State, runs: Sequence[slice]) -> Floats:
     return squares(state["lost"], runs) if "lost" in state else np.zeros(len(runs))
 
 
-def error(method: Method, law: Sparsity, numel: int) -> float:
+def error(method: Method, law: Sparsity, numel: int, decay: float = 0.0) -> float:
     """Return the largest error in a few steps with gradients drawn by a tensor's law.
 
-    Normal values, on four ranks. Infinity if the method's loss cannot be measured.
+    Values with the decay of the tensor's gradients, normal ones if it is 0, on four ranks.
+    Infinity if the method's loss cannot be measured.
     """
     if method.lossless:
         return 0.0
     if not method.measurable:
         return float("inf")
-    return _error(told_by(method), law, min(numel.bit_length(), SAMPLE.bit_length()))
+    return _error(told_by(method), law, min(numel.bit_length(), SAMPLE.bit_length()), decay)
 
 
 def told_by(method: Method) -> str:
@@ -88,11 +90,11 @@ def told_by(method: Method) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _error(name: str, law: Sparsity, size: int) -> float:
+def _error(name: str, law: Sparsity, size: int, decay: float) -> float:
     """Cached core of `error`; `size` is numel.bit_length()."""
     numel = 2 ** (size - 1)
     of, ranks = _of(law, numel), range(RANKS.size)
-    steps = ([_drawn(of, numel, step, rank) for rank in ranks] for step in range(STEPS))
+    steps = ([_drawn(of, numel, step, rank, decay) for rank in ranks] for step in range(STEPS))
     return tried(name, law, steps)
 
 
@@ -127,9 +129,13 @@ def _of(law: Sparsity, numel: int) -> Sparsity:
     return BucketSpec.uniform(numel, law.density).pieces[0][0] if law.rows > numel else law
 
 
-def _drawn(law: Sparsity, numel: int, step: int, rank: int) -> Array:
-    """Draw a rank's gradient of a step: normal values on a support by the law; masks are static."""
-    values = generator(0, step, rank, "error/values").standard_normal(numel, np.float32)
+def _drawn(law: Sparsity, numel: int, step: int, rank: int, decay: float = 0.0) -> Array:
+    """Draw a rank's gradient of a step: values on a support by the law; masks are static."""
+    random = generator(0, step, rank, "error/values")
+    values = random.standard_normal(numel, np.float32)
+    if decay:
+        values = np.copysign(random.permutation(magnitudes(numel, decay)), values)
+        values = values.astype(np.float32)
     if law.law == "dense":
         return values
     fixed = law.law == "mask"

@@ -13,6 +13,7 @@ from commsched.machine.model import Device
 from commsched.net.measured import PROCESSOR, Fit, Measured
 from commsched.net.sparsity import DENSE, Sparsity
 from commsched.records import (
+    EXACT,
     NOT_NEGATIVE,
     POSITIVE,
     WRITTEN,
@@ -47,6 +48,8 @@ class Tensor:
     sparsity: Sparsity = DENSE
     lists: bool = False  # the caller hands over the rows that were hit, without a dense array
     axis: int = -1  # whose parts tensor-parallel ranks hold; -1: each holds the whole tensor
+    # The k-th largest magnitude of a gradient is about k^-decay; 0: not measured.
+    decay: Annotated[float, EXACT, NOT_NEGATIVE] = 0.0
 
     def __post_init__(self) -> None:
         check_name("tensor", self.name)

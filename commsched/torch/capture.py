@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,10 +22,13 @@ from commsched.net import file as net_file
 from commsched.net.graph import Layer, Net, Tensor
 from commsched.net.measured import PROCESSOR, Measured
 from commsched.net.rows import fit_rows
+from commsched.net.sparsity import DENSE
 from commsched.run.engine.memory_probe import ranks_of_this_node
 from commsched.run.engine.probe import sleeping_barrier
 from commsched.run.job import agree
+from commsched.torch import handing_over
 from commsched.torch.attach import started_by_mpi
+from commsched.torch.gradients import STEPS, Gradients
 from commsched.torch.module_graph import Edges, edges_of
 from commsched.torch.observer import Observer, tensors_in
 from commsched.torch.parameters import (
@@ -53,6 +57,7 @@ def capture(
     batch: int | None = None,
     find_unused_parameters: bool = False,
     graph: bool = True,
+    record: str | Path | None = None,
 ) -> Net:
     """Train on all ranks at once, without exchange, and return what was measured as a net.
 
@@ -70,10 +75,18 @@ def capture(
     left out of the net. What runs inside torch.compile counts as its outermost module. With `graph`
     torch.export then says which layers each layer reads, if it can trace the model; else they form
     a chain. The net's source says which, and why.
+
+    What `attach` costs the computing thread is measured, too: handing a layer's gradients over
+    counts as its backward, putting means back as the optimizer's. Large tensors get the decay of
+    their gradients' magnitudes. With `record` rank 0 leaves samples of its gradients in that file,
+    for `commsched plan --max-error E --gradients FILE`; both in steps after those that count.
     """
     comm = started_by_mpi(comm)
     if steps < 2:
         raise CommschedError(f"steps must be at least 2, got {steps}")
+    agree.check_files({"record": record}, comm)
+    path = None if record is None or comm.rank else Path(record)
+    gradients = agree.on_all_ranks(lambda: Gradients(path), comm)
     observer = Observer(model)
     check_alike(observer.parameters, "trains", comm)
     for key, parameter in observer.parameters.items():
@@ -86,24 +99,33 @@ def capture(
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     random, source = torch.get_rng_state(), _Batches(batches)
 
-    def one(keeps: bool = False, counts_bytes: bool = False) -> float:
-        return _step(observer, loss, source, optimizer, keeps, counts_bytes)
+    def one(
+        keeps: bool = False, counts_bytes: bool = False, looks: Gradients | None = None
+    ) -> float:
+        return _step(observer, loss, source, optimizer, keeps, counts_bytes, looks)
 
     with observer:
         lonely, lasted = _alone(one, comm), list[float]()
-        for step in range(-WARM_UP, steps + 1):
-            keeps, last = 0 <= step < steps, step == steps
-            took = agree.on_all_ranks(lambda keeps=keeps, last=last: one(keeps, last), comm)  # type: ignore[misc]
+        for step in range(-WARM_UP, steps + STEPS):
+            keeps = 0 <= step < steps
+            looks = gradients if step >= steps else None  # afterwards: it empties the caches
+            took = agree.on_all_ranks(
+                lambda keeps=keeps, last=step == steps, looks=looks: one(keeps, last, looks),  # type: ignore[misc]
+                comm,
+            )
             lasted += [took] if keeps else []
     crowd = float(np.mean(agree.gather_numbers(float(np.median(lasted)), comm)))
     see.remove()
+    agree.on_all_ranks(gradients.write, comm)
+    decays = _over_ranks(gradients.decays(observer.parameters), comm)
+    known = zip(observer.parameters, decays, strict=True)
+    observer.decay = {name: round(float(decay), 3) for name, decay in known if decay > 0}
     model.load_state_dict(before[0])
     optimizer.load_state_dict(before[1])
-    optimizer.zero_grad(set_to_none=True)
     torch.set_rng_state(random)
     what = f"commsched capture: medians of {steps} steps"
     inputs = seen[0] if graph and seen else None
-    return measured_net(
+    net = measured_net(
         observer,
         comm,
         name,
@@ -113,6 +135,9 @@ def capture(
         inputs,
         1.0 if lonely is None else min(lonely / crowd, 1.0),
     )
+    spent = agree.on_all_ranks(lambda: handing_over.measure(net, observer.parameters), comm)
+    optimizer.zero_grad(set_to_none=True)
+    return handing_over.added(net, _over_ranks(spent.reshape(-1), comm).reshape(2, -1))
 
 
 def _alone(one: Callable[[], float], comm: MPI.Intracomm) -> float | None:
@@ -202,6 +227,7 @@ def _step(
     optimizer: Any,
     keeps: bool,
     counts_bytes: bool,
+    looks_at: Gradients | None,
 ) -> float:
     """Do one step, and return its seconds; whatever goes wrong ends the capture on all ranks."""
     try:
@@ -216,6 +242,8 @@ def _step(
         optimizer.step()
         ended = time.perf_counter()
         observer.end(keeps, loaded - begun, ended - stepped)
+        if looks_at is not None:
+            looks_at.take(observer.parameters)
         return ended - begun
     except CommschedError:
         raise
@@ -340,11 +368,17 @@ def _net(
 
 
 def tensor_of(observer: Observer, name: str) -> Tensor:
-    """Return a parameter as a net states it, with the law of the rows that batches hit."""
+    """Return a parameter as a net states it: the rows that batches hit, its gradients' decay."""
     parameter, hit = observer.parameters[name], observer.rows.get(name)
-    shape, dtype = shape_of(parameter), DTYPES[parameter.dtype]
+    law, lists = DENSE, False
     if hit:
         law, sparse = fit_rows(hit), {id(p) for p in sparse_embeddings(observer.model)}
         lists = law.law == "zipf" and id(parameter) in sparse
-        return Tensor(name=name, shape=shape, dtype=dtype, sparsity=law, lists=lists)
-    return Tensor(name=name, shape=shape, dtype=dtype)
+    return Tensor(
+        name=name,
+        shape=shape_of(parameter),
+        dtype=DTYPES[parameter.dtype],
+        sparsity=law,
+        lists=lists,
+        decay=observer.decay.get(name, 0.0),
+    )

@@ -207,7 +207,13 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         """Plan on rank 0, and return that plan on every rank."""
 
         def planned() -> bytes:
-            request = Request(net=net, machine=machine, lossy=self._allow, time_limit=PLANNING)
+            request = Request(
+                net=net,
+                machine=machine,
+                lossy=self._allow,
+                time_limit=PLANNING,
+                params={"overlap": "backward"},  # `backward` returns with all means
+            )
             made = make_plan(request, planner)
             return msgspec.json.encode(plan_file.to_data(made))
 

@@ -48,6 +48,7 @@ class Observer:
         ]
         self.activation = dict.fromkeys(self.owners, 0)  # B
         self.output = dict.fromkeys(self.owners, 0)  # B
+        self.decay: dict[str, float] = {}  # tensor -> of its gradients' magnitudes, where known
         self.rows: dict[str, list[Array]] = {}  # tensor -> (rows,) of each step, True where hit
         self._forward: list[dict[str, float]] = []  # step: layer -> s
         self._ready: list[dict[str, float]] = []  # step: parameter -> s from the start of backward

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from commsched.lab.testbed import system
+from tests.support.jobs import Job
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(system.lacking() is not None, reason=str(system.lacking()))
@@ -24,6 +25,16 @@ def bench(folder):
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
+
+
+def test_powersgd_of_pytorch_sums_many_buckets_in_one_order(tmp_path):
+    """Buckets of one process group took each other's messages, and gloo ended the job."""
+    command = ["-m", "commsched.lab.peers.turns", "gpt", "--rounds", "2"]
+    with Job(2, [sys.executable, *command, "-o", str(tmp_path / "turns.json")]) as job:
+        ended = job.wait(300)
+    assert ended.status == 0, ended.output
+    names = {each["name"] for each in json.loads((tmp_path / "turns.json").read_text())["trained"]}
+    assert {"ddp powersgd:1", "ddp powersgd:4"} <= names
 
 
 def test_contenders_train_in_turns_and_a_second_run_reads_what_is_there(tmp_path):

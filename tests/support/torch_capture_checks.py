@@ -1,11 +1,14 @@
 """What two ranks check of commsched.torch.capture in the job of tests/support/torch_job.py."""
 
 import os
+import tempfile
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from commsched.exchange import recorded_gradients
 from commsched.net import file as net_file
 from commsched.plan.model import Plan
 from commsched.torch import attach, capture, model_work
@@ -73,6 +76,27 @@ def frozen_parameters_dtypes_and_rows_are_in_the_net():
     model = make("mlp").bfloat16()
     net = captured("mlp", model, lambda some: loss_of(model, some[0].bfloat16(), some[1]))
     assert {t.dtype for t in net.tensors.values()} == {"bfloat16"}
+
+
+@check
+def the_decay_of_large_gradients_and_what_attach_costs_are_in_the_net_and_samples_in_a_file():
+    """`plan --max-error` measures errors on them."""
+    model = nn.Sequential(nn.Embedding(100, 200), nn.Linear(200, 4))
+    folder = Path(WORLD.bcast(tempfile.mkdtemp()))
+    path = folder / "gradients.npz"
+    net = captured("lstm", model, lambda some: model(some[0]).square().mean(), record=path)
+    WORLD.Barrier()
+    found = recorded_gradients.read(path, net)
+    assert {n: len(g) for n, g in found.gradients.items()} == dict.fromkeys(net.tensors, 8)
+    assert found.gradients["1.weight"].any()
+    decays = {name: tensor.decay for name, tensor in net.tensors.items()}
+    assert 0.1 < decays.pop("0.weight") < 1, decays
+    assert set(decays.values()) == {0.0}  # biases and small ones stay dense
+    assert "of handing gradients over, optimizer" in net.source, net.source
+    WORLD.Barrier()
+    if WORLD.rank == 0:
+        path.unlink()
+        folder.rmdir()
 
 
 @check

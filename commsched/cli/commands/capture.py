@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from commsched.cli.options import Commands, Flag, Option, add_command, json_file
+from commsched.cli.options import Commands, Flag, Option, add_command, json_file, output_file
 from commsched.cli.ranks import begin
 
 EXAMPLE = """example:
@@ -21,6 +21,12 @@ OPTIONS = (
     Option("--name", "NAME", "name of the net; default: that of the script"),
     Option("--steps", "N", "steps that are measured, after 3 others", int, 10),
     Option("--batch", "N", "samples per rank; default: the first size of a batch", int),
+    Option(
+        "--record",
+        "FILE.npz",
+        "leave samples of rank 0's gradients, for plan --max-error E --gradients FILE.npz",
+        output_file,
+    ),
     Flag("--find-unused-parameters", "leave out parameters that never get a gradient"),
     Flag("--chain", "do not ask torch.export which layers each layer reads, which takes seconds"),
     Flag("--meta", "run nothing: count flops and bytes of a model of any size, on one process"),
@@ -51,7 +57,7 @@ def capture(args: argparse.Namespace) -> None:
         if args.meta:
             said = model_file(args.script, args.output, **options)
         else:
-            options |= {"steps": args.steps, "graph": not args.chain}
+            options |= {"steps": args.steps, "graph": not args.chain, "record": args.record}
             said = capture_file(args.script, args.output, **options)
     if said:
         print(f"{said}\nwritten to {args.output}")

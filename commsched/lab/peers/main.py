@@ -134,7 +134,11 @@ def _cell(
             files.make_folder(path.parent)
             machine = machine_file.read(folder / "machine.json")
             request = Request(
-                net=net_file.read(net), machine=machine, lossy=lossy, time_limit=PLANNING
+                net=net_file.read(net),
+                machine=machine,
+                lossy=lossy,
+                time_limit=PLANNING,
+                params={"overlap": "backward"},  # every contender waits before its update
             )
             plan_file.write(path, make_plan(request))
         predicted[kind] = iteration(plan_file.read(path))

@@ -66,7 +66,7 @@ def loss(request: Request, method: Method, tensor: Tensor) -> float:
     """The error of a method on the recorded gradients of a tensor, or else on drawn ones."""
     if request.recorded is not None and tensor.name in request.recorded.gradients:
         return request.recorded.error(method, tensor)
-    return error(method, tensor.sparsity, tensor.numel)
+    return error(method, tensor.sparsity, tensor.numel, tensor.decay)
 
 
 def measured_on(request: Request, tensor: Tensor) -> str:
@@ -74,7 +74,7 @@ def measured_on(request: Request, tensor: Tensor) -> str:
     if request.recorded is not None and tensor.name in request.recorded.gradients:
         count = len(request.recorded.gradients[tensor.name])
         return f"{count} recorded gradients of {request.recorded.where}"
-    return "drawn gradients"
+    return "gradients drawn with the measured decay" if tensor.decay else "drawn gradients"
 
 
 def check(request: Request) -> None:

@@ -1,0 +1,51 @@
+"""What the gradients of captured steps are like: how they decay, and samples of them in a file."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from commsched.arrays import Array
+from commsched.exchange.error import RANKS, is_small
+from commsched.exchange.recorded_gradients import Recording, sample
+from commsched.files import check_writable
+from commsched.net.decay import fit_decay
+
+STEPS = 2 * RANKS.size  # a recorded gradient of each of RANKS is one of a step
+
+
+class Gradients:
+    """Looks at the gradients of STEPS steps; `record` is the file of rank 0, None on the others."""
+
+    def __init__(self, record: Path | None) -> None:
+        self._recording: Recording | None = None
+        self._decays: defaultdict[str, list[float]] = defaultdict(list)
+        if record is not None:
+            check_writable(record)
+            self._recording = Recording(record)
+
+    def take(self, parameters: Mapping[str, Any]) -> None:
+        """Look at the gradients of a step."""
+        for name, parameter in parameters.items():
+            if parameter.grad is None or (self._recording is None and is_small(parameter.shape)):
+                continue
+            gradient = parameter.grad.detach()
+            listed = gradient.layout is not torch.strided
+            if self._recording is not None:
+                dense = gradient.to_dense() if listed else gradient
+                self._recording.take(name, dense.float().numpy())
+            if not is_small(parameter.shape):
+                values = gradient.coalesce().values() if listed else gradient
+                self._decays[name].append(fit_decay(sample(values.float().numpy())))
+
+    def decays(self, names: Mapping[str, Any]) -> Array:
+        """Return the median decay of each parameter's gradients, NaN for unknown ones: (names,)."""
+        return np.array([float(np.median(self._decays.get(n, [np.nan]))) for n in names])
+
+    def write(self) -> None:
+        """Write the file, on the rank that has one."""
+        if self._recording is not None:
+            self._recording.write()
