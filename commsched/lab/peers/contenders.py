@@ -74,11 +74,31 @@ def contenders(
     hook = default_hooks.fp16_compress_hook
     yield "ddp fp16", Contender(make(), partial(_hooked, hook, lambda: None))
     for rank in POWER_RANKS:
-        state = partial(
-            powerSGD_hook.PowerSGDState, None, rank, start_powerSGD_iter=BEGIN, warm_start=True
-        )
-        hook = powerSGD_hook.powerSGD_hook
-        yield f"ddp powersgd:{rank}", Contender(make(), partial(_hooked, hook, state))
+        state = partial(_PowerSgd, rank)
+        yield f"ddp powersgd:{rank}", Contender(make(), partial(_hooked, _PowerSgd.hook, state))
+
+
+class _PowerSgd:
+    """PyTorch's PowerSGD with a process group for each bucket.
+
+    A bucket's later sums begin in gloo's threads, when its earlier ones are over: on each rank in
+    another order. Buckets of one group then take each other's messages, and gloo aborts.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._steps = rank, 0
+        self._states: dict[int, Any] = {}  # bucket -> its state
+
+    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Sum a bucket; all ranks begin theirs in the same order."""
+        state = self._states.get(bucket.index())
+        if state is None:
+            state = self._states[bucket.index()] = powerSGD_hook.PowerSGDState(
+                dist.new_group(), self._rank, start_powerSGD_iter=BEGIN, warm_start=True
+            )
+        state.iter = self._steps  # a state counts steps by the last bucket, which others do not see
+        self._steps += bucket.is_last()
+        return powerSGD_hook.powerSGD_hook(state, bucket)
 
 
 def _attached(plan: Path, comm: MPI.Intracomm, model: Any) -> Any:
