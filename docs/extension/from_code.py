@@ -65,7 +65,14 @@ def _formats() -> Iterator[str]:
     """The JSON Schema of every kind of file, and a line for each of its keys."""
     for name, kind in FORMATS.items():
         schema = records.schema(kind) if is_dataclass(kind) else msgspec.json.schema(kind)
-        yield from (f"## {name}", "", *_fenced(json.dumps(schema, indent=1), "json"))
+        yield from (f"## {name}", "", *_fenced(json.dumps(_plain(schema), indent=1), "json"))
+
+
+def _plain(schema: Any) -> Any:
+    """Leave out numbers that JSON cannot write, such as a default that is not a number."""
+    if isinstance(schema, dict):
+        return {key: _plain(value) for key, value in schema.items() if value == value}
+    return [_plain(value) for value in schema] if isinstance(schema, list) else schema
 
 
 def _fenced(text: str, language: str) -> list[str]:
