@@ -38,16 +38,16 @@ MESSAGE = {
     "of_copy": 0.8, "of_staged": 5.0,
 }  # fmt: skip
 STEP = {
-    "fabric": "gpu", "net": "gpt2", "family": "ring", "method": "ring+dense", "nbytes": 1e6,
-    "plan": "h", "measured": 1.0, "spread": 0.1, "collectives": [[1.0, 1.0]],
-    "phases": [[1.0, 1.0]], "hidden": [1.0, 1.0],
+    "type": "cell", "net": "gpt2", "compute": "sleep", "ratio": 1.0, "method": "ring+dense",
+    "machine": "m", "cores": 16, "plan": "h", "nbytes": 1e6, "predicted": 1.15, "measured": 1.0,
+    "spread": 0.1, "stolen": 0.0, "exchanges": [[1.0, 1.0]], "interval": None,
 }  # fmt: skip
 FOUND = {
     "format": gpu_report.FORMAT,
     "versions": {"gpu": "a GPU", "driver": "1.2.3"},
     "codecs": [SELECTION, PARTED],
     "messages": [MESSAGE, {**MESSAGE, "mpiexec": "--mca pml ucx", "pointed": None}],
-    "steps": [{**STEP, "ranks": 2, "predicted": 1.15}, {**STEP, "ranks": 4, "predicted": 1.15}],
+    "steps": [{**STEP, "bed": "1x2-gpu"}, {**STEP, "bed": "1x4-gpu"}],
     "failed": {},
 }
 
@@ -78,7 +78,7 @@ def test_every_number_is_held_against_its_bar():
     assert {what for what, bar in judged.items() if not bar.met} == {
         "partition, extra memory, of the gradient",  # 1.75 of at most 1.5
         "partition, of topk:0.01:sampled's time",  # 15 % of at most 10
-        "2 ranks on GPUs, gpt2 ring",  # 15 % of at most 10; 20 for 4 ranks
+        "2 ranks on GPUs, gpt2 ring+dense",  # 15 % of at most 10; 20 for 4 ranks
     }
     assert len(judged) == 8
     missed = gpu_report.lines({**FOUND, "bars": [], "failed": {"steps": "no room"}})

@@ -35,6 +35,10 @@ PAIRS = (
     ("bert-base", "comet"),
     ("deepfm", "summit"),
     ("alexnet", "a100-4xhdr200"),
+    ("gpt2", "superpod-h100"),
+    ("resnet101", "gb200-nvl72-pair"),
+    ("vgg16", "tpu-v5p-4x4x4"),
+    ("bert-base", "ethernet-3to1"),
 )
 
 
