@@ -183,7 +183,7 @@ def test_peak_flops_of_a_machine_file_change_the_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = machine_file.to_data(machine_file.load("p3.16xlarge"))
-    compute, quick = [], ("--planner", "ddp-25mb", "--nodes", "2", "--time-limit", "500 ms")
+    compute, quick = [], ("--planner", "ddp-25mb", "--nodes", "2", "--time-limit", "2 s")
     for tflops in (125, 1000):
         data["device"]["tflops"] = tflops
         path = tmp_path / f"{tflops}.json"
