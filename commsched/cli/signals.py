@@ -1,5 +1,6 @@
 """End a command together with the processes that it has started; finish what it has done."""
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,8 +39,8 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal calls
-        if frame is not None and frame.f_globals.get("__name__") == "weakref":
-            signal.setitimer(signal.ITIMER_PROF, AGAIN)  # an error in its callbacks is lost
+        if frame is not None and _loses_errors(frame):
+            signal.setitimer(signal.ITIMER_PROF, AGAIN)
             return
         calls += 1
         signal.setitimer(signal.ITIMER_PROF, (LAST_CALL - FIRST_CALL) * seconds * (calls == 1))
@@ -52,6 +53,12 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def _loses_errors(frame: FrameType) -> bool:
+    """Tell whether Python drops an error here: in callbacks of weakref and of the collector."""
+    called = (getattr(callback, "__code__", None) for callback in gc.callbacks)
+    return frame.f_globals.get("__name__") == "weakref" or frame.f_code in called
 
 
 @contextmanager
