@@ -39,7 +39,7 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal calls
-        if frame is not None and _loses_errors(frame):
+        if _loses_errors(frame):
             signal.setitimer(signal.ITIMER_PROF, AGAIN)
             return
         calls += 1
@@ -55,10 +55,14 @@ def time_limit(seconds: float | None) -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _loses_errors(frame: FrameType) -> bool:
+def _loses_errors(frame: FrameType | None) -> bool:
     """Tell whether Python drops an error here: in callbacks of weakref and of the collector."""
-    called = (getattr(callback, "__code__", None) for callback in gc.callbacks)
-    return frame.f_globals.get("__name__") == "weakref" or frame.f_code in called
+    called = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "weakref" or frame.f_code in called:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

@@ -92,10 +92,15 @@ class Measurement:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Let an interrupt say where the spans so far lie, and what reads them."""
+        """Let an interrupt say where the spans so far lie, and what reads them.
+
+        Within a wait for a lock an interrupt ends as an error of the lock.
+        """
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RuntimeError) as error:
+            if not any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__)):
+                raise
             told = f"interrupted; the spans so far lie in {self._where}"
             raise KeyboardInterrupt(told) from None
 
