@@ -14,6 +14,9 @@ FIRST_CALL, LAST_CALL = 1.08, 1.16  # of a time limit that a search has not kept
 AGAIN = 1e-3  # s until the next try where an interrupt would be lost
 
 
+WEAK = ("weakref", "_weakrefset")  # modules whose callbacks end unnoticed
+
+
 def end_well() -> None:
     """Make SIGTERM and SIGHUP unwind this process like an interrupt."""
 
@@ -59,7 +62,7 @@ def _loses_errors(frame: FrameType | None) -> bool:
     """Tell whether Python drops an error here: in callbacks of weakref and of the collector."""
     called = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None:
-        if frame.f_globals.get("__name__") == "weakref" or frame.f_code in called:
+        if frame.f_globals.get("__name__") in WEAK or frame.f_code in called:
             return True
         frame = frame.f_back
     return False
