@@ -11,11 +11,13 @@ import os
 import select
 import signal
 import stat
+import struct
 import sys
 import time
 
 MET, ENDS, NOTE = b"m", b"e", b"n"
 NOBODY = -1
+GET_INFO, EXIT, INFO = 0xC040FF0B, 8, "QQ11Ii"  # of pidfd: linux/pidfd.h, with exit_code last
 ABORT = b"cmd=abort exitcode=2\n"  # of PMI 1
 PROXY = "hydra_pmi_proxy"  # Hydra's process on each host: the parent of the ranks there
 LOOK = 0.25  # s between looks at the other ranks of this host, until MPI begins
@@ -30,13 +32,14 @@ def main(rank: str, host: str, pid: int, manager: int, patience: float) -> None:
     with contextlib.suppress(PermissionError):  # to speak before the launcher ends all that is here
         os.setpriority(os.PRIO_PROCESS, 0, -20)
     me, launcher = f"rank {rank} on host {host}", int(process_stat(pid, 3))
+    watched = _opened(pid)
     with contextlib.suppress(OSError):  # the rank has ended
         os.write(1, MET)  # this process watches
     end, lost_before, met, note = time.monotonic() + patience, "", False, ""
     while True:
         if select.select([0], [], [], None if met else LOOK)[0]:
             word = os.read(0, 1)
-            if word == b"" and manager != NOBODY and (how := _cause(pid, launcher)):
+            if word == b"" and manager != NOBODY and (how := _cause(pid, watched, launcher)):
                 _say(f"{me} (process {pid}) {how}{note and f'; {note}'}")
             if word == NOTE:
                 note = _line()
@@ -66,13 +69,35 @@ def _line() -> str:
     return line.decode(errors="replace").strip()
 
 
-def _cause(pid: int, launcher: int) -> str:
+def _opened(pid: int) -> int:
+    """Return a descriptor that tells how a process ended, even once it is forgotten; or NOBODY."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or an old one
+        return NOBODY
+
+
+def _status(watched: int) -> int | None:
+    """Return how the process of a descriptor ended, as `wait` does; None if Linux cannot tell."""
+    import fcntl
+
+    info = bytearray(struct.pack(INFO, EXIT, *(0,) * 13))
+    try:
+        fcntl.ioctl(watched, GET_INFO, info)
+    except OSError:  # before Linux 6.15
+        return None
+    mask, *_, status = struct.unpack(INFO, info)
+    return int(status) if mask & EXIT else None
+
+
+def _cause(pid: int, watched: int, launcher: int) -> str:
     """Say how a rank has ended; nothing if it ended with its launcher, or with all others here."""
     status, begin = None, time.monotonic()
-    while time.monotonic() < begin + DYING and (fields := process_fields(pid)):
+    if watched != NOBODY and select.select([watched], [], [], DYING)[0]:
+        status = _status(watched)
+    while status is None and time.monotonic() < begin + DYING and (fields := process_fields(pid)):
         if fields[0] == "Z":  # for microseconds: then the launcher asks for the status
             status = int(fields[-1])
-            break
     if status and os.WIFSIGNALED(status):  # at once, before others fail by it
         gone = process_stat(launcher, 2) in ("0", "Z")
         return "" if gone else f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
